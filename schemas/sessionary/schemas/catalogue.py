@@ -1,0 +1,123 @@
+"""The schemas, read once from the package: `avro/{common,events,records}/*.avsc` and every released version.
+
+`avro/released/<version>.json` holds `{full name: schema}` of a release, so that bytes of any release can be read by
+today's schemas. Fingerprints are CRC-64-AVRO of the parsing canonical form (Avro 1.12 specification, "Schema
+Fingerprints"); logical types are no part of that form, and are left out here: times stay integers.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, NamedTuple
+
+from fastavro import parse_schema
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+# JSON as it comes from a file; strict typing ends at a schema's shape.
+Json = Any
+
+EVENTS_NAMESPACE = "sessionary.events"
+RECORDS_NAMESPACE = "sessionary.records"
+_FOLDER = files("sessionary.schemas") / "avro"
+
+
+class WriterSchema(NamedTuple):
+    """A schema that bytes may be written with."""
+
+    full_name: str
+    fingerprint: bytes  # 8 bytes, little-endian, as single-object encoding wants it
+    parsed: dict[str, Json]
+    current: bool
+
+
+def _inlined(schema: Json, known: Mapping[str, Json], seen: set[str]) -> Json:
+    """Return `schema` self-contained: a named type is spelled out where it first occurs; logical types are dropped."""
+    match schema:
+        case str() if schema in known and schema not in seen:
+            return _inlined(known[schema], known, seen)
+        case list():
+            return [_inlined(branch, known, seen) for branch in schema]
+        case dict():
+            if schema.get("type") in ("record", "enum"):
+                seen.add(f"{schema['namespace']}.{schema['name']}")
+            return {
+                key: [{**field, "type": _inlined(field["type"], known, seen)} for field in _fields(value)]
+                if key == "fields"
+                else (_inlined(value, known, seen) if key in ("type", "items", "values") else value)
+                for key, value in schema.items()
+                if key != "logicalType"
+            }
+    return schema
+
+
+def _fields(value: Json) -> list[dict[str, Json]]:
+    assert isinstance(value, list)
+    return [field for field in value if isinstance(field, dict)]
+
+
+def _read(folder: Traversable) -> Iterator[tuple[str, dict[str, Json]]]:
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        if path.name.endswith(".avsc"):
+            schema = json.loads(path.read_text("utf-8"))
+            yield f"{schema['namespace']}.{schema['name']}", schema
+
+
+@cache
+def current_schemas() -> dict[str, dict[str, Json]]:
+    """Return today's schemas of events and records, self-contained, by full name."""
+    known: dict[str, Json] = dict(_read(_FOLDER / "common"))
+    result: dict[str, dict[str, Json]] = {}
+    for folder in ("events", "records"):
+        for name, schema in _read(_FOLDER / folder):
+            inlined = _inlined(schema, known, set())
+            assert isinstance(inlined, dict)
+            result[name] = inlined
+    return result
+
+
+@cache
+def released_schemas() -> dict[str, dict[str, dict[str, Json]]]:
+    """Return the released schemas: `{version: {full name: schema}}`."""
+    folder = _FOLDER / "released"
+    return {path.name.removesuffix(".json"): json.loads(path.read_text("utf-8")) for path in folder.iterdir()}
+
+
+def parsed_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
+    """Return `schema` as fastavro wants it for reading and writing."""
+    parsed = parse_schema(dict(schema))
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+def schema_fingerprint(schema: Mapping[str, Json]) -> bytes:
+    """Return the 8 bytes of the schema's CRC-64-AVRO fingerprint, little-endian."""
+    return bytes.fromhex(fingerprint(to_parsing_canonical_form(dict(schema)), "CRC-64-AVRO"))
+
+
+@cache
+def writer_schemas() -> dict[bytes, WriterSchema]:
+    """Return every schema that this version can read, by fingerprint; today's win over released twins."""
+    found: dict[bytes, WriterSchema] = {}
+    for released in released_schemas().values():
+        for name, schema in released.items():
+            key = schema_fingerprint(schema)
+            found[key] = WriterSchema(name, key, parsed_schema(schema), current=False)
+    for name, schema in current_schemas().items():
+        key = schema_fingerprint(schema)
+        found[key] = WriterSchema(name, key, parsed_schema(schema), current=True)
+    return found
+
+
+__all__ = [
+    "EVENTS_NAMESPACE",
+    "RECORDS_NAMESPACE",
+    "Json",
+    "WriterSchema",
+    "current_schemas",
+    "parsed_schema",
+    "released_schemas",
+    "schema_fingerprint",
+    "writer_schemas",
+]

@@ -1,0 +1,49 @@
+"""The errors that every role shares.
+
+    SessionaryError
+    ├── Invalid(reason, detail)        bad input; trying again will not help
+    │   ├── EncodeError                a value does not fit its schema
+    │   └── DecodeError                bytes that are no record of ours
+    ├── Unavailable(retry_after_s)     trouble outside; wait and try again, never skip
+    └── SettingsError                  a setting is missing or malformed
+
+Roles add their own leaves below these.
+"""
+
+from sessionary.schemas.common import RefusalReason
+
+
+class SessionaryError(Exception):
+    """Base of every error that sessionary raises on purpose."""
+
+
+class Invalid(SessionaryError):
+    """Bad input. `reason` is one of the refusal reasons, `detail` says what was wrong, for people."""
+
+    def __init__(self, reason: RefusalReason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason: RefusalReason = reason
+        self.detail = detail
+
+
+class EncodeError(Invalid):
+    """A value does not fit its schema."""
+
+
+class DecodeError(Invalid):
+    """Bytes that cannot be read as one of the schemas."""
+
+
+class Unavailable(SessionaryError):
+    """Something outside does not answer; the same call may succeed after `retry_after_s` seconds."""
+
+    def __init__(self, what: str, retry_after_s: float) -> None:
+        super().__init__(f"{what}; try again in {retry_after_s:g} s")
+        self.retry_after_s = retry_after_s
+
+
+class SettingsError(SessionaryError):
+    """A setting is missing or malformed; the message names it and what would be right."""
+
+
+__all__ = ["DecodeError", "EncodeError", "Invalid", "SessionaryError", "SettingsError", "Unavailable"]

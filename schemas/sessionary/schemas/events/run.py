@@ -1,0 +1,113 @@
+"""Run and step families."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from sessionary.schemas.common import ErrorInfo, RunMode
+
+
+class RunQueued(NamedTuple):
+    """A run waits for its quota."""
+
+    mode: RunMode
+    task_type: str
+    input_json: str | None = None
+
+
+class RunRejected(NamedTuple):
+    """A run was refused; it has no row."""
+
+    reason: str
+
+
+class RunStarted(NamedTuple):
+    """A run begins."""
+
+    mode: RunMode
+    task_type: str
+    input_json: str | None = None
+    plan_json: str | None = None
+    prompt_versions: Mapping[str, str] = MappingProxyType({})
+
+
+class RunRunning(NamedTuple):
+    """A run is at work."""
+
+    progress: float | None = None
+
+
+class RunPaused(NamedTuple):
+    """A run is held."""
+
+    reason: str | None = None
+
+
+class RunResumed(NamedTuple):
+    """A run goes on."""
+
+    from_step: str | None = None
+
+
+class RunCompleted(NamedTuple):
+    """A run ended well."""
+
+    result_json: str | None = None
+    artifact_id: str | None = None
+
+
+class RunFailed(NamedTuple):
+    """A run failed."""
+
+    error: ErrorInfo
+
+
+class RunCancelled(NamedTuple):
+    """A run was called off."""
+
+    reason: str | None = None
+
+
+class PlanRecorded(NamedTuple):
+    """The plan of the first decision."""
+
+    plan_json: str
+
+
+class PlanReplaced(NamedTuple):
+    """A new plan, and why."""
+
+    plan_json: str
+    reason: str
+
+
+class StepStarted(NamedTuple):
+    """An attempt at a step begins."""
+
+    name: str
+    attempt: int
+    input_json: str | None = None
+
+
+class StepSucceeded(NamedTuple):
+    """An attempt ended well."""
+
+    name: str
+    attempt: int
+    output_json: str | None = None
+    execution_time_ms: int | None = None
+
+
+class StepFailed(NamedTuple):
+    """An attempt failed."""
+
+    name: str
+    attempt: int
+    error: ErrorInfo
+
+
+class StepSkipped(NamedTuple):
+    """A step is not needed."""
+
+    name: str
+    reason: str | None = None

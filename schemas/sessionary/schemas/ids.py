@@ -1,0 +1,109 @@
+"""Ids, record keys and the partitioner: pure functions, the same in every role.
+
+The partitioner is Kafka's own murmur2 (`org.apache.kafka.common.utils.Utils.murmur2`, `murmur2_random` in librdkafka).
+"""
+
+import re
+import secrets
+import uuid
+from typing import NamedTuple
+
+from sessionary.schemas.errors import Invalid
+
+NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sessionary")
+NAME_LENGTH_MAX = 128
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+class SessionKey(NamedTuple):
+    """Identity of a session: unique per tenant."""
+
+    tenant_id: str
+    session_id: str
+
+    def encoded(self) -> bytes:
+        """Return the record key, `tenant_id:session_id` in UTF-8."""
+        return f"{self.tenant_id}:{self.session_id}".encode()
+
+
+def valid_name(name: str) -> bool:
+    """Whether `name` may name a tenant, service or agent: 1 to 128 of letters, digits, `.`, `_` and `-`."""
+    return _NAME.fullmatch(name) is not None
+
+
+def checked_name(kind: str, name: str) -> str:
+    """Return `name`; raise `Invalid` where it may not name a `kind` (tenant, service, agent)."""
+    if not valid_name(name):
+        raise Invalid(
+            "invalid_value",
+            f"{kind} {name!r}: use 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_' or '-', a letter or digit first",
+        )
+    return name
+
+
+def checked_session_id(session_id: str) -> str:
+    """Return `session_id` in lower case; raise `Invalid` unless it is a UUID of RFC 9562 (any version)."""
+    lower = session_id.lower()
+    if _SESSION_ID.fullmatch(lower) is None:
+        raise Invalid("invalid_value", f"session id {session_id!r} is not a UUID of RFC 9562")
+    return lower
+
+
+def parse_key(key: bytes | None) -> SessionKey:
+    """Read a record key; raise `Invalid("bad_key")` where it is not `tenant_id:session_id`."""
+    try:
+        tenant_id, _, session_id = (key or b"").decode().partition(":")
+    except UnicodeDecodeError:
+        raise Invalid("bad_key", f"key {key!r} is not UTF-8") from None
+    if _NAME.fullmatch(tenant_id) is None or _SESSION_ID.fullmatch(session_id) is None:
+        raise Invalid("bad_key", f"key {key!r} is not tenant_id:session_id")
+    return SessionKey(tenant_id, session_id)
+
+
+def new_session_id(now_ms: int | None = None) -> str:
+    """Make a session id: version 4, or time-ordered version 7 where `now_ms` (ms since the epoch) is given."""
+    if now_ms is None:
+        return str(uuid.uuid4())
+    value = now_ms << 80 | 0x7 << 76 | secrets.randbits(12) << 64 | 0b10 << 62 | secrets.randbits(62)
+    return str(uuid.UUID(int=value))
+
+
+def derived_id(*parts: str | int) -> str:
+    """Make the UUIDv5 of `parts`: the same parts give the same id, in every process."""
+    return str(uuid.uuid5(NAMESPACE, ":".join(str(part) for part in parts)))
+
+
+def murmur2(data: bytes) -> int:
+    """Return Kafka's 32-bit murmur2 of `data`, as an unsigned number."""
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = 0x9747B28C ^ len(data)
+    whole = len(data) & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        h = (h * m & mask) ^ k
+    if tail := data[whole:]:
+        h = (h ^ int.from_bytes(tail, "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition that Kafka's default partitioner gives `key` among `partitions`."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+__all__ = [
+    "NAMESPACE",
+    "NAME_LENGTH_MAX",
+    "SessionKey",
+    "checked_name",
+    "checked_session_id",
+    "derived_id",
+    "murmur2",
+    "new_session_id",
+    "parse_key",
+    "partition_of",
+    "valid_name",
+]

@@ -1,0 +1,85 @@
+"""Settings by `SESSIONARY_*` environment variables: the base that every role's settings class extends.
+
+A field `topic_prefix` is read from `SESSIONARY_TOPIC_PREFIX`. Unknown variables are left alone: other roles own them.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.topics import TopicNames
+
+ENV_PREFIX = "SESSIONARY_"
+
+
+class EnvSettings(BaseModel):
+    """A frozen group of settings, read by `from_env`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: object) -> Self:
+        """Read every field from its variable; `overrides` that are not None win. Raises `SettingsError`."""
+        source = os.environ if environ is None else environ
+        values: dict[str, object] = {
+            name: source[variable] for name in cls.model_fields if (variable := ENV_PREFIX + name.upper()) in source
+        }
+        values.update((name, value) for name, value in overrides.items() if value is not None)
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            faults = "; ".join(
+                f"{ENV_PREFIX}{'.'.join(str(part) for part in fault['loc']).upper()}: {fault['msg']}"
+                for fault in error.errors()
+            )
+            raise SettingsError(faults) from None
+
+
+class KafkaSettings(EnvSettings):
+    """How to reach Kafka, and which topics."""
+
+    bootstrap_servers: str = Field("127.0.0.1:9092", description="Kafka brokers, host:port, comma-separated")
+    topic_prefix: str = Field("sessionary", description="first part of every topic name", pattern=r"^[A-Za-z0-9._-]+$")
+    partitions: int = Field(4, description="partitions of every topic; fixed once events exist", ge=1, le=10_000)
+    security_protocol: str = Field("PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
+    sasl_mechanism: str | None = Field(None, description="for example SCRAM-SHA-512")
+    sasl_username: str | None = Field(None, description="principal's name")
+    sasl_password: SecretStr | None = Field(None, description="principal's password")
+    ssl_ca_location: str | None = Field(None, description="file of the certificate authority")
+
+    @property
+    def topics(self) -> TopicNames:
+        """The topic names below the prefix."""
+        return TopicNames.below(self.topic_prefix)
+
+    def librdkafka(self) -> dict[str, str | int | float | bool]:
+        """Return the connection part of a confluent-kafka configuration."""
+        config: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": self.security_protocol,
+        }
+        optional = {
+            "sasl.mechanism": self.sasl_mechanism,
+            "sasl.username": self.sasl_username,
+            "sasl.password": self.sasl_password.get_secret_value() if self.sasl_password else None,
+            "ssl.ca.location": self.ssl_ca_location,
+        }
+        config.update((name, value) for name, value in optional.items() if value is not None)
+        return config
+
+
+class ClickHouseSettings(EnvSettings):
+    """How to reach ClickHouse."""
+
+    clickhouse_url: str = Field("http://127.0.0.1:8123", description="ClickHouse's HTTP interface")
+    clickhouse_user: str = Field("default", description="ClickHouse user")
+    clickhouse_password: SecretStr = Field(SecretStr(""), description="ClickHouse password")
+    clickhouse_database: str = Field(
+        "sessionary", description="database of this pipeline; an extra pipeline has its own", pattern=r"^[A-Za-z_]\w*$"
+    )
+
+
+__all__ = ["ENV_PREFIX", "ClickHouseSettings", "EnvSettings", "KafkaSettings"]

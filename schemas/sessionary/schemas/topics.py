@@ -1,0 +1,78 @@
+"""The topics, as data: names, limits and retention. `sessionary topics apply` brings a broker to this state."""
+
+from typing import NamedTuple
+
+_DAY_MS = 86_400_000
+EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB on the wire
+VALUE_BYTES_MAX = 1 << 20  # a single value above 1 MiB goes by reference
+REJECTED_BYTES_MAX = 2 << 20  # wraps the original
+CHANGELOG_BYTES_MAX = 4 << 20
+RETENTION_MS = 7 * _DAY_MS
+
+
+class TopicSpec(NamedTuple):
+    """A topic as it should be; `config` in Kafka's own names."""
+
+    name: str
+    partitions: int
+    config: dict[str, str]
+
+
+class TopicNames(NamedTuple):
+    """The names below one prefix; several pipelines may share a broker under prefixes of their own."""
+
+    events: str
+    audit: str
+    rejected: str
+    cleanup: str
+    batches: str
+    changelog: str
+    sink_rejected: str
+
+    @classmethod
+    def below(cls, prefix: str) -> "TopicNames":
+        """Return the names `<prefix>.events`, `<prefix>.audit` and so on."""
+        return cls(*(f"{prefix}.{field.replace('_', '-')}" for field in cls._fields))
+
+
+def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> list[TopicSpec]:
+    """Return every topic below `prefix`; all have the same number of partitions, as outputs go to the source partition.
+
+    With three replicas or more, two must be in sync for a write to be acknowledged.
+    """
+    names = TopicNames.below(prefix)
+    common = {"min.insync.replicas": "2"} if replication_factor >= 3 else {}
+    kept = {**common, "cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
+    # Time is in the log: the broker stamps every record that is judged or measured.
+    stamped = {**kept, "message.timestamp.type": "LogAppendTime"}
+    compacted = {
+        **common,
+        "cleanup.policy": "compact",
+        "segment.ms": "600000",
+        "min.cleanable.dirty.ratio": "0.1",
+        "max.message.bytes": str(CHANGELOG_BYTES_MAX),
+        "message.timestamp.type": "LogAppendTime",
+    }
+    wrapping = {**stamped, "max.message.bytes": str(REJECTED_BYTES_MAX)}
+    configs = {
+        names.events: {**stamped, "max.message.bytes": str(EVENT_BYTES_MAX)},
+        names.audit: stamped,
+        names.rejected: wrapping,
+        names.cleanup: stamped,
+        names.batches: stamped,
+        names.changelog: compacted,
+        names.sink_rejected: wrapping,
+    }
+    return [TopicSpec(name, partitions, config) for name, config in configs.items()]
+
+
+__all__ = [
+    "CHANGELOG_BYTES_MAX",
+    "EVENT_BYTES_MAX",
+    "REJECTED_BYTES_MAX",
+    "RETENTION_MS",
+    "VALUE_BYTES_MAX",
+    "TopicNames",
+    "TopicSpec",
+    "topic_specs",
+]
