@@ -91,6 +91,52 @@ def parsed_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
     return parsed
 
 
+def _may_be_empty(schema: Json, known: dict[str, bool | None]) -> bool:
+    """Whether a value of the parsed `schema` may take no bytes at all.
+
+    Raises `ValueError` for the two shapes that let a few bytes exhaust the process, where no handler could catch it:
+    a recursive type (the reader recurses on the C stack) and an array of items that take no bytes.
+    """
+    match schema:
+        case list():
+            for branch in schema:
+                _may_be_empty(branch, known)
+            return False
+        case str() if schema in known:
+            empty = known[schema]
+            if empty is None:
+                raise ValueError(f"{schema} is recursive")
+            return empty
+        case {"type": "record" | "error", "name": name, "fields": fields}:
+            known[name] = None
+            empties = [_may_be_empty(field["type"], known) for field in fields]
+            known[name] = all(empties)
+            return all(empties)
+        case {"type": "array", "items": items}:
+            if _may_be_empty(items, known):
+                raise ValueError("items of an array take no bytes")
+            return False
+        case {"type": "map", "values": values}:
+            _may_be_empty(values, known)
+            return False
+        case {"type": "fixed", "name": name, "size": size}:
+            known[name] = size == 0
+            return bool(size == 0)
+        case {"type": "enum", "name": name}:
+            known[name] = False
+            return False
+        case {"type": inner}:
+            return _may_be_empty(inner, known)
+    return bool(schema == "null")
+
+
+def foreign_schema(text: str) -> tuple[str, dict[str, Json]]:
+    """Return name and parsed form of a schema from outside. Raises `ValueError` or whatever odd JSON provokes."""
+    parsed = parsed_schema(json.loads(text))
+    _may_be_empty(parsed, {})
+    return str(parsed["name"]), parsed
+
+
 def schema_fingerprint(schema: Mapping[str, Json]) -> bytes:
     """Return the 8 bytes of the schema's CRC-64-AVRO fingerprint, little-endian."""
     return bytes.fromhex(fingerprint(to_parsing_canonical_form(dict(schema)), "CRC-64-AVRO"))
@@ -116,6 +162,7 @@ __all__ = [
     "Json",
     "WriterSchema",
     "current_schemas",
+    "foreign_schema",
     "parsed_schema",
     "released_schemas",
     "schema_fingerprint",

@@ -22,6 +22,7 @@ from sessionary.schemas.catalogue import (
     EVENTS_NAMESPACE,
     Json,
     current_schemas,
+    foreign_schema,
     parsed_schema,
     schema_fingerprint,
     writer_schemas,
@@ -29,6 +30,7 @@ from sessionary.schemas.catalogue import (
 from sessionary.schemas.common import Envelope
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, Payload
+from sessionary.schemas.plain import record_reader, record_writer
 from sessionary.schemas.records import (
     AuditRecord,
     BatchRecord,
@@ -73,84 +75,56 @@ class _Format(NamedTuple):
     header: bytes
     schema: dict[str, Json]
     to_avro: Callable[[Any], dict[str, Any]]
-    nested: dict[str, Callable[[Any], Any]]
+    from_avro: Callable[[dict[str, Any]], Any]
+    is_event: bool
 
 
-def _nested_reader(schema: Json) -> Callable[[Any], Any] | None:
-    """Return what turns a decoded value into our class, or None where the value is right as it comes."""
-    match schema:
-        case {"type": "record", "name": str(name)}:
-            cls: Any = getattr(common, name.rpartition(".")[2])
-            return _record_reader(cls, schema)
-        case {"type": "array", "items": items}:
-            read = _nested_reader(items)
-            return None if read is None else _list_reader(read)
-        case [_, branch]:
-            read = _nested_reader(branch)
-            return None if read is None else _optional_reader(read)
-        case str() if schema.startswith("sessionary.common."):
-            known = getattr(common, schema.rpartition(".")[2], None)
-            if isinstance(known, type):  # a record already spelled out earlier in the same schema
-                raise AssertionError(f"{schema}: inline it")
-    return None
+def _event_writer(payload: type[Any], schema: Mapping[str, Json]) -> Callable[[Event], dict[str, Any]]:
+    write_payload, write_envelope = record_writer(payload, schema), record_writer(Envelope, _envelope_schema(schema))
+
+    def write(event: Event) -> dict[str, Any]:
+        if type(event.envelope) is not Envelope:
+            raise TypeError(f"envelope is a {type(event.envelope).__name__}")
+        plain = write_payload(event.payload)
+        plain["envelope"] = write_envelope(event.envelope)
+        return plain
+
+    return write
 
 
-def _list_reader(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda values: [read(value) for value in values]
+def _event_reader(payload: type[Any], schema: Mapping[str, Json]) -> Callable[[dict[str, Any]], Event]:
+    read_payload, read_envelope = record_reader(payload, schema), record_reader(Envelope, _envelope_schema(schema))
 
-
-def _optional_reader(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read(value)
-
-
-def _nested_fields(schema: Mapping[str, Json]) -> dict[str, Callable[[Any], Any]]:
-    readers = ((field["name"], _nested_reader(field["type"])) for field in schema["fields"])
-    return {name: reader for name, reader in readers if reader is not None}
-
-
-def _record_reader(cls: Any, schema: Mapping[str, Json]) -> Callable[[dict[str, Any]], Any]:
-    nested = _nested_fields(schema)
-
-    def read(value: dict[str, Any]) -> Any:
-        for name, convert in nested.items():
-            value[name] = convert(value[name])
-        return cls(**value)
+    def read(decoded: dict[str, Any]) -> Event:
+        envelope: Envelope = read_envelope(decoded["envelope"])
+        if envelope.event_type != EVENT_TYPES[payload]:
+            raise DecodeError("unknown_event_type", f"{envelope.event_type!r} written as {payload.__name__}")
+        return Event(envelope, read_payload(decoded))
 
     return read
 
 
-def _plain(value: Any) -> Any:
-    """Return `value` as fastavro writes it: classes as dicts, sequences as lists."""
-    if isinstance(value, tuple):
-        fields = getattr(value, "_fields", None)
-        if fields is not None:
-            return {name: _plain(part) for name, part in zip(fields, value, strict=True)}
-        return [_plain(part) for part in value]
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return dict(value) if isinstance(value, Mapping) else value
-
-
-def _record_to_avro(record: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = _plain(record)
-    return plain
-
-
-def _event_to_avro(event: Event) -> dict[str, Any]:
-    plain = _record_to_avro(event.payload)
-    plain["envelope"] = _record_to_avro(event.envelope)
-    return plain
+def _envelope_schema(schema: Mapping[str, Json]) -> Mapping[str, Json]:
+    (envelope,) = (field["type"] for field in schema["fields"] if field["name"] == "envelope")
+    assert isinstance(envelope, dict)
+    return envelope
 
 
 def _formats() -> tuple[dict[str, _Format], dict[type[Any], _Format]]:
     by_name: dict[str, _Format] = {}
     by_class: dict[type[Any], _Format] = {}
-    classes = {f"{EVENTS_NAMESPACE}.{cls.__name__}": cls for cls in PAYLOADS.values()}
+    payloads = {f"{EVENTS_NAMESPACE}.{cls.__name__}": cls for cls in PAYLOADS.values()}
     for name, schema in current_schemas().items():
-        cls: type[Any] = classes.get(name) or getattr(records, name.rpartition(".")[2])
-        to_avro = _event_to_avro if name in classes else _record_to_avro
-        header = SINGLE_OBJECT + schema_fingerprint(schema)
-        by_name[name] = by_class[cls] = _Format(cls, header, parsed_schema(schema), to_avro, _nested_fields(schema))
+        cls: type[Any] = payloads.get(name) or getattr(records, name.rpartition(".")[2])
+        is_event = name in payloads
+        by_name[name] = by_class[cls] = _Format(
+            cls,
+            SINGLE_OBJECT + schema_fingerprint(schema),
+            parsed_schema(schema),
+            _event_writer(cls, schema) if is_event else record_writer(cls, schema),
+            _event_reader(cls, schema) if is_event else record_reader(cls, schema),
+            is_event,
+        )
     return by_name, by_class
 
 
@@ -158,9 +132,20 @@ _BY_NAME, _BY_CLASS = _formats()
 _WRITERS = writer_schemas()
 
 
+def _format_of(value: Event | Record) -> _Format:
+    """Return how `value` is written. Raises `EncodeError` for a foreign class or a payload under a wrong name."""
+    content = value.payload if isinstance(value, Event) else value
+    format_ = _BY_CLASS.get(type(content))
+    if format_ is None or format_.is_event != isinstance(value, Event):
+        raise EncodeError("invalid_value", f"a {type(content).__name__} is not written so")
+    if isinstance(value, Event) and value.envelope.event_type != EVENT_TYPES[format_.cls]:
+        raise EncodeError("invalid_value", f"event type {value.envelope.event_type!r} with a {format_.cls.__name__}")
+    return format_
+
+
 def _encoded(format_: _Format, value: Event | Record, header: bytes) -> bytes:
-    out = BytesIO(header)
-    out.seek(0, 2)
+    out = BytesIO()
+    out.write(header)
     try:
         schemaless_writer(out, format_.schema, format_.to_avro(value), strict=True)
     except (ValueError, TypeError, OverflowError, AttributeError, KeyError, struct.error) as error:
@@ -170,23 +155,19 @@ def _encoded(format_: _Format, value: Event | Record, header: bytes) -> bytes:
 
 def encode_event(event: Event) -> bytes:
     """Return the event in single-object encoding. Raises `EncodeError`."""
-    format_ = _BY_CLASS.get(type(event.payload))
-    if format_ is None or event.envelope.event_type != EVENT_TYPES[type(event.payload)]:
-        raise EncodeError(
-            "invalid_value", f"event type {event.envelope.event_type!r} with a {type(event.payload).__name__}"
-        )
+    format_ = _format_of(event)
     return _encoded(format_, event, format_.header)
 
 
 def encode_record(record: Record) -> bytes:
     """Return the record in single-object encoding. Raises `EncodeError`."""
-    format_ = _BY_CLASS[type(record)]
+    format_ = _format_of(record)
     return _encoded(format_, record, format_.header)
 
 
 def encode_confluent(value: Event | Record, registry: SchemaRegistry) -> bytes:
     """Return `value` in Confluent's framing. Raises `EncodeError`, `Unavailable`."""
-    format_ = _BY_CLASS[type(value.payload if isinstance(value, Event) else value)]
+    format_ = _format_of(value)
     name = f"{format_.schema['name']}"
     schema_id = registry.schema_id(name, json.dumps(current_schemas()[name]))
     return _encoded(format_, value, CONFLUENT + struct.pack(">I", schema_id))
@@ -231,10 +212,14 @@ class Decoder:
             if self._registry is None:
                 raise DecodeError("unknown_schema", f"schema id {schema_id}, but no registry is configured")
             try:
-                schema = json.loads(self._registry.schema(schema_id))
-                self._fetched[schema_id] = (f"{schema['namespace']}.{schema['name']}", parsed_schema(schema))
-            except (KeyError, ValueError, TypeError):
-                raise DecodeError("unknown_schema", f"the registry has no usable schema {schema_id}") from None
+                text = self._registry.schema(schema_id)
+            except KeyError:
+                raise DecodeError("unknown_schema", f"the registry has no schema {schema_id}") from None
+            try:
+                self._fetched[schema_id] = foreign_schema(text)
+            except Exception as error:  # noqa: BLE001 - anyone may register anything; the parser's errors are many
+                detail = f"schema {schema_id} is not usable: {type(error).__name__} {error}"
+                raise DecodeError("unknown_schema", detail) from None
         return self._fetched[schema_id]
 
     def _read(self, value: bytes, start: int, name: str, writer: dict[str, Json], *, current: bool) -> Event | Record:
@@ -252,19 +237,8 @@ class Decoder:
             raise DecodeError("undecodable", f"{name}: {type(error).__name__} {error}") from None
         if source.tell() != len(value):
             raise DecodeError("undecodable", f"{name}: {len(value) - source.tell()} bytes too many")
-        return _built(format_, decoded)
-
-
-def _built(format_: _Format, decoded: dict[str, Any]) -> Event | Record:
-    for field, convert in format_.nested.items():
-        decoded[field] = convert(decoded[field])
-    if format_.to_avro is _record_to_avro:
-        record: Record = format_.cls(**decoded)
-        return record
-    envelope: Envelope = decoded.pop("envelope")
-    if EVENT_TYPES[format_.cls] != envelope.event_type:
-        raise DecodeError("unknown_event_type", f"{envelope.event_type!r} written as {format_.cls.__name__}")
-    return Event(envelope, format_.cls(**decoded))
+        built: Event | Record = format_.from_avro(decoded)
+        return built
 
 
 __all__ = [

@@ -1,0 +1,150 @@
+"""Our classes as fastavro's plain dicts, and back: planned once per class from its schema, so that it costs little.
+
+fastavro itself checks few types (it writes any object as a boolean, and any int as an `int`), so writing checks them.
+"""
+
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from types import MappingProxyType, NoneType
+from typing import Any
+
+from sessionary.schemas import common
+from sessionary.schemas.catalogue import Json
+
+# The Python types that a value of an Avro type may have; exactly these, so that True is no int.
+_TYPES: dict[str, frozenset[type[Any]]] = {
+    "null": frozenset({NoneType}),
+    "boolean": frozenset({bool}),
+    "int": frozenset({int}),
+    "long": frozenset({int}),
+    "double": frozenset({float, int}),
+    "string": frozenset({str}),
+    "enum": frozenset({str}),
+    "bytes": frozenset({bytes}),
+    "array": frozenset({list, tuple}),
+    "map": frozenset({dict, MappingProxyType}),
+}
+_INT_MAX = (1 << 31) - 1
+
+
+def _class_named(full_name: str) -> Any:
+    return getattr(common, full_name.rpartition(".")[2])
+
+
+def _types(schema: Json) -> frozenset[type[Any]]:
+    """Return the exact Python types that may stand for `schema`."""
+    match schema:
+        case list():
+            return frozenset[type[Any]]().union(*(_types(branch) for branch in schema))
+        case {"type": "record"}:
+            return frozenset({_class_named(schema["name"])})
+        case {"type": inner}:
+            return _types(inner)
+        case str() if schema not in _TYPES:  # a named type that was spelled out earlier in the same schema
+            assert not isinstance(_class_named(schema), type), f"{schema}: a record may stand once only"
+            return _TYPES["enum"]
+    return _TYPES[schema]
+
+
+def _int32(value: int) -> int:
+    """Return `value`; fastavro itself would write an `int` beyond 32 bits, which other readers refuse."""
+    if not -_INT_MAX - 1 <= value <= _INT_MAX:
+        raise ValueError(f"{value} does not fit an int")
+    return value
+
+
+def _mapped(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda values: [convert(value) for value in values]
+
+
+def _checked_items(schema: Json) -> Callable[[Any], Any]:
+    types, convert = _types(schema), _writer(schema)
+
+    def write(values: Any) -> list[Any]:
+        for value in values:
+            if type(value) not in types:
+                raise TypeError(f"an item is a {type(value).__name__}")
+        return list(values) if convert is None else [convert(value) for value in values]
+
+    return write
+
+
+def _optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else convert(value)
+
+
+def _writer(schema: Json) -> Callable[[Any], Any] | None:
+    """Return what turns a value of ours into fastavro's, or None where it is right as it stands."""
+    match schema:
+        case "int":
+            return _int32
+        case {"type": "record"}:
+            return record_writer(_class_named(schema["name"]), schema)
+        case {"type": "array", "items": items}:
+            return _checked_items(items)
+        case {"type": "map"}:
+            return dict
+        case ["null", branch]:
+            convert = _writer(branch)
+            return None if convert is None else _optional(convert)
+    return None
+
+
+def _planned(
+    cls: Any, schema: Mapping[str, Json], plan: Callable[[Json], Callable[[Any], Any] | None]
+) -> tuple[list[Json], list[tuple[str, Callable[[Any], Any]]]]:
+    """Return the Avro types of the fields of `cls` in its order, and the conversions of those that need one."""
+    types = {field["name"]: field["type"] for field in schema["fields"]}
+    planned = ((name, plan(types[name])) for name in cls._fields)
+    return [types[name] for name in cls._fields], [(name, convert) for name, convert in planned if convert is not None]
+
+
+def record_writer(cls: Any, schema: Mapping[str, Json]) -> Callable[[Any], dict[str, Any]]:
+    """Plan once how instances of `cls` become fastavro's dicts.
+
+    The plan raises `TypeError` where a field is not exactly of its type, `ValueError` for an int beyond 32 bits.
+    """
+    avro_types, writers = _planned(cls, schema, _writer)
+    types = tuple(_types(avro_type) for avro_type in avro_types)
+
+    def write(record: Any) -> dict[str, Any]:
+        for name, value, allowed in zip(cls._fields, record, types, strict=True):
+            if type(value) not in allowed:
+                raise TypeError(f"{name} is a {type(value).__name__}")
+        plain: dict[str, Any] = record._asdict()
+        for name, convert in writers:
+            plain[name] = convert(plain[name])
+        return plain
+
+    return write
+
+
+def _reader(schema: Json) -> Callable[[Any], Any] | None:
+    """Return what turns a decoded value into our class, or None where the value is right as it comes."""
+    match schema:
+        case {"type": "record"}:
+            return record_reader(_class_named(schema["name"]), schema)
+        case {"type": "array", "items": items}:
+            read = _reader(items)
+            return None if read is None else _mapped(read)
+        case ["null", branch]:
+            read = _reader(branch)
+            return None if read is None else _optional(read)
+    return None
+
+
+def record_reader(cls: Any, schema: Mapping[str, Json]) -> Callable[[dict[str, Any]], Any]:
+    """Plan once how decoded dicts become instances of `cls`; a dict of an older writer may have another order."""
+    _, readers = _planned(cls, schema, _reader)
+    # itemgetter gives a tuple from two names on only.
+    values = itemgetter(*cls._fields) if len(cls._fields) > 1 else lambda decoded: [decoded[n] for n in cls._fields]
+
+    def read(decoded: dict[str, Any]) -> Any:
+        for name, convert in readers:
+            decoded[name] = convert(decoded[name])
+        return cls._make(values(decoded))
+
+    return read
+
+
+__all__ = ["record_reader", "record_writer"]
