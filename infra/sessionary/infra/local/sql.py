@@ -1,0 +1,213 @@
+"""Pure: what a statement is, and whether the local engine may run it.
+
+The engine is trusted with reads and with changes of rows. Definitions are on an allow-list, because one that fails
+halfway can leave metadata behind with which the folder never opens again (`ENGINE = Kafka` does). This guards a
+developer's folder against accidents; it is no security boundary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sessionary.infra.local.errors import EngineError, Refused
+
+__all__ = ["Insert", "Statement", "parse"]
+
+_TOKEN = re.compile(
+    rb"""
+      (?P<skip>\s+|--[^\n]*|\#[!\ ][^\n]*|/\*.*?\*/)
+    | (?P<string>'(?:[^'\\]|\\.|'')*')
+    | (?P<name>"(?:[^"\\]|\\.|"")*"|`(?:[^`\\]|\\.|``)*`)
+    | (?P<heredoc>\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)
+    | (?P<word>\w+)
+    | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_READS = frozenset(
+    ("SELECT", "WITH", "FROM", "(", "SHOW", "DESCRIBE", "DESC", "EXISTS", "EXPLAIN", "CHECK", "USE", "SET")
+)
+_CHANGES = frozenset(("OPTIMIZE", "TRUNCATE", "DELETE", "UPDATE", "DROP", "UNDROP", "RENAME", "EXCHANGE", "KILL"))
+_SYSTEM = frozenset(("REFRESH", "WAIT", "CANCEL", "START", "STOP", "FLUSH"))
+_ENGINE = re.compile(r"(Replacing|Summing|Aggregating|Coalescing|Collapsing|VersionedCollapsing)?MergeTree|Memory|Null")
+_DATABASE_ENGINES = frozenset({"Atomic"})
+_CREATED = frozenset({"TABLE", "VIEW", "MATERIALIZED VIEW", "DATABASE"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    bare: str
+    """Upper case if it is a word, the sign itself if it is one; empty for quoted names and literals."""
+    depth: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """An INSERT with its data: `head` up to the format's name (without it), then the data in that format."""
+
+    head: str
+    format: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement that may run. `read_only`: changes nothing. `format`: the output format that it names itself."""
+
+    text: bytes
+    read_only: bool
+    format: str | None = None
+    insert: Insert | None = None
+
+
+def _tokens(sql: bytes) -> Iterator[_Token]:
+    """The tokens, lazily (an insert's data is never looked at), without white space and comments."""
+    depth = 0
+    for match in _TOKEN.finditer(sql):
+        kind = match.lastgroup
+        if match["skip"] is not None:
+            continue
+        text = match[0].decode("latin-1")
+        bare = text.upper() if match["word"] is not None or match["other"] is not None else ""
+        if bare == ")":
+            depth -= 1
+        yield _Token(text.strip('`"') if kind == "name" else text, bare, depth, match.start(), match.end())
+        if bare == "(":
+            depth += 1
+
+
+def parse(sql: bytes) -> Statement:
+    """Read one statement. Raises Refused if it may not run here, EngineError(62) if there is none or more than one."""
+    first = next(_tokens(sql), None)
+    if first is None:
+        raise EngineError(62, "Code: 62. DB::Exception: Syntax error: Empty query. (SYNTAX_ERROR)")
+    if first.bare == "INSERT":
+        insert = _insert(sql)
+        if insert is not None:
+            return Statement(sql, read_only=False, insert=insert)
+    tokens = _single(sql)
+    if first.bare in _READS:
+        if _has(tokens, "INTO", "OUTFILE"):
+            raise Refused("INTO OUTFILE is done by the client, not over HTTP")
+        return Statement(sql, read_only=True, format=_output_format(tokens))
+    _check_change(tokens)
+    return Statement(sql, read_only=False)
+
+
+def _single(sql: bytes) -> list[_Token]:
+    tokens = list(_tokens(sql))
+    end = next((place for place, token in enumerate(tokens) if token.bare == ";"), len(tokens))
+    if any(token.bare != ";" for token in tokens[end:]):
+        raise EngineError(62, "Code: 62. DB::Exception: Syntax error: Multi-statements are not allowed. (SYNTAX_ERROR)")
+    return tokens[:end]
+
+
+def _has(tokens: list[_Token], first: str, second: str) -> bool:
+    return any(a.bare == first and b.bare == second for a, b in pairwise(tokens))
+
+
+def _output_format(tokens: list[_Token]) -> str | None:
+    """The X of a `FORMAT X` that ends the statement or stands before its SETTINGS."""
+    for place in range(len(tokens) - 1, 0, -1):
+        last = place == len(tokens) - 1 or tokens[place + 1].bare == "SETTINGS"
+        if (
+            last
+            and tokens[place - 1].bare == "FORMAT"
+            and tokens[place].depth == 0
+            and tokens[place].bare.isidentifier()
+        ):
+            return tokens[place].text
+    return None
+
+
+def _insert(sql: bytes) -> Insert | None:
+    """The parts of an INSERT that brings its data; None for one that selects them."""
+    previous: _Token | None = None
+    for token in _tokens(sql):
+        if token.depth == 0 and previous is not None:
+            if previous.bare in ("INTO", "TABLE") and token.bare == "FUNCTION":
+                raise Refused("INSERT INTO FUNCTION is not served by the local engine")
+            if previous.bare == "FROM" and token.bare == "INFILE":
+                raise Refused("FROM INFILE is done by the client, not over HTTP")
+            if token.bare in ("SELECT", "WITH", ";"):
+                return None
+            if token.bare == "VALUES":
+                return Insert(sql[: token.start].decode(), "Values", sql[token.end :].strip(b"; \t\r\n"))
+            if previous.bare == "FORMAT" and token.bare.isidentifier():
+                return Insert(sql[: previous.start].decode(), token.text, _data(sql, token.end))
+        previous = token
+    return None
+
+
+def _data(sql: bytes, start: int) -> bytes:
+    """Data begin after blanks and at most one line end: more of them may belong to the data."""
+    rest = sql[start:].lstrip(b" \t")
+    if rest.startswith(b"\r\n"):
+        return rest[2:]
+    return rest[1:] if rest.startswith(b"\n") else rest
+
+
+def _check_change(tokens: list[_Token]) -> None:
+    words = [token.bare for token in tokens]
+    verb, second = words[0], words[1] if len(words) > 1 else ""
+    if verb in _CHANGES or verb == "INSERT":
+        return
+    if verb == "SYSTEM" and second in _SYSTEM:
+        return
+    if verb == "ALTER" and second == "TABLE":
+        if "FETCH" in words or "ATTACH" in words:
+            raise Refused("ALTER TABLE with FETCH or ATTACH is not served by the local engine")
+        return
+    if verb in ("CREATE", "REPLACE"):
+        _check_create(tokens)
+        return
+    raise Refused(f"{verb} {second} is not served by the local engine".replace("  ", " "))
+
+
+def _created(words: list[str]) -> str:
+    """What a CREATE creates: the words after CREATE, OR REPLACE and TEMPORARY."""
+    rest = [word for word in words[:5] if word not in ("CREATE", "OR", "REPLACE", "TEMPORARY")]
+    return " ".join(rest[:2]) if rest[:1] == ["MATERIALIZED"] else "".join(rest[:1])
+
+
+def _check_create(tokens: list[_Token]) -> None:
+    created = _created([token.bare for token in tokens])
+    if created not in _CREATED:
+        raise Refused(f"CREATE {created} is not served by the local engine")
+    outer = [token for token in tokens if token.depth == 0]
+    for place, token in enumerate(outer):
+        after = outer[place + 1 : place + 5]
+        if token.bare in ("SELECT", "WITH") or (token.bare == "AS" and after and after[0].bare == "("):
+            return
+        if token.bare == "AS":
+            _check_source(after)
+        if token.bare == "DISK" and after and after[0].bare == "=":
+            raise Refused("tables with a disk of their own are not served by the local engine")
+        if token.bare == "ENGINE":
+            _check_engine(created, after)
+
+
+def _check_source(after: list[_Token]) -> None:
+    """`AS table` copies a definition; `AS function(...)` would define a table over something outside."""
+    name = 2 if len(after) > 2 and after[1].bare == "." else 0
+    if (
+        after
+        and after[0].bare not in ("SELECT", "WITH", "FROM")
+        and len(after) > name + 1
+        and after[name + 1].bare == "("
+    ):
+        raise Refused("tables over table functions are not served by the local engine")
+
+
+def _check_engine(created: str, after: list[_Token]) -> None:
+    named = [token for token in after if token.bare != "="][:1]
+    engine = named[0].text if named else ""
+    allowed = engine in _DATABASE_ENGINES if created == "DATABASE" else _ENGINE.fullmatch(engine) is not None
+    if not allowed:
+        raise Refused(f"ENGINE = {engine} is not served by the local engine: the MergeTree family, Memory and Null are")
