@@ -1,0 +1,11 @@
+"""One Hypothesis profile for everybody: the same examples each time. `HYPOTHESIS_PROFILE=explore` looks further."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", deadline=None, max_examples=1_000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))

@@ -1,0 +1,25 @@
+"""Writes the golden bytes of a release: `python -m tests.golden.write 0.2.0`; never over an existing file."""
+
+import json
+import sys
+from pathlib import Path
+
+from sessionary.schemas.codec import Event, encode_event, encode_record
+from tests.auditor.values import as_json, every_example
+
+FOLDER = Path(__file__).parent
+
+
+def main(version: str) -> None:
+    golden = {}
+    for value in every_example():
+        encoded = encode_event(value) if isinstance(value, Event) else encode_record(value)
+        name = type(value.payload if isinstance(value, Event) else value).__name__
+        golden[name] = {"bytes": encoded.hex(), "value": as_json(value)}
+    with (FOLDER / f"{version}.json").open("x", encoding="utf-8") as file:
+        json.dump(golden, file, ensure_ascii=False, indent=1, sort_keys=True)
+        file.write("\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
