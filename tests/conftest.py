@@ -1,0 +1,126 @@
+"""Fixtures that every group may use: a pipeline of its own on a shared broker and a shared ClickHouse endpoint.
+
+    kafka          topics below a fresh prefix on the shared broker (KafkaSettings)
+    clickhouse     an empty database on the shared endpoint (ClickHouseSettings)
+    broker         a broker of the test's own, to stop and kill (LocalBroker)
+    own_clickhouse an endpoint of the test's own, to stop and kill (LocalClickHouse)
+    processes      starts child processes and ends them (Processes)
+
+Logs are in `build/logs`; the ends of those that belong to a test are printed when it fails.
+"""
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from sessionary.infra.local.broker import LocalBroker
+from sessionary.infra.local.clickhouse import LocalClickHouse
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.support.groups import Groups
+from tests.support.logs import log_folder, start_run
+from tests.support.pipelines import new_clickhouse, new_pipeline, remove_pipeline, run_sql
+from tests.support.processes import Processes, log_tail
+from tests.support.stack import Stack
+
+_STACK = pytest.StashKey[Stack]()
+_LOGS = pytest.StashKey[list[Path]]()
+_PROCESSES = pytest.StashKey[Processes]()
+# Long ones first: with two workers, a long file that begins last would be waited for alone.
+_ORDER = ("chaos", "integration", "simulation", "packaging", "contract", "core", "golden", "style")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--groups", action="store_true", help="print a line per group of tests instead of a dot per test")
+
+
+@pytest.hookimpl(trylast=True)  # the terminal's reporter must be there
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_STACK] = stack = Stack()
+    if hasattr(config, "workerinput"):
+        return  # the controlling process has started everything and says where it is
+    start_run()
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if config.getoption("groups") and reporter is not None:
+        config.pluginmanager.register(Groups(reporter))
+    if config.getoption("numprocesses", None) and not config.getoption("collectonly"):
+        stack.start_all()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _STACK in config.stash:
+        config.stash[_STACK].close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        folder = item.nodeid.removeprefix("tests/").partition("/")[0]
+        return _ORDER.index(folder) if folder in _ORDER else len(_ORDER)
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        for log in item.stash.get(_LOGS, []):
+            report.sections.append((f"end of {log.name}", log_tail(log)))
+        if _PROCESSES in item.stash:
+            report.sections += [(f"end of {name}", text) for name, text in item.stash[_PROCESSES].tails()]
+    return report
+
+
+def _show_on_failure(request: pytest.FixtureRequest, log: Path) -> None:
+    request.node.stash.setdefault(_LOGS, []).append(log)
+
+
+def _own_log(request: pytest.FixtureRequest, name: str) -> Path:
+    log = log_folder() / f"{request.node.name}.{name}.log".replace("/", "_")
+    _show_on_failure(request, log)
+    return log
+
+
+@pytest.fixture
+def kafka(request: pytest.FixtureRequest) -> Iterator[KafkaSettings]:
+    settings = new_pipeline(request.config.stash[_STACK].bootstrap_servers())
+    _show_on_failure(request, log_folder() / "broker.log")
+    yield settings
+    remove_pipeline(settings)
+
+
+@pytest.fixture
+def clickhouse(request: pytest.FixtureRequest) -> Iterator[ClickHouseSettings]:
+    settings = new_clickhouse(request.config.stash[_STACK].clickhouse_url())
+    _show_on_failure(request, log_folder() / "clickhouse.log")
+    yield settings
+    run_sql(settings, f"DROP DATABASE IF EXISTS {settings.clickhouse_database}")
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBroker]:
+    own = LocalBroker(tmp_path / "kafka", None, _own_log(request, "broker"))
+    own.start()
+    try:
+        own.wait_ready()
+        yield own
+    finally:
+        own.stop()
+
+
+@pytest.fixture
+def own_clickhouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalClickHouse]:
+    own = LocalClickHouse(tmp_path / "clickhouse", None, _own_log(request, "clickhouse"))
+    own.start()
+    try:
+        own.wait_ready()
+        yield own
+    finally:
+        own.stop()
+
+
+@pytest.fixture
+def processes(request: pytest.FixtureRequest) -> Iterator[Processes]:
+    request.node.stash[_PROCESSES] = started = Processes(request.node.name)
+    yield started
+    started.stop()

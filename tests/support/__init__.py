@@ -1,0 +1,20 @@
+"""What tests share: waiting for a condition, processes, a broker and an endpoint, reading topics to their end."""
+
+from tests.support.pipelines import environment, new_clickhouse, new_pipeline, remove_pipeline, run_sql
+from tests.support.processes import Processes
+from tests.support.reading import Stored, read_events, read_records, read_topic
+from tests.support.waiting import wait_until
+
+__all__ = [
+    "Processes",
+    "Stored",
+    "environment",
+    "new_clickhouse",
+    "new_pipeline",
+    "read_events",
+    "read_records",
+    "read_topic",
+    "remove_pipeline",
+    "run_sql",
+    "wait_until",
+]

@@ -1,0 +1,75 @@
+"""A line per group of tests as it ends, in place of a dot per test (`--groups`).
+
+A group is a folder below `tests/`; in folders whose files take long, it is a file.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+_BY_FILE = ("integration", "simulation", "chaos")
+
+
+def group_of(nodeid: str) -> str:
+    """Return the group of a test by its id."""
+    path = nodeid.partition("::")[0].removeprefix("tests/")
+    folder = path.partition("/")[0]
+    return path.removesuffix(".py") if folder in _BY_FILE else folder
+
+
+class Groups:
+    """Plugin of the reporting process: counts outcomes and says when a group is through."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+        self._left: Counter[str] = Counter()
+        self._outcomes: dict[str, Counter[str]] = {}
+        self._spent_s: Counter[str] = Counter()
+        self._started = time.monotonic()
+        self._collected = False
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: object, ids: Sequence[str]) -> None:
+        """Learn from the first worker what there is; all collect the same."""
+        self._expect(ids)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Learn what there is where one process runs everything."""
+        if session.items:
+            self._expect([item.nodeid for item in session.items])
+
+    def _expect(self, ids: Sequence[str]) -> None:
+        if not self._collected:
+            self._collected = True
+            self._left.update(group_of(nodeid) for nodeid in ids)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Print no dot for a test that passed; the closing line counts it all the same."""
+        return (
+            ("passed", "", "") if report.passed and report.when == "call" and not hasattr(report, "wasxfail") else None
+        )
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a phase of a test; the last test of a group makes the line."""
+        group = group_of(report.nodeid)
+        counts = self._outcomes.setdefault(group, Counter())
+        self._spent_s[group] += report.duration  # type: ignore[assignment]  # Counter's stubs know integers only
+        if report.failed and report.when != "call":
+            counts["error"] += 1
+        elif report.when == "call" or (report.when == "setup" and report.skipped):
+            counts[report.outcome] += 1
+        if report.when == "teardown":
+            self._left[group] -= 1
+            if self._left[group] == 0:
+                self._say(group, counts)
+
+    def _say(self, group: str, counts: Counter[str]) -> None:
+        outcome = ", ".join(
+            f"{counts[name]} {name}" for name in ("failed", "error", "passed", "skipped") if counts[name]
+        )
+        elapsed_s = time.monotonic() - self._started
+        self._reporter.ensure_newline()
+        self._reporter.write_line(f"{elapsed_s:5.0f} s  {group:<32} {outcome} ({self._spent_s[group]:.1f} s of tests)")

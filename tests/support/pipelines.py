@@ -1,0 +1,83 @@
+"""Pipelines of a test's own on shared servers: topics below a prefix nobody else has, a database nobody else has."""
+
+import secrets
+import urllib.error
+import urllib.request
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from pydantic import SecretStr
+
+from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, EnvSettings, KafkaSettings
+from sessionary.schemas.topics import topic_specs
+
+PARTITIONS = 4
+_ADMIN_TIMEOUT_S = 30.0
+
+
+def _admin(bootstrap_servers: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+
+
+def new_pipeline(bootstrap_servers: str, partitions: int = PARTITIONS) -> KafkaSettings:
+    """Make every topic below a fresh prefix on a broker."""
+    kafka = KafkaSettings(
+        bootstrap_servers=bootstrap_servers, topic_prefix=f"t{secrets.token_hex(5)}", partitions=partitions
+    )
+    wanted = [
+        NewTopic(spec.name, num_partitions=spec.partitions, replication_factor=1, config=spec.config)
+        for spec in topic_specs(kafka.topic_prefix, partitions)
+    ]
+    admin = _admin(bootstrap_servers)  # kept until the answers are there: a client that goes takes them along
+    for made in admin.create_topics(wanted, operation_timeout=_ADMIN_TIMEOUT_S).values():
+        made.result(_ADMIN_TIMEOUT_S)
+    return kafka
+
+
+def remove_pipeline(kafka: KafkaSettings) -> None:
+    """Delete the topics of `new_pipeline`; a test that already did so itself is no error."""
+    admin = _admin(kafka.bootstrap_servers)
+    for deleted in admin.delete_topics(list(kafka.topics)).values():
+        try:
+            deleted.result(_ADMIN_TIMEOUT_S)
+        except KafkaException:
+            continue
+
+
+def new_clickhouse(url: str) -> ClickHouseSettings:
+    """Make an empty database at an endpoint."""
+    settings = ClickHouseSettings(clickhouse_url=url, clickhouse_database=f"t{secrets.token_hex(5)}")
+    run_sql(settings, f"CREATE DATABASE {settings.clickhouse_database}")
+    return settings
+
+
+def run_sql(clickhouse: ClickHouseSettings, sql: str) -> str:
+    """Run one statement and return its output (tab-separated unless it names a format). Independent of any driver."""
+    request = urllib.request.Request(
+        clickhouse.clickhouse_url,
+        data=sql.encode(),
+        headers={
+            "X-ClickHouse-User": clickhouse.clickhouse_user,
+            "X-ClickHouse-Key": clickhouse.clickhouse_password.get_secret_value(),
+        },
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            text: bytes = response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            raise AssertionError(f"{sql}\n{error.read().decode(errors='replace')}") from None
+    return text.decode()
+
+
+def environment(*groups: EnvSettings, **more: str) -> dict[str, str]:
+    """Return the settings as `SESSIONARY_*` variables; `more` are fields by name, for settings of no group at hand."""
+    variables: dict[str, str] = {}
+    for group in groups:
+        for name in type(group).model_fields:
+            value = getattr(group, name)
+            if value is not None:
+                plain = value.get_secret_value() if isinstance(value, SecretStr) else value
+                variables[ENV_PREFIX + name.upper()] = str(plain)
+    return variables | {ENV_PREFIX + name.upper(): value for name, value in more.items()}

@@ -1,0 +1,48 @@
+"""Processes of a test: started with a log of their own, gone when the test ends, also when the test run is killed."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from sessionary.infra.local.process import Child, tail
+from tests.support.logs import log_folder
+
+_STOP_GRACE_S = 10.0
+_TAIL_LINES = 40
+
+
+class Processes:
+    """Starts Python modules as child processes. `started` keeps them in order; end them by `Child.kill` or `stop`."""
+
+    def __init__(self, name: str) -> None:
+        """`name`: first part of the log files' names."""
+        self._name = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)
+        self.started: list[Child] = []
+
+    def start(self, module: str, *args: str, env: Mapping[str, str] | None = None, name: str | None = None) -> Child:
+        """Run `python -m module args`; `env` is added to ours. A second process of the same name shares its log."""
+        return self.run([sys.executable, "-m", module, *args], env=env, name=name or module.rpartition(".")[2])
+
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, name: str) -> Child:
+        """Run a command line."""
+        log = log_folder() / f"{self._name}.{name}.log"
+        child = Child(argv, log, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})})
+        self.started.append(child)
+        return child
+
+    def tails(self) -> Iterator[tuple[str, str]]:
+        """Return each log's name and last lines, for a failure's report."""
+        for log in dict.fromkeys(child.log for child in self.started):
+            yield log.name, log_tail(log)
+
+    def stop(self) -> None:
+        """End all that still run, the last one first."""
+        for child in reversed(self.started):
+            child.stop(_STOP_GRACE_S)
+
+
+def log_tail(log: Path) -> str:
+    """Return the last lines of a log."""
+    return tail(log, _TAIL_LINES)

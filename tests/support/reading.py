@@ -1,0 +1,86 @@
+"""Reading topics to their end with a plain consumer, read-committed: nothing of a role's own reading is used."""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from sessionary.schemas.codec import Decoder, Event, Record
+from sessionary.schemas.records import Tick
+from sessionary.schemas.settings import KafkaSettings
+
+
+class Stored(NamedTuple):
+    """A record as it stands in a partition."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
+def read_topic(kafka: KafkaSettings, topic: str, timeout_s: float = 30.0) -> list[Stored]:
+    """Return what stands committed in the topic now, ordered by partition and offset. AssertionError on a time-out."""
+    consumer = Consumer(
+        {
+            **kafka.librdkafka(),
+            "group.id": "read-to-end",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    try:
+        return _to_the_end(consumer, topic, timeout_s)
+    finally:
+        consumer.close()
+
+
+def _to_the_end(consumer: Consumer, topic: str, timeout_s: float) -> list[Stored]:
+    deadline = time.monotonic() + timeout_s
+    partitions = list(consumer.list_topics(topic, timeout=timeout_s).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+    unread, found = set(partitions), list[Stored]()
+    while unread:
+        assert time.monotonic() < deadline, f"{topic}: partitions {sorted(unread)} not read within {timeout_s:g} s"
+        message = consumer.poll(0.2)
+        if message is None:
+            continue
+        error = message.error()
+        if error is not None:
+            if error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            unread.discard(_known(message.partition()))
+            continue
+        raw = message.headers() or []
+        pairs = raw.items() if isinstance(raw, dict) else raw
+        headers = [(name, _bytes(value) or b"") for name, value in pairs]
+        place = _known(message.partition()), _known(message.offset())
+        found.append(Stored(*place, message.timestamp()[1], _bytes(message.key()), _bytes(message.value()), headers))
+    return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+def _known(number: int | None) -> int:
+    assert number is not None
+    return number
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def read_records(kafka: KafkaSettings, topic: str) -> list[Record]:
+    """Return the decoded records of a topic that a processor writes, tombstones left out."""
+    decoder = Decoder()
+    return [decoder.record(stored.value) for stored in read_topic(kafka, topic) if stored.value is not None]
+
+
+def read_events(kafka: KafkaSettings) -> list[Event | Tick]:
+    """Return the decoded events and ticks of the events topic. DecodeError where other bytes stand there."""
+    decoder = Decoder()
+    return [decoder.event(stored.value) for stored in read_topic(kafka, kafka.topics.events)]

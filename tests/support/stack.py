@@ -1,0 +1,75 @@
+"""One broker and one ClickHouse endpoint for a whole test run, started when the first test needs them.
+
+With `--numprocesses` the controlling process starts both and names them to its workers by environment variables; a
+developer may set the same variables to test against servers that run already.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from sessionary.infra.local.broker import LocalBroker
+from sessionary.infra.local.clickhouse import LocalClickHouse
+from tests.support.logs import log_folder
+
+BOOTSTRAP_VARIABLE = "SESSIONARY_TEST_BOOTSTRAP"
+CLICKHOUSE_VARIABLE = "SESSIONARY_TEST_CLICKHOUSE_URL"
+
+
+class Stack:
+    """The shared servers. Their data lives in a temporary folder that `close` removes."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._broker: LocalBroker | None = None
+        self._clickhouse: LocalClickHouse | None = None
+
+    def bootstrap_servers(self) -> str:
+        """Return the broker's address; start it where nobody did."""
+        if BOOTSTRAP_VARIABLE not in os.environ:
+            self.start_broker().wait_ready()
+        return os.environ[BOOTSTRAP_VARIABLE]
+
+    def clickhouse_url(self) -> str:
+        """Return the endpoint's address; start it where nobody did."""
+        if CLICKHOUSE_VARIABLE not in os.environ:
+            self.start_clickhouse().wait_ready()
+        return os.environ[CLICKHOUSE_VARIABLE]
+
+    def start_all(self) -> None:
+        """Start both side by side where nobody did, and wait for them."""
+        broker = None if BOOTSTRAP_VARIABLE in os.environ else self.start_broker()
+        clickhouse = None if CLICKHOUSE_VARIABLE in os.environ else self.start_clickhouse()
+        if broker is not None:
+            broker.wait_ready()
+        if clickhouse is not None:
+            clickhouse.wait_ready()
+
+    def start_broker(self) -> LocalBroker:
+        """Start the broker and name it in the environment; does not wait."""
+        self._broker = LocalBroker(self._data("kafka"), None, log_folder() / "broker.log")
+        self._broker.start()
+        os.environ[BOOTSTRAP_VARIABLE] = self._broker.bootstrap_servers
+        return self._broker
+
+    def start_clickhouse(self) -> LocalClickHouse:
+        """Start the endpoint and name it in the environment; does not wait."""
+        self._clickhouse = LocalClickHouse(self._data("clickhouse"), None, log_folder() / "clickhouse.log")
+        self._clickhouse.start()
+        os.environ[CLICKHOUSE_VARIABLE] = self._clickhouse.url
+        return self._clickhouse
+
+    def close(self) -> None:
+        """Stop what this object started, and remove its data."""
+        if self._clickhouse is not None:
+            self._clickhouse.stop()
+        if self._broker is not None:
+            self._broker.stop()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _data(self, name: str) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="sessionary-tests-"))
+        return self._folder / name
