@@ -77,7 +77,7 @@ class LocalClickHouse:
 
     def __init__(self, data: Path, port: int | None, log: Path, password: str | None = None) -> None:
         """`data`: the engine's folder, made if missing. `port`: None takes a free one."""
-        self._data = data.resolve()
+        self.data = data.resolve()
         self._log = log
         self._password = password
         self.port = port if port is not None else free_port()
@@ -103,7 +103,7 @@ class LocalClickHouse:
             env[PASSWORD_VARIABLE] = self._password
         module = ["-m", "sessionary.infra.local.clickhouse"]
         self._child = Child(
-            [sys.executable, *module, "--data", str(self._data), "--port", str(self.port)], self._log, env
+            [sys.executable, *module, "--data", str(self.data), "--port", str(self.port)], self._log, env
         )
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
@@ -93,6 +93,7 @@ class Child:
         self.log = log
         self._ended = threading.Event()
         self._lock = threading.Lock()
+        self._listeners: list[Callable[[], None]] = []
         self._exit_code: int | None = None
         threading.Thread(target=self._reap, name=f"reap-{self.pid}", daemon=True).start()
 
@@ -104,6 +105,14 @@ class Child:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether it has ended, waiting up to `timeout_s`."""
         return self._ended.wait(timeout_s)
+
+    def when_ended(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once, from another thread, when it has ended; at once if it has ended already."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._listeners.append(tell)
+                return
+        tell()
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the whole process group; nothing happens if it has ended."""
@@ -129,6 +138,8 @@ class Child:
         with self._lock:
             self._exit_code = self._process.wait()
             self._ended.set()
+        for tell in self._listeners:
+            tell()
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

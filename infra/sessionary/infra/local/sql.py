@@ -181,6 +181,7 @@ def _check_create(tokens: list[_Token]) -> None:
     if created not in _CREATED:
         raise Refused(f"CREATE {created} is not served by the local engine")
     outer = [token for token in tokens if token.depth == 0]
+    engine_seen = False
     for place, token in enumerate(outer):
         after = outer[place + 1 : place + 5]
         if token.bare in ("SELECT", "WITH") or (token.bare == "AS" and after and after[0].bare == "("):
@@ -189,7 +190,9 @@ def _check_create(tokens: list[_Token]) -> None:
             _check_source(after)
         if token.bare == "DISK" and after and after[0].bare == "=":
             raise Refused("tables with a disk of their own are not served by the local engine")
-        if token.bare == "ENGINE":
+        if token.bare == "ENGINE" and not engine_seen:
+            # Only the first is the clause: a later one is a column, as in ORDER BY engine.
+            engine_seen = True
             _check_engine(created, after)
 
 
