@@ -1,0 +1,240 @@
+"""Kafka records to rows, one function per table; pure.
+
+What a record becomes is a property of its bytes alone: a replay of the same records must give the same block.
+Times go in as integers in the column's own unit.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sessionary.schemas.codec import Decoder, Event
+from sessionary.schemas.common import Envelope
+from sessionary.schemas.errors import DecodeError, Invalid
+from sessionary.schemas.ids import parse_key
+from sessionary.schemas.records import AuditRecord, BatchRecord, RejectedEvent, Tick
+from sessionary.sinks.errors import BadRow
+from sessionary.sinks.retention import (
+    DEFAULT_US,
+    PERSONAL_US,
+    TIME_MAX_US,
+    Retention,
+    checked_time,
+    expiry_s,
+    reported_time,
+    retention_of,
+    unknown_retention,
+)
+
+Row = tuple[Any, ...]
+
+
+class RawRecord(NamedTuple):
+    """A record as Kafka delivers it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of key and value."""
+        return len(self.key or b"") + len(self.value or b"")
+
+
+RowBuilder = Callable[[RawRecord, Decoder], Row]
+
+_SOURCE = ("src_topic", "src_partition", "src_offset", "value_size")
+AUDIT_COLUMNS = (*AuditRecord._fields, "personal_expires", *_SOURCE)
+BATCH_COLUMNS = (*BatchRecord._fields, *_SOURCE)
+REJECTED_COLUMNS = (*RejectedEvent._fields, "retain_until", "personal_expires", *_SOURCE)
+HISTORY_COLUMNS = (
+    *("source_partition", "source_offset", "appended_at", "decode_error"),
+    *Envelope._fields,
+    *("payload_json", "key_bytes", "value_bytes", "headers"),
+    *("retention_class", "retain_until", "personal_until", "personal_expires", "src_topic", "value_size"),
+)
+DEAD_LETTER_COLUMNS = (
+    *("sink", "reason", "detail", "source_topic", "source_partition", "source_offset", "appended_at"),
+    *("key", "value", "headers", "retain_until", "personal_expires", "value_size"),
+)
+_NOBODY = Envelope("", "", 0, "", "", None, "", None, "", None, 0, "", 0, None, None, None, None, 0)
+
+
+def _record(raw: RawRecord, decoder: Decoder) -> Any:
+    try:
+        return decoder.record(raw.value)
+    except DecodeError as error:
+        raise BadRow(str(error)) from None
+
+
+def _position(raw: RawRecord) -> tuple[str, int, int, int]:
+    return raw.topic, raw.partition, raw.offset, raw.size
+
+
+def audit_row(raw: RawRecord, decoder: Decoder) -> Row:
+    """Return the row of `AUDIT_COLUMNS`. Raises `BadRow`; `Unavailable` where a schema cannot be fetched."""
+    record = _record(raw, decoder)
+    if not isinstance(record, AuditRecord):
+        raise BadRow(f"a {type(record).__name__} is no audit record")
+    for name in ("appended_at", "retain_until"):
+        checked_time(name, getattr(record, name))
+    for name in ("due_at", "fired_at", "personal_until"):
+        if (value := getattr(record, name)) is not None:
+            checked_time(name, value)
+    if reported_time(record.occurred_at) != record.occurred_at:
+        record = record._replace(occurred_at=reported_time(record.occurred_at))
+    return (*record, expiry_s(record.personal_until), *_position(raw))
+
+
+def batch_row(raw: RawRecord, decoder: Decoder) -> Row:
+    """Return the row of `BATCH_COLUMNS`. Raises as `audit_row`."""
+    record = _record(raw, decoder)
+    if not isinstance(record, BatchRecord):
+        raise BadRow(f"a {type(record).__name__} is no batch record")
+    checked_time("started_at", record.started_at)
+    if record.previous_acknowledged_at is not None:
+        checked_time("previous_acknowledged_at", record.previous_acknowledged_at)
+    return (*record, *_position(raw))
+
+
+def rejected_row(raw: RawRecord, decoder: Decoder) -> Row:
+    """Return the row of `REJECTED_COLUMNS`. Raises as `audit_row`.
+
+    Nobody knows what stands in refused bytes: they go after 30 days, as personal data do.
+    """
+    record = _record(raw, decoder)
+    if not isinstance(record, RejectedEvent):
+        raise BadRow(f"a {type(record).__name__} is no refusal")
+    appended = checked_time("appended_at", record.appended_at)
+    record = record._replace(headers=dict(record.headers))
+    return (*record, appended + DEFAULT_US, expiry_s(appended + PERSONAL_US), *_position(raw))
+
+
+def json_text(value: object) -> str:
+    """Return a payload as JSON: classes as objects, bytes as base64."""
+    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple) and (fields := getattr(value, "_fields", None)) is not None:
+        return {name: _plain(part) for name, part in zip(fields, value, strict=True)}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value
+
+
+def _keyed(raw: RawRecord) -> Envelope:
+    """Return an empty envelope with the session that the key names, if it names one."""
+    try:
+        key = parse_key(raw.key)
+    except Invalid:
+        return _NOBODY
+    return _NOBODY._replace(tenant_id=key.tenant_id, session_id=key.session_id)
+
+
+class _Content(NamedTuple):
+    """What stands in a record of the events topic."""
+
+    envelope: Envelope
+    payload_json: str
+    decode_error: str
+    retention: Retention
+
+
+def _content(raw: RawRecord, decoder: Decoder, appended_us: int) -> _Content:
+    try:
+        found = decoder.event(raw.value)
+    except DecodeError as error:
+        return _Content(_keyed(raw), "", error.reason, unknown_retention(appended_us))
+    if isinstance(found, Event):
+        envelope = found.envelope._replace(occurred_at=reported_time(found.envelope.occurred_at))
+        return _Content(envelope, json_text(found.payload), "", retention_of(envelope.data_classes, appended_us))
+    tick: Tick = found
+    envelope = _NOBODY._replace(event_type="tick", occurred_at=appended_us)
+    return _Content(envelope, json_text(tick), "", retention_of((), appended_us))
+
+
+def history_row(raw: RawRecord, decoder: Decoder) -> Row:
+    """Return the row of `HISTORY_COLUMNS`: every record has one, readable or not.
+
+    Raises `BadRow` only for a record without a usable log time; `Unavailable` as `audit_row`.
+    """
+    appended = checked_time("the record's timestamp", raw.timestamp_ms * 1_000)
+    content = _content(raw, decoder, appended)
+    kept = content.retention
+    return (
+        *(raw.partition, raw.offset, raw.timestamp_ms, content.decode_error),
+        *content.envelope,
+        *(content.payload_json, raw.key, raw.value),
+        [(name.encode(), value or b"") for name, value in raw.headers],
+        *(kept.name, kept.retain_until, kept.personal_until, expiry_s(kept.personal_until), raw.topic, raw.size),
+    )
+
+
+def rejected_event(raw: RawRecord, detail: str) -> RejectedEvent:
+    """Return the dead letter of a record that can become no row, with its original bytes."""
+    tenant_id = session_id = None
+    try:
+        tenant_id, session_id = parse_key(raw.key)
+    except Invalid:
+        pass  # a record without a session's key: the letter names its position all the same
+    return RejectedEvent(
+        reason="bad_row",
+        detail=detail,
+        security=False,
+        tenant_id=tenant_id,
+        session_id=session_id,
+        event_id=None,
+        event_type=None,
+        service_id=None,
+        source_topic=raw.topic,
+        source_partition=raw.partition,
+        source_offset=raw.offset,
+        appended_at=raw.timestamp_ms * 1_000,
+        key=raw.key,
+        value=raw.value,
+        headers={name: value or b"" for name, value in raw.headers},
+    )
+
+
+def dead_letter_row(sink: str, raw: RawRecord, detail: str) -> Row:
+    """Return the row of `DEAD_LETTER_COLUMNS`; never fails: of unknown age it stays until somebody looks."""
+    letter = rejected_event(raw, detail)
+    try:
+        appended = checked_time("timestamp", letter.appended_at)
+        retain_until, personal_until = appended + DEFAULT_US, appended + PERSONAL_US
+    except BadRow:
+        appended, retain_until, personal_until = 0, TIME_MAX_US, TIME_MAX_US
+    return (
+        *(sink, letter.reason, detail, raw.topic, raw.partition, raw.offset, appended, raw.key, raw.value),
+        *(dict(letter.headers), retain_until, expiry_s(personal_until), raw.size),
+    )
+
+
+__all__ = [
+    "AUDIT_COLUMNS",
+    "BATCH_COLUMNS",
+    "DEAD_LETTER_COLUMNS",
+    "HISTORY_COLUMNS",
+    "REJECTED_COLUMNS",
+    "RawRecord",
+    "Row",
+    "RowBuilder",
+    "audit_row",
+    "batch_row",
+    "dead_letter_row",
+    "history_row",
+    "json_text",
+    "rejected_event",
+    "rejected_row",
+]

@@ -1,0 +1,178 @@
+"""Rows into ClickHouse, one block per insert, with everything pinned on which its exactness rests.
+
+A block is encoded wholly before any of it is sent: what fails in encoding is a property of one row (found by bisecting),
+what fails in sending is trouble of the server or the way to it.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import DataError
+from clickhouse_connect.driver.insert import InsertContext
+from clickhouse_connect.driver.transform import NativeTransform
+
+from sessionary.sinks.connection import classified, connect
+from sessionary.sinks.definitions import DEAD_LETTERS, TableSpec
+from sessionary.sinks.errors import OperatorError
+from sessionary.sinks.migrate import check_client
+from sessionary.sinks.rows import Row
+from sessionary.sinks.settings import SinkSettings
+
+# Newer servers changed the defaults of the first four; the last keeps a long replay from a block over many months.
+_PINNED: Final = {
+    "async_insert": 0,
+    "wait_end_of_query": 1,
+    "insert_deduplicate": 1,
+    "deduplicate_blocks_in_dependent_materialized_views": 1,
+    "max_partitions_per_insert_block": 0,
+}
+
+# What the driver's encoders raise at values that do not fit their column: seen for null, range, length, lone
+# surrogates, bytes in text, wrong types in arrays.
+_ENCODE_ERRORS: Final = (
+    DataError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    struct.error,
+    KeyError,
+    IndexError,
+)
+
+
+class BadValue(NamedTuple):
+    """A row that fits no block: its index among the rows given, and why."""
+
+    index: int
+    detail: str
+
+
+class Encoded(NamedTuple):
+    """A block ready to be sent, and the rows that are not in it."""
+
+    block: bytes
+    rows: int
+    bad: Sequence[BadValue]
+
+
+class _EncodeFailed(Exception):
+    """The driver could not encode a column."""
+
+
+class Writer:
+    """Writes one table and its dead letters. Blocks; not thread-safe; connects when first needed and after trouble."""
+
+    def __init__(self, settings: SinkSettings, table: TableSpec) -> None:
+        self._settings = settings
+        self._tables = {table.name: table, DEAD_LETTERS.name: DEAD_LETTERS}
+        self._table = table.name
+        self._client: Client | None = None
+        self._contexts: dict[str, InsertContext] = {}
+
+    def open(self) -> None:
+        """Connect, check the migrations, learn the columns' types; nothing where that is done.
+
+        Raises `Transient`, `OperatorError`.
+        """
+        if self._client is not None:
+            return
+        client = connect(self._settings, self._settings.sink_insert_timeout_s)
+        try:
+            check_client(client, self._settings.clickhouse_database)
+            self._contexts = {name: self._context(client, table) for name, table in self._tables.items()}
+        except Exception as error:  # noqa: BLE001 - the driver's errors are classified, never swallowed
+            client.close()
+            raise classified(error) from error
+        self._client = client
+
+    def _context(self, client: Client, table: TableSpec) -> InsertContext:
+        return client.create_insert_context(
+            table.name,
+            column_names=table.columns,
+            database=self._settings.clickhouse_database,
+            column_oriented=True,
+        )
+
+    def close(self) -> None:
+        """Let go of the connection; `open` makes a new one."""
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+
+    def encode(self, rows: Sequence[Row], table: str | None = None) -> Encoded:
+        """Encode `rows` as one block; those that do not fit are left out and named. Call after `open`."""
+        context = self._contexts[table or self._table]
+        try:
+            return Encoded(_block(context, rows), len(rows), ())
+        except _EncodeFailed as error:
+            bad = list(_bisect(context, rows, 0, str(error)))
+        left_out = {value.index for value in bad}
+        good = [row for index, row in enumerate(rows) if index not in left_out]
+        return Encoded(_block(context, good), len(good), bad)
+
+    def insert(self, encoded: Encoded, token: str, *, first_try: bool, table: str | None = None) -> None:
+        """Send a block under its token; harmless if it was sent before. Nothing is sent where it has no rows.
+
+        `first_try`: nobody can have written it yet, so the server must report every row. Raises `Transient`,
+        `OperatorError`.
+        """
+        if not encoded.rows:
+            return
+        self.open()
+        assert self._client is not None
+        name = table or self._table
+        try:
+            summary = self._client.raw_insert(
+                f"{self._settings.clickhouse_database}.{name}",
+                column_names=self._tables[name].columns,
+                insert_block=encoded.block,
+                settings={**_PINNED, "insert_deduplication_token": token},
+                fmt="Native",
+            )
+        except Exception as error:  # noqa: BLE001 - the driver's errors are classified, never swallowed
+            self.close()
+            raise classified(error) from error
+        # Dependent views count too, hence "fewer"; a block that the server knows already may count as none.
+        if first_try and summary.written_rows < encoded.rows:
+            raise OperatorError("short_write", f"{encoded.rows} rows sent, {summary.written_rows} written ({token})")
+
+
+def _block(context: InsertContext, rows: Sequence[Row]) -> bytes:
+    """Return one Native block (without the statement). Raises `_EncodeFailed`."""
+    if not rows:
+        return b""
+    columns: list[Any] = list(zip(*rows, strict=True))
+    try:
+        context.req_block_size = len(rows)  # one block, whatever its size: the token covers all of it
+        context.current_row = 0
+        context.data = columns
+        context.current_block = 1  # not the first: the statement travels apart from the block
+        failures: list[Exception] = []
+        block = b"".join(NativeTransform().build_insert(context, failures.append))
+    except _ENCODE_ERRORS as error:
+        raise _EncodeFailed(f"{type(error).__name__}: {error}") from error
+    finally:
+        context.data = None
+    if failures:
+        raise _EncodeFailed(f"{context.column_name}: {type(failures[0]).__name__}: {failures[0]}") from failures[0]
+    return block
+
+
+def _bisect(context: InsertContext, rows: Sequence[Row], start: int, detail: str) -> list[BadValue]:
+    """Return every row of a block that failed which fails by itself; halves that encode are not looked into."""
+    if len(rows) == 1:
+        return [BadValue(start, detail)]
+    bad: list[BadValue] = []
+    middle = len(rows) // 2
+    for offset, half in ((0, rows[:middle]), (middle, rows[middle:])):
+        try:
+            _block(context, half)
+        except _EncodeFailed as error:
+            bad += _bisect(context, half, start + offset, str(error))
+    return bad
+
+
+__all__ = ["BadValue", "Encoded", "Writer"]
