@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from sessionary.infra.local.broker import LocalBroker, broker_answers
 from sessionary.infra.local.errors import PortTaken, StartFailed
 from sessionary.infra.local.kafka_jars import KAFKA_VERSION, kafka_jars
 from sessionary.infra.local.ports import LOOPBACK, free_port
+from sessionary.infra.local.process import Child, tail
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +158,30 @@ def test_topics_are_not_made_by_asking_for_them(broker: LocalBroker) -> None:
     finally:
         consumer.close()
     assert missing not in _admin(broker).list_topics(timeout=10).topics
+
+
+_ROLE = """
+import sys
+from pathlib import Path
+from sessionary.infra.local.broker import run_broker
+run_broker(Path(sys.argv[1]), int(sys.argv[2]), lambda line: print(line, flush=True))
+"""
+
+
+def test_the_foreground_role_becomes_the_broker(tmp_path: Path) -> None:
+    """The same process from the first line to the last, so that a supervisor's signals reach the broker itself."""
+    port, log = free_port(), tmp_path / "log"
+    role = Child([sys.executable, "-c", _ROLE, str(tmp_path / "data"), str(port)], log)
+    try:
+        deadline = time.monotonic() + 60
+        while not broker_answers(f"{LOOPBACK}:{port}"):
+            assert not role.wait(0.1), tail(log)
+            assert time.monotonic() < deadline, tail(log)
+        assert "java" in Path(f"/proc/{role.pid}/cmdline").read_text().split("\0")[0]
+        assert log.read_text().startswith("resolving the broker's jars")
+    finally:
+        role.stop(15)
+    assert role.exit_code == 143
 
 
 def test_a_second_start_is_refused(broker: LocalBroker) -> None:

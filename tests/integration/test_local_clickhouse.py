@@ -6,6 +6,7 @@ import base64
 import gzip
 import http.client
 import json
+import socket
 import threading
 import time
 import uuid
@@ -203,6 +204,24 @@ def test_errors_carry_clickhouse_codes(
 def test_get_changes_nothing(endpoint: LocalClickHouse, client: Client, table: str) -> None:
     status, headers, _ = _http(endpoint, "GET", params={"query": f"TRUNCATE TABLE {table}"})
     assert (status, headers["X-ClickHouse-Exception-Code"]) == (400, "164")
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+    ],
+)
+def test_broken_framing_ends_the_connection(endpoint: LocalClickHouse, request_bytes: bytes) -> None:
+    with socket.create_connection((LOOPBACK, endpoint.port), timeout=30) as raw:
+        raw.sendall(request_bytes + b"GET /ping HTTP/1.1\r\n\r\n")
+        raw.shutdown(socket.SHUT_WR)
+        answer = raw.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"Ok." not in answer
 
 
 def test_clients_at_the_same_time_disturb_nobody(endpoint: LocalClickHouse, client: Client, table: str) -> None:

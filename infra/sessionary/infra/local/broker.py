@@ -14,6 +14,7 @@ import base64
 import json
 import os
 import shutil
+import socket
 import subprocess
 import time
 import uuid
@@ -176,8 +177,12 @@ def _prepare(data: Path, identity: _Identity, progress: Progress) -> list[str]:
 def broker_answers(bootstrap_servers: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
     """Whether a broker answers a metadata request at this address. Blocks up to `timeout_s`."""
     host, _, port = bootstrap_servers.rpartition(":")
-    if host == LOOPBACK and is_free(int(port)):
-        return False  # nobody listens: spares librdkafka's connection back-off
+    try:
+        # A plain connection first spares librdkafka's back-off. Never by binding: that could take the port from under a
+        # broker that is just about to listen.
+        socket.create_connection((host, int(port)), timeout_s).close()
+    except OSError:
+        return False
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     try:
         return bool(admin.list_topics(timeout=timeout_s).brokers)

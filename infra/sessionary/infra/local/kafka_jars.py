@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +53,7 @@ def kafka_jars(progress: Progress) -> list[Path]:
     """
     log = logging.getLogger("jgo")
     level, downloads = log.level, _Downloads(progress)
-    lock = Path(tempfile.gettempdir()) / f"sessionary-jars-{Path.home().name}.lock"
+    lock = Path(tempfile.gettempdir()) / f"sessionary-jars-{os.getuid()}.lock"
     log.addHandler(downloads)
     log.setLevel(logging.DEBUG)
     log.propagate = False
