@@ -1,5 +1,6 @@
 """Pipelines of a test's own on shared servers: topics below a prefix nobody else has, a database nobody else has."""
 
+import json
 import secrets
 import urllib.error
 import urllib.request
@@ -79,5 +80,5 @@ def environment(*groups: EnvSettings, **more: str) -> dict[str, str]:
             value = getattr(group, name)
             if value is not None:
                 plain = value.get_secret_value() if isinstance(value, SecretStr) else value
-                variables[ENV_PREFIX + name.upper()] = str(plain)
+                variables[ENV_PREFIX + name.upper()] = json.dumps(plain) if isinstance(plain, dict) else str(plain)
     return variables | {ENV_PREFIX + name.upper(): value for name, value in more.items()}

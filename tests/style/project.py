@@ -1,0 +1,75 @@
+"""The project as the style tests see it: its modules, its tracked files, its metadata."""
+
+import ast
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("schemas", "producers", "stream_processors", "sinks", "infra")
+
+
+class Module(NamedTuple):
+    """A Python file."""
+
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        """The path below the project, for messages."""
+        return self.path.relative_to(ROOT).as_posix()
+
+    @property
+    def package(self) -> str:
+        """The top-level folder."""
+        return self.path.relative_to(ROOT).parts[0]
+
+
+def _modules(folder: Path) -> Iterator[Module]:
+    for path in sorted(folder.rglob("*.py")):
+        text = path.read_text("utf-8")
+        yield Module(path, text, ast.parse(text))
+
+
+@cache
+def product_modules() -> list[Module]:
+    """Return every module of the product."""
+    return [module for package in PACKAGES for module in _modules(ROOT / package)]
+
+
+@cache
+def all_modules() -> list[Module]:
+    """Return every module, those of tests and benchmarks too."""
+    rest = (ROOT / name for name in ("tests", "benchmarks") if (ROOT / name).is_dir())
+    return product_modules() + [module for folder in rest for module in _modules(folder)]
+
+
+def module_named(name: str) -> Module | None:
+    """Return the module at `schemas/ids.py` and the like: package and path below it."""
+    package, _, rest = name.partition("/")
+    path = ROOT / package / "sessionary" / package / rest
+    return next((module for module in product_modules() if module.path == path), None)
+
+
+@cache
+def tracked_files() -> list[Path]:
+    """Return the files that git tracks, or would; not those that are ignored."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return [path for line in listed.stdout.splitlines() if (path := ROOT / line).is_file()]
+
+
+@cache
+def pyproject() -> dict[str, Any]:
+    """Return the project's metadata."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))

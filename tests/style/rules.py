@@ -1,0 +1,186 @@
+"""The rules of style as pure functions: source text in, complaints out. An empty list means that all is well."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 400
+
+# Who may import whom; everybody may import itself. Nobody may import infra.
+DIRECTIONS = {
+    "schemas": frozenset({"schemas"}),
+    "producers": frozenset({"producers", "schemas"}),
+    "stream_processors": frozenset({"stream_processors", "schemas"}),
+    "sinks": frozenset({"sinks", "schemas"}),
+    "infra": frozenset({"infra", "schemas", "producers", "stream_processors", "sinks"}),
+}
+# Modules that bring a clock, chance, the outside or a log into what must be a function of its arguments.
+_CLOCK_AND_CHANCE = {"random", "secrets", "time"}
+_CONCURRENCY = {"asyncio", "concurrent", "multiprocessing", "threading"}
+_FILES = {"logging", "os", "pathlib", "select", "shutil", "signal", "subprocess", "sys", "tempfile"}
+_NETWORK = {"http", "requests", "socket", "ssl", "urllib"}
+_SHELL = {"aiohttp", "aiokafka", "chdb", "clickhouse_connect", "confluent_kafka", "faust", "mode", "prometheus_client"}
+IMPURE_MODULES = frozenset(_CLOCK_AND_CHANCE | _CONCURRENCY | _FILES | _NETWORK | _SHELL | {"rocksdict"})
+IMPURE_CALLS = frozenset({"open", "print", "input"})
+IMPURE_METHODS = frozenset({"now", "utcnow", "today", "uuid1", "uuid4", "urandom", "perf_counter", "monotonic"})
+
+
+def long_functions(tree: ast.Module) -> list[str]:
+    """Return functions above the limit, decorators and docstring included."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            lines = (node.end_lineno or node.lineno) - first + 1
+            if lines > FUNCTION_LINES_MAX:
+                found.append(f"line {first}: {node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}")
+    return found
+
+
+def long_module(text: str) -> list[str]:
+    """Return a complaint where the module is above the limit."""
+    lines = len(text.splitlines())
+    return [f"{lines} lines, more than {MODULE_LINES_MAX}"] if lines > MODULE_LINES_MAX else []
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Return line and full name of every import, also of those inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def wrong_directions(tree: ast.Module, package: str) -> list[str]:
+    """Return imports that a module of `package` (schemas, producers, …) must not make."""
+    found = []
+    for line, name in imported(tree):
+        parts = name.split(".")
+        if name.startswith("."):
+            found.append(f"line {line}: relative import {name}")
+        elif parts[0] == "tests" or (parts[0] == "sessionary" and parts[1] not in DIRECTIONS[package]):
+            found.append(f"line {line}: {package} imports {name}")
+    return found
+
+
+def impurities(tree: ast.Module, allowed: frozenset[str] = frozenset()) -> list[str]:
+    """Return what makes a module impure: imports but for those in `allowed`, and calls."""
+    found = [
+        f"line {line}: imports {name}"
+        for line, name in imported(tree)
+        if name.split(".")[0] in IMPURE_MODULES - allowed or name.startswith("importlib.resources")
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            match node.func:
+                case ast.Name(id=name) if name in IMPURE_CALLS:
+                    found.append(f"line {node.lineno}: calls {name}")
+                case ast.Attribute(attr=name) if name in IMPURE_METHODS and not _exempt(node.func, allowed):
+                    found.append(f"line {node.lineno}: calls {name}")
+    return found
+
+
+def _exempt(call: ast.expr, allowed: frozenset[str]) -> bool:
+    owner = call.value if isinstance(call, ast.Attribute) else None
+    return isinstance(owner, ast.Name) and owner.id in allowed
+
+
+def exported(tree: ast.Module) -> list[str] | None:
+    """Return the names in `__all__`, or None where there is no such list."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List() | ast.Tuple() as value):
+                return [str(ast.literal_eval(element)) for element in value.elts]
+    return None
+
+
+def wrong_exports(tree: ast.Module) -> list[str]:
+    """Return what is wrong with `__all__`: order (CONSTANTS, Classes, functions), doubles, names that are not there."""
+    names = exported(tree)
+    if names is None:
+        return []
+    found = [] if names == sorted(set(names), key=_export_order) else ["__all__ is not sorted, or names one twice"]
+    return found + [f"__all__ names {name}, which is not there" for name in names if name not in _defined(tree)]
+
+
+def _export_order(name: str) -> tuple[int, str]:
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                names.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                names |= {alias.asname or alias.name for alias in aliases}
+    return names
+
+
+_BRANCH = re.compile(r"^(?P<indent>[ │]*)(?:├──|└──) (?P<name>\w+)")
+
+
+def drawn_tree(docstring: str) -> dict[str, str]:
+    """Return `{class: parent}` of a tree drawn with ├── and └──; empty where none is drawn."""
+    parents: dict[str, str] = {}
+    path: list[str] = []
+    root = ""
+    for line in docstring.splitlines():
+        branch = _BRANCH.match(line)
+        if branch is None:
+            if not path and line.strip():
+                root = re.split(r"\W", line.strip())[0]
+            continue
+        if not path:
+            path, margin = [root], len(branch["indent"])
+        depth = (len(branch["indent"]) - margin) // 4 + 1
+        del path[depth:]
+        parents[branch["name"]] = path[-1]
+        path.append(branch["name"])
+    return parents
+
+
+def wrong_error_tree(tree: ast.Module) -> list[str]:
+    """Return where the classes of an errors module differ from the tree drawn in its docstring."""
+    drawn = drawn_tree(ast.get_docstring(tree) or "")
+    if not drawn:
+        return ["no tree of errors is drawn in the docstring"]
+    classes = {
+        node.name: [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+    roots = set(drawn.values()) - set(drawn)
+    found = [f"{name} is not drawn" for name in classes if name not in drawn and name not in roots]
+    local = set(classes)
+    for name, parent in drawn.items():
+        if name in local and parent not in classes[name]:
+            found.append(f"{name} is drawn below {parent}, but its bases are {', '.join(classes[name])}")
+        elif name not in local and name not in _defined(tree):
+            found.append(f"{name} is drawn, but not there")
+    return found
+
+
+# What no file may hold, and why.
+FORBIDDEN = {
+    "a path of one machine": re.compile(r"(?<![\w.])/(work|root|home|Users)/\w"),
+    "a registry's address": re.compile(r"pypi\.org|pythonhosted\.org|repo1?\.maven|maven\.org|registry\.npmjs", re.I),
+    "a note on who wrote it": re.compile(r"co-authored-by|generated (by|with) (an? )?(ai|assistant)\b", re.I),
+    "unfinished work": re.compile(r"\b(TODO|FIXME|XXX)\b"),
+}
+
+
+def forbidden_words(text: str) -> list[str]:
+    """Return the lines that hold what no file may hold."""
+    return [
+        f"line {number}: {what}: {line.strip()[:80]}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for what, pattern in FORBIDDEN.items()
+        if pattern.search(line)
+    ]

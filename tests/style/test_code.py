@@ -1,0 +1,152 @@
+"""Size, direction, purity, exports and error trees of every module."""
+
+import ast
+from collections.abc import Callable
+
+import pytest
+from tests.style import rules
+from tests.style.project import Module, all_modules, module_named, product_modules, pyproject
+
+# Functions of their arguments: no clock, no chance, no I/O, no logging. The value names what one may use all the same.
+PURE: dict[str, frozenset[str]] = {
+    "schemas/codec.py": frozenset(),
+    "schemas/common.py": frozenset(),
+    "schemas/errors.py": frozenset(),
+    "schemas/headers.py": frozenset(),
+    "schemas/ids.py": frozenset({"secrets", "uuid"}),  # a new session id is chance itself
+    "schemas/records.py": frozenset(),
+    "schemas/topics.py": frozenset(),
+    "stream_processors/audit.py": frozenset(),
+    "stream_processors/clock.py": frozenset(),
+    "stream_processors/compliance.py": frozenset(),
+    "stream_processors/fold.py": frozenset(),
+    "stream_processors/judge.py": frozenset(),
+    "stream_processors/lifecycle.py": frozenset(),
+    "stream_processors/limits.py": frozenset(),
+    "stream_processors/ownership.py": frozenset(),
+    "stream_processors/table.py": frozenset(),
+    "stream_processors/timers.py": frozenset(),
+    "sinks/batching.py": frozenset(),
+    "sinks/rows.py": frozenset(),
+    "infra/local/bodies.py": frozenset(),
+    "infra/local/parts.py": frozenset(),
+    "infra/local/sql.py": frozenset(),
+    "infra/player/plan.py": frozenset({"random"}),  # seeded: the same plan from the same seed
+}
+
+
+def _check_all(modules: list[Module], check: Callable[[Module], list[str]]) -> None:
+    complaints = [f"{module.name}: {complaint}" for module in modules for complaint in check(module)]
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+def test_no_function_is_longer_than_the_limit() -> None:
+    _check_all(all_modules(), lambda module: rules.long_functions(module.tree))
+
+
+def test_no_module_is_longer_than_the_limit() -> None:
+    _check_all(all_modules(), lambda module: rules.long_module(module.text))
+
+
+def test_imports_point_one_way() -> None:
+    _check_all(product_modules(), lambda module: rules.wrong_directions(module.tree, module.package))
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_a_pure_module_uses_no_clock_no_chance_no_io_and_no_log(name: str) -> None:
+    module = module_named(name)
+    assert module is not None, f"{name} is gone: take it off the list, or name what took its place"
+    assert rules.impurities(module.tree, PURE[name]) == []
+
+
+def test_what_is_exported_is_sorted_and_there() -> None:
+    _check_all(all_modules(), lambda module: rules.wrong_exports(module.tree))
+
+
+def test_the_drawn_tree_of_errors_is_the_tree_of_errors() -> None:
+    drawn = [module for module in product_modules() if module.path.stem in ("errors", "faults")]
+    assert len(drawn) >= 4
+    _check_all(drawn, lambda module: rules.wrong_error_tree(module.tree))
+
+
+def test_namespace_folders_hold_no_init() -> None:
+    folders = [module.name for module in product_modules() if module.name.endswith("/sessionary/__init__.py")]
+    assert folders == []
+
+
+def test_the_linter_asks_for_docstrings_reasons_and_no_print() -> None:
+    lint = pyproject()["tool"]["ruff"]["lint"]
+    assert {"D1", "BLE", "T20", "DTZ"} <= set(lint["select"])
+    mypy = pyproject()["tool"]["mypy"]
+    assert mypy["strict"] is True
+    assert "tests" in mypy["files"]
+
+
+LONG = "def f() -> int:\n" + "    x = 1\n" * 70 + "    return x\n"
+TREE = '''"""Errors.
+
+    Base
+    ├── Left(reason)   one
+    │   └── Leaf       two
+    └── Right          three
+"""
+'''
+CLASSES = "class Base(Exception): ...\nclass Left(Base): ...\nclass Leaf(Left): ...\nclass Right(Base): ...\n"
+
+
+def test_the_rules_of_size_can_fail() -> None:
+    assert rules.long_functions(ast.parse(LONG)) == ["line 1: f has 72 lines, more than 70"]
+    assert rules.long_functions(ast.parse(LONG.replace("x = 1\n", "x = 1\n", 1).replace("    x = 1\n", "", 2))) == []
+    assert rules.long_module("x = 1\n" * 401) == ["401 lines, more than 400"]
+
+
+@pytest.mark.parametrize(
+    ("package", "source"),
+    [
+        ("schemas", "from sessionary.producers import client"),
+        ("producers", "def f():\n    import sessionary.sinks.rows"),
+        ("sinks", "from sessionary.infra import topics"),
+        ("sinks", "from . import rows"),
+        ("infra", "from tests.support import wait_until"),
+    ],
+)
+def test_the_rule_of_direction_can_fail(package: str, source: str) -> None:
+    assert len(rules.wrong_directions(ast.parse(source), package)) == 1
+    assert rules.wrong_directions(ast.parse("from sessionary.schemas import ids"), package) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "from datetime import datetime\nx = datetime.now()",
+        "import uuid\nx = uuid.uuid4()",
+        "def f():\n    from logging import getLogger",
+        "x = open('file')",
+        "from pathlib import Path",
+        "import confluent_kafka",
+    ],
+)
+def test_the_rule_of_purity_can_fail(source: str) -> None:
+    assert len(rules.impurities(ast.parse(source))) == 1
+    assert rules.impurities(ast.parse("import heapq\nfrom io import BytesIO\nx = clock.now_ms")) == []
+
+
+@pytest.mark.parametrize("names", ["['b', 'a']", "['a', 'a']", "['a', 'C', 'b']", "['a', 'gone']"])
+def test_the_rule_of_exports_can_fail(names: str) -> None:
+    assert rules.wrong_exports(ast.parse(f"a = b = C = 1\n__all__ = {names}")) != []
+    assert rules.wrong_exports(ast.parse("A = Bc = d = 1\n__all__ = ['A', 'Bc', 'd']")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        CLASSES,
+        TREE + CLASSES.replace("Leaf(Left)", "Leaf(Right)"),
+        TREE + CLASSES + "class More(Base): ...\n",
+        TREE + CLASSES.replace("class Right(Base): ...\n", ""),
+    ],
+)
+def test_the_rule_of_error_trees_can_fail(source: str) -> None:
+    assert rules.wrong_error_tree(ast.parse(source)) != []
+    assert rules.wrong_error_tree(ast.parse(TREE + CLASSES)) == []
