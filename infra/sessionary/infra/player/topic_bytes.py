@@ -1,0 +1,52 @@
+"""Bytes of topics that no sink reads, counted by a plain consumer: keys and values, uncompressed."""
+
+import logging
+from collections.abc import Iterable
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+
+from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.settings import KafkaSettings
+
+_TIMEOUT_S = 15.0
+_log = logging.getLogger(__name__)
+
+
+def topic_bytes(settings: KafkaSettings, topics: Iterable[str], since_ms: int) -> dict[str, int]:
+    """Return topic → bytes of its records appended since then (ms since the epoch). Raises `Unavailable`."""
+    sums = dict.fromkeys(topics, 0)
+    consumer = Consumer(
+        {
+            **settings.librdkafka(),
+            "group.id": f"{settings.topic_prefix}.byte-count",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        },
+        logger=_log,
+    )
+    try:
+        at = [TopicPartition(topic, n, since_ms) for topic in sums for n in range(settings.partitions)]
+        # Where nothing is that young the answer is the end: nothing to read there.
+        starts = [place for place in consumer.offsets_for_times(at, timeout=_TIMEOUT_S) if place.offset != OFFSET_END]
+        consumer.assign(starts)
+        left = len(starts)
+        while left:
+            messages = consumer.consume(1_000, _TIMEOUT_S)
+            if not messages:
+                raise Unavailable(f"Kafka at {settings.bootstrap_servers} does not answer", _TIMEOUT_S)
+            for message in messages:
+                error, topic = message.error(), message.topic()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    left -= 1
+                elif error is None and topic is not None:
+                    sums[topic] += len(message.key() or b"") + len(message.value() or b"")
+    except KafkaException as error:
+        raise Unavailable(f"Kafka at {settings.bootstrap_servers}: {error}", _TIMEOUT_S) from None
+    finally:
+        consumer.close()
+    return sums
+
+
+__all__ = ["topic_bytes"]
