@@ -1,0 +1,54 @@
+"""Settings of the client: `SESSIONARY_*` variables, see `ProducerSettings.from_env`."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from sessionary.schemas.settings import KafkaSettings
+
+DeliveryPolicy = Literal["spool", "block", "drop"]
+
+
+def _state_folder() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sessionary" / "spool"
+
+
+class ProducerSettings(KafkaSettings):
+    """How an agent's events are delivered, and where verdicts are asked for."""
+
+    control_url: str | None = Field(None, description="control API, for example http://127.0.0.1:8080; resume needs it")
+    api_token: SecretStr | None = Field(None, description="bearer token for the control API; names the tenant")
+    delivery_policy: DeliveryPolicy = Field(
+        "spool", description="when the queue is full: spool (to a file, replayed after a crash), block or drop"
+    )
+    spool_dir: Path = Field(
+        default_factory=_state_folder, description="folder of the spool files; one subfolder per cluster and prefix"
+    )
+    spool_bytes_max: int = Field(256 << 20, description="above this the spool drops, visibly", ge=1 << 16)
+    queue_bytes_max: int = Field(64 << 20, description="delivery queue in memory", ge=1 << 16)
+    block_timeout_s: float = Field(10.0, description="longest wait of policy block", gt=0, le=600)
+    delivery_timeout_s: float = Field(
+        120.0, description="policies block and drop give an event up after this; spool never does", ge=1, le=3600
+    )
+    verdict_timeout_s: float = Field(30.0, description="longest wait of resume and recover", gt=0, le=600)
+    close_timeout_s: float = Field(10.0, description="longest drain on close, exit and SIGTERM", ge=0, le=600)
+    heartbeat_interval_s: float = Field(
+        10.0, description="time between heartbeats; never more than a sixth of a session's budget", gt=0, le=60
+    )
+    session_id_version: Literal[4, 7] = Field(4, description="new session ids: 4 random, 7 time-ordered")
+    journal_path: Path | None = Field(None, description="NDJSON file: one line per delivered or lost event")
+    handle_sigterm: bool = Field(
+        default=True, description="turn an unhandled SIGTERM into an orderly exit (main thread only)"
+    )
+
+    @property
+    def spool_folder(self) -> Path:
+        """The subfolder of this cluster and prefix: no event is ever replayed to another cluster."""
+        servers = ",".join(sorted(self.bootstrap_servers.replace(" ", "").split(",")))
+        return self.spool_dir / hashlib.sha256(f"{servers}/{self.topic_prefix}".encode()).hexdigest()[:16]
+
+
+__all__ = ["DeliveryPolicy", "ProducerSettings"]
