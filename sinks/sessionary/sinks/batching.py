@@ -35,15 +35,15 @@ class Limits(NamedTuple):
 
 
 class Intent(NamedTuple):
-    """A declared batch: the records from the committed offset to `to`, `count` of them, declared at `at_ms`."""
+    """A declared batch: the records from the committed offset to `to`, `records` of them, declared at `at_ms`."""
 
     to: int
-    count: int
+    records: int
     at_ms: int
 
     def encoded(self) -> str:
         """Return the commit's metadata (Kafka allows 4,096 bytes; this is about 60)."""
-        return json.dumps({"v": _VERSION, "to": self.to, "n": self.count, "at": self.at_ms}, separators=(",", ":"))
+        return json.dumps({"v": _VERSION, "to": self.to, "n": self.records, "at": self.at_ms}, separators=(",", ":"))
 
 
 def parse_intent(metadata: str | None) -> Intent | None:

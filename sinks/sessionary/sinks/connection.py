@@ -37,7 +37,7 @@ def connect(settings: ClickHouseSettings, timeout_s: int = 60) -> Client:
             # Retries are the sink's own, with its back-off and its metrics.
             query_retries=0,
         )
-    except Exception as error:  # noqa: BLE001 - the driver wraps its transport incompletely; classified, never swallowed
+    except Exception as error:  # the driver does not wrap all of its transport; classified, never swallowed
         raise classified(error) from error
 
 
@@ -45,7 +45,7 @@ def rows_of(client: Client, sql: str, parameters: dict[str, Any] | None = None) 
     """Return a query's rows. Raises `Transient`, `OperatorError`."""
     try:
         return [tuple(row) for row in client.query(sql, parameters=parameters).result_rows]
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # as above
         raise classified(error) from error
 
 
@@ -53,7 +53,7 @@ def command(client: Client, sql: str) -> None:
     """Run one statement without a result. Raises `Transient`, `OperatorError`."""
     try:
         client.command(sql)
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # as above
         raise classified(error) from error
 
 

@@ -5,7 +5,8 @@
     │   └── BadRow(detail)                a property of the record's bytes: dead letter, and on
     ├── Unavailable
     │   └── Transient(reason, detail)     passes by itself: wait, keep polling, for ever
-    └── OperatorError(reason, detail)     somebody must act: stand still, say so, look again, never skip
+    ├── OperatorError(reason, detail)     somebody must act: stand still, say so, look again, never skip
+    └── Fenced                            another process has this one's name; end
 
 `reason` is short and from a small set: it is the label of a metric.
 """
@@ -19,7 +20,7 @@ from sessionary.schemas.errors import Invalid, SessionaryError, Unavailable
 RETRY_FIRST_S: Final = 0.25
 RETRY_LAST_S: Final = 10.0
 
-# Codes of ClickHouse's ErrorCodes.cpp. 252 is retryable: the limit of partitions per block is off, and times are checked.
+# Codes of ClickHouse's ErrorCodes.cpp. 252 passes: the limit of partitions per block, its other cause, is off.
 _TRANSIENT: Final = {
     3: "unexpected_end",
     32: "unexpected_end",
@@ -86,6 +87,10 @@ class OperatorError(SessionaryError):
         self.reason = reason
 
 
+class Fenced(SessionaryError):
+    """Kafka has shut this member out for good: another process uses the same instance name."""
+
+
 def classify(error: Exception) -> Transient | OperatorError:
     """Return what an exception of the ClickHouse client means; errors of encoding are not meant for it.
 
@@ -105,4 +110,4 @@ def classify(error: Exception) -> Transient | OperatorError:
     return OperatorError("client", text)
 
 
-__all__ = ["RETRY_FIRST_S", "RETRY_LAST_S", "BadRow", "OperatorError", "Transient", "classify"]
+__all__ = ["RETRY_FIRST_S", "RETRY_LAST_S", "BadRow", "Fenced", "OperatorError", "Transient", "classify"]

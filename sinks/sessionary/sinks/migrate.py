@@ -48,11 +48,9 @@ class Migration(NamedTuple):
 
 def migrations() -> list[Migration]:
     """Return the migrations that ship with this version, in order; numbers run from 1 without gaps."""
-    found: list[Migration] = []
-    for path in files("sessionary.sinks").joinpath("migrations").iterdir():
-        if match := _NAME.fullmatch(path.name):
-            found.append(Migration(int(match[1]), match[2], path.read_text("utf-8")))
-    return sorted(found)
+    folder = files("sessionary.sinks").joinpath("migrations")
+    named = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted(Migration(int(match[1]), match[2], path.read_text("utf-8")) for match, path in named if match)
 
 
 def pending(applied: Sequence[tuple[int, str]], shipped: Sequence[Migration]) -> list[Migration]:

@@ -1,8 +1,8 @@
 """How long a row of history stays, by the classes of its data; pure.
 
-Financial and medical data must be kept *at least* so long; personal data *at most* so long. The row stays for the longest
-of the periods that apply, its personal columns go at 30 days wherever personal data is in it. Audit records come with
-their times; here stand those of rows that come without.
+Financial and medical data must be kept *at least* so long; personal data *at most* so long. The row stays for the
+longest of the periods that apply, its personal columns go at 30 days wherever personal data is in it. Audit records
+come with their times; here stand those of rows that come without.
 """
 
 from collections.abc import Sequence

@@ -183,17 +183,13 @@ def history_row(raw: RawRecord, decoder: Decoder) -> Row:
 
 def rejected_event(raw: RawRecord, detail: str) -> RejectedEvent:
     """Return the dead letter of a record that can become no row, with its original bytes."""
-    tenant_id = session_id = None
-    try:
-        tenant_id, session_id = parse_key(raw.key)
-    except Invalid:
-        pass  # a record without a session's key: the letter names its position all the same
+    named = _keyed(raw)
     return RejectedEvent(
         reason="bad_row",
         detail=detail,
         security=False,
-        tenant_id=tenant_id,
-        session_id=session_id,
+        tenant_id=named.tenant_id or None,
+        session_id=named.session_id or None,
         event_id=None,
         event_type=None,
         service_id=None,

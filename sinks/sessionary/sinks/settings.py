@@ -18,7 +18,9 @@ class SinkSettings(KafkaSettings, ClickHouseSettings):
         description="name of this process among its kind: a restart under the same name gets its partitions at once",
         pattern=r"^[A-Za-z0-9._-]+$",
     )
-    sink_flush_rows: int = Field(50_000, description="rows of a partition that are written as one block", ge=1, le=500_000)
+    sink_flush_rows: int = Field(
+        50_000, description="rows of a partition that are written as one block", ge=1, le=500_000
+    )
     sink_flush_bytes: int = Field(8 << 20, description="bytes of a partition that are written as one block", ge=1)
     sink_flush_seconds: float = Field(1.0, description="longest time a row waits for its block", gt=0, le=60)
     sink_session_timeout_ms: int = Field(
@@ -26,7 +28,9 @@ class SinkSettings(KafkaSettings, ClickHouseSettings):
     )
     sink_insert_timeout_s: int = Field(60, description="longest time that one insert may take", ge=1, le=240)
     metrics_host: str = Field("127.0.0.1", description="address on which metrics are served")
-    metrics_port: int | None = Field(None, description="port of /metrics and /healthz; none = not served", ge=1, le=65_535)
+    metrics_port: int | None = Field(
+        None, description="port of /metrics and /healthz; none = not served", ge=1, le=65_535
+    )
 
     def group(self, kind: str) -> str:
         """Return the consumer group of the sink `kind`."""

@@ -1,7 +1,7 @@
 """Rows into ClickHouse, one block per insert, with everything pinned on which its exactness rests.
 
-A block is encoded wholly before any of it is sent: what fails in encoding is a property of one row (found by bisecting),
-what fails in sending is trouble of the server or the way to it.
+A block is encoded wholly before any of it is sent: what fails in encoding is a property of one row (found by
+bisecting), what fails in sending is trouble of the server or the way to it.
 """
 
 import struct
@@ -44,9 +44,9 @@ _ENCODE_ERRORS: Final = (
 
 
 class BadValue(NamedTuple):
-    """A row that fits no block: its index among the rows given, and why."""
+    """A row that fits no block: its place among the rows given, and why."""
 
-    index: int
+    row: int
     detail: str
 
 
@@ -83,7 +83,7 @@ class Writer:
         try:
             check_client(client, self._settings.clickhouse_database)
             self._contexts = {name: self._context(client, table) for name, table in self._tables.items()}
-        except Exception as error:  # noqa: BLE001 - the driver's errors are classified, never swallowed
+        except Exception as error:  # the driver's errors are classified, never swallowed
             client.close()
             raise classified(error) from error
         self._client = client
@@ -109,7 +109,7 @@ class Writer:
             return Encoded(_block(context, rows), len(rows), ())
         except _EncodeFailed as error:
             bad = list(_bisect(context, rows, 0, str(error)))
-        left_out = {value.index for value in bad}
+        left_out = {value.row for value in bad}
         good = [row for index, row in enumerate(rows) if index not in left_out]
         return Encoded(_block(context, good), len(good), bad)
 
@@ -132,7 +132,7 @@ class Writer:
                 settings={**_PINNED, "insert_deduplication_token": token},
                 fmt="Native",
             )
-        except Exception as error:  # noqa: BLE001 - the driver's errors are classified, never swallowed
+        except Exception as error:  # the driver's errors are classified, never swallowed
             self.close()
             raise classified(error) from error
         # Dependent views count too, hence "fewer"; a block that the server knows already may count as none.

@@ -1,0 +1,279 @@
+"""The loop of one sink: Kafka records in, batches out, offsets and intents committed in between.
+
+One thread does everything; librdkafka's own thread keeps the membership alive meanwhile. While ClickHouse is away the
+partitions are paused and the loop goes on polling, so that the group does not take the sink for dead.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from sessionary.sinks.batching import Limits, PartitionPlan
+from sessionary.sinks.definitions import SinkDefinition
+from sessionary.sinks.errors import RETRY_FIRST_S, RETRY_LAST_S, Fenced, OperatorError, Transient
+from sessionary.sinks.flusher import Flusher
+from sessionary.sinks.metrics import SinkMetrics
+from sessionary.sinks.rows import RawRecord
+from sessionary.sinks.settings import SinkSettings
+
+_POLL_S = 0.05
+_RECORDS_PER_TURN = 10_000
+_REPORT_S = 1.0
+_COMMITTED_TIMEOUT_S = 30.0
+# Errors of Kafka that stay until somebody acts.
+_KAFKA_OPERATOR = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "no_topic",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "kafka_right",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "kafka_right",
+    KafkaError._AUTHENTICATION: "kafka_authentication",
+}
+_log = logging.getLogger(__name__)
+
+
+def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[str, str | int | float | bool]:
+    """Return the librdkafka configuration of one sink's consumer."""
+    config: dict[str, str | int | float | bool] = {
+        **settings.librdkafka(),
+        "group.id": settings.group(definition.kind),
+        "isolation.level": definition.isolation,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        # All partitions are given anew at each rebalance, so that every buffer is dropped at every assignment.
+        "partition.assignment.strategy": "range",
+        "session.timeout.ms": settings.sink_session_timeout_ms,
+        "heartbeat.interval.ms": max(500, settings.sink_session_timeout_ms // 6),
+        "topic.metadata.refresh.interval.ms": 10_000,
+        "queued.max.messages.kbytes": 16_384,
+        "log_level": 0,
+    }
+    if settings.instance is not None:
+        config["group.instance.id"] = f"{settings.group(definition.kind)}.{settings.instance}"
+    return config
+
+
+class SinkConsumer:
+    """One sink. `run` blocks until told to stop; not thread-safe."""
+
+    def __init__(
+        self, definition: SinkDefinition, settings: SinkSettings, flusher: Flusher, metrics: SinkMetrics
+    ) -> None:
+        self._topic: str = getattr(settings.topics, definition.topic)
+        self._limits = Limits(settings.sink_flush_rows, settings.sink_flush_bytes, settings.sink_flush_seconds)
+        self._flusher = flusher
+        self._metrics = metrics
+        self._plans: dict[int, PartitionPlan] = {}
+        self._blocked_until: float | None = None
+        self._trouble: str | None = None
+        self._kafka_trouble = False
+        self._retry_s = RETRY_FIRST_S
+        self._report_at = 0.0
+        config: dict[str, object] = {**consumer_config(definition, settings), "error_cb": self._on_error}
+        self._consumer = Consumer(config, logger=_log)
+
+    def run(self, stop: threading.Event) -> None:
+        """Consume until `stop`, then write what was gathered and leave. Raises `Fenced`, `KafkaException`."""
+        self._consumer.subscribe(
+            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+        try:
+            while not stop.is_set():
+                self._metrics.beat()
+                self._gather()
+                self._advance(lambda plan: plan.due(time.monotonic()))
+                self._report()
+            if self._blocked_until is None:
+                self._advance(lambda plan: plan.waiting > 0 and not plan.replaying)
+            self._report(now=True)
+        finally:
+            # Leaving revokes: that commits where each partition stands.
+            self._consumer.close()
+            self._flusher.close()
+
+    def _gather(self) -> None:
+        message = self._consumer.poll(_POLL_S)
+        for _ in range(_RECORDS_PER_TURN):
+            if message is None or self._take(message):
+                return
+            message = self._consumer.poll(0)
+        if message is not None:
+            self._take(message)
+
+    def _take(self, message: Message) -> bool:
+        """Take one message or event; True where a batch is due."""
+        error = message.error()
+        partition = message.partition()
+        plan = self._plans.get(partition) if partition is not None else None
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            self._on_error(error)
+            return False
+        if plan is None:
+            return False
+        now = time.monotonic()
+        offset = message.offset()
+        assert offset is not None
+        self._kafka_works()
+        if error is not None:
+            plan.reached_end(offset)
+        else:
+            plan.add(_raw(message), now)
+        return plan.due(now)
+
+    def _advance(self, wanted: Callable[[PartitionPlan], bool]) -> None:
+        """Write what is wanted or still under way; commit the end of partitions that are done."""
+        if self._blocked_until is not None and time.monotonic() < self._blocked_until:
+            return
+        try:
+            for partition, plan in self._plans.items():
+                if plan.in_flight is not None or wanted(plan):
+                    self._write(partition, plan)
+                if plan.at_end and not plan.waiting:
+                    self._close(partition, plan)
+        except (Transient, OperatorError) as error:
+            self._stand_still(error)
+        else:
+            self._go_on()
+
+    def _write(self, partition: int, plan: PartitionPlan) -> None:
+        batch = plan.in_flight or plan.take(time.monotonic(), time.time_ns() // 1_000_000)
+        if batch.intent is not None:
+            self._commit(partition, batch.first, batch.intent.encoded())
+            plan.declared()
+        self._flusher.write(partition, batch)
+        plan.wrote()
+
+    def _close(self, partition: int, plan: PartitionPlan) -> None:
+        offset = plan.closing_commit()
+        if offset is not None:
+            self._commit(partition, offset, "")
+            plan.closed(offset)
+
+    def _commit(self, partition: int, offset: int, metadata: str) -> None:
+        target = TopicPartition(self._topic, partition, offset, metadata=metadata)
+        try:
+            done = self._consumer.commit(offsets=[target], asynchronous=False)
+        except KafkaException as error:
+            raise self._commit_error(error.args[0]) from error
+        for answer in done or ():
+            if answer.error is not None:
+                raise self._commit_error(answer.error)
+
+    def _commit_error(self, error: KafkaError) -> Exception:
+        """A member that was shut out for good ends; any other trouble passes, or the partition is taken from us."""
+        if error.fatal() or error.code() == KafkaError.FENCED_INSTANCE_ID:
+            return Fenced(str(error))
+        return Transient("commit", str(error))
+
+    def _stand_still(self, error: Transient | OperatorError) -> None:
+        """Pause everything and look again later; each failure in a row doubles the wait, up to 10 s."""
+        self._metrics.retry(error.reason)
+        if isinstance(error, OperatorError):
+            self._metrics.block(error.reason)
+        if error.reason != self._trouble:
+            _log.warning("standing still: %s", error)
+        self._trouble = error.reason
+        if self._blocked_until is None:
+            self._consumer.pause(self._assigned())
+        self._blocked_until = time.monotonic() + self._retry_s
+        self._retry_s = min(self._retry_s * 2, RETRY_LAST_S)
+
+    def _go_on(self) -> None:
+        if self._blocked_until is None:
+            return
+        _log.warning("going on after %s", self._trouble)
+        self._blocked_until = self._trouble = None
+        self._retry_s = RETRY_FIRST_S
+        self._metrics.unblock()
+        self._consumer.resume(self._assigned())
+
+    def _assigned(self) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, partition) for partition in self._plans]
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() == KafkaError.FENCED_INSTANCE_ID:
+            raise Fenced(str(error))
+        reason = _KAFKA_OPERATOR.get(error.code())
+        self._metrics.retry(reason or "kafka")
+        if not self._kafka_trouble:
+            _log.warning("kafka: %s", error)
+        self._kafka_trouble = True
+        if reason is not None and self._blocked_until is None:
+            self._metrics.block(reason)
+
+    def _kafka_works(self) -> None:
+        if self._kafka_trouble:
+            self._kafka_trouble = False
+            if self._blocked_until is None:
+                self._metrics.unblock()
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._plans.clear()
+        for found in consumer.committed(partitions, timeout=_COMMITTED_TIMEOUT_S) if partitions else ():
+            committed = found.offset if found.offset >= 0 else None
+            self._plans[found.partition] = PartitionPlan(self._limits, committed, found.metadata)
+        starts = [
+            TopicPartition(self._topic, partition, plan.landed if plan.landed is not None else OFFSET_BEGINNING)
+            for partition, plan in self._plans.items()
+        ]
+        consumer.assign(starts)
+        if self._blocked_until is not None:
+            consumer.pause(starts)
+
+    def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for lost in partitions:
+            plan = self._plans.get(lost.partition)
+            if plan is not None:
+                try:
+                    self._close(lost.partition, plan)
+                except Transient as error:
+                    # The next owner then replays the last block, which is harmless.
+                    _log.info("partition %d: not closed: %s", lost.partition, error)
+        self._on_lost(_consumer, partitions)
+
+    def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for lost in partitions:
+            if self._plans.pop(lost.partition, None) is not None:
+                self._metrics.forget(lost.partition)
+
+    def _report(self, *, now: bool = False) -> None:
+        at = time.monotonic()
+        if at < self._report_at and not now:
+            return
+        self._report_at = at + _REPORT_S
+        wall_ms = time.time_ns() // 1_000_000
+        for partition, plan in self._plans.items():
+            landed = plan.landed or 0
+            done = plan.at_end and plan.in_flight is None and not plan.waiting
+            _low, high = self._watermarks(partition)
+            age_s = max(0.0, (wall_ms - plan.oldest_ms) / 1_000) if plan.oldest_ms is not None else 0.0
+            self._metrics.position(partition, landed, 0 if done else max(0, high - landed), age_s)
+
+    def _watermarks(self, partition: int) -> tuple[int, int]:
+        try:
+            known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+        except KafkaException:
+            known = None  # nothing fetched yet
+        return known or (0, 0)
+
+
+def _raw(message: Message) -> RawRecord:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    return RawRecord(
+        topic, partition, offset, message.timestamp()[1], message.key(), message.value(), _headers(message)
+    )
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    found = message.headers() or ()
+    pairs = found.items() if isinstance(found, dict) else found
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+
+
+__all__ = ["SinkConsumer", "consumer_config"]
