@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 WORKERS ?= 2
 
-.PHONY: help install demo test check lint format clean
+.PHONY: help install demo test check lint format docs clean
 
 # Say what there is.
 help:
@@ -44,6 +44,11 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+# Redraw what the documents take from the code: the state diagram, the table of settings.
+docs: $(INSTALLED)
+	@$(BIN)/python -m sessionary.stream_processors.diagram ARCHITECTURE.md
+	@$(BIN)/python -m tests.support.settings_table
 
 # Remove what was built, and .venv.
 clean:

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Callable
 
 import pytest
+
 from tests.style import rules
 from tests.style.project import Module, all_modules, module_named, product_modules, pyproject
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
 from tests.style import rules
 from tests.style.project import PACKAGES, ROOT, pyproject, tracked_files
 

@@ -1,0 +1,100 @@
+"""The documents say what the code does: diagram, settings, commands, examples, links."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sessionary.producers
+from sessionary.producers import SessionClient
+from sessionary.producers.testing import memory_client
+from sessionary.stream_processors.diagram import BEGIN, END, main, state_diagram, with_diagram
+from sessionary.stream_processors.table import TRANSITIONS
+from tests.style.project import ROOT, product_modules
+from tests.support.settings_table import TABLE, settings, settings_table
+
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/settings.md")
+COMPOSE = ROOT / "infra" / "compose" / "docker-compose.yml"
+
+
+def _read(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def test_the_state_diagram_is_the_table() -> None:
+    text = _read("ARCHITECTURE.md")
+    assert with_diagram(text) == text, "make docs redraws it"
+    assert state_diagram().count("-->") == len(TRANSITIONS) + 1
+
+
+def test_drawing_touches_nothing_but_what_stands_between_the_marks(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert main([str(path)]) == 0
+    assert path.read_text() == f"before\n{BEGIN}\n{state_diagram()}\n{END}\nafter\n"
+    assert main([str(tmp_path / "missing.md")]) == 1
+
+
+@pytest.mark.parametrize("text", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
+def test_a_page_without_both_marks_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="once each"):
+        with_diagram(text)
+
+
+def test_every_setting_is_documented() -> None:
+    assert TABLE.read_text("utf-8") == settings_table(), "make docs brings it up to date"
+    assert [setting.variable for setting in settings() if not setting.meaning] == []
+
+
+def test_every_variable_that_is_named_anywhere_is_a_setting() -> None:
+    known = {setting.variable for setting in settings()}
+    named = {variable for module in product_modules() for variable in _variables(module.text)}
+    named |= {variable for name in (*DOCUMENTS, str(COMPOSE)) for variable in _variables(_read(name))}
+    assert named - known == set()
+
+
+def _variables(text: str) -> set[str]:
+    return set(re.findall(r"\bSESSIONARY_[A-Z_]*[A-Z]\b", text))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name: str) -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", _read(name))
+    gone = [target for target in targets if "://" not in target and not ((ROOT / name).parent / target).exists()]
+    assert gone == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_make_targets_that_are_named_exist(name: str) -> None:
+    targets = set(re.findall(r"^([a-z]+):", _read("Makefile"), re.M))
+    assert set(re.findall(r"(?:^ {4}|`)make ([a-z]+)", _read(name), re.M)) <= targets
+
+
+def _examples() -> Iterator[str]:
+    yield from re.findall(r"^```python\n(.*?)^```$", _read("README.md"), re.M | re.S)
+
+
+def test_the_client_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    example = next(_examples())
+    assert len(example.splitlines()) <= 21
+    client, memory = memory_client("acme", "billing", "agent-1")
+
+    def in_memory(**identity: str) -> SessionClient:
+        assert identity == {"tenant_id": "acme", "service_id": "billing", "agent_id": "agent-1"}
+        return client
+
+    monkeypatch.setattr(sessionary.producers, "SessionClient", in_memory)
+    exec(compile(example, "README.md", "exec"), {})
+    sent = [event.envelope.event_type for event in memory.events()]
+    assert sent[0] == "session_created"
+    assert {"usage_recorded", "state_updated", "session_paused", "session_resumed"} <= set(sent)
+    assert sent[-1] == "session_terminated"
+    capsys.readouterr()
+
+
+def test_the_other_examples_run() -> None:
+    examples = list(_examples())[1:]
+    assert examples
+    for example in examples:
+        exec(compile(example, "README.md", "exec"), {})
