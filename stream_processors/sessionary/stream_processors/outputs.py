@@ -1,0 +1,181 @@
+"""One partition's transactional producer: everything that a batch has to say, in one transaction.
+
+    changelog   one record per touched session, and the position
+    audit, rejected, cleanup, batches
+    the group's offset
+
+The transactional id names group, topic and partition, so whoever opens a partition fences its former owner, whatever
+that one believes. Everything here blocks and belongs into an executor; one thread at a time.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, ParamSpec, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.records import BatchRecord
+from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
+from sessionary.stream_processors.changelog import POSITION_KEY
+from sessionary.stream_processors.faults import Aborted, Halted, Lost
+from sessionary.stream_processors.fold import Outcome
+from sessionary.stream_processors.settings import ProcessorSettings
+
+_log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_CALL_TIMEOUT_S = 10.0
+_RETRY_PAUSE_S = 0.02
+_FULL_PAUSE_S = 0.01
+_LOGGED_ERRORS = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL)
+
+
+class Written(NamedTuple):
+    """An acknowledged transaction."""
+
+    rows: Mapping[bytes, bytes | None]  # as they stand in the changelog
+    changelog_next: int  # the changelog offset behind the transaction's own records
+    acknowledged_at: int  # µs since the epoch
+    elapsed_s: float
+
+
+class Produced(NamedTuple):
+    """One record of a transaction."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+
+
+def group_member(settings: ProcessorSettings) -> Consumer:
+    """Return a consumer that only lends its group's metadata: it never subscribes, so it is no member of the group."""
+    return Consumer({**settings.librdkafka(), "group.id": settings.group_id, "log_level": 0})
+
+
+def _report(error: KafkaError) -> None:
+    # A wrong password shows elsewhere as a time-out only.
+    if error.code() in _LOGGED_ERRORS:
+        _log.error("broker refuses this processor: %s", error.str())
+
+
+class Outputs:
+    """Writes outcomes of one partition during one ownership. `wanted` turning false ends its patience."""
+
+    def __init__(
+        self, settings: ProcessorSettings, partition: int, member: Consumer, wanted: Callable[[], bool]
+    ) -> None:
+        self._settings = settings
+        self._topics = settings.topics
+        self._partition = partition
+        self._member = member
+        self._wanted = wanted
+        self._position_offset: int | None = None
+        self._producer = Producer(
+            {
+                **settings.librdkafka(),
+                "transactional.id": f"{settings.group_id}-{self._topics.events}-{partition}",
+                "transaction.timeout.ms": 10_000,
+                "linger.ms": 2,
+                # Back-to-back transactions meet CONCURRENT_TRANSACTIONS; the default waits 100 ms each time.
+                "retry.backoff.ms": 2,
+                "queue.buffering.max.messages": 1_000_000,
+                "message.max.bytes": CHANGELOG_BYTES_MAX,
+                "partitioner": "murmur2_random",
+                "error_cb": _report,
+                "log_level": 0,
+            }
+        )
+
+    def open(self) -> None:
+        """Fence whoever wrote this partition before; its open transaction ends. Raises `Lost`."""
+        self._in_place(self._producer.init_transactions, _CALL_TIMEOUT_S)
+
+    def write(self, outcome: Outcome, started_at: int) -> Written:
+        """Write all of `outcome`; visible at once or never. Raises `Aborted`, `Lost`, `Halted`."""
+        begun_s = time.monotonic()
+        rows = {key: None if row is None else encode_record(row) for key, row in outcome.rows.items()}
+        records = self._records(outcome, rows, started_at)
+        try:
+            self._in_place(self._producer.begin_transaction)
+            for record in records:
+                self._produce(record)
+            self._position_offset = None
+            self._produce(
+                Produced(self._topics.changelog, POSITION_KEY, encode_record(outcome.position)), self._delivered
+            )
+            offset = TopicPartition(self._topics.events, self._partition, outcome.position.next_offset)
+            group = self._member.consumer_group_metadata()
+            self._in_place(self._producer.send_offsets_to_transaction, [offset], group, _CALL_TIMEOUT_S)
+            self._in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
+        except Aborted:
+            self._in_place(self._producer.abort_transaction, _CALL_TIMEOUT_S)
+            raise
+        if self._position_offset is None:
+            raise Lost(f"partition {self._partition}: no delivery report for the position")
+        return Written(rows, self._position_offset + 1, time.time_ns() // 1_000, time.monotonic() - begun_s)
+
+    def _records(self, outcome: Outcome, rows: Mapping[bytes, bytes | None], started_at: int) -> list[Produced]:
+        topics, counts, position = self._topics, outcome.counts, outcome.position
+        batch = BatchRecord(
+            partition=self._partition,
+            number=position.batch_number,
+            first_offset=counts.first_offset,
+            last_offset=counts.last_offset,
+            applied=counts.applied,
+            duplicate=counts.duplicate,
+            refused=counts.refused,
+            audited=counts.audited,
+            timers=counts.timers,
+            ticks=counts.ticks,
+            started_at=started_at,
+            previous_acknowledged_at=position.previous_acknowledged_at,
+            instance=self._settings.worker_name,
+        )
+        return [
+            *(Produced(topics.changelog, key, value) for key, value in rows.items()),
+            *(Produced(topics.audit, key, encode_record(record)) for key, record in outcome.audits),
+            *(Produced(topics.rejected, key, encode_record(record)) for key, record in outcome.rejected),
+            *(Produced(topics.cleanup, key, encode_record(record)) for key, record in outcome.cleanups),
+            Produced(topics.batches, None, encode_record(batch)),
+        ]
+
+    def _produce(self, record: Produced, delivered: Callable[[KafkaError | None, Message], None] | None = None) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    record.topic, record.value, record.key, partition=self._partition, on_delivery=delivered
+                )
+            except BufferError:
+                # The queue is full of this very transaction: let it drain.
+                self._producer.poll(_FULL_PAUSE_S)
+                continue
+            except KafkaException as error:
+                raise self._fault(error.args[0], f"{record.topic}, key {record.key!r}") from error
+            return
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self._position_offset = message.offset()
+
+    def _in_place(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Make a transactional call until it is through: after a retriable error the same call goes on."""
+        while True:
+            try:
+                return call(*args, **kwargs)
+            except KafkaException as error:
+                cause: KafkaError = error.args[0]
+                passing = cause.retriable() and not cause.txn_requires_abort() and not cause.fatal()
+                if not passing or not self._wanted():
+                    raise self._fault(cause, call.__name__) from error
+                time.sleep(_RETRY_PAUSE_S)
+
+    def _fault(self, cause: KafkaError, where: str) -> Aborted | Lost | Halted:
+        what = f"partition {self._partition}, {where}: {cause.str()}"
+        if cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return Halted("record_too_large", what)
+        return Aborted(what) if cause.txn_requires_abort() else Lost(what)
+
+
+__all__ = ["Outputs", "Written", "group_member"]

@@ -1,0 +1,379 @@
+"""One partition during one assignment: from fencing the former owner to the last commit.
+
+    open    fence the former owner → read the changelog to its end → ask for the log from the position on
+    loop    take what waits → fold into an overlay → one transaction → merge → wake readers
+    end     finish the transaction under way; then state, timers and what waits go with this object
+
+An `Ownership` is never used again after it ended, also not when the same worker gets the partition again. What a
+reader sees of it is committed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from sessionary.schemas.codec import Decoder
+from sessionary.schemas.errors import Unavailable
+from sessionary.stream_processors.changelog import reader_of, recover
+from sessionary.stream_processors.faults import Aborted, Halted, Lost
+from sessionary.stream_processors.fold import (
+    RECORD_OVERHEAD_BYTES,
+    Batch,
+    FoldSettings,
+    LogRecord,
+    Outcome,
+    PartitionFold,
+)
+from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.outputs import Outputs, Written
+from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store import Saved, Store
+from sessionary.stream_processors.transport import Record
+
+_log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+PENDING_BYTES_MAX = 8 << 20
+_SLICE_S = 0.005  # between two yields to the event loop
+_SEEK_PAUSE_S = 1.0
+_ABORT_PAUSE_S = 0.1
+_PROBE_S = 5.0
+
+
+class Flow(Protocol):
+    """How a partition steers what is fetched for it."""
+
+    def hold(self, partition: int) -> None:
+        """Fetch nothing more for now."""
+        ...
+
+    def release(self, partition: int) -> None:
+        """Go on fetching."""
+        ...
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Fetch from `offset` next. Returns at once."""
+        ...
+
+
+class Means(NamedTuple):
+    """What all ownerships of a worker share."""
+
+    settings: ProcessorSettings
+    metrics: Metrics
+    executor: Executor
+    member: Consumer
+    flow: Flow
+
+
+class Log(NamedTuple):
+    """What the log itself says."""
+
+    begins: int
+    ends: int
+    first: int | None = None  # its first record at or after the offset in question; None: there is none
+
+    def check(self, partition: int, position: int) -> None:
+        """Raise `Halted` where the log does not hold what stands at the position."""
+        if not self.begins <= position <= self.ends:
+            detail = f"partition {partition}: next is {position}, but the log holds {self.begins} to {self.ends}"
+            raise Halted("log_gap", detail)
+
+
+def fold_settings(settings: ProcessorSettings) -> FoldSettings:
+    """Return what the fold has to know of the settings."""
+    return FoldSettings(settings.topics.events, settings.partitions, settings.hole_ms, settings.quiet_ms)
+
+
+def look_up(settings: ProcessorSettings, partition: int, offset: int) -> Log:
+    """Ask the log. Blocks. Raises `Lost` where it does not answer."""
+    reader = reader_of(settings)
+    try:
+        topic = TopicPartition(settings.topics.events, partition, offset)
+        log = Log(*reader.get_watermark_offsets(topic, timeout=_PROBE_S))
+        if not log.begins <= offset < log.ends:
+            return log
+        reader.assign([topic])
+        message = reader.poll(_PROBE_S)
+        if message is None:
+            return log
+        error = message.error()
+        if error is None:
+            return log._replace(first=message.offset())
+        if error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        return log
+    except KafkaException as error:
+        raise Lost(f"events of partition {partition}: {error.args[0]}") from error
+    finally:
+        reader.close()
+
+
+class Ownership:
+    """One partition of one generation. Made on the event loop; `task` ends with it, and `ended` says who wished it."""
+
+    def __init__(self, means: Means, partition: int, generation: int, store: Store, former: "Ownership | None") -> None:
+        self.partition, self.generation = partition, generation
+        self.fold = PartitionFold(partition, fold_settings(means.settings), Decoder(), store.rows)
+        self.is_open = False
+        self.ended = False
+        self.halted: Halted | None = None
+        self.commits = 0
+        self.committed_s = time.monotonic()
+        self._means = means
+        self._store = store
+        self._outputs: Outputs | None = None
+        self._pending: deque[Sequence[Record]] = deque()
+        self._pending_bytes = 0
+        self._held = False
+        self._arrived = asyncio.Event()
+        self._advanced = asyncio.Event()
+        self._sought_s = 0.0
+        self._acknowledged_at: int | None = None
+        self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
+
+    # --- what the worker tells ---
+
+    def offer(self, records: Sequence[Record]) -> None:
+        """Take records as they were fetched; the fetching is held where too much waits."""
+        if self.ended or self.task.done():
+            return
+        self._pending.append(records)
+        self._pending_bytes += _bytes(records)
+        if self._pending_bytes > PENDING_BYTES_MAX and not self._held:
+            self._held = True
+            self._means.flow.hold(self.partition)
+        self._arrived.set()
+
+    def end(self) -> None:
+        """Finish the transaction under way, then end. `task` tells when."""
+        self.ended = True
+        self._arrived.set()
+        self._advanced.set()
+
+    async def caught_up(self, offset: int, timeout_s: float) -> bool:
+        """Wait until the committed position is behind `offset`; False where that takes longer."""
+        deadline_s = time.monotonic() + timeout_s
+        while not (self.is_open and self.fold.position.next_offset > offset):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or self.ended:
+                return False
+            try:
+                await asyncio.wait_for(self._advanced.wait(), left_s)
+            except TimeoutError:
+                return False
+        return True
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of records that wait to be folded."""
+        return self._pending_bytes
+
+    # --- life ---
+
+    async def _run(self, former: "Ownership | None") -> None:
+        if former is not None:
+            # Its store becomes ours, so it must be done; what it may still wait for is bounded.
+            await asyncio.wait([former.task])
+            former = None
+        try:
+            await self._open()
+            while not self.ended:
+                await self._arrived.wait()
+                self._arrived.clear()
+                while self._pending and not self.ended:
+                    await self._step()
+        except Halted as fault:
+            self.halted = fault
+            raise
+        finally:
+            self.is_open = False
+            self._drop_pending()
+            self._wake()
+
+    async def _open(self) -> None:
+        begun_s = time.monotonic()
+        means = self._means
+        self._outputs = await self._blocking(Outputs, means.settings, self.partition, means.member, self._wanted)
+        await self._blocking(self._outputs.open)
+        changelog_next = await self._blocking(recover, self._means.settings, self.fold, self._store, self._wanted)
+        position = self.fold.position
+        (await self._blocking(look_up, self._means.settings, self.partition, position.next_offset)).check(
+            self.partition, position.next_offset
+        )
+        await self._save({}, Saved(position, changelog_next, time.time()))
+        if self.ended:
+            return
+        self._drop_pending()
+        self._sought_s = time.monotonic()
+        self._means.flow.seek(self.partition, position.next_offset)
+        self.is_open, self.committed_s = True, time.monotonic()
+        self._means.metrics.open_s.observe(time.monotonic() - begun_s)
+        self._means.metrics.position.labels(str(self.partition)).set(self.fold.position.next_offset)
+        _log.info("partition %d is open at %d", self.partition, self.fold.position.next_offset)
+        self._wake()
+
+    async def _step(self) -> None:
+        assert self._outputs is not None
+        records = self._take()
+        if not records:
+            return
+        if records[0].offset != self.fold.position.next_offset and not await self._is_next(records):
+            return
+        started_at = time.time_ns() // 1_000
+        batch = self.fold.begin()
+        folded = await self._fold_records(batch, records)
+        if self.ended:
+            return
+        outcome = batch.finish()
+        position = outcome.position._replace(previous_acknowledged_at=self._acknowledged_at)
+        outcome = outcome._replace(position=position)
+        try:
+            written = await self._blocking(self._outputs.write, outcome, started_at)
+        except Aborted as fault:
+            self._means.metrics.errors.labels("aborted").inc()
+            _log.warning("%s; folding the same records again", fault)
+            self._put_back(records)
+            await asyncio.sleep(_ABORT_PAUSE_S)
+            return
+        if folded < len(records):
+            self._put_back(records[folded:])
+        self.fold.merge(batch)
+        self.fold.position = position
+        self._acknowledged_at = written.acknowledged_at
+        await self._kept(outcome, written)
+
+    async def _kept(self, outcome: Outcome, written: Written) -> None:
+        self.commits += 1
+        self.committed_s = time.monotonic()
+        _count(self._means.metrics, self.partition, outcome, written)
+        self._wake()
+        await self._save(written.rows, Saved(outcome.position, written.changelog_next, time.time()))
+
+    async def _save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
+        if self._store.blocks:
+            await self._blocking(self._store.save, rows, saved)
+        else:
+            self._store.save(rows, saved)
+
+    # --- records ---
+
+    def _take(self) -> Sequence[Record]:
+        """What waits, from the position on, without a hole between two fetches; at most a batch."""
+        taken: list[Record] = []
+        expected, limit = self.fold.position.next_offset, self.fold.settings.records_max
+        while self._pending and len(taken) < limit:
+            if taken and self._pending[0][0].offset > expected:
+                break
+            records = self._pending.popleft()
+            self._pending_bytes -= _bytes(records)
+            taken.extend(record for record in records if record.offset >= expected)
+            if taken:
+                expected = taken[-1].offset + 1
+        if self._held and self._pending_bytes < PENDING_BYTES_MAX // 2:
+            self._held = False
+            self._means.flow.release(self.partition)
+        return taken
+
+    def _put_back(self, records: Sequence[Record]) -> None:
+        self._pending.appendleft(records)
+        self._pending_bytes += _bytes(records)
+        self._arrived.set()
+
+    def _drop_pending(self) -> None:
+        self._pending.clear()
+        self._pending_bytes = 0
+        if self._held:
+            self._held = False
+            self._means.flow.release(self.partition)
+
+    async def _is_next(self, records: Sequence[Record]) -> bool:
+        """Whether `records`, ahead of the position, are the log's next ones (offsets between hold none).
+
+        Otherwise they are dropped and fetched again, at most once a second. Raises `Halted` where the log itself
+        begins later.
+        """
+        position = self.fold.position.next_offset
+        if any(fetched[0].offset <= position <= fetched[-1].offset for fetched in self._pending):
+            return False  # fetched before a seek that has since been answered
+        pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
+        if pause_s > 0:
+            self._put_back(records)
+            self._arrived.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), pause_s)
+            return False
+        self._sought_s = time.monotonic()
+        log = await self._blocking(look_up, self._means.settings, self.partition, position)
+        log.check(self.partition, position)
+        if log.first == records[0].offset:
+            return True
+        self._means.metrics.errors.labels("sought").inc()
+        self._drop_pending()
+        self._means.flow.seek(self.partition, position)
+        return False
+
+    async def _fold_records(self, batch: Batch, records: Sequence[Record]) -> int:
+        """Fold into `batch` until it is full; return how many went in. Yields to the event loop."""
+        slice_ends_s = time.perf_counter() + _SLICE_S
+        for n, record in enumerate(records):
+            taken = LogRecord(record.offset, record.timestamp, record.key, record.value, record.headers)
+            while True:
+                try:
+                    if not batch.apply(taken):
+                        return n
+                    break
+                except Unavailable as trouble:
+                    _log.warning("partition %d waits: %s", self.partition, trouble)
+                    await asyncio.sleep(trouble.retry_after_s)
+            if time.perf_counter() > slice_ends_s:
+                await asyncio.sleep(0)
+                if self.ended:
+                    return n
+                slice_ends_s = time.perf_counter() + _SLICE_S
+        return len(records)
+
+    def _wanted(self) -> bool:
+        return not self.ended
+
+    def _wake(self) -> None:
+        advanced, self._advanced = self._advanced, asyncio.Event()
+        advanced.set()
+
+    async def _blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._means.executor, lambda: call(*args, **kwargs))
+
+
+def _bytes(records: Sequence[Record]) -> int:
+    return sum(len(record.value or b"") + RECORD_OVERHEAD_BYTES for record in records)
+
+
+def _count(metrics: Metrics, partition: int, outcome: Outcome, written: Written) -> None:
+    counts = outcome.counts
+    for name, number in (
+        ("applied", counts.applied),
+        ("duplicate", counts.duplicate),
+        ("refused", counts.refused),
+        ("tick", counts.ticks),
+    ):
+        metrics.records.labels(name).inc(number)
+    for _, rejected in outcome.rejected:
+        metrics.refused.labels(rejected.reason).inc()
+    metrics.batches.inc()
+    metrics.commit_s.observe(written.elapsed_s)
+    if counts.timers:
+        metrics.timers.inc(counts.timers)
+        for _, record in outcome.audits:
+            if record.fired_at is not None and record.due_at is not None:
+                metrics.lateness_s.observe((record.fired_at - record.due_at) / 1e6)
+    metrics.position.labels(str(partition)).set(outcome.position.next_offset)
+
+
+__all__ = ["PENDING_BYTES_MAX", "Flow", "Log", "Means", "Ownership", "fold_settings", "look_up"]

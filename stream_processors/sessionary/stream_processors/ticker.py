@@ -1,0 +1,93 @@
+"""Makes a partition's clock move when nobody speaks: ticks, appended by the owner to its own partition.
+
+A tick can only say that time has passed, and the broker stamps it: one too many, or one of a worker that has lost its
+partition, does no harm. One too few makes a timeout late, never wrong.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.records import Tick
+from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.settings import ProcessorSettings
+
+_log = logging.getLogger(__name__)
+STEADY_MS = 1_000
+DUE_MS = 100
+LOOK_S = 0.02
+
+
+class Sent(NamedTuple):
+    """The last tick of a partition."""
+
+    at_ms: float
+    under_way: bool
+
+
+def tick_due(now_ms: float, deadline_ms: int | None, sent: Sent | None) -> bool:
+    """Whether a tick is to be sent: once a second while sessions live, and when the earliest deadline has passed.
+
+    Nothing while nobody lives, nor while the last tick is not acknowledged, nor more than one in `DUE_MS`.
+    """
+    if deadline_ms is None:
+        return False
+    if sent is None:
+        return True
+    if sent.under_way:
+        return False
+    since_ms = now_ms - sent.at_ms
+    return since_ms >= STEADY_MS or (now_ms >= deadline_ms and since_ms >= DUE_MS)
+
+
+class Ticker:
+    """Sends ticks; `look` and `close` are called by one thread."""
+
+    def __init__(self, settings: ProcessorSettings, metrics: Metrics) -> None:
+        self._topic = settings.topics.events
+        self._metrics = metrics
+        self._value = encode_record(Tick(settings.worker_name))
+        self._sent: dict[int, Sent] = {}
+        self._producer = Producer(
+            {
+                **settings.librdkafka(),
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.timeout.ms": 5_000,
+                "partitioner": "murmur2_random",
+                "log_level": 0,
+            }
+        )
+
+    def look(self, now_ms: float, deadlines: Mapping[int, int | None]) -> None:
+        """Send what is due. `deadlines` holds every open partition. Does not block."""
+        for partition, deadline_ms in deadlines.items():
+            if tick_due(now_ms, deadline_ms, self._sent.get(partition)):
+                self._send(partition, now_ms)
+        self._producer.poll(0)
+
+    def close(self) -> None:
+        """Wait shortly for ticks under way."""
+        self._producer.flush(1.0)
+
+    def _send(self, partition: int, now_ms: float) -> None:
+        def acknowledged(error: KafkaError | None, _: Message) -> None:
+            self._sent[partition] = Sent(now_ms, under_way=False)
+            if error is None:
+                self._metrics.ticks_sent.inc()
+            else:
+                self._metrics.errors.labels("tick").inc()
+
+        self._sent[partition] = Sent(now_ms, under_way=True)
+        try:
+            self._producer.produce(self._topic, self._value, partition=partition, on_delivery=acknowledged)
+        except (BufferError, KafkaException) as error:
+            self._sent[partition] = Sent(now_ms, under_way=False)
+            self._metrics.errors.labels("tick").inc()
+            _log.warning("partition %d: no tick: %s", partition, error)
+
+
+__all__ = ["DUE_MS", "LOOK_S", "STEADY_MS", "Sent", "Ticker", "tick_due"]
