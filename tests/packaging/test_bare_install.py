@@ -1,0 +1,90 @@
+"""What an agent installs: the wheel with its three dependencies, in an environment that has nothing else."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.style.project import ROOT
+
+# Runs in the bare environment: emit a whole session in memory, then say what was imported and what is installed.
+_AGENT = """
+import json, sys
+from importlib import metadata
+from sessionary.producers.testing import memory_client
+
+client, memory = memory_client("acme", "billing", "agent-1")
+with client.session(user_id="u1", state={"step": 0}) as session:
+    session.activity("llm")
+    session.update_state({"step": 1})
+client.close()
+print(json.dumps({
+    "sent": [event.envelope.event_type for event in memory.events()],
+    "ours": sorted({name.split(".")[1] for name in sys.modules if name.startswith("sessionary.")}),
+    "installed": sorted(distribution.name.lower() for distribution in metadata.distributions()),
+    "where": sys.modules["sessionary.producers"].__file__,
+}))
+"""
+
+
+def _run(*argv: str | Path, cwd: Path) -> str:
+    # Not from the checkout, and with nothing of ours on the path: only what the wheel holds may be found.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SESSIONARY_", "COV_"))}
+    done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
+    (built,) = folder.glob("sessionary-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def said(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("bare")
+    _run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+    python = folder / "venv" / "bin" / "python"
+    constraints = ("--constraint", ROOT / "constraints.txt")
+    _run(python, "-m", "pip", "install", "--quiet", *constraints, wheel, cwd=folder)
+    (folder / "agent.py").write_text(_AGENT)
+    answer: dict[str, Any] = json.loads(_run(python, "-W", "error", "agent.py", cwd=folder))
+    return answer
+
+
+def test_the_wheel_holds_the_namespace_and_nothing_beside_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"sessionary"}
+    assert "sessionary/__init__.py" not in names
+    for part in ("schemas", "producers", "stream_processors", "sinks", "infra"):
+        assert f"sessionary/{part}/py.typed" in names
+    assert "sessionary/schemas/avro/common/envelope.avsc" in names
+    assert any(name.startswith("sessionary/sinks/migrations/") and name.endswith(".sql") for name in names)
+    assert any(name.startswith("sessionary/infra/player/") and name.endswith(".gz") for name in names)
+
+
+def test_an_agent_emits_with_the_core_install_alone(said: dict[str, Any]) -> None:
+    assert said["sent"][0] == "session_created"
+    assert {"session_activity", "state_updated"} <= set(said["sent"])
+    assert said["sent"][-1] == "session_terminated"
+
+
+def test_the_client_imports_the_client_and_the_contract_only(said: dict[str, Any]) -> None:
+    assert said["ours"] == ["producers", "schemas"]
+    assert "site-packages" in said["where"]
+
+
+def test_the_core_install_brings_no_role_along(said: dict[str, Any]) -> None:
+    roles = {"faust-streaming", "aiokafka", "clickhouse-connect", "chdb", "typer", "rich", "rocksdict", "jgo", "pytest"}
+    assert {"confluent-kafka", "fastavro", "pydantic"} <= set(said["installed"])
+    assert roles & set(said["installed"]) == set()
