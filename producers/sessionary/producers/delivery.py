@@ -7,6 +7,8 @@ drop    it is lost, counted, and visible to everybody as a gap, as its sequence 
 
 import threading
 import time
+from collections import deque
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -48,6 +50,15 @@ class Tally:
         return self.sent + self.replayed - self.delivered - self.dropped - self.failed - self.expired
 
 
+class _Report(NamedTuple):
+    """A delivery report that is not settled yet."""
+
+    record: OutRecord
+    on_receipt: OnReceipt | None
+    error: KafkaError | None
+    receipt: Receipt
+
+
 class DirectTransport:
     """Policies `block` and `drop`: librdkafka's queue and nothing behind it. See `ports.Transport`."""
 
@@ -59,7 +70,8 @@ class DirectTransport:
         self._journal = _opened_journal(settings, on_error)
         self._closed = False
         self._ended = False
-        self._wire = Wire(settings, on_error, self._idle)
+        self._reports: deque[_Report] = deque()
+        self._wire = Wire(settings, on_error, self._polled)
 
     @property
     def may_block(self) -> bool:
@@ -75,7 +87,7 @@ class DirectTransport:
         """Take one record. Raises `QueueFull` (policy `block`), `ClientClosed`."""
 
         def delivered(error: KafkaError | None, message: Message) -> None:
-            self._delivered(record, on_receipt, error, message)
+            self._reports.append(_Report(record, on_receipt, error, receipt_of(error, message)))
 
         deadline: float | None = None
         while True:
@@ -145,27 +157,24 @@ class DirectTransport:
 
     def _stop(self) -> None:
         self._wire.close()
+        self._polled()  # what was purged is lost: count it
 
-    def _idle(self) -> None:
-        """Nothing to poll: hook of the spool."""
-
-    def _delivered(
-        self, record: OutRecord, on_receipt: OnReceipt | None, error: KafkaError | None, message: Message
-    ) -> None:
-        """Hear of one record's fate, on the poll thread."""
-        if error is None:
-            self._wire.well()
-            receipt = Receipt(message.partition(), message.offset())
-        else:
+    def _polled(self) -> None:
+        """Settle the delivery reports of one round: the lock is taken once for all, the agent wants it too."""
+        reports = [self._reports.popleft() for _ in range(len(self._reports))]
+        if not reports:
+            return
+        failed = [report.error for report in reports if report.error is not None]
+        for error in failed:
             self._wire.trouble(error)
-            receipt = Receipt(None, None, error.str())
+        if len(failed) < len(reports):
+            self._wire.well()
+        for report in reports:
+            self._tell(report.record, report.receipt, report.on_receipt)
         with self._lock:
-            if error is None:
-                self._tally.delivered += 1
-            else:
-                self._tally.failed += 1
+            self._tally.delivered += len(reports) - len(failed)
+            self._tally.failed += len(failed)
             self._tally.changed.notify_all()
-        self._tell(record, receipt, on_receipt)
 
     def _drop(self, record: OutRecord, on_receipt: OnReceipt | None, why: str) -> None:
         with self._lock:
@@ -180,6 +189,13 @@ class DirectTransport:
             on_receipt(receipt)
 
 
+def receipt_of(error: KafkaError | None, message: Message) -> Receipt:
+    """Return what a delivery report says."""
+    if error is not None:
+        return Receipt(None, None, error.str())
+    return Receipt(message.partition(), message.offset())
+
+
 def _opened_journal(settings: ProducerSettings, on_error: OnError) -> Journal | None:
     if settings.journal_path is None:
         return None
@@ -189,4 +205,4 @@ def _opened_journal(settings: ProducerSettings, on_error: OnError) -> Journal | 
         raise SettingsError(f"SESSIONARY_JOURNAL_PATH: {error}") from None
 
 
-__all__ = ["DirectTransport", "Tally"]
+__all__ = ["DirectTransport", "Tally", "receipt_of"]

@@ -5,11 +5,16 @@
     <producer id>.expired         frames too old to be replayed, kept for people
 
 A frame is length and CRC-32 of its body (4 bytes each, big-endian), then the body: when it was written (ms since the
-epoch), the lengths of key and traceparent, key, traceparent, value. A torn tail ends a file. Nothing is fsynced: the
-spool outlives the process, not the machine. Not thread-safe: `spooled` holds one lock around it.
+epoch), the lengths of key and traceparent, key, traceparent, value. A length of 0 or a torn frame ends a file.
+
+Segments are memory-mapped: a write is a copy, without a system call in which the agent would have to give up the
+interpreter's lock and fight for it again. Their blocks are allocated beforehand, so that a full disk is an error there
+and never a signal later. Nothing is fsynced: the spool outlives the process, not the machine. Not thread-safe:
+`spooled` holds one lock around it.
 """
 
 import fcntl
+import mmap
 import os
 import struct
 import zlib
@@ -23,9 +28,9 @@ from sessionary.producers.ports import OnReceipt
 
 _HEAD = struct.Struct(">II")
 _BODY = struct.Struct(">QHH")
-_SEGMENT_BYTES_MAX = 8 << 20
+_SEGMENT_BYTES = 4 << 20
 _SEGMENTS_PER_SPOOL_MIN = 8
-_READ_BYTES = 64 << 10
+_END = bytes(_HEAD.size)
 _TRUNCATE_BYTES = 64 << 10
 AGE_LIMIT_MS = 7 * 86_400_000  # Gravestones stay for the topic's retention and this
 
@@ -42,14 +47,43 @@ class Frame(NamedTuple):
 class Segment:
     """One file: its frames that are not done, by offset, with who waits for each."""
 
-    __slots__ = ("fd", "outstanding", "path", "sealed", "size")
+    __slots__ = ("map", "outstanding", "path", "sealed", "size")
 
-    def __init__(self, path: Path, fd: int) -> None:
+    def __init__(self, path: Path, capacity: int = 0) -> None:
+        """Make the file with room for `capacity` bytes, or open the one that is there. Raises `OSError`."""
         self.path = path
-        self.fd = fd
         self.size = 0
-        self.sealed = False
+        self.sealed = not capacity
         self.outstanding: dict[int, OnReceipt | None] = {}
+        made = os.O_CREAT | os.O_EXCL if capacity else 0
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | made, 0o600)
+        try:
+            if capacity:
+                os.posix_fallocate(fd, 0, capacity)
+            self.map = mmap.mmap(fd, capacity)
+        except OSError:
+            if capacity:
+                path.unlink()
+            raise
+        finally:
+            os.close(fd)
+
+    def room_for(self, length: int) -> bool:
+        """Whether a frame of `length` bytes fits, and the end mark behind it."""
+        return self.size + length + _HEAD.size <= len(self.map)
+
+    def write(self, data: bytes) -> int:
+        """Write a frame at the end, return its offset."""
+        start, end = self.size, self.size + len(data)
+        self.map[end : end + _HEAD.size] = _END  # first: what was there once must never be read as the next frame
+        self.map[start:end] = data
+        self.size = end
+        return start
+
+    def clear(self) -> None:
+        """Forget what was written."""
+        self.map[: _HEAD.size] = _END
+        self.size = 0
 
 
 class Place(NamedTuple):
@@ -66,19 +100,15 @@ def _frame(frame: Frame) -> bytes:
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
-def _frames(fd: int, start: int, size: int) -> Iterator[tuple[int, int, Frame]]:
-    """Yield (offset, end, frame) from `start` up to `size`, or up to the first torn frame."""
-    offset, buffer, base = start, b"", start
+def _frames(data: mmap.mmap, start: int, size: int) -> Iterator[tuple[int, int, Frame]]:
+    """Yield (offset, end, frame) from `start` up to `size`, or up to the end mark or the first torn frame."""
+    offset = start
     while offset + _HEAD.size <= size:
-        if offset - base + _HEAD.size > len(buffer):
-            base, buffer = offset, os.pread(fd, _READ_BYTES, offset)
-        length, crc = _HEAD.unpack_from(buffer, offset - base)
+        length, crc = _HEAD.unpack_from(data, offset)
         begin, end = offset + _HEAD.size, offset + _HEAD.size + length
-        if end > size or length < _BODY.size:
+        if length < _BODY.size or end > size:
             return
-        if end - base > len(buffer):
-            base, buffer = offset, os.pread(fd, max(_READ_BYTES, end - offset), offset)
-        body = buffer[begin - base : end - base]
+        body = data[begin:end]
         if zlib.crc32(body) != crc:
             return
         written_ms, key_length, trace_length = _BODY.unpack_from(body)
@@ -121,7 +151,7 @@ class Spool:
         self._folder = folder
         self._producer_id = producer_id
         self._bytes_max = bytes_max
-        self._segment_bytes_max = min(_SEGMENT_BYTES_MAX, bytes_max // _SEGMENTS_PER_SPOOL_MIN)
+        self._segment_bytes = min(_SEGMENT_BYTES, bytes_max // _SEGMENTS_PER_SPOOL_MIN)
         self._number = 0
         self._bytes = 0
         self._segments: deque[Segment] = deque()
@@ -135,7 +165,7 @@ class Spool:
             for lock in sorted(folder.glob("*.lock"), key=_made_ns):
                 self._take_over(lock)
             self._locks[folder / f"{producer_id}.lock"] = -1 if own is None else own
-            self._tail = self._opened()
+            self._tail = self._opened(0)
         except OSError as error:
             raise SettingsError(f"SESSIONARY_SPOOL_DIR: {folder} cannot be used: {error}") from None
         self._cursor = _start(self._segments[0])
@@ -150,23 +180,21 @@ class Spool:
         data = _frame(frame)
         if self._bytes + len(data) > self._bytes_max:
             raise OSError(f"the spool holds {self._bytes} bytes, its limit is {self._bytes_max}")
-        if self._tail.size and self._tail.size + len(data) > self._segment_bytes_max:
-            self._rotate()
+        if not self._tail.room_for(len(data)):
+            self._rotate(len(data))
         tail = self._tail
-        self._write(tail, data)
-        place = Place(tail, tail.size, tail.size + len(data))
-        tail.size = place.end
+        offset = tail.write(data)
         self._bytes += len(data)
-        tail.outstanding[place.offset] = on_receipt
+        tail.outstanding[offset] = on_receipt
         self.outstanding += 1
-        return place
+        return Place(tail, offset, tail.size)
 
     def read(self, frames_max: int) -> list[tuple[Place, Frame]]:
         """Return up to `frames_max` frames that are not done, from the cursor on; the cursor moves by `sent` only."""
         while True:
             segment = self._cursor.segment
             found: list[tuple[Place, Frame]] = []
-            for offset, end, frame in _frames(segment.fd, self._cursor.end, segment.size):
+            for offset, end, frame in _frames(segment.map, self._cursor.end, segment.size):
                 if offset in segment.outstanding:
                     found.append((Place(segment, offset, end), frame))
                     if len(found) >= frames_max:
@@ -208,9 +236,8 @@ class Spool:
         """Empty the last segment where everything in it is done."""
         tail = self._tail
         if tail.size and not tail.outstanding and self.drained:
-            os.ftruncate(tail.fd, 0)
             self._bytes -= tail.size
-            tail.size = 0
+            tail.clear()
             self._cursor = _start(tail)
 
     def expire(self, frame: Frame) -> Path:
@@ -225,7 +252,7 @@ class Spool:
         for segment in list(self._segments):
             segment.sealed = True
             if not self._remove_if_done(segment):
-                os.close(segment.fd)
+                segment.map.close()
         left = {path.name.split(".")[0] for path in self._folder.glob("*.wal")}
         for lock, fd in self._locks.items():
             if lock.stem not in left:
@@ -235,33 +262,24 @@ class Spool:
         self._locks.clear()
         self._segments.clear()
 
-    def _opened(self) -> Segment:
+    def _opened(self, length: int) -> Segment:
+        """Add a segment that has room for a frame of `length` bytes. Raises `OSError`."""
         self._number += 1
         path = self._folder / f"{self._producer_id}.{self._number:08d}.wal"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        segment = Segment(path, fd)
+        segment = Segment(path, max(self._segment_bytes, length + _HEAD.size))
         self._segments.append(segment)
         return segment
 
-    def _rotate(self) -> None:
-        former, ahead = self._tail, not self.drained
-        self._tail = self._opened()
+    def _rotate(self, length: int) -> None:
+        former, follows = self._tail, self.drained
+        self._tail = self._opened(length)
         former.sealed = True
-        if not ahead:
+        if follows:
             self._cursor = _start(self._tail)
         self._remove_if_done(former)
 
     def _after(self, segment: Segment) -> Segment:
         return self._segments[self._segments.index(segment) + 1]
-
-    def _write(self, segment: Segment, data: bytes) -> None:
-        try:
-            written = os.write(segment.fd, data)
-        except OSError:
-            written = -1
-        if written != len(data):
-            os.ftruncate(segment.fd, segment.size)
-            raise OSError(f"the disk of {self._folder} took no more")
 
     def _remove_if_done(self, segment: Segment) -> bool:
         if segment.outstanding or not segment.sealed:
@@ -269,7 +287,7 @@ class Spool:
         if self._cursor.segment is segment and segment is not self._tail:
             self._cursor = _start(self._after(segment))
         segment.path.unlink(missing_ok=True)
-        os.close(segment.fd)
+        segment.map.close()
         self._segments.remove(segment)
         self._bytes -= segment.size
         return True
@@ -281,16 +299,17 @@ class Spool:
             return
         self._locks[lock] = fd
         for path in sorted(self._folder.glob(f"{lock.stem}.*.wal")):
-            segment = Segment(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
-            segment.sealed = True
-            size = os.fstat(segment.fd).st_size
-            for offset, end, _ in _frames(segment.fd, 0, size):
+            if not path.stat().st_size:  # its owner died while it made the file
+                path.unlink()
+                continue
+            segment = Segment(path)
+            for offset, end, _ in _frames(segment.map, 0, len(segment.map)):
                 segment.outstanding[offset] = None
                 segment.size = end
-            if segment.size < size:
-                self.torn.append(f"{path}: the last {size - segment.size} bytes are torn")
+            if segment.map[segment.size : segment.size + _HEAD.size].strip(b"\0"):
+                self.torn.append(f"{path}: torn at byte {segment.size}")
             if not segment.outstanding:
-                os.close(segment.fd)
+                segment.map.close()
                 path.unlink()
                 continue
             self._segments.append(segment)

@@ -8,10 +8,11 @@ one alone.
 
 import threading
 import time
+from collections import deque
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from sessionary.producers.delivery import DirectTransport
+from sessionary.producers.delivery import DirectTransport, receipt_of
 from sessionary.producers.errors import ClientClosed, Invalid, Unavailable
 from sessionary.producers.ports import OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.settings import ProducerSettings
@@ -64,7 +65,7 @@ class _Sent:
         self.generation = generation
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
-        self.owner.acknowledged(self, error, message)
+        self.owner.reported.append((self, error, receipt_of(error, message)))
 
 
 class SpooledTransport(DirectTransport):
@@ -72,13 +73,14 @@ class SpooledTransport(DirectTransport):
 
     def __init__(self, settings: ProducerSettings, producer_id: str, on_error: OnError) -> None:
         self._spool = Spool(settings.spool_folder, producer_id, settings.spool_bytes_max)
+        self._generation = 0
+        self.reported: deque[tuple[_Sent, KafkaError | None, Receipt]] = deque()  # Filled by `_Sent`
         super().__init__(settings, on_error)
         self._decoder = Decoder()
-        self._generation = 0
         self._broken = False
         self._full = False
         self._refused: KafkaError | None = None  # Told by librdkafka while the lock was held
-        self._reports: list[Exception] = []
+        self._given_up: list[Exception] = []
         self._tally.replayed = self._spool.taken_over
         self._work = threading.Condition(self._lock)
         for torn in self._spool.torn:
@@ -110,27 +112,38 @@ class SpooledTransport(DirectTransport):
                 self._full = True
                 self._on_error(Unavailable(f"events are dropped: {full}", _REOPEN_PAUSE_S))
 
-    def acknowledged(self, sent: _Sent, error: KafkaError | None, message: Message) -> None:
-        """Hear of one record's fate, on the poll thread."""
-        if error is not None and error.code() not in _OWN_FAULT:
-            self._fail(sent.generation, error)
+    def _polled(self) -> None:
+        """Settle the delivery reports of one round; the agent wants the lock too."""
+        reports = [self.reported.popleft() for _ in range(len(self.reported))]
+        if not reports:
+            with self._lock:
+                self._spool.truncate()
             return
+        outside = next(((sent, error) for sent, error, _ in reports if error and error.code() not in _OWN_FAULT), None)
+        settled: list[tuple[OutRecord, Receipt, OnReceipt | None]] = []
         with self._lock:
-            if sent.generation != self._generation:
-                return  # it is sent again; the judge drops the double by its number
-            on_receipt = self._spool.done(sent.place)
-            if error is None:
-                self._tally.delivered += 1
-            else:
-                self._tally.failed += 1
+            for sent, error, receipt in reports:
+                if sent.generation != self._generation or (error and error.code() not in _OWN_FAULT):
+                    continue  # it is sent again; where it was written after all, the judge drops the double
+                settled.append((sent.record, receipt, self._spool.done(sent.place)))
+        if outside is not None:
+            self._fail(outside[0].generation, outside[1])
+        self._settle(settled)
+
+    def _settle(self, settled: list[tuple[OutRecord, Receipt, OnReceipt | None]]) -> None:
+        failed = 0
+        for record, receipt, on_receipt in settled:
+            self._tell(record, receipt, on_receipt)
+            if receipt.error is not None:
+                failed += 1
+                self._on_error(Invalid("invalid_value", f"event {record.event_id}: {receipt.error}"))
+        if len(settled) > failed:
+            self._wire.well()
+        with self._lock:
+            self._tally.failed += failed
+            self._tally.delivered += len(settled) - failed
             self._tally.changed.notify_all()
             self._work.notify()
-        if error is None:
-            self._wire.well()
-            self._tell(sent.record, Receipt(message.partition(), message.offset()), on_receipt)
-        else:
-            self._tell(sent.record, Receipt(None, None, error.str()), on_receipt)
-            self._on_error(Invalid("invalid_value", f"event {sent.record.event_id}: {error.str()}"))
 
     def _fail(self, generation: int, error: KafkaError) -> None:
         with self._lock:
@@ -187,8 +200,8 @@ class SpooledTransport(DirectTransport):
             waits = not all(self._pass_on(place, frame) for place, frame in self._spool.read(_FRAMES_PER_READ))
             if waits and not self._closed:
                 self._work.wait(_ROOM_WAIT_S)
-            reports, self._reports = self._reports, []
-        for error in reports:  # outside the lock: a listener may use the client
+            given_up, self._given_up = self._given_up, []
+        for error in given_up:  # outside the lock: a listener may use the client
             self._on_error(error)
 
     def _pass_on(self, place: Place, frame: Frame) -> bool:
@@ -212,11 +225,7 @@ class SpooledTransport(DirectTransport):
         self._spool.sent(place)
         self._spool.done(place)
         self._tally.changed.notify_all()
-        self._reports.append(why)
-
-    def _idle(self) -> None:
-        with self._lock:
-            self._spool.truncate()
+        self._given_up.append(why)
 
     def _stop(self) -> None:
         with self._lock:

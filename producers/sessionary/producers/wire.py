@@ -66,13 +66,14 @@ def producer_config(settings: ProducerSettings) -> dict[str, object]:
 class Wire:
     """The producer and its poll thread. Thread-safe; `reopen` and `close` by one thread at a time.
 
-    `on_trouble` hears of each kind of trouble once, until `well` is called.
+    `on_trouble` hears of each kind of trouble once, until `well` is called. `polled` is called on the poll thread after
+    every round of delivery reports, which are many at a time under load, and at least every 0.1 s.
     """
 
-    def __init__(self, settings: ProducerSettings, on_trouble: OnError, idle: Callable[[], None]) -> None:
+    def __init__(self, settings: ProducerSettings, on_trouble: OnError, polled: Callable[[], None]) -> None:
         self._settings = settings
         self._on_trouble = on_trouble
-        self._idle = idle
+        self._polled = polled
         self._topic = settings.topics.events
         self._reported: set[type[Exception]] = set()
         self.authentication: AuthenticationFailed | None = None
@@ -122,8 +123,8 @@ class Wire:
 
     def _poll(self) -> None:
         while not self._stop.is_set():
-            if self._producer.poll(_POLL_S) == 0:
-                self._idle()
+            self._producer.poll(_POLL_S)
+            self._polled()
 
 
 __all__ = ["DeliveryCallback", "Wire", "named_error", "producer_config"]
