@@ -1,0 +1,89 @@
+"""The tree of commands. Every expected error ends in one line on stderr and its exit code, never in a traceback."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from sessionary.infra.cli import admin, doctor, playing, query, rejected, roles, stack
+from sessionary.infra.cli.errors import exit_code
+from sessionary.infra.cli.output import remark, say
+
+_EPILOG = (
+    "Exit codes: 0 done, 1 a check failed, 2 usage or settings, 3 unreachable, 4 not found, 5 refused input, "
+    "6 something must be set up first."
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        say(version("sessionary"))
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """State and audit trail of AI-agent sessions, over Kafka and ClickHouse."""
+
+
+def make_app() -> typer.Typer:
+    """Return the application with all its commands."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        epilog=_EPILOG,
+        callback=_root,
+    )
+    app.command("demo")(playing.demo)
+    app.command("up")(stack.up)
+    app.command("load")(playing.load)
+    app.command("sessions")(query.sessions)
+    app.command("show")(query.show)
+    app.command("timeline")(query.timeline)
+    app.add_typer(rejected.app, name="rejected")
+    app.command("sql")(query.sql)
+    app.command("doctor")(doctor.doctor)
+    app.add_typer(admin.topics_app, name="topics")
+    app.add_typer(admin.db_app, name="db")
+    app.command("broker")(roles.broker)
+    app.command("clickhouse")(roles.clickhouse)
+    app.command("processor")(roles.processor)
+    app.command("sink")(roles.sink)
+    return app
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; raises only what is a fault of ours."""
+    try:
+        result = make_app()(args=arguments, standalone_mode=False, prog_name="sessionary")
+    except typer.Abort:
+        return exit_code(KeyboardInterrupt()) or 1
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            raise
+        code = getattr(error, "exit_code", None)  # typer's own errors: wrong options
+        if code is not None and hasattr(error, "show"):
+            error.show()
+            return int(code)
+        code = exit_code(error)
+        if code is None:
+            raise
+        remark(f"sessionary: {error}" if str(error) else "sessionary: interrupted")
+        return code
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Entry point of `sessionary`."""
+    sys.exit(run())
+
+
+__all__ = ["main", "make_app", "run"]

@@ -1,0 +1,84 @@
+"""Errors of commands, and the exit code of every error that is expected.
+
+SessionaryError
+└── CommandError
+    ├── CheckFailed     what was to be shown does not hold
+    └── NotFound        there is no such session, record or file
+
+code  meaning
+0     done
+1     a check failed: something is missing or doubled, doctor found a fault
+2     usage: a wrong option, a setting missing or malformed, credentials refused
+3     unreachable: broker, ClickHouse or processor do not answer
+4     not found
+5     refused: input that can never be accepted (a broken file, SQL with an error)
+6     something must be set up first: a port is taken, the database is not migrated, a part does not start
+130   interrupted
+"""
+
+import sys
+
+from sessionary.infra.local.errors import LocalStackError
+from sessionary.schemas.errors import Invalid, SessionaryError, SettingsError, Unavailable
+
+FAILED, USAGE, UNREACHABLE, NOT_FOUND, REFUSED, SET_UP, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
+
+
+class CommandError(SessionaryError):
+    """Base of the errors that commands raise themselves."""
+
+
+class CheckFailed(CommandError):
+    """What was to be shown does not hold."""
+
+
+class NotFound(CommandError):
+    """There is no such thing."""
+
+
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (CheckFailed, FAILED),
+    (NotFound, NOT_FOUND),
+    (FileNotFoundError, NOT_FOUND),
+    (SettingsError, USAGE),
+    (Unavailable, UNREACHABLE),
+    (ConnectionError, UNREACHABLE),
+    (TimeoutError, UNREACHABLE),
+    (Invalid, REFUSED),
+    (LocalStackError, SET_UP),
+    (OSError, SET_UP),
+    (KeyboardInterrupt, INTERRUPTED),
+)
+
+
+def exit_code(error: BaseException) -> int | None:
+    """Return the exit code of an expected error, None for a fault of ours, which deserves its traceback."""
+    # Looked up, not imported: where nobody loaded the client or the sinks, none of their errors can come.
+    client, sinks = (sys.modules.get(f"sessionary.{part}.errors") for part in ("producers", "sinks"))
+    if client is not None and isinstance(error, client.AuthenticationFailed):
+        return USAGE
+    if client is not None and isinstance(error, client.SessionLost):
+        return NOT_FOUND
+    if sinks is not None and isinstance(error, sinks.OperatorError):
+        return SET_UP
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    if isinstance(error, SessionaryError):
+        return REFUSED
+    return UNREACHABLE if type(error).__name__ == "KafkaException" else None
+
+
+__all__ = [
+    "FAILED",
+    "INTERRUPTED",
+    "NOT_FOUND",
+    "REFUSED",
+    "SET_UP",
+    "UNREACHABLE",
+    "USAGE",
+    "CheckFailed",
+    "CommandError",
+    "NotFound",
+    "exit_code",
+]

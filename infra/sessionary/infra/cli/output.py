@@ -1,0 +1,116 @@
+"""What commands print: tables for people, JSON lines where stdout is no terminal or `--json` is given.
+
+stdout holds the answer and nothing else; progress and remarks go to stderr.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Json = Any
+_LINE_EVERY_S = 5.0
+
+
+def wants_json(asked: bool) -> bool:
+    """Whether the answer is for a program."""
+    return asked or not sys.stdout.isatty()
+
+
+def _cell(value: Json) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return " ".join(_cell(part) for part in value)
+    if isinstance(value, dict):
+        return "  ".join(f"{name} {_cell(part) or '-'}" for name, part in value.items())
+    return f"{value:,}" if type(value) is int and value >= 10_000 else str(value)
+
+
+def say(text: str) -> None:
+    """Write one line to stdout as it is."""
+    sys.stdout.write(text + "\n")
+
+
+def remark(text: str) -> None:
+    """Write one line to stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def show_rows(rows: Iterable[Mapping[str, Json]], *, as_json: bool, columns: Sequence[str] | None = None) -> None:
+    """Show rows: one JSON object a line, or a table of `columns` (all where not given)."""
+    if wants_json(as_json):
+        for row in rows:
+            say(json.dumps(row, ensure_ascii=False, default=str))
+        return
+    found = list(rows)
+    if not found:
+        remark("nothing found")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    names = list(columns or found[0])
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for row in found:
+        table.add_row(*(_escaped(_cell(row.get(name))) for name in names))
+    Console().print(table)
+
+
+def show_object(fields: Mapping[str, Json], *, as_json: bool) -> None:
+    """Show one object: a JSON line, or a line per field."""
+    if wants_json(as_json):
+        say(json.dumps(fields, ensure_ascii=False, default=str))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in fields.items():
+        table.add_row(name, _escaped(_cell(value)))
+    Console().print(table)
+
+
+def _escaped(text: str) -> str:
+    # rich reads [words] as markup; what comes from events must stay text.
+    return text.replace("[", "\\[")
+
+
+class Progress:
+    """One line on stderr that says where a long command stands: rewritten on a terminal, else repeated now and then."""
+
+    def __init__(self) -> None:
+        """Writes nothing yet."""
+        self._terminal = sys.stderr.isatty()
+        self._last = ""
+        self._said_at = 0.0
+        self._began = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Say where it stands."""
+        now = time.monotonic()
+        line = f"{now - self._began:5.1f} s  {text}"
+        if self._terminal:
+            sys.stderr.write(f"\r\x1b[K{line}")
+            sys.stderr.flush()
+        elif text != self._last and (now - self._said_at >= _LINE_EVERY_S or _head(text) != _head(self._last)):
+            remark(line)
+        else:
+            return
+        self._last, self._said_at = text, now
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self._terminal and self._last:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _head(text: str) -> str:
+    return text.partition(" ")[0]
+
+
+__all__ = ["Progress", "remark", "say", "show_object", "show_rows", "wants_json"]

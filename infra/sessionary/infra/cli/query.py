@@ -1,0 +1,165 @@
+"""`sessions`, `show`, `timeline`, `sql`: what ClickHouse knows."""
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sessionary.infra.cli.errors import NotFound
+from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse
+from sessionary.infra.cli.output import Json, show_object, show_rows, wants_json
+from sessionary.infra.clickhouse import ClickHouse, Row
+from sessionary.infra.environment import stack_environment, tenant_tokens
+from sessionary.schemas.errors import Invalid
+
+SessionArgument = Annotated[str, typer.Argument(help="Session id, or its beginning where that is unique.")]
+_SESSION_COLUMNS = (
+    "tenant_id",
+    "session_id",
+    "state",
+    "service_id",
+    "events",
+    "transitions",
+    "refusals",
+    "last_at",
+    "reason",
+)
+_READS = re.compile(r"\s*\(*\s*(SELECT|WITH|SHOW|DESCRIBE|DESC|EXPLAIN|EXISTS)\b", re.IGNORECASE)
+_LIVE_TIMEOUT_S = 3.0
+
+
+def sessions(
+    state: Annotated[str | None, typer.Option("--state", help="Idle, Active, Paused, …", show_default=False)] = None,
+    tenant: TenantOption = None,
+    service: Annotated[str | None, typer.Option("--service", help="Owned by this service.", show_default=False)] = None,
+    limit: LimitOption = 50,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List sessions, the last active first."""
+    rows = clickhouse(data).rows(
+        "SELECT * FROM v_sessions "
+        "WHERE ({state:String} = '' OR state = {state:String}) "
+        "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
+        "AND ({service:String} = '' OR service_id = {service:String}) ORDER BY last_at DESC LIMIT {limit:UInt32}",
+        state=(state or "").capitalize(),
+        tenant=tenant or "",
+        service=service or "",
+        limit=limit,
+    )
+    show_rows(rows, as_json=as_json, columns=_SESSION_COLUMNS)
+
+
+def _found(source: ClickHouse, session: str, tenant: str | None) -> Row:
+    """Return the one session that is meant. Raises `NotFound`, `Invalid`."""
+    rows = source.rows(
+        "SELECT * FROM v_sessions WHERE startsWith(session_id, {session:String}) "
+        "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) ORDER BY session_id LIMIT 3",
+        session=session.lower(),
+        tenant=tenant or "",
+    )
+    if not rows:
+        raise NotFound(f"no session {session!r} in ClickHouse" + (f" of tenant {tenant}" if tenant else ""))
+    if len(rows) > 1:
+        names = ", ".join(f"{row['tenant_id']}:{row['session_id']}" for row in rows)
+        raise Invalid("invalid_value", f"{session!r} begins more than one session: {names} …")
+    return rows[0]
+
+
+def _live(data: Path | None, tenant: str, session: str) -> Json:
+    """What the processor's table holds; None where no API is known, it does not answer, or it has no such session."""
+    environ = stack_environment(data)
+    url, token = environ.get("SESSIONARY_CONTROL_URL"), tenant_tokens(environ).get(tenant)
+    if url is None or token is None:
+        return None
+    request = urllib.request.Request(f"{url}/v1/sessions/{session}", headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=_LIVE_TIMEOUT_S) as answer:
+            return json.load(answer)
+    except (OSError, ValueError):
+        return None
+
+
+def show(
+    session: SessionArgument, tenant: TenantOption = None, data: DataOption = None, as_json: JsonOption = False
+) -> None:
+    """Show one session: where it stands, how it came there, its clean-ups, and the processor's own view of it."""
+    source = clickhouse(data)
+    found = _found(source, session, tenant)
+    names = {"tenant": found["tenant_id"], "session": found["session_id"]}
+    of_session = "WHERE tenant_id = {tenant:String} AND session_id = {session:String}"
+    found["transition_list"] = source.rows(
+        "SELECT transition, from_state, to_state, reason_code, reason, appended_at, due_at, fired_at "
+        f"FROM v_transitions {of_session} ORDER BY audit_seq",
+        **names,
+    )
+    found["cleanups"] = source.rows(
+        "SELECT cleanup_id, transition, requested_at, released_at, confirmed, actions_requested, actions_done, "
+        f"actions_failed FROM v_cleanups {of_session} ORDER BY requested_at",
+        **names,
+    )
+    found["live"] = _live(data, found["tenant_id"], found["session_id"])
+    if wants_json(as_json):
+        show_object(found, as_json=True)
+        return
+    transitions, cleanups, live = (found.pop(name) for name in ("transition_list", "cleanups", "live"))
+    if live is not None:
+        found["live"] = {name: live.get(name) for name in ("state", "phase", "epoch", "version", "deadline_ms")}
+    show_object(found, as_json=False)
+    show_rows(transitions, as_json=False)
+    if cleanups:
+        show_rows(cleanups, as_json=False, columns=("transition", "requested_at", "released_at", "actions_done"))
+
+
+def timeline(
+    session: SessionArgument,
+    tenant: TenantOption = None,
+    limit: LimitOption = 1000,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List a session's events and what became of them, in the log's order; heartbeats are left out."""
+    source = clickhouse(data)
+    found = _found(source, session, tenant)
+    rows = source.rows(
+        """
+        SELECT appended_at, source_partition, source_offset, what, event_type, outcome, reason, service_id, producer_seq
+        FROM
+        (
+            SELECT toDateTime64(appended_at, 6, 'UTC') AS appended_at, source_partition, source_offset, 0 AS n,
+                'event' AS what, toString(event_type) AS event_type, '' AS outcome, '' AS reason,
+                toString(service_id) AS service_id, toNullable(producer_seq) AS producer_seq
+            FROM history FINAL
+            WHERE tenant_id = {tenant:String} AND session_id = {session:String} AND event_type != 'heartbeat'
+            UNION ALL
+            SELECT appended_at, source_partition, source_offset, source_n + 1, toString(kind), toString(event_type),
+                if(kind = 'transition', concat(toString(assumeNotNull(transition)), ' ', toString(from_state), ' → ',
+                    toString(to_state)), toString(reason_code)),
+                reason, ifNull(toString(service_id), ''), producer_seq
+            FROM audit FINAL
+            WHERE tenant_id = {tenant:String} AND session_id = {session:String}
+        )
+        ORDER BY source_offset, n LIMIT {limit:UInt32}""",
+        tenant=found["tenant_id"],
+        session=found["session_id"],
+        limit=limit,
+    )
+    columns = ("appended_at", "source_offset", "what", "event_type", "outcome", "reason", "service_id")
+    show_rows(rows, as_json=as_json, columns=columns)
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(help="A SELECT; unqualified tables are the pipeline's.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a query; statements that change something are refused."""
+    if not _READS.match(statement):
+        raise Invalid("invalid_value", "only SELECT, WITH, SHOW, DESCRIBE, EXPLAIN and EXISTS may be run")
+    show_rows(clickhouse(data).rows(statement.rstrip().rstrip(";")), as_json=as_json)
+
+
+__all__ = ["sessions", "show", "sql", "timeline"]

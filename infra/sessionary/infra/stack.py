@@ -1,0 +1,191 @@
+"""The local stack: broker, ClickHouse endpoint, processor and the four sinks as processes under one supervisor.
+
+<data>/env.json        the variables that reach this stack, for other commands
+<data>/broker/         the broker's storage
+<data>/clickhouse/     the engine's
+<data>/logs/<part>.log
+"""
+
+import json
+import secrets
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from sessionary.infra.clickhouse import ClickHouse
+from sessionary.infra.environment import read_environment, write_environment
+from sessionary.infra.local.broker import broker_answers
+from sessionary.infra.local.clickhouse import clickhouse_answers
+from sessionary.infra.local.errors import StartFailed
+from sessionary.infra.local.ports import LOOPBACK, free_ports
+from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
+from sessionary.infra.player.plan import TENANTS
+from sessionary.infra.topics import apply_topics
+from sessionary.schemas.errors import SessionaryError
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+
+SINKS = ("audit", "history", "rejected", "batches")
+_PROBE_TIMEOUT_S = 1.0
+_COMMAND = (sys.executable, "-m", "sessionary.infra.cli")
+
+
+class Ports(NamedTuple):
+    """Ports of the parts on loopback; None takes the one of the folder's last stack, or a free one."""
+
+    broker: int | None = None
+    clickhouse: int | None = None
+    api: int | None = None
+
+
+def _port_of(address: str | None) -> int | None:
+    tail = (address or "").rpartition(":")[2]
+    return int(tail) if tail.isdecimal() else None
+
+
+def _environ(data: Path, ports: Ports, partitions: int) -> dict[str, str]:
+    """The stack's variables. Tokens and ports outlive a restart, so that what was configured by them goes on."""
+    known = read_environment(data)
+    spare = iter(free_ports(3))
+    broker = ports.broker or _port_of(known.get("SESSIONARY_BOOTSTRAP_SERVERS")) or next(spare)
+    clickhouse = ports.clickhouse or _port_of(known.get("SESSIONARY_CLICKHOUSE_URL")) or next(spare)
+    api = ports.api or _port_of(known.get("SESSIONARY_CONTROL_URL")) or next(spare)
+    tokens = {secrets.token_urlsafe(24): tenant for tenant in TENANTS}
+    return {
+        "SESSIONARY_BOOTSTRAP_SERVERS": f"{LOOPBACK}:{broker}",
+        "SESSIONARY_PARTITIONS": known.get("SESSIONARY_PARTITIONS", str(partitions)),
+        "SESSIONARY_CLICKHOUSE_URL": f"http://{LOOPBACK}:{clickhouse}",
+        "SESSIONARY_API_HOST": LOOPBACK,
+        "SESSIONARY_API_PORT": str(api),
+        "SESSIONARY_CONTROL_URL": f"http://{LOOPBACK}:{api}",
+        "SESSIONARY_API_TOKENS": known.get("SESSIONARY_API_TOKENS", json.dumps(tokens)),
+    }
+
+
+def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
+    """Whether the processor at `url` owns its partitions and serves them."""
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=timeout_s) as answer:
+            return bool(answer.status == 200)
+    except (OSError, ValueError):
+        return False
+
+
+class Stack:
+    """One stack over one folder. `start` returns at once; the data stays when it stops."""
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        ports: Ports | None = None,
+        partitions: int = 4,
+        environ: dict[str, str] | None = None,
+        on_change: Callable[[PartChange], None] = lambda _change: None,
+    ) -> None:
+        """`environ`: what the parts inherit. `on_change` hears of each part, on the supervisor's thread."""
+        data.mkdir(parents=True, exist_ok=True)
+        self.data = data.resolve()
+        self.environ = _environ(self.data, ports or Ports(), partitions)
+        self._inherited = {**(environ or {}), **self.environ}
+        self._trouble: str | None = None
+        self._supervisor = Supervisor(self._parts(), on_change)
+        self._stopping = threading.Lock()
+
+    def __enter__(self) -> "Stack":
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the parts' logs."""
+        return self.data / "logs"
+
+    def start(self) -> None:
+        """Begin, and write the variables to `env.json`."""
+        write_environment(self.data, self.environ)
+        self._supervisor.start()
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Block until every part serves. Raises `StartFailed` with the ends of the logs of those that do not."""
+        try:
+            self._supervisor.wait_ready(timeout_s)
+        except StartFailed as error:
+            raise StartFailed(f"{self._trouble}\n{error}" if self._trouble else str(error)) from None
+
+    def stop(self) -> None:
+        """End every part, last started first; returns when all are gone. May be called twice."""
+        with self._stopping:
+            self._supervisor.stop()
+
+    def _parts(self) -> list[Part]:
+        kafka = KafkaSettings.from_env(self.environ)
+        clickhouse = ClickHouseSettings.from_env(self.environ)
+        broker_port = _port_of(kafka.bootstrap_servers) or 0
+        clickhouse_port = _port_of(clickhouse.clickhouse_url) or 0
+        control_url = self.environ["SESSIONARY_CONTROL_URL"]
+
+        def broker_ready() -> bool:
+            return broker_answers(kafka.bootstrap_servers) and self._done(lambda: apply_topics(kafka))
+
+        def clickhouse_ready() -> bool:
+            return clickhouse_answers(clickhouse_port) and self._done(lambda: _migrate(clickhouse))
+
+        return [
+            self._part("broker", ["--data", str(self.data / "broker"), "--port", str(broker_port)], broker_ready),
+            self._part(
+                "clickhouse",
+                ["--data", str(self.data / "clickhouse"), "--port", str(clickhouse_port)],
+                clickhouse_ready,
+            ),
+            self._part("processor", [], lambda: api_ready(control_url), after=["broker"]),
+            *(
+                self._part(f"sink-{kind}", [], None, after=["broker", "clickhouse"], command=["sink", kind])
+                for kind in SINKS
+            ),
+        ]
+
+    def _part(
+        self,
+        name: str,
+        options: list[str],
+        ready: Callable[[], bool] | None,
+        *,
+        after: list[str] | None = None,
+        command: list[str] | None = None,
+    ) -> Part:
+        return Part(
+            name=name,
+            argv=[*_COMMAND, *(command or [name]), *options],
+            log_path=self.logs / f"{name}.log",
+            env=self._inherited,
+            ready=ready,
+            after=after or [],
+        )
+
+    def _done(self, step: Callable[[], object]) -> bool:
+        """Do what makes a part that answers fit to be used; what fails is tried again, and told in the end."""
+        try:
+            step()
+        except SessionaryError as error:
+            self._trouble = str(error)
+            return False
+        self._trouble = None
+        return True
+
+
+def _migrate(settings: ClickHouseSettings) -> None:
+    # Imported here: ClickHouse's driver takes half a second, which only a start must spend.
+    from sessionary.sinks.migrate import apply
+
+    apply(settings)
+    ClickHouse(settings).ping()
+
+
+__all__ = ["SINKS", "Ports", "Stack", "api_ready"]
