@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 import sessionary.producers
 from sessionary.producers import SessionClient
@@ -69,6 +71,21 @@ def test_links_lead_somewhere(name: str) -> None:
 def test_make_targets_that_are_named_exist(name: str) -> None:
     targets = set(re.findall(r"^([a-z]+):", _read("Makefile"), re.M))
     assert set(re.findall(r"(?:^ {4}|`)make ([a-z]+)", _read(name), re.M)) <= targets
+
+
+def test_the_commands_are_those_that_are_documented() -> None:
+    from sessionary.infra.cli.app import make_app  # here, as it loads every role
+
+    root = get_command(make_app())
+    assert isinstance(root, TyperGroup)
+    rows = dict(re.findall(r"^\| `sessionary ([a-z]+)` \| (.*) \|$", _read("README.md"), re.M))
+    assert set(rows) == set(root.commands)
+    for name, text in rows.items():
+        command = root.commands[name]
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", text)) <= options, name
+        verbs = set(command.commands) if isinstance(command, TyperGroup) else set()
+        assert verbs <= set(re.findall(r"`([a-z]+)`", text)), name
 
 
 def _examples() -> Iterator[str]:

@@ -1,0 +1,18 @@
+"""Settings of the commands themselves; each role has its own beside it."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from sessionary.schemas.settings import EnvSettings
+
+
+class CommandSettings(EnvSettings):
+    """What holds for every role that the command line starts."""
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="least level of what a role writes to stderr"
+    )
+
+
+__all__ = ["CommandSettings"]
