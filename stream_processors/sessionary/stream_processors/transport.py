@@ -26,6 +26,8 @@ from faust.types.tuples import TP, ConsumerMessage
 from yarl import URL
 
 _log = logging.getLogger(__name__)
+# A service logs under its module's name unless it says otherwise; what Faust's code says here is Faust's.
+_FAUST_LOG = logging.getLogger("faust.sessionary")
 # A fetch over idle partitions may wait this long before busy ones are asked again; Faust fixes it at 1,500.
 FETCH_WAIT_MS = 10
 # How long one look for records may take; a partition that is wanted again waits no longer than this.
@@ -53,7 +55,7 @@ class Owners(Protocol):
 class Marks(TransactionManager):
     """In Faust's place for transactions: tells the owners who owns what, and commits nothing."""
 
-    logger = driver.logger  # as quiet as Faust's own
+    logger = _FAUST_LOG
 
     async def on_rebalance(self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP]) -> None:
         """Only mark: what takes long here stops the group's heartbeats."""
@@ -69,7 +71,7 @@ class Marks(TransactionManager):
 class QuickFetchThread(driver.AIOKafkaConsumerThread):
     """The thread that aiokafka's consumer lives in."""
 
-    logger = driver.logger
+    logger = _FAUST_LOG
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer = super()._create_worker_consumer(transport)
@@ -112,7 +114,7 @@ class QuickFetchThread(driver.AIOKafkaConsumerThread):
 class BatchConsumer(driver.Consumer):
     """Yields one message per partition and fetch."""
 
-    logger = driver.logger
+    logger = _FAUST_LOG
 
     def _new_consumer_thread(self) -> QuickFetchThread:
         return QuickFetchThread(self, loop=self.loop, beacon=self.beacon)

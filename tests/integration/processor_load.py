@@ -1,0 +1,265 @@
+"""What the processor's tests share: agents that write valid events, a load under way, and the check of everything.
+
+The check folds the log again and compares every audit record, refusal and row with what stands on the topics.
+"""
+
+import hashlib
+import itertools
+import random
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from sessionary.infra.local.process import Child
+from sessionary.schemas.codec import Decoder, Event, encode_event
+from sessionary.schemas.common import Envelope, Limits, Snapshot
+from sessionary.schemas.events import EVENT_TYPES, Payload, SessionActivity, SessionCreated, SessionPhaseChanged
+from sessionary.schemas.events.session import SessionStarted
+from sessionary.schemas.headers import event_headers
+from sessionary.schemas.ids import SessionKey, new_session_id
+from sessionary.schemas.records import AuditRecord, BatchRecord, Gravestone, Position, RejectedEvent, SessionState
+from sessionary.schemas.settings import KafkaSettings
+from sessionary.stream_processors.changelog import POSITION_KEY
+from sessionary.stream_processors.fold import FoldSettings, LogRecord, Row
+from tests.integration.refold import differing, refold
+from tests.support import Processes, environment, read_records, read_topic, wait_until
+
+HOLE_MS, QUIET_MS = 3_000, 1_500
+NO_LIMITS = Limits(**dict.fromkeys(Limits._fields[:-1]), override=False)
+
+
+class Outgoing(NamedTuple):
+    """A record to be sent to the events topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+def snapshot(state_json: str = "{}") -> Snapshot:
+    """Return a first snapshot."""
+    content_hash = hashlib.sha256(state_json.encode()).hexdigest()
+    return Snapshot(str(uuid.uuid4()), None, 1, state_json, None, content_hash, "full", "none")
+
+
+class Agent:
+    """Writes one session's events, with sequence numbers."""
+
+    def __init__(self, tenant_id: str = "acme", service_id: str = "billing") -> None:
+        self.key = SessionKey(tenant_id, new_session_id())
+        self.service_id = service_id
+        self.producer_id = str(uuid.uuid4())
+        self.seq = 0
+
+    def event(self, payload: Payload, seq: int | None = None, tenant_id: str | None = None, epoch: int = 1) -> Outgoing:
+        """Return the next event; `seq` and `tenant_id` replace what would be right."""
+        self.seq += seq is None
+        envelope = Envelope(
+            event_id=str(uuid.uuid4()),
+            event_type=EVENT_TYPES[type(payload)],
+            schema_version=1,
+            tenant_id=tenant_id or self.key.tenant_id,
+            session_id=self.key.session_id,
+            user_id="u1",
+            agent_id="agent-1",
+            agent_role=None,
+            service_id=self.service_id,
+            actor=None,
+            epoch=epoch,
+            producer_id=self.producer_id,
+            producer_seq=self.seq if seq is None else seq,
+            run_id=None,
+            run_seq=None,
+            step_id=None,
+            causation_id=None,
+            occurred_at=time.time_ns() // 1_000,
+        )
+        return Outgoing(self.key.encoded(), encode_event(Event(envelope, payload)), event_headers(envelope))
+
+    def start(self, limits: Limits = NO_LIMITS) -> list[Outgoing]:
+        """Return the events up to Active."""
+        return [
+            self.event(SessionCreated(limits, snapshot())),
+            self.event(SessionPhaseChanged("validating")),
+            self.event(SessionPhaseChanged("connecting")),
+            self.event(SessionStarted()),
+        ]
+
+    def work(self) -> Outgoing:
+        """Return one activity."""
+        return self.event(SessionActivity("llm", None))
+
+
+class Sender:
+    """A producer as agents have it. `places` holds where each record came to stand."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._topic = kafka.topics.events
+        self._producer = Producer(
+            {
+                **kafka.librdkafka(),
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
+        self.places: list[tuple[int, int]] = []
+
+    def send(self, *records: Outgoing) -> None:
+        """Hand records over."""
+        for record in records:
+            headers: list[tuple[str, str | bytes | None]] = list(record.headers)
+            self._producer.produce(self._topic, record.value, record.key, headers=headers, on_delivery=self._delivered)
+        self._producer.poll(0)
+
+    def flush(self) -> list[tuple[int, int]]:
+        """Wait for all acknowledgements; return the places of all records sent so far."""
+        assert self._producer.flush(30) == 0
+        return self.places
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        assert error is None, error
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        self.places.append((partition, offset))
+
+
+class Load:
+    """Sessions that work at a steady rate in a thread, with now and then a record that must be refused or is double."""
+
+    def __init__(self, kafka: KafkaSettings, sessions: int, rate: int, seed: int, limits: Limits = NO_LIMITS) -> None:
+        self._sender = Sender(kafka)
+        self._agents = [Agent() for _ in range(sessions)]
+        self._rate, self._random, self._limits = rate, random.Random(seed), limits
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.sent = 0
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self._sender.flush()
+
+    def _run(self) -> None:
+        for agent in self._agents:
+            self._send(*agent.start(self._limits))
+        while not self._done.wait(0.02):
+            for _ in range(self._rate // 50):
+                self._send(*self._some())
+
+    def _send(self, *records: Outgoing) -> None:
+        self._sender.send(*records)
+        self.sent += len(records)
+
+    def _some(self) -> Iterator[Outgoing]:
+        agent, chance = self._random.choice(self._agents), self._random.random()
+        if chance < 0.01:
+            yield agent.event(SessionActivity("double", None), seq=1)
+        elif chance < 0.02:
+            yield agent.event(SessionStarted())  # illegal in Active
+        elif chance < 0.03:
+            yield Outgoing(agent.key.encoded(), b"\xc3\x01 broken")
+        else:
+            yield agent.work()
+
+
+def start_processor(processes: Processes, kafka: KafkaSettings, name: str, **more: str) -> Child:
+    """Start a worker of the pipeline; `more` are settings by field name."""
+    fields = {"instance": name, "api_port": "0", "hole_ms": str(HOLE_MS), "quiet_ms": str(QUIET_MS)} | more
+    return processes.start("sessionary.stream_processors", env=environment(kafka, **fields), name=name)
+
+
+def judged(kafka: KafkaSettings) -> int:
+    """Return how many records the committed batches account for, ticks left out."""
+    batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
+    return sum(batch.applied + batch.duplicate + batch.refused for batch in batches)
+
+
+def lag(kafka: KafkaSettings) -> int:
+    """Return the group's lag: ends of the log minus committed offsets."""
+    group = f"{kafka.topic_prefix}.processor"
+    member = Consumer({**kafka.librdkafka(), "group.id": group, "log_level": 0})
+    try:
+        topics = [TopicPartition(kafka.topics.events, partition) for partition in range(kafka.partitions)]
+        committed = member.committed(topics, timeout=10)
+        return sum(member.get_watermark_offsets(place)[1] - max(0, place.offset) for place in committed)
+    finally:
+        member.close()
+
+
+def wait_judged(kafka: KafkaSettings, records: int, timeout_s: float = 60.0) -> None:
+    """Wait until so many records were judged, and until the group's lag has been 0."""
+    wait_until(lambda: judged(kafka) >= records, timeout_s, f"{records} records judged", pause_s=0.3)
+    assert judged(kafka) == records
+    wait_until(lambda: lag(kafka) == 0, 10, "no lag")
+
+
+def changelog_of(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, Position]]:
+    """Return the rows and positions that the changelog comes to."""
+    rows: dict[bytes, Row] = {}
+    positions: dict[int, Position] = {}
+    for stored in read_topic(kafka, kafka.topics.changelog):
+        key = stored.key or b""
+        if stored.value is None:
+            rows.pop(key, None)
+            continue
+        record = Decoder().record(stored.value)
+        if key == POSITION_KEY:
+            assert isinstance(record, Position)
+            positions[stored.partition] = record
+        else:
+            assert isinstance(record, SessionState | Gravestone)
+            rows[key] = record
+    return rows, positions
+
+
+def check_everything(kafka: KafkaSettings) -> list[AuditRecord]:
+    """Assert that all outputs are exactly what the log comes to; no worker may be running. Return the audit trail."""
+    rows, positions = changelog_of(kafka)
+    log: dict[int, list[LogRecord]] = defaultdict(list)
+    for stored in read_topic(kafka, kafka.topics.events):
+        if stored.offset < positions[stored.partition].next_offset:
+            log[stored.partition].append(
+                LogRecord(stored.offset, stored.timestamp_ms, stored.key, stored.value, stored.headers)
+            )
+    expected = refold(log, FoldSettings(kafka.topics.events, kafka.partitions, HOLE_MS, QUIET_MS))
+    stored_audits = read_topic(kafka, kafka.topics.audit)
+    audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
+    assert differing(expected, rows, audits) == []
+    assert len(audits) == len(expected.audits)  # none twice
+    assert [stored.partition for stored in stored_audits] == [audit.source_partition for audit in audits]
+    rejected = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]
+    assert sorted(map(_place, rejected)) == sorted(map(_place, expected.rejected))
+    _check_batches(kafka, log)
+    return audits
+
+
+def _place(record: RejectedEvent) -> tuple[int, int, str, bytes | None]:
+    return record.source_partition, record.source_offset, record.reason, record.value
+
+
+def _check_batches(kafka: KafkaSettings, log: dict[int, list[LogRecord]]) -> None:
+    by_partition: dict[int, list[BatchRecord]] = defaultdict(list)
+    for record in read_records(kafka, kafka.topics.batches):
+        assert isinstance(record, BatchRecord)
+        by_partition[record.partition].append(record)
+    for partition, batches in by_partition.items():
+        assert [batch.number for batch in batches] == list(range(1, len(batches) + 1))
+        offsets = [record.offset for record in log[partition]]
+        assert sum(batch.applied + batch.duplicate + batch.refused + batch.ticks for batch in batches) == len(offsets)
+        assert (batches[0].first_offset, batches[-1].last_offset) == (offsets[0], offsets[-1])
+        for former, batch in itertools.pairwise(batches):
+            assert former.last_offset < batch.first_offset
+            known = batch.previous_acknowledged_at
+            assert known is None or known >= former.started_at
