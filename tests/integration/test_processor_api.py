@@ -1,0 +1,138 @@
+"""The control API of two workers: read-your-writes, every error it documents, and requests that reach the owner."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sessionary.infra.local.ports import free_ports
+from sessionary.schemas.common import Limits
+from sessionary.schemas.events.session import SessionStarted, SessionStartFailed
+from sessionary.schemas.ids import new_session_id, partition_of
+from sessionary.schemas.settings import KafkaSettings
+from sessionary.stream_processors.openapi import DOCUMENT
+from tests.integration.processor_load import Agent, Sender, start_processor
+from tests.integration.test_processor_road import SHORT
+from tests.support import Processes, wait_until
+
+TOKENS = json.dumps({"token-a": "acme", "token-b": "other"})
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+def get(url: str, token: str | None = "token-a") -> Answer:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as response:
+            return _answer(response.status, response.headers, response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return _answer(error.code, dict(error.headers), error.read())
+    except urllib.error.URLError as error:
+        return Answer(0, {}, str(error))
+
+
+def _answer(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+    is_json = "json" in headers["Content-Type"]
+    return Answer(status, headers, json.loads(body) if is_json else body.decode())
+
+
+def conforms(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether a value fits a schema of the document; knows what the document uses."""
+    if "$ref" in schema:
+        return conforms(value, DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
+    if "oneOf" in schema:
+        return sum(conforms(value, choice) for choice in schema["oneOf"]) == 1
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    types = {"string": str, "integer": int, "null": type(None), "object": dict, "array": list}
+    if not any(isinstance(value, types[kind]) for kind in kinds):
+        return False
+    if isinstance(value, list):
+        return all(conforms(item, schema["items"]) for item in value)
+    if isinstance(value, dict) and "properties" in schema:
+        properties = schema["properties"]
+        return value.keys() == properties.keys() and all(conforms(value[name], properties[name]) for name in value)
+    return value in schema.get("enum", [value])
+
+
+def documented(answer: Answer) -> bool:
+    """Whether the document promises this answer."""
+    response = DOCUMENT["paths"]["/v1/sessions/{session_id}"]["get"]["responses"][str(answer.status)]
+    media_type = answer.headers["Content-Type"].partition(";")[0]
+    return conforms(answer.body, response["content"][media_type]["schema"])
+
+
+def test_a_client_reads_its_own_writes_at_any_worker(kafka: KafkaSettings, processes: Processes) -> None:
+    ports = free_ports(2)
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    for name, port in zip(("w1", "w2"), ports, strict=True):
+        start_processor(processes, kafka, name, api_port=str(port), api_tokens=TOKENS)
+
+    def both_open() -> bool:
+        answers = [get(f"{url}/readyz") for url in urls]
+        return all(answer.status == 200 and len(answer.body["partitions"]) == 2 for answer in answers)
+
+    wait_until(both_open, 30, "both workers have two partitions each, open")
+    agents = [Agent() for _ in range(12)]
+    for agent in agents:
+        sender = Sender(kafka)
+        sender.send(*agent.start(), agent.event(SessionStarted()))
+        *_, started, refused = sender.flush()
+        for url in urls:
+            session = f"{url}/v1/sessions/{agent.key.session_id}?after="
+            answer = get(f"{session}{started[0]}:{started[1]}")
+            assert answer.status == 200, answer
+            assert documented(answer)
+            assert (answer.body["state"], answer.body["phase"]) == ("Active", "processing")
+            assert answer.body["verdict"]["outcome"] == "applied"
+            answer = get(f"{session}{refused[0]}:{refused[1]}")
+            assert (answer.body["verdict"]["outcome"], answer.body["verdict"]["reason"]) == (
+                "refused",
+                "illegal_transition",
+            )
+            assert answer.body["position"]["next_offset"] > refused[1]
+    assert len({partition_of(agent.key.encoded(), 4) for agent in agents}) > 2
+    _check_errors(kafka, urls, agents[0])
+    _check_archived(kafka, urls, SHORT)
+
+
+def _check_errors(kafka: KafkaSettings, urls: list[str], agent: Agent) -> None:
+    partition = partition_of(agent.key.encoded(), kafka.partitions)
+    for url in urls:
+        session = f"{url}/v1/sessions/{agent.key.session_id}"
+        for wanted, answer in (
+            (401, get(session, token=None)),
+            (401, get(session, token="wrong")),
+            (400, get(f"{url}/v1/sessions/none")),
+            (400, get(f"{session}?after=x")),
+            (400, get(f"{session}?after={(partition + 1) % 4}:1")),
+            (400, get(f"{session}?wait_ms=99999")),
+            (404, get(f"{url}/v1/sessions/{new_session_id()}")),
+            (404, get(session, token="token-b")),  # another tenant's session is no session at all
+            (503, get(f"{session}?after={partition}:99999&wait_ms=100")),
+        ):
+            assert answer.status == wanted, answer
+            assert answer.headers["Content-Type"] == "application/problem+json"
+            assert documented(answer)
+            assert answer.body["type"].endswith(f"/{answer.body['reason']}")
+            assert ("Retry-After" in answer.headers) == (wanted == 503)
+        assert get(f"{url}/healthz").status == 200
+        assert get(f"{url}/openapi.json").body == DOCUMENT
+        assert "sessionary_records_total" in get(f"{url}/metrics").body
+        assert get(f"{url}/table").status == 404  # Faust's own pages show tables to anybody
+
+
+def _check_archived(kafka: KafkaSettings, urls: list[str], limits: Limits) -> None:
+    sender, agent = Sender(kafka), Agent()
+    sender.send(agent.start(limits)[0], agent.event(SessionStartFailed("invalid_config", None), seq=2))
+    sender.flush()
+    url = f"{urls[0]}/v1/sessions/{agent.key.session_id}"
+    wait_until(lambda: get(url).status == 410, 10, "archived")
+    answer = get(url)
+    assert documented(answer)
+    assert answer.body["reason"] == "session_archived"

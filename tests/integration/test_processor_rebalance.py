@@ -1,0 +1,69 @@
+"""Two workers: partitions go and come back, by grace, by kill and by freeze; every record is judged once."""
+
+import functools
+import signal
+import time
+
+from confluent_kafka.admin import AdminClient
+
+from sessionary.schemas.records import BatchRecord
+from sessionary.schemas.settings import KafkaSettings
+from tests.integration.processor_load import Load, check_everything, judged, start_processor, wait_judged
+from tests.integration.test_processor_road import SHORT
+from tests.support import Processes, read_records, wait_until
+
+SESSION_TIMEOUT_S = 6.0
+
+
+def _members(kafka: KafkaSettings) -> int:
+    admin = AdminClient({**kafka.librdkafka(), "log_level": 0})
+    group = f"{kafka.topic_prefix}.processor"
+    described = admin.describe_consumer_groups([group], request_timeout=10)[group].result()
+    return len(described.members)
+
+
+def _last_writers(kafka: KafkaSettings) -> dict[int, str]:
+    """Which worker wrote each partition's last batch."""
+    batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
+    return {batch.partition: batch.instance for batch in batches}
+
+
+def _wait_for_writers(kafka: KafkaSettings, names: set[str], timeout_s: float) -> None:
+    wait_until(lambda: set(_last_writers(kafka).values()) == names, timeout_s, f"written by {names}", pause_s=0.2)
+
+
+def test_partitions_go_and_come_back(kafka: KafkaSettings, processes: Processes) -> None:
+    one = start_processor(processes, kafka, "w1")
+    with Load(kafka, sessions=60, rate=600, seed=11, limits=SHORT) as load:
+        _wait_for_writers(kafka, {"w1"}, 20)
+        two = start_processor(processes, kafka, "w2")
+        _wait_for_writers(kafka, {"w1", "w2"}, 20)
+
+        # A graceful stop leaves the group at once: nobody waits for the session time-out.
+        began_s = time.monotonic()
+        one.signal(signal.SIGTERM)
+        _wait_for_writers(kafka, {"w2"}, SESSION_TIMEOUT_S)
+        assert time.monotonic() - began_s < SESSION_TIMEOUT_S
+        assert one.wait(10)
+
+        one = start_processor(processes, kafka, "w1")
+        _wait_for_writers(kafka, {"w1", "w2"}, 20)
+        two.kill()
+        _wait_for_writers(kafka, {"w1"}, SESSION_TIMEOUT_S + 10)
+        two = start_processor(processes, kafka, "w2")
+        _wait_for_writers(kafka, {"w1", "w2"}, 20)
+
+        # A worker that sleeps through its own expulsion wakes as nobody: its open transactions are fenced.
+        one.signal(signal.SIGSTOP)
+        _wait_for_writers(kafka, {"w2"}, SESSION_TIMEOUT_S + 10)
+        one.signal(signal.SIGCONT)
+        wait_until(functools.partial(_members, kafka), 5, "the group answers")
+        _wait_for_writers(kafka, {"w1", "w2"}, 20)
+    wait_judged(kafka, load.sent)
+    for worker in (one, two):
+        worker.signal(signal.SIGTERM)
+    assert one.wait(15)
+    assert two.wait(15)
+    assert (one.exit_code, two.exit_code) == (0, 0)
+    assert judged(kafka) == load.sent
+    check_everything(kafka)
