@@ -15,11 +15,12 @@ help:
 # Make .venv and install everything into it; at once where nothing changed.
 install: $(INSTALLED)
 
+# The constraints come by the environment, so that they hold for the build's own environment too.
 $(INSTALLED): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "installing into .venv (the first time: about a minute)" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@PIP_CONSTRAINT='$(CURDIR)/constraints.txt' $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 # Start the local stack on a temporary folder, play agent runs, print what came of them.
@@ -28,7 +29,7 @@ demo: $(INSTALLED)
 
 # Format, lint, types, then every test; logs of the parts go to build/logs.
 test: lint
-	@$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --groups tests
+	@$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --groups -rfEs -o console_output_style=classic tests
 
 # Format, lint, types, import direction and style.
 check: lint

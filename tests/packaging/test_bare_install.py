@@ -35,6 +35,7 @@ print(json.dumps({
 def _run(*argv: str | Path, cwd: Path) -> str:
     # Not from the checkout, and with nothing of ours on the path: only what the wheel holds may be found.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SESSIONARY_", "COV_"))}
+    env["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")  # holds for the build's own environment too
     done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -53,8 +54,7 @@ def said(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     folder = tmp_path_factory.mktemp("bare")
     _run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
     python = folder / "venv" / "bin" / "python"
-    constraints = ("--constraint", ROOT / "constraints.txt")
-    _run(python, "-m", "pip", "install", "--quiet", *constraints, wheel, cwd=folder)
+    _run(python, "-m", "pip", "install", "--quiet", wheel, cwd=folder)
     (folder / "agent.py").write_text(_AGENT)
     answer: dict[str, Any] = json.loads(_run(python, "-W", "error", "agent.py", cwd=folder))
     return answer

@@ -47,20 +47,22 @@ class Groups:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Print no dot for a test that passed; the closing line counts it all the same."""
-        return (
-            ("passed", "", "") if report.passed and report.when == "call" and not hasattr(report, "wasxfail") else None
-        )
+        """Print no letter per test; pytest's closing line counts it all the same."""
+        outcome = _outcome(report)
+        if outcome is None or hasattr(report, "wasxfail"):
+            return None
+        return outcome, "", "" if outcome == "passed" else outcome.upper()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a phase of a test; the last test of a group makes the line."""
         group = group_of(report.nodeid)
         counts = self._outcomes.setdefault(group, Counter())
         self._spent_s[group] += report.duration  # type: ignore[assignment]  # Counter's stubs know integers only
-        if report.failed and report.when != "call":
-            counts["error"] += 1
-        elif report.when == "call" or (report.when == "setup" and report.skipped):
-            counts[report.outcome] += 1
+        outcome = _outcome(report)
+        if outcome is not None:
+            counts["xfailed" if hasattr(report, "wasxfail") else outcome] += 1
+        if report.failed:
+            self._line(f"{outcome}: {report.nodeid}")
         if report.when == "teardown":
             self._left[group] -= 1
             if self._left[group] == 0:
@@ -68,8 +70,17 @@ class Groups:
 
     def _say(self, group: str, counts: Counter[str]) -> None:
         outcome = ", ".join(
-            f"{counts[name]} {name}" for name in ("failed", "error", "passed", "skipped") if counts[name]
+            f"{counts[name]} {name}" for name in ("failed", "error", "passed", "xfailed", "skipped") if counts[name]
         )
-        elapsed_s = time.monotonic() - self._started
+        self._line(f"{group:<34} {outcome} ({self._spent_s[group]:.1f} s of tests)")
+
+    def _line(self, text: str) -> None:
         self._reporter.ensure_newline()
-        self._reporter.write_line(f"{elapsed_s:5.0f} s  {group:<32} {outcome} ({self._spent_s[group]:.1f} s of tests)")
+        self._reporter.write_line(f"{time.monotonic() - self._started:5.0f} s  {text}")
+
+
+def _outcome(report: pytest.TestReport) -> str | None:
+    """Return how pytest will count this phase of a test; None for a phase that does not count."""
+    if report.failed:
+        return "failed" if report.when == "call" else "error"
+    return report.outcome if report.when == "call" or report.skipped else None

@@ -1,0 +1,56 @@
+"""A control API that says what it is told to, on a free port."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+
+class Asked(NamedTuple):
+    """What a client asked."""
+
+    session_id: str
+    query: dict[str, str]
+    authorization: str | None
+
+
+class Said(NamedTuple):
+    """What it is answered."""
+
+    status: int
+    body: object
+    headers: dict[str, str] = {}
+
+
+@contextmanager
+def control_server(answer: Callable[[Asked], Said]) -> Iterator[str]:
+    """Serve `GET /v1/sessions/{id}` by `answer`; yield the base URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            query = {name: values[0] for name, values in parse_qs(url.query).items()}
+            said = answer(Asked(url.path.rpartition("/")[2], query, self.headers.get("Authorization")))
+            body = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
+            self.send_response(said.status)
+            for name, value in said.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            return None
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
