@@ -1,0 +1,150 @@
+"""Each name of Faust, mode and aiokafka that the transport leans on and that their documentation does not promise.
+
+Both are pinned exactly. An upgrade that moves one of these fails here first, by name.
+"""
+
+import inspect
+from importlib.metadata import version
+from typing import Any
+
+import aiokafka
+import faust
+import pytest
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.errors import IllegalStateError
+from faust.app.base import App
+from faust.assignor.partition_assignor import PartitionAssignor
+from faust.tables.recovery import Recovery
+from faust.topics import Topic
+from faust.transport.consumer import Consumer, ConsumerThread, TransactionManager
+from faust.transport.drivers import aiokafka as driver
+from faust.types.tuples import ConsumerMessage
+from mode.threads import ServiceThread
+
+
+def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
+    assert (version("faust-streaming"), version("aiokafka"), version("mode-streaming")) == ("0.15.3", "0.14.0", "0.7.1")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (driver.Transport, "create_transaction_manager"),
+        (driver.Transport, "Consumer"),
+        (driver.Consumer, "_new_consumer_thread"),
+        (driver.AIOKafkaConsumerThread, "_create_worker_consumer"),
+        (driver.AIOKafkaConsumerThread, "_ensure_consumer"),
+        (driver.AIOKafkaConsumerThread, "on_start"),
+        (driver.AIOKafkaConsumerThread, "on_thread_stop"),
+        (Consumer, "getmany"),
+        (Consumer, "_getmany"),
+        (Consumer, "_get_active_partitions"),
+        (Consumer, "on_buffer_full"),
+        (Consumer, "on_buffer_drop"),
+        (TransactionManager, "on_rebalance"),
+        (TransactionManager, "commit"),
+        (Topic, "decode"),
+        (Topic, "_create_event"),
+        (PartitionAssignor, "on_assignment"),
+        (PartitionAssignor, "external_topic_distribution"),
+        (App, "in_transaction"),
+        (App, "consumer_generation_id"),
+        (App, "in_worker"),
+        (aiokafka.AIOKafkaConsumer, "seek"),
+        (GroupCoordinator, "_do_heartbeat"),
+        (GroupCoordinator, "_maybe_leave_group"),
+    ],
+)
+def test_a_name_that_is_overridden_or_called_exists(owner: Any, name: str) -> None:
+    assert hasattr(owner, name)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Consumer._reset_state, "_buffered_partitions"),
+        (Consumer._reset_state, "flow_active"),
+        (Consumer._reset_state, "can_resume_flow"),
+        (Consumer.__init__, "_read_offset"),
+        (ConsumerThread.__init__, "transport"),
+        (ServiceThread.__init__, "thread_loop"),
+        (driver.AIOKafkaConsumerThread.on_start, "_consumer"),
+        (aiokafka.AIOKafkaConsumer.__init__, "_fetch_max_wait_ms"),
+        (aiokafka.AIOKafkaConsumer.__init__, "_coordinator"),
+        (GroupCoordinator.__init__, "_group_instance_id"),
+        (driver.ThreadDelegateConsumer.__init__, "_thread"),
+    ],
+)
+def test_an_attribute_that_is_read_or_set_is_made_there(owner: Any, name: str) -> None:
+    assert f"self.{name}" in inspect.getsource(owner)
+
+
+def test_a_static_member_leaves_only_where_its_name_is_taken_away() -> None:
+    assert "self._group_instance_id is None" in inspect.getsource(GroupCoordinator._maybe_leave_group)
+    assert "LeaveGroupRequest" in inspect.getsource(GroupCoordinator._maybe_leave_group)
+
+
+def test_the_rebalance_hook_is_called_in_a_worker_with_exactly_once_only_and_before_recovery() -> None:
+    source = inspect.getsource(App._on_partitions_assigned)
+    assert source.index("self.in_transaction") < source.index("transactions.on_rebalance")
+    assert source.index("transactions.on_rebalance") < source.index("tables.on_rebalance")
+    getter = App.in_transaction.fget  # type: ignore[attr-defined]  # a property
+    assert "self.in_worker" in inspect.getsource(getter)
+
+
+def test_without_tables_recovery_only_resumes_the_streams() -> None:
+    source = inspect.getsource(Recovery._restart_recovery)
+    assert source.index("if not self.tables") < source.index("_resume_streams") < source.index("_build_highwaters")
+
+
+def test_faust_drops_what_lies_below_its_own_read_offset_unless_that_is_none() -> None:
+    source = inspect.getsource(Consumer._drain_messages)
+    assert "r_offset is None or offset >= r_offset" in source
+
+
+def test_the_assignor_is_faust_s_own_although_there_is_no_table() -> None:
+    source = inspect.getsource(driver.AIOKafkaConsumerThread._create_worker_consumer)
+    assert "table_standby_replicas > 0" in source
+    assert "fetch_max_wait_ms=1500" in source
+
+
+def test_the_assignor_compares_addresses_last() -> None:
+    lines = inspect.getsource(PartitionAssignor.on_assignment).strip().splitlines()
+    assert lines[-1].strip() == "assert metadata.url == str(self._url)"
+
+
+def test_a_consumer_message_has_the_fields_that_are_filled_by_position() -> None:
+    names = list(inspect.signature(ConsumerMessage.__init__).parameters)[1:]
+    assert names[:12] == [
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestamp_type",
+        "headers",
+        "key",
+        "value",
+        "checksum",
+        "serialized_key_size",
+        "serialized_value_size",
+        "tp",
+    ]
+    assert "generation_id" in names
+
+
+def test_a_seek_of_a_lost_partition_raises_what_is_caught() -> None:
+    assert "IllegalStateError" in (aiokafka.AIOKafkaConsumer.seek.__doc__ or "")
+    assert issubclass(IllegalStateError, Exception)
+
+
+def test_settings_that_the_app_is_made_with_exist() -> None:
+    from sessionary.stream_processors import app as module
+
+    known = set(inspect.signature(faust.Settings.__init__).parameters) | {"broker"}
+    source = inspect.getsource(module._faust_app)
+    used = {
+        line.partition("=")[0].strip() for line in source.splitlines() if line.startswith("        ") and "=" in line
+    }
+    names = {name for name in used if name.isidentifier()}
+    assert len(names) > 20
+    assert names <= known

@@ -1,0 +1,91 @@
+"""Clean-up: the answer of a handler, whatever it does, and once per request."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from sessionary.producers import ProducerError
+from sessionary.producers.cleanup import performed
+from sessionary.producers.testing import memory_client
+from sessionary.schemas.common import CleanupAction
+from sessionary.schemas.events import ResourcesReleased
+from sessionary.schemas.records import CleanupRequest
+
+ACTIONS = ["close_connection", "release_resources", "clear_context"]
+
+
+def request(session_id: str = "0b0e7f0a-0000-4000-8000-000000000000", cleanup_id: str = "c1") -> CleanupRequest:
+    return CleanupRequest(cleanup_id, "acme", session_id, "service", 3, "closed", "closed", ACTIONS, 1, 500)
+
+
+def seen(actions: list[CleanupAction]) -> list[tuple[str, bool, str | None]]:
+    return [(action.action, action.done, action.detail) for action in actions]
+
+
+def test_a_handler_that_returns_nothing_has_done_everything_in_order() -> None:
+    clock = count(10)
+    actions = performed(request(), lambda _: None, lambda: next(clock))
+    assert actions == [CleanupAction(name, done=True, at=10 + n) for n, name in enumerate(ACTIONS)]
+
+
+def test_reports_are_put_in_the_order_that_was_asked_for() -> None:
+    told = [CleanupAction(name, done=True, at=n) for n, name in enumerate([*reversed(ACTIONS), "more"])]
+    assert [a.action for a in performed(request(), lambda _: told)] == [*ACTIONS, "more"]
+
+
+def test_what_a_handler_raises_fails_the_action_it_was_at() -> None:
+    def handler(_: CleanupRequest) -> Iterator[CleanupAction]:
+        yield CleanupAction(ACTIONS[0], done=True, at=1)
+        raise OSError("stuck")
+
+    assert seen(performed(request(), handler)) == [
+        (ACTIONS[0], True, None),
+        (ACTIONS[1], False, "OSError: stuck"),
+        (ACTIONS[2], False, "not reached"),
+    ]
+
+
+def test_what_was_not_reported_is_not_done() -> None:
+    assert seen(performed(request(), lambda _: [])) == [(name, False, "not reported") for name in ACTIONS]
+
+
+def test_a_handler_that_never_ends_is_cut_off() -> None:
+    def handler(_: CleanupRequest) -> Iterator[CleanupAction]:
+        for n in count():
+            yield CleanupAction(f"a{n}", done=True, at=n)
+
+    assert len(performed(request(), handler)) < 50
+
+
+def test_a_request_is_handled_once_and_answered_in_the_session_s_sequence() -> None:
+    client, memory = memory_client()
+    calls: list[str] = []
+
+    def handler(asked: CleanupRequest) -> None:
+        calls.append(asked.cleanup_id)
+
+    with client:
+        client.on_cleanup(handler)
+        s = client.session(user_id="u")
+        s.close()
+        for _ in range(3):
+            receipt = memory.request_cleanup(request(s.session_id))
+            assert receipt is not None
+            assert receipt.error is None
+        events = memory.events(s.session_id)
+    assert calls == ["c1"]
+    released = [event for event in events if isinstance(event.payload, ResourcesReleased)]
+    assert len(released) == 1
+    assert [event.envelope.producer_seq for event in events] == list(range(1, len(events) + 1))
+    assert released[0].envelope.epoch == 3
+    assert isinstance(released[0].payload, ResourcesReleased)
+    assert released[0].payload.cleanup_id == "c1"
+    assert released[0].payload.bytes_released == 500
+    assert [action.action for action in released[0].payload.actions] == ACTIONS
+
+
+def test_without_a_handler_a_request_is_an_error() -> None:
+    client, memory = memory_client()
+    with client, pytest.raises(ProducerError):
+        memory.request_cleanup(request())
