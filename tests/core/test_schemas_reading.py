@@ -42,6 +42,14 @@ def read_any(value: bytes, decoder: Decoder | None = None) -> Event | Record | N
     return found
 
 
+def detail_of(value: bytes) -> str:
+    """What the audit trail will say of bytes that are refused; a replay has to say the same."""
+    with pytest.raises(DecodeError) as caught:
+        Decoder().event(value)
+    assert "0x" not in caught.value.detail
+    return caught.value.detail
+
+
 # Writing
 
 
@@ -115,6 +123,7 @@ def test_every_truncation_and_every_surplus_is_refused(name: str) -> None:
     whole = encoded(EXAMPLES[name])
     for end in range(len(whole)):
         assert read_any(whole[:end]) is None, f"cut at {end} of {len(whole)}"
+        assert detail_of(whole[:end]) == detail_of(whole[:end])
     assert read_any(whole + b"\x00") is None
     assert read_any(whole) == EXAMPLES[name]
 

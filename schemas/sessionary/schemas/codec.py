@@ -218,7 +218,7 @@ class Decoder:
             try:
                 self._fetched[schema_id] = foreign_schema(text)
             except Exception as error:  # noqa: BLE001 - anyone may register anything; the parser's errors are many
-                detail = f"schema {schema_id} is not usable: {type(error).__name__} {error}"
+                detail = f"schema {schema_id} is not usable: {type(error).__name__}"
                 raise DecodeError("unknown_schema", detail) from None
         return self._fetched[schema_id]
 
@@ -234,7 +234,9 @@ class Decoder:
         try:
             decoded: Any = schemaless_reader(source, writer, None if current else format_.schema)
         except Exception as error:  # noqa: BLE001 - whatever broken bytes provoke in the reader is a property of the bytes
-            raise DecodeError("undecodable", f"{name}: {type(error).__name__} {error}") from None
+            # The detail goes into the audit trail, and a replay has to give the same: fastavro's text holds addresses.
+            detail = f"{name}: {type(error).__name__} at byte {source.tell()}"
+            raise DecodeError("undecodable", detail) from None
         if source.tell() != len(value):
             raise DecodeError("undecodable", f"{name}: {len(value) - source.tell()} bytes too many")
         built: Event | Record = format_.from_avro(decoded)

@@ -136,8 +136,6 @@ def _unknown(key: SessionKey, arrival: Arrival, event: Event, source: NewSource)
 def _created(
     key: SessionKey, payload: SessionCreated, envelope: Envelope, now_ms: int, source: NewSource
 ) -> Applied | Rejected:
-    if not envelope.user_id:
-        return _refused(key, None, envelope, "invalid_value", "session_created names no user", source)
     try:
         limits = resolved(payload.limits)
     except Invalid as error:
@@ -275,6 +273,8 @@ def _fault(envelope: Envelope, row: SessionState | None = None) -> str:
         return f"agent_id {envelope.agent_id!r} is no name"
     if not valid_name(envelope.producer_id):
         return f"producer_id {envelope.producer_id!r} is no name"
+    if envelope.event_type == "session_created" and not envelope.user_id:
+        return "session_created names no user"
     return ""
 
 

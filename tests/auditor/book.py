@@ -1,0 +1,387 @@
+"""The auditor's book of one partition; see `account.py`."""
+
+from typing import Any
+
+from sessionary.schemas.ids import partition_of
+from tests.auditor.reading import NAME, LogEntry, No, Row, cleanup_id_of, key_parts, new_row, read
+from tests.auditor.wording import (
+    DEFAULTS,
+    DROP_ACTIONS,
+    END_ACTIONS,
+    ERROR_ACTIONS,
+    GRAVESTONE_MS,
+    NEXT_PHASES,
+    PROCESSOR_TYPES,
+    RANGES,
+    SECURITY,
+    legal,
+)
+
+
+class PartitionAccount:
+    """One partition's book."""
+
+    def __init__(self, number: int, partitions: int, hole_ms: int = 5_000, quiet_ms: int = 25_000) -> None:
+        self.number, self.partitions, self.hole_ms, self.quiet_ms = number, partitions, hole_ms, quiet_ms
+        self.now = 0
+        self.quiet_until = 0
+        self.rows: dict[bytes, Row] = {}
+        self.graves: dict[bytes, Row] = {}
+        self.audits: list[Row] = []
+        self.rejected: list[Row] = []
+        self.cleanups: list[Row] = []
+        self.outcomes: dict[int, str] = {}
+
+    # The clock
+
+    def feed(self, entry: LogEntry) -> str:
+        """Move the clock, fire what is due, judge the record; return what became of it."""
+        self.entry = entry
+        if self.rows and entry.timestamp_ms - self.now > self.hole_ms:
+            self.quiet_until = entry.timestamp_ms + self.quiet_ms
+        self.now = max(self.now, entry.timestamp_ms)
+        if self.now >= self.quiet_until:
+            self.fire()
+        self.outcomes[entry.offset] = outcome = self.judged(entry)
+        return outcome
+
+    def due(self, row: Row) -> tuple[int, str]:
+        """When the row's next clock fires, and which."""
+        at, limits, state = row["entered_at"], row["limits"], row["state"]
+        if state == "Idle":
+            return row["created_at"] + limits["init_ms"], "init_timeout"
+        if state == "Active":
+            budget = limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]
+            clocks = [(row["last_event_at"] + budget, 0, "inactive")]
+            clocks.append((row["last_work_at"] + limits["idle_ms"], 1, "idle"))
+            clocks.append((row["max_due_at"], 2, "max_duration"))
+            instant, _, name = min(clocks)
+            return instant, name
+        if state == "Terminated":
+            if row["released_at"] is not None:
+                return row["released_at"] + limits["archive_delay_ms"], "archived"
+            return at + limits["release_limit_ms"], "archived"
+        field = {"Paused": "hold_ms", "Timeout": "grace_ms", "Error": "recovery_ms"}[state]
+        return at + limits[field], {"Error": "recovery_failed"}.get(state, "timeout_cleanup")
+
+    def standing(self) -> int | None:
+        """The earliest instant at which a session's clock may fire."""
+        return max(min(self.due(row)[0] for row in self.rows.values()), self.quiet_until) if self.rows else None
+
+    def fire(self) -> None:
+        for key in [key for key, grave in self.graves.items() if grave["expires_at"] <= self.now]:
+            del self.graves[key]
+        while ripe := [(self.due(row)[0], key) for key, row in self.rows.items() if self.due(row)[0] <= self.now]:
+            instant, key = min(ripe)
+            self.fire_one(key, self.rows[key], instant, self.due(self.rows[key])[1])
+
+    def fire_one(self, key: bytes, row: Row, instant: int, reason: str) -> None:
+        before, due, fired = row["state"], instant * 1000, self.now * 1000
+        told: Row = {"reason_code": reason, "occurred_at": due, "due_at": due, "fired_at": fired}
+        if before == "Terminated":
+            self.enter(key, row, "Archived", None, "T14", event_type="session_archived", **told)
+            grave = {name: row[name] for name in ("tenant", "session", "producers", "audit_seq", "epoch")}
+            self.graves[key] = {**grave, "expires_at": self.now + GRAVESTONE_MS}
+            del self.rows[key]
+        elif before == "Active":
+            self.enter(key, row, "Timeout", "cleaning", "T06", DROP_ACTIONS, event_type="session_timed_out", **told)
+        else:
+            number = {"Idle": "T03", "Timeout": "T08", "Paused": "T09", "Error": "T12"}[before]
+            name = "session_start_failed" if before == "Idle" else "session_terminated"
+            actions = {"Idle": END_ACTIONS, "Error": ERROR_ACTIONS}.get(before, DROP_ACTIONS)
+            if before == "Timeout" and row["released_at"] is not None:
+                actions = ()
+            self.enter(key, row, "Terminated", "releasing", number, actions, event_type=name, **told)
+
+    def enter(
+        self,
+        key: bytes,
+        row: Row,
+        state: str,
+        phase: str | None,
+        number: str,
+        actions: tuple[str, ...] = (),
+        **told: Any,
+    ) -> None:
+        """Move a session to a state: audit, clean-up request, bookkeeping."""
+        before, row["state"], row["phase"], row["entered_at"] = row["state"], state, phase, self.now
+        if number in ("T05", "T07", "T11"):
+            row["epoch"] += 1
+        if state == "Active":
+            row["last_event_at"] = row["last_work_at"] = self.now
+        row["audit_seq"] += 1
+        wanted: Row = {"cleanup_id": None, "cleanup_actions": []}
+        if actions:
+            wanted = {"cleanup_id": cleanup_id_of(row), "cleanup_actions": list(actions)}
+            row["cleanups"][wanted["cleanup_id"]] = False
+            self.cleanups.append({"key": key, "cleanup_id": wanted["cleanup_id"], "actions": list(actions)})
+        self.tell(row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **told)
+
+    def tell(self, row: Row | None, **told: Any) -> None:
+        """Write an audit line; the caller has raised the row's audit_seq."""
+        tenant, session = key_parts(self.entry.key)
+        line: Row = {"source_partition": self.number, "source_offset": self.entry.offset}
+        if row is None:
+            line |= {"tenant_id": tenant, "session_id": session, "audit_seq": 0}
+        else:
+            line |= {"tenant_id": row["tenant"], "session_id": row["session"], "audit_seq": row["audit_seq"]}
+            line |= {"epoch": row["epoch"]} | ({"version": row["version"]} if "version" in row else {})
+        self.audits.append({**line, **told})
+
+    # Judging
+
+    def judged(self, entry: LogEntry) -> str:
+        key, event_type = entry.key, ""
+        row: Row | None = None
+        self.told_late = self.of_session = False
+        try:
+            try:
+                event_type, fields = read(entry.value)
+            except No:
+                if not key_parts(key)[0]:
+                    raise No("bad_key") from None
+                raise
+            if event_type == "tick" and key is None:
+                return "tick"
+            if key is None or event_type == "tick" or not key_parts(key)[0]:
+                raise No("bad_key")
+            row = self.rows.get(key) or self.graves.get(key)
+            return self.event(key, row, event_type, fields["envelope"], fields)
+        except No as no:
+            row = row or (self.rows.get(key) or self.graves.get(key) if key else None)
+            self.refuse(key, row, event_type, str(no))
+            return f"refused {no}"
+
+    def refuse(self, key: bytes | None, row: Row | None, event_type: str, reason: str) -> None:
+        self.rejected.append({"source_partition": self.number, "source_offset": self.entry.offset, "reason": reason})
+        if row is not None and "refusals" in row and self.of_session and event_type != "heartbeat":
+            row["refusals"] = [*row["refusals"], (self.entry.offset, reason)][-16:]
+        if event_type == "heartbeat" or self.told_late:
+            return
+        state = "UNKNOWN" if row is None else row.get("state", "Archived")
+        if row is not None:
+            row["audit_seq"] += 1
+        self.tell(
+            row, kind="refusal", reason_code=reason, security=reason in SECURITY, from_state=state, to_state=state
+        )
+
+    def event(self, key: bytes, row: Row | None, kind: str, envelope: Row, fields: Row) -> str:
+        tenant, session = key_parts(key)
+        if envelope["tenant_id"] != tenant:
+            raise No("foreign_tenant")
+        if envelope["session_id"] != session:
+            raise No("key_mismatch")
+        if row is None:
+            if partition_of(key, self.partitions) != self.number:
+                raise No("wrong_partition")
+            if kind != "session_created":
+                raise No("unknown_session")
+        self.of_session = True
+        if key in self.graves and row is not None:
+            return self.buried(row, kind, envelope)
+        if self.faulty(kind, envelope):
+            raise No("invalid_value")
+        if row is None:
+            return self.create(key, envelope, fields)
+        if kind != "heartbeat" and self.seen_before(row, envelope):
+            return "duplicate"
+        self.permitted(row, kind, envelope, fields)
+        self.apply(key, row, kind, envelope, fields)
+        if kind != "heartbeat":
+            row["last_work_at"] = self.now
+        row["last_event_at"] = self.now if kind != "heartbeat" or row["state"] == "Active" else row["last_event_at"]
+        if kind != "heartbeat":  # it never makes an audit line
+            self.weigh(row, envelope)
+        return "applied"
+
+    @staticmethod
+    def faulty(kind: str, envelope: Row) -> bool:
+        """Whether the envelope's own values make no sense, whatever the session."""
+        names = ("tenant_id", "service_id", "agent_id", "producer_id")
+        if not all(NAME.fullmatch(envelope[name]) for name in names) or envelope["epoch"] < 0:
+            return True
+        if kind == "session_created" and not envelope["user_id"]:
+            return True
+        return kind != "heartbeat" and bool(envelope["producer_seq"] < 1)
+
+    def buried(self, grave: Row, kind: str, envelope: Row) -> str:
+        """What comes after the end: known already, or refused; the ledger goes on."""
+        try:
+            if kind != "heartbeat" and not self.faulty(kind, envelope) and self.seen_before(grave, envelope):
+                return "duplicate"
+        except No:
+            pass  # whatever else is wrong with it, the session is archived
+        raise No("session_archived")
+
+    def seen_before(self, row: Row, envelope: Row) -> bool:
+        """Enter the event in its producer's book; whether it stood there already."""
+        producer, seq = envelope["producer_id"], envelope["producer_seq"]
+        if producer not in row["producers"]:
+            if len(row["producers"]) == 64:
+                raise No("too_many_producers")
+            row["producers"][producer] = {"last": 0, "missing": []}
+        book = row["producers"][producer]
+        if any(first <= seq <= last for first, last in book["missing"]):
+            raise No("late_filler")
+        if seq <= book["last"]:
+            return True
+        if seq > book["last"] + 1:
+            hole = (book["last"] + 1, seq - 1)
+            if len(book["missing"]) == 16:
+                (first, _), (_, last), *rest = book["missing"]
+                book["missing"] = [(first, last), *rest]
+            book["missing"].append(hole)
+            row["audit_seq"] += 1
+            self.tell(row, kind="gap", gap_first=hole[0], gap_last=hole[1])
+        book["last"] = seq
+        return False
+
+    def create(self, key: bytes, envelope: Row, fields: Row) -> str:
+        given = fields["limits"]
+        limits = {name: DEFAULTS[name] if given[name] is None else given[name] for name in DEFAULTS}
+        odd = any(not low <= limits[name] <= high for name, (low, high) in RANGES.items())
+        if min(limits.values()) <= 0 or (odd and not given["override"]):
+            raise No("invalid_limits")
+        row = self.rows[key] = new_row(envelope, fields, limits, self.now)
+        self.enter(key, row, "Idle", "creating", "T01", event_type="session_created")
+        self.seen_before(row, envelope)
+        if odd:
+            row["audit_seq"] += 1
+            self.tell(row, kind="limits_override")
+        self.weigh(row, envelope)
+        return "applied"
+
+    def weigh(self, row: Row, envelope: Row) -> None:
+        weight, limit = envelope["context_bytes"], row["limits"]["context_limit_bytes"]
+        if weight is None:
+            return
+        if weight > limit and not row["context_exceeded"]:
+            row["audit_seq"] += 1
+            self.tell(row, kind="context_limit", context_bytes=weight)
+        row["context_exceeded"] = weight > limit
+
+    def permitted(self, row: Row, kind: str, envelope: Row, fields: Row) -> None:
+        """Ask every question that comes before the session's own state."""
+        reason = fields.get("reason")
+        if kind in PROCESSOR_TYPES or (kind, reason) in (
+            ("session_start_failed", "init_timeout"),
+            ("session_terminated", "timeout_cleanup"),
+        ):
+            raise No("processor_only")
+        if kind not in ("session_created", "resources_released") and envelope["epoch"] != row["epoch"]:
+            raise No("stale_epoch" if envelope["epoch"] < row["epoch"] else "future_epoch")
+        if kind == "session_created":
+            raise No("session_exists")
+        lifecycle = kind.startswith("session_") and kind != "session_activity"
+        if lifecycle and envelope["service_id"] != row["owner"]:
+            raise No("not_owner")
+        if not legal(row["state"], kind):
+            if row["state"] == "Timeout" and legal("Active", kind):
+                self.told_late = row["late_epoch"] == row["epoch"]
+                row["late_epoch"] = row["epoch"]
+                raise No("late")
+            raise No("illegal_transition")
+
+    def apply(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
+        """Do what a legal event asks for, or refuse it by its guard."""
+        match kind:
+            case "session_phase_changed":
+                if fields["phase"] not in NEXT_PHASES.get((row["state"], row["phase"]), ()):
+                    raise No("phase_order")
+                row["phase"] = fields["phase"]
+            case "session_started":
+                if row["phase"] != "connecting":
+                    raise No("phase_order")
+                row["max_due_at"] = self.now + row["limits"]["max_duration_ms"]
+                self.enter(key, row, "Active", "processing", "T02", event_type=kind)
+            case "session_start_failed":
+                if fields["reason"] == "UNKNOWN":
+                    raise No("invalid_reason")
+                self.enter(key, row, "Terminated", "releasing", "T03", END_ACTIONS, reason_code=fields["reason"])
+            case "session_paused":
+                if fields["snapshot"] is None:
+                    raise No("missing_snapshot")
+                row["head"] = fields["snapshot"]["snapshot_id"]
+                row["max_due_at"] = max(0, row["max_due_at"] - self.now)
+                self.enter(key, row, "Paused", None, "T04", event_type=kind)
+            case "session_resumed":
+                self.resume(key, row, fields)
+            case "session_errored":
+                if fields["error"]["error_class"] == "UNKNOWN":
+                    raise No("missing_error_class")
+                row["error_class"] = fields["error"]["error_class"]
+                self.enter(key, row, "Error", "logging", "T10", event_type=kind)
+            case "session_recovered":
+                if row["phase"] != "recovery":
+                    raise No("phase_order")
+                if row["error_class"] != "retryable":
+                    raise No("not_retryable")
+                if row["attempts"] >= 5:
+                    raise No("retries_exhausted")
+                row["attempts"] += 1
+                self.enter(key, row, "Active", "processing", "T11", event_type=kind)
+            case "session_terminated":
+                self.terminate(key, row, fields)
+            case "state_updated":
+                if fields["base_version"] != row["version"] or fields["new_version"] != row["version"] + 1:
+                    raise No("version_conflict")
+                row["version"], row["state_json"], row["phase"] = row["version"] + 1, fields["state_json"], "processing"
+            case "snapshot_created":
+                row["head"] = fields["snapshot"]["snapshot_id"]
+            case "resources_released":
+                self.release(row, fields)
+
+    def resume(self, key: bytes, row: Row, fields: Row) -> None:
+        if fields["snapshot_id"] is not None and fields["snapshot_id"] != row["head"]:
+            raise No("version_conflict")
+        if row["state"] == "Paused":
+            row["max_due_at"] += self.now
+            self.enter(key, row, "Active", "processing", "T05", event_type="session_resumed")
+            return
+        if self.now >= row["max_due_at"]:
+            raise No("max_duration_exceeded")
+        row["released_at"] = None
+        self.enter(key, row, "Active", "processing", "T07", event_type="session_resumed")
+
+    def terminate(self, key: bytes, row: Row, fields: Row) -> None:
+        reason, state = fields["reason"], row["state"]
+        number, allowed = {
+            "Active": ("T13", ("closed", "completed", "cancelled", "abnormal_termination")),
+            "Paused": ("T09", ("cancelled",)),
+            "Error": ("T12", ("forced", "unrecoverable", "recovery_failed")),
+        }[state]
+        if reason not in allowed:
+            raise No("invalid_reason")
+        if reason == "completed" and row["phase"] in ("updating", "persisting"):
+            raise No("phase_order")
+        if fields["snapshot"] is not None:
+            row["head"] = fields["snapshot"]["snapshot_id"]
+        bad = state == "Error" or reason == "abnormal_termination"
+        self.enter(
+            key, row, "Terminated", "releasing", number, ERROR_ACTIONS if bad else END_ACTIONS, reason_code=reason
+        )
+
+    def release(self, row: Row, fields: Row) -> None:
+        cleanup_id, actions = fields["cleanup_id"], fields["actions"]
+        if cleanup_id not in row["cleanups"]:
+            raise No("unknown_cleanup")
+        if row["cleanups"][cleanup_id]:
+            raise No("already_released")
+        row["cleanups"][cleanup_id] = True
+        if row["state"] == "Timeout":
+            row["phase"] = "released"
+        if row["state"] in ("Timeout", "Terminated") and row["released_at"] is None:
+            row["released_at"] = self.now
+        row["audit_seq"] += 1
+        self.tell(
+            row,
+            kind="release",
+            cleanup_id=cleanup_id,
+            actions_done=[action["action"] for action in actions if action["done"]],
+            actions_failed=[action["action"] for action in actions if not action["done"]],
+            bytes_released=fields["bytes_released"],
+            host_lost=fields["host_lost"],
+        )
+
+
+__all__ = ["PartitionAccount"]

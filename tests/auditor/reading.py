@@ -1,0 +1,95 @@
+"""Log records as the auditor reads them: with fastavro itself, into dictionaries."""
+
+import io
+import re
+import uuid
+from typing import Any, NamedTuple
+
+from fastavro import schemaless_reader
+
+from sessionary.schemas.catalogue import writer_schemas
+
+Row = dict[str, Any]
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_IDS = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sessionary")
+
+
+class LogEntry(NamedTuple):
+    """A record of the events topic."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class No(Exception):
+    """A refusal."""
+
+
+def cleanup_id_of(row: Row) -> str:
+    return str(uuid.uuid5(_IDS, f"{row['tenant']}:{row['session']}:{row['audit_seq']}"))
+
+
+def key_parts(key: bytes | None) -> tuple[str, str]:
+    """Tenant and session of a key, or two empty strings."""
+    tenant, _, session = (key or b"").decode("utf-8", "replace").partition(":")
+    return (tenant, session) if NAME.fullmatch(tenant) and _UUID.fullmatch(session) else ("", "")
+
+
+def read(value: bytes | None) -> tuple[str, Row]:
+    """Event type and fields of a record's bytes; raises `No`."""
+    if not value or value[:2] != b"\xc3\x01" or len(value) < 10:
+        raise No("unknown_schema" if value and value[0] == 0 and len(value) >= 5 else "undecodable")
+    writer = writer_schemas().get(value[2:10])
+    if writer is None:
+        raise No("unknown_schema")
+    stream = io.BytesIO(value[10:])
+    try:
+        fields: Any = schemaless_reader(stream, writer.parsed, None)
+    except Exception:  # noqa: BLE001 - as many kinds as there are broken bytes
+        raise No("undecodable") from None
+    if stream.read():
+        raise No("undecodable")
+    _, family, name = writer.full_name.split(".")
+    if family == "records":
+        if name != "Tick":
+            raise No("unknown_event_type")
+        return "tick", fields
+    event_type = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    if fields["envelope"]["event_type"] != event_type:
+        raise No("unknown_event_type")
+    return event_type, fields
+
+
+def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row:
+    """A session as it begins."""
+    return {
+        "tenant": envelope["tenant_id"],
+        "session": envelope["session_id"],
+        "owner": envelope["service_id"],
+        "state": "UNKNOWN",
+        "epoch": 1,
+        "version": 1,
+        "audit_seq": 0,
+        "limits": limits,
+        "created_at": now,
+        "last_event_at": now,
+        "last_work_at": now,
+        "max_due_at": None,
+        "released_at": None,
+        "attempts": 0,
+        "error_class": None,
+        "state_json": fields["snapshot"]["state_json"],
+        "head": fields["snapshot"]["snapshot_id"],
+        "producers": {},
+        "cleanups": {},
+        "refusals": [],
+        "context_exceeded": False,
+        "late_epoch": 0,
+    }
+
+
+__all__ = ["NAME", "LogEntry", "No", "Row", "cleanup_id_of", "key_parts", "new_row", "read"]

@@ -1,0 +1,80 @@
+"""Writes a session's events as its agent would, with any field bent on purpose."""
+
+from typing import Any
+
+from sessionary.schemas.codec import Event, encode_event, encode_record
+from sessionary.schemas.common import CleanupAction, Envelope, ErrorInfo, Limits, Snapshot
+from sessionary.schemas.events import PAYLOADS, Payload
+from sessionary.schemas.ids import SessionKey, derived_id
+from sessionary.schemas.records import Tick
+from tests.auditor.values import example
+
+TICK = encode_record(Tick("court"))
+NO_LIMITS = Limits(None, None, None, None, None, None, None, None, None, None, None, None, None, override=False)
+
+
+def snapshot(name: str, state_json: str = "{}") -> Snapshot:
+    return Snapshot(name, None, 1, state_json, None, "0" * 64, "full", "none")
+
+
+# What a sensible client sends where the test does not say otherwise.
+SENSIBLE: dict[str, dict[str, Any]] = {
+    "session_created": {
+        "limits": NO_LIMITS,
+        "snapshot": snapshot("first"),
+        "parent_session_id": None,
+        "restored_from_snapshot_id": None,
+    },
+    "session_phase_changed": {"phase": "validating"},
+    "session_start_failed": {"reason": "invalid_config"},
+    "session_paused": {"kind": "manual", "snapshot": snapshot("paused")},
+    "session_resumed": {"snapshot_id": None},
+    "session_errored": {"error": ErrorInfo("retryable", "boom", "it broke")},
+    "session_terminated": {"reason": "closed", "snapshot": None},
+    "state_updated": {"base_version": 1, "new_version": 2, "state_json": '{"step": 1}'},
+    "snapshot_created": {"snapshot": snapshot("later")},
+    "resources_released": {
+        "actions": [CleanupAction("close_connection", True, 5), CleanupAction("clear_context", False, 6, "stuck")],
+        "bytes_released": 1_000,
+        "host_lost": False,
+    },
+}
+
+
+def payload_of(event_type: str, **fields: Any) -> Payload:
+    payload: Payload = example(PAYLOADS[event_type])._replace(**{**SENSIBLE.get(event_type, {}), **fields})
+    return payload
+
+
+class Scribe:
+    """One agent process of one session; counts its own sequence."""
+
+    def __init__(self, session: str = "s", tenant: str = "acme", service: str = "billing", producer: str = "p") -> None:
+        self.key = SessionKey(tenant, derived_id(tenant, session))
+        self.service, self.producer, self.seq, self.epoch = service, producer, 0, 1
+
+    def envelope(self, event_type: str, **fields: Any) -> Envelope:
+        """The next envelope; a `producer_seq` of one's own does not count on."""
+        if event_type != "heartbeat" and "producer_seq" not in fields:
+            self.seq += 1
+        sensible: Envelope = example(Envelope)._replace(
+            event_id=derived_id(*self.key, self.producer, event_type, self.seq),
+            event_type=event_type,
+            tenant_id=self.key.tenant_id,
+            session_id=self.key.session_id,
+            user_id="u1",
+            agent_id="agent-1",
+            service_id=self.service,
+            epoch=self.epoch,
+            producer_id=self.producer,
+            producer_seq=0 if event_type == "heartbeat" else self.seq,
+            data_classes=("personal",),
+            context_bytes=None,
+        )
+        return sensible._replace(**fields)
+
+    def writes(self, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> bytes:
+        return encode_event(Event(self.envelope(event_type, **(envelope or {})), payload_of(event_type, **fields)))
+
+
+__all__ = ["NO_LIMITS", "SENSIBLE", "TICK", "Scribe", "payload_of", "snapshot"]

@@ -1,0 +1,103 @@
+"""The rules of the judge that are lists, in the auditor's own words."""
+
+DEFAULTS = {
+    "init_ms": 15_000,
+    "model_ms": 30_000,
+    "tool_ms": 20_000,
+    "network_ms": 10_000,
+    "idle_ms": 900_000,
+    "attached_run_ms": 900_000,
+    "max_duration_ms": 28_800_000,
+    "grace_ms": 300_000,
+    "hold_ms": 86_400_000,
+    "recovery_ms": 60_000,
+    "archive_delay_ms": 60_000,
+    "release_limit_ms": 300_000,
+    "context_limit_bytes": 200_000_000,
+}
+RANGES = {
+    "model_ms": (30_000, 60_000),
+    "tool_ms": (10_000, 30_000),
+    "network_ms": (5_000, 15_000),
+    "context_limit_bytes": (50_000_000, 200_000_000),
+}
+DROP_ACTIONS = ("memory_cleanup", "close_connection", "release_context", "mark_closed")
+ERROR_ACTIONS = ("exception_cleanup", "close_connection", "release_context", "mark_closed")
+END_ACTIONS = ("close_connection", "release_resources", "clear_context")
+NEXT_PHASES = {
+    ("Idle", "creating"): ("validating",),
+    ("Idle", "validating"): ("connecting",),
+    ("Active", "processing"): ("updating",),
+    ("Active", "updating"): ("persisting",),
+    ("Active", "persisting"): ("processing",),
+    ("Error", "logging"): ("recovery", "cleanup"),
+    ("Error", "recovery"): ("cleanup",),
+    ("Terminated", "releasing"): ("clearing",),
+}
+PROCESSOR_TYPES = ("session_timed_out", "session_archived", "tool_call_unknown")
+COMPLETIONS = ("tool_call_succeeded", "tool_call_failed", "tool_call_resolved", "usage_recorded")
+# Legal in Active only, and nothing but a sign of work there (state_updated apart).
+ACTIVE_TYPES = frozenset(
+    {
+        "session_activity",
+        "progress_reported",
+        "state_updated",
+        "run_queued",
+        "run_rejected",
+        "run_started",
+        "run_running",
+        "run_paused",
+        "run_resumed",
+        "run_completed",
+        "run_failed",
+        "run_cancelled",
+        "plan_recorded",
+        "plan_replaced",
+        "step_started",
+        "step_succeeded",
+        "step_failed",
+        "step_skipped",
+        "tool_call_started",
+        "llm_decision",
+        "message_appended",
+        "replay_performed",
+        "agent_registered",
+        "agent_task_updated",
+        "context_synced",
+        "txn_begun",
+        "txn_committed",
+        "txn_rolled_back",
+        "artifact_created",
+        "artifact_chunk_appended",
+        "artifact_completed",
+        "artifact_soft_deleted",
+        "artifact_purged",
+        "prompt_version_created",
+        "prompt_metrics_recorded",
+    }
+)
+SECURITY = {"foreign_tenant", "key_mismatch", "not_owner"}
+GRAVESTONE_MS = 14 * 86_400_000
+
+
+def legal(state: str, kind: str) -> bool:
+    """Whether events of this type may come in this state at all."""
+    if kind == "heartbeat":
+        return state in ("Idle", "Active", "Paused", "Timeout", "Error")
+    if kind == "resources_released":
+        return state in ("Active", "Paused", "Timeout", "Error", "Terminated")
+    if kind in ("snapshot_created", "checkpoint_saved", *COMPLETIONS):
+        return state in ("Active", "Paused", "Timeout", "Error")
+    if kind in ACTIVE_TYPES:
+        return state == "Active"
+    homes = {
+        "session_phase_changed": ("Idle", "Active", "Error", "Terminated"),
+        "session_started": ("Idle",),
+        "session_start_failed": ("Idle",),
+        "session_paused": ("Active",),
+        "session_errored": ("Active",),
+        "session_resumed": ("Paused", "Timeout"),
+        "session_recovered": ("Error",),
+        "session_terminated": ("Active", "Paused", "Error"),
+    }
+    return state in homes.get(kind, ())
