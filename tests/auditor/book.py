@@ -113,7 +113,7 @@ class PartitionAccount:
         wanted: Row = {"cleanup_id": None, "cleanup_actions": []}
         if actions:
             wanted = {"cleanup_id": cleanup_id_of(row), "cleanup_actions": list(actions)}
-            row["cleanups"][wanted["cleanup_id"]] = False
+            row["cleanups"] = dict([*row["cleanups"].items(), (wanted["cleanup_id"], False)][-8:])
             self.cleanups.append({"key": key, "cleanup_id": wanted["cleanup_id"], "actions": list(actions)})
         self.tell(row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **told)
 
