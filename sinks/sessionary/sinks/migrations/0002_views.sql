@@ -53,8 +53,9 @@ SELECT
     tenant_id, session_id, audit_seq, transition, from_state, to_state, owner_service AS service_id, reason_code, reason,
     assumeNotNull(due_at) AS due_at, assumeNotNull(fired_at) AS fired_at,
     dateDiff('microsecond', assumeNotNull(due_at), assumeNotNull(fired_at)) / 1e6 AS lateness_s
-FROM {database}.audit FINAL
-WHERE kind = 'transition' AND due_at IS NOT NULL AND fired_at IS NOT NULL AND transition != 'T14';
+FROM {database}.audit AS a FINAL
+-- Of the table by name: an alias above would hide the column, and assumeNotNull is never null.
+WHERE kind = 'transition' AND a.due_at IS NOT NULL AND a.fired_at IS NOT NULL AND transition != 'T14';
 
 -- One row per request. `confirmed`: released by a handler, every action done. Host loss is told apart.
 CREATE OR REPLACE VIEW {database}.v_cleanups AS
@@ -72,8 +73,8 @@ FROM
     SELECT
         tenant_id, session_id, assumeNotNull(cleanup_id) AS cleanup_id, transition, owner_service AS service_id,
         reason_code, ifNull(fired_at, appended_at) AS requested_at, cleanup_actions, context_bytes
-    FROM {database}.audit FINAL
-    WHERE kind = 'transition' AND cleanup_id IS NOT NULL
+    FROM {database}.audit AS a FINAL
+    WHERE kind = 'transition' AND a.cleanup_id IS NOT NULL
 ) AS q
 LEFT JOIN
 (
@@ -82,8 +83,8 @@ LEFT JOIN
         min(appended_at) AS released_at, argMin(host_lost, appended_at) AS host_lost,
         argMin(actions_done, appended_at) AS actions_done, argMin(actions_failed, appended_at) AS actions_failed,
         argMin(bytes_released, appended_at) AS bytes_released
-    FROM {database}.audit FINAL
-    WHERE kind = 'release' AND cleanup_id IS NOT NULL
+    FROM {database}.audit AS a FINAL
+    WHERE kind = 'release' AND a.cleanup_id IS NOT NULL
     GROUP BY tenant_id, session_id, cleanup_id
 ) AS r ON r.tenant_id = q.tenant_id AND r.session_id = q.session_id AND r.cleanup_id = q.cleanup_id;
 
