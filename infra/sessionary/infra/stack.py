@@ -6,6 +6,7 @@
 <data>/logs/<part>.log
 """
 
+import fcntl
 import json
 import secrets
 import sys
@@ -14,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from sessionary.infra.clickhouse import ClickHouse
 from sessionary.infra.environment import read_environment, write_environment
@@ -89,6 +90,7 @@ class Stack:
         """`environ`: what the parts inherit. `on_change` hears of each part, on the supervisor's thread."""
         data.mkdir(parents=True, exist_ok=True)
         self.data = data.resolve()
+        self._lock: IO[str] | None = None
         self.environ = _environ(self.data, ports or Ports(), partitions)
         self._inherited = {**(environ or {}), **self.environ}
         self._trouble: str | None = None
@@ -108,7 +110,12 @@ class Stack:
         return self.data / "logs"
 
     def start(self) -> None:
-        """Begin, and write the variables to `env.json`."""
+        """Begin, and write the variables to `env.json`. Raises `StartFailed` where another stack serves the folder."""
+        self._lock = (self.data / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StartFailed(f"another stack serves {self.data}: stop it first, or give another folder") from None
         write_environment(self.data, self.environ)
         self._supervisor.start()
 
@@ -123,6 +130,8 @@ class Stack:
         """End every part, last started first; returns when all are gone. May be called twice."""
         with self._stopping:
             self._supervisor.stop()
+            if self._lock is not None:
+                self._lock.close()
 
     def _parts(self) -> list[Part]:
         kafka = KafkaSettings.from_env(self.environ)

@@ -42,7 +42,8 @@ def sessions_at_rest(clickhouse: ClickHouse, play_id: str) -> Look:
 def rows_complete(clickhouse: ClickHouse, play_id: str) -> Look:
     """Whether every acknowledged event and every outcome has its row."""
     row = clickhouse.one(queries.MISSING, play=play_id)
-    waiting = {name: count for name, count in row.items() if count}
+    # Of a partition's last batch nobody tells the acknowledgement, where nothing comes after it.
+    waiting = {name: count for name, count in row.items() if count and name != "unacknowledged"}
     text = "waiting for rows: " + ", ".join(f"{name} {count}" for name, count in waiting.items())
     return Look(not any(count > 0 for count in waiting.values()), tuple(row.items()), text)
 
