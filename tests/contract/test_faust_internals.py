@@ -16,10 +16,12 @@ from faust.app.base import App
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.tables.recovery import Recovery
 from faust.topics import Topic
-from faust.transport.consumer import Consumer, ConsumerThread, TransactionManager
+from faust.transport.consumer import Consumer, ConsumerThread, ThreadDelegateConsumer, TransactionManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import ConsumerMessage
 from mode.threads import ServiceThread
+
+from sessionary.stream_processors import app
 
 
 def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
@@ -72,7 +74,7 @@ def test_a_name_that_is_overridden_or_called_exists(owner: Any, name: str) -> No
         (aiokafka.AIOKafkaConsumer.__init__, "_fetch_max_wait_ms"),
         (aiokafka.AIOKafkaConsumer.__init__, "_coordinator"),
         (GroupCoordinator.__init__, "_group_instance_id"),
-        (driver.ThreadDelegateConsumer.__init__, "_thread"),
+        (ThreadDelegateConsumer.__init__, "_thread"),
     ],
 )
 def test_an_attribute_that_is_read_or_set_is_made_there(owner: Any, name: str) -> None:
@@ -86,14 +88,17 @@ def test_a_static_member_leaves_only_where_its_name_is_taken_away() -> None:
 
 def test_the_rebalance_hook_is_called_in_a_worker_with_exactly_once_only_and_before_recovery() -> None:
     source = inspect.getsource(App._on_partitions_assigned)
-    assert source.index("self.in_transaction") < source.index("transactions.on_rebalance")
-    assert source.index("transactions.on_rebalance") < source.index("tables.on_rebalance")
-    getter = App.in_transaction.fget  # type: ignore[attr-defined]  # a property
-    assert "self.in_worker" in inspect.getsource(getter)
+    assert source.index("self.in_transaction") < source.index("consumer.transactions.on_rebalance")
+    assert source.index("consumer.transactions.on_rebalance") < source.index("self.tables.on_rebalance")
+    module = inspect.getsource(inspect.getmodule(App))  # type: ignore[arg-type]  # it has one
+    assert (
+        "self.in_worker\n            and self.conf.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE" in module
+    )
 
 
 def test_without_tables_recovery_only_resumes_the_streams() -> None:
-    source = inspect.getsource(Recovery._restart_recovery)
+    source = inspect.getsource(Recovery)
+    source = source[source.index("async def _restart_recovery") :]
     assert source.index("if not self.tables") < source.index("_resume_streams") < source.index("_build_highwaters")
 
 
@@ -138,13 +143,10 @@ def test_a_seek_of_a_lost_partition_raises_what_is_caught() -> None:
 
 
 def test_settings_that_the_app_is_made_with_exist() -> None:
-    from sessionary.stream_processors import app as module
-
-    known = set(inspect.signature(faust.Settings.__init__).parameters) | {"broker"}
-    source = inspect.getsource(module._faust_app)
+    source = inspect.getsource(app._faust_app)
     used = {
         line.partition("=")[0].strip() for line in source.splitlines() if line.startswith("        ") and "=" in line
     }
-    names = {name for name in used if name.isidentifier()}
+    names = {name for name in used if name.isidentifier() and name != "password"}
     assert len(names) > 20
-    assert names <= known
+    assert [name for name in sorted(names) if not hasattr(faust.Settings, name)] == []

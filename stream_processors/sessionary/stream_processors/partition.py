@@ -267,6 +267,7 @@ class Ownership:
 
     def _take(self) -> Sequence[Record]:
         """What waits, from the position on, without a hole between two fetches; at most a batch."""
+        self._drop_before_position()
         taken: list[Record] = []
         expected, limit = self.fold.position.next_offset, self.fold.settings.records_max
         while self._pending and len(taken) < limit:
@@ -281,6 +282,13 @@ class Ownership:
             self._held = False
             self._means.flow.release(self.partition)
         return taken
+
+    def _drop_before_position(self) -> None:
+        """Where a fetch holds the position, what came before that fetch is old: from before a seek, or folded."""
+        position = self.fold.position.next_offset
+        holders = (n for n, fetch in enumerate(self._pending) if fetch[0].offset <= position <= fetch[-1].offset)
+        for _ in range(next(holders, 0)):
+            self._pending_bytes -= _bytes(self._pending.popleft())
 
     def _put_back(self, records: Sequence[Record]) -> None:
         self._pending.appendleft(records)
@@ -301,8 +309,6 @@ class Ownership:
         begins later.
         """
         position = self.fold.position.next_offset
-        if any(fetched[0].offset <= position <= fetched[-1].offset for fetched in self._pending):
-            return False  # fetched before a seek that has since been answered
         pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
         if pause_s > 0:
             self._put_back(records)

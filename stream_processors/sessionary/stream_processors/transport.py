@@ -37,11 +37,30 @@ _LOOK_S = 0.05
 class Record(Protocol):
     """A record as aiokafka gives it."""
 
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
+    @property
+    def offset(self) -> int:
+        """Its place in the partition."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """When it was appended, ms since the epoch."""
+        ...
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """Its value."""
+        ...
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """Its headers."""
+        ...
 
 
 class Owners(Protocol):

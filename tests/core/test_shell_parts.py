@@ -1,0 +1,233 @@
+"""The shell's parts that need no broker: when a tick is due, what a store is worth, what settings say, who is stuck."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.records import Gravestone, Position
+from sessionary.stream_processors.faults import Aborted, Halted, Lost
+from sessionary.stream_processors.metrics import HELP, Metrics
+from sessionary.stream_processors.outputs import Outputs
+from sessionary.stream_processors.owners import Ledger, Watchdog
+from sessionary.stream_processors.partition import Log, Means
+from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store import SAVED_AGE_MAX_S, MemoryStore, RocksStore, Saved, Store, usable
+from sessionary.stream_processors.ticker import DUE_MS, STEADY_MS, Sent, tick_due
+
+NOW_MS = 1_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("deadline_ms", "sent", "due"),
+    [
+        (None, None, False),  # nobody lives
+        (None, Sent(0, under_way=False), False),
+        (2_000_000, None, True),
+        (2_000_000, Sent(NOW_MS - STEADY_MS + 1, under_way=False), False),
+        (2_000_000, Sent(NOW_MS - STEADY_MS, under_way=False), True),
+        (int(NOW_MS), Sent(NOW_MS - DUE_MS + 1, under_way=False), False),
+        (int(NOW_MS), Sent(NOW_MS - DUE_MS, under_way=False), True),
+        (int(NOW_MS) + 1, Sent(NOW_MS - DUE_MS, under_way=False), False),
+        (int(NOW_MS), Sent(0, under_way=True), False),  # the broker is away: no pile of ticks
+    ],
+)
+def test_a_tick_is_due_each_second_and_when_a_deadline_has_passed(
+    deadline_ms: int | None, sent: Sent | None, due: bool
+) -> None:
+    assert tick_due(NOW_MS, deadline_ms, sent) is due
+
+
+def stone(name: str, epoch: int = 1) -> Gravestone:
+    return Gravestone("acme", name, (), "closed", epoch, 7, 99)
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "rows")
+
+
+def test_both_stores_are_the_same_mapping(store: Store) -> None:
+    rows = store.rows
+    for name in ("a", "b", "c"):
+        rows[name.encode()] = stone(name)
+    saved = Saved(Position(5, 1, 0, 2, 0), 11, time.time())
+    store.save({name.encode(): encode_record(stone(name)) for name in ("a", "b", "c")}, saved)
+    rows[b"a"] = stone("a", epoch=2)
+    assert rows.pop(b"b", None) is not None
+    assert rows.pop(b"none", None) is None
+    assert rows[b"a"].epoch == 2
+    assert sorted(rows) == [b"a", b"c"]
+    assert len(rows) == 2
+    store.save({b"a": encode_record(stone("a", epoch=2)), b"b": None}, saved._replace(changelog_next=12))
+    assert {key: row.epoch for key, row in rows.items()} == {b"a": 2, b"c": 1}
+    assert store.saved is not None
+    assert (store.saved.changelog_next, store.saved.position.next_offset) == (12, 5)
+    with pytest.raises(KeyError):
+        rows[b"b"]
+    store.wipe()
+    assert store.saved is None
+    assert list(store.rows) == []
+    store.close()
+
+
+def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
+    first = RocksStore(tmp_path)
+    first.rows[b"kept"] = stone("kept")
+    first.save({b"kept": encode_record(stone("kept"))}, Saved(Position(9, 1, 0, 2, 0), 21, 5.0))
+    first.rows[b"merged, not saved"] = stone("lost")
+    first.close()
+    again = RocksStore(tmp_path)
+    assert again.saved == Saved(Position(9, 1, 0, 2, 0), 21, 5.0)
+    assert list(again.rows) == [b"kept"]
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("changelog_next", "age_s", "worth"),
+    [
+        (10, 0.0, True),
+        (20, 0.0, True),
+        (9, 0.0, False),  # the changelog begins later
+        (21, 0.0, False),  # ahead of the log: the changelog is another one
+        (15, SAVED_AGE_MAX_S, False),  # tombstones may be gone
+        (15, -1.0, False),  # saved in the future: some clock is wrong
+    ],
+)
+def test_a_store_is_worth_something_behind_the_log_and_not_too_old(
+    changelog_next: int, age_s: float, worth: bool
+) -> None:
+    saved = Saved(Position(0, 0, 0, 0, 0), changelog_next, 1_000_000.0)
+    assert usable(saved, 10, 20, 1_000_000.0 + age_s) is worth
+    assert not usable(None, 0, 0)
+
+
+def test_a_position_must_stand_in_the_log() -> None:
+    Log(5, 9).check(0, 5)
+    Log(5, 9).check(0, 9)
+    for outside in (4, 10):
+        with pytest.raises(Halted, match="log_gap"):
+            Log(5, 9).check(0, outside)
+
+
+def test_tokens_come_as_json_and_never_show() -> None:
+    settings = ProcessorSettings.from_env({"SESSIONARY_API_TOKENS": '{"secret": "acme"}'})
+    assert settings.api_tokens == {"secret": "acme"}
+    assert "secret" not in repr(settings)
+    with pytest.raises(SettingsError) as caught:
+        ProcessorSettings.from_env({"SESSIONARY_API_TOKENS": "secret"})
+    assert "SESSIONARY_API_TOKENS" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_every_metric_is_explained_and_made() -> None:
+    text = Metrics().exposition().decode()
+    for name, sentence in HELP.items():
+        assert sentence.endswith(".")
+        assert f"# HELP {name}" in text
+
+
+class FakeProducer:
+    """Fails as told, then works."""
+
+    def __init__(self, *errors: KafkaError) -> None:
+        self.errors, self.calls = list(errors), 0
+
+    def commit(self, timeout_s: float) -> str:
+        self.calls += 1
+        if self.errors:
+            raise KafkaException(self.errors.pop(0))
+        return "committed"
+
+
+def outputs(wanted: bool = True) -> Outputs:
+    return Outputs(ProcessorSettings(bootstrap_servers="127.0.0.1:1"), 0, None, lambda: wanted)  # type: ignore[arg-type]
+
+
+def error(code: int, retriable: bool = False, abort: bool = False, fatal: bool = False) -> KafkaError:
+    return KafkaError(code, "told so", fatal, retriable, abort)
+
+
+def test_a_retriable_error_is_retried_in_place() -> None:
+    producer = FakeProducer(*(error(KafkaError._TIMED_OUT, retriable=True) for _ in range(3)))
+    assert outputs()._in_place(producer.commit, 1.0) == "committed"
+    assert producer.calls == 4
+
+
+def test_patience_ends_with_the_ownership() -> None:
+    producer = FakeProducer(error(KafkaError._TIMED_OUT, retriable=True))
+    with pytest.raises(Lost):
+        outputs(wanted=False)._in_place(producer.commit, 1.0)
+    assert producer.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "fault"),
+    [
+        (error(KafkaError.TRANSACTION_COORDINATOR_FENCED, fatal=True), Lost),
+        (error(KafkaError._FENCED, fatal=True), Lost),
+        (error(KafkaError.NOT_ENOUGH_REPLICAS, abort=True), Aborted),
+        (error(KafkaError.NOT_ENOUGH_REPLICAS, abort=True, retriable=True), Aborted),
+        (error(KafkaError.MSG_SIZE_TOO_LARGE, abort=True), Halted),
+    ],
+)
+def test_every_other_error_has_one_consequence(cause: KafkaError, fault: type[Exception]) -> None:
+    with pytest.raises(fault):
+        outputs()._in_place(FakeProducer(cause).commit, 1.0)
+
+
+class FakeOwner:
+    """An open partition at a position."""
+
+    def __init__(self, position: int) -> None:
+        self.is_open = True
+        self.fold = self
+        self.position = Position(position, 0, 0, 0, 0)
+
+
+class FakeLedger:
+    def __init__(self, position: int) -> None:
+        self.owners: dict[int, Any] = {0: FakeOwner(position)}
+        self.reopened = 0
+
+    def reopen(self, partition: int) -> None:
+        self.reopened += 1
+
+    @property
+    def as_ledger(self) -> Ledger:
+        ledger: Any = self
+        return ledger  # type: ignore[no-any-return]
+
+
+def watchdog(ledger: FakeLedger, gave_up: list[str]) -> Watchdog:
+    means: Any = Means(ProcessorSettings(), Metrics(), None, None, None)  # type: ignore[arg-type]  # only metrics are used
+    return Watchdog(ledger.as_ledger, means, 60.0, gave_up.append)
+
+
+def test_a_partition_that_stands_while_its_log_moves_is_reopened_once_then_given_up() -> None:
+    ledger, gave_up = FakeLedger(10), list[str]()
+    dog = watchdog(ledger, gave_up)
+    dog.look({0: 20}, 0.0)
+    dog.look({0: 21}, 59.0)
+    assert ledger.reopened == 0
+    dog.look({0: 22}, 60.0)
+    assert (ledger.reopened, gave_up) == (1, [])
+    dog.look({0: 23}, 119.0)
+    dog.look({0: 24}, 121.0)
+    assert ledger.reopened == 1
+    assert "stays at 10" in gave_up[0]
+
+
+def test_a_partition_that_waits_for_nothing_or_moves_is_left_alone() -> None:
+    ledger, gave_up = FakeLedger(10), list[str]()
+    dog = watchdog(ledger, gave_up)
+    for second in range(0, 300, 30):
+        dog.look({0: 10}, float(second))  # caught up
+    for second in range(300, 600, 30):
+        ledger.owners[0].position = Position(second, 0, 0, 0, 0)
+        dog.look({0: second + 500}, float(second))  # behind, but moving
+    assert (ledger.reopened, gave_up) == (0, [])
