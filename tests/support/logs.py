@@ -14,12 +14,24 @@ def start_run() -> Path:
     _ROOT.mkdir(parents=True, exist_ok=True)
     former = sorted(_ROOT.glob("run-*"), key=lambda folder: folder.stat().st_mtime)
     for folder in former[:-_RUNS_KEPT]:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not _runs(int(folder.name.removeprefix("run-"))):
+            shutil.rmtree(folder, ignore_errors=True)
     ours = _ROOT / f"run-{os.getpid()}"
     shutil.rmtree(ours, ignore_errors=True)
     ours.mkdir()
     os.environ[FOLDER_VARIABLE] = str(ours)
     return ours
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process lives: a run beside ours still writes to its folder."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def log_folder() -> Path:
