@@ -15,6 +15,7 @@ from sessionary.producers import (
     Session,
     SessionEnded,
     SessionLost,
+    SettingsError,
     Unavailable,
     VerdictPending,
 )
@@ -345,5 +346,17 @@ def test_a_session_started_without_the_context_manager() -> None:
 
 
 def test_settings_come_from_the_environment() -> None:
-    settings = ProducerSettings.from_env({"SESSIONARY_DELIVERY_POLICY": "drop", "SESSIONARY_CONTROL_URL": "http://c"})
-    assert (settings.delivery_policy, settings.control_url) == ("drop", "http://c")
+    written = {
+        "delivery_policy": "drop",
+        "control_url": "http://c",
+        "session_id_version": "7",
+        "handle_sigterm": "false",
+    }
+    settings = ProducerSettings.from_env({f"SESSIONARY_{name.upper()}": value for name, value in written.items()})
+    assert {name: getattr(settings, name) for name in written} == {
+        **written,
+        "session_id_version": 7,
+        "handle_sigterm": False,
+    }
+    with pytest.raises(SettingsError, match="SESSIONARY_SESSION_ID_VERSION"):
+        ProducerSettings.from_env({"SESSIONARY_SESSION_ID_VERSION": "five"})

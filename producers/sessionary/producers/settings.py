@@ -3,9 +3,9 @@
 import hashlib
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr
 
 from sessionary.schemas.settings import KafkaSettings
 
@@ -38,7 +38,9 @@ class ProducerSettings(KafkaSettings):
     heartbeat_interval_s: float = Field(
         10.0, description="time between heartbeats; never more than a sixth of a session's budget", gt=0, le=60
     )
-    session_id_version: Literal[4, 7] = Field(4, description="new session ids: 4 random, 7 time-ordered")
+    session_id_version: Annotated[Literal[4, 7], BeforeValidator(int)] = Field(
+        4, description="new session ids: 4 random, 7 time-ordered"
+    )
     journal_path: Path | None = Field(None, description="NDJSON file: one line per delivered or lost event")
     handle_sigterm: bool = Field(
         default=True, description="turn an unhandled SIGTERM into an orderly exit (main thread only)"
