@@ -81,6 +81,30 @@ def test_a_held_session_keeps_what_is_left_of_its_time() -> None:
     assert court.says(agent, "session_resumed", snapshot_id="held") == "refused max_duration_exceeded"
 
 
+def test_a_session_does_not_complete_in_the_middle_of_a_write() -> None:
+    court, agent = Court(), Scribe()
+    court.starts(agent)
+    for phase in ("updating", "persisting"):
+        assert court.says(agent, "session_phase_changed", phase=phase) == "applied"
+        assert court.says(agent, "session_terminated", reason="completed") == "refused phase_order"
+    assert court.says(agent, "session_phase_changed", phase="processing") == "applied"
+    assert court.says(agent, "session_terminated", reason="completed") == "applied"
+
+
+@pytest.mark.parametrize("reason", ["closed", "cancelled", "abnormal_termination"])
+@pytest.mark.parametrize("phase", ["updating", "persisting"])
+def test_but_it_may_end_otherwise_there(reason: str, phase: str) -> None:
+    court, agent = Court(), Scribe()
+    court.starts(agent)
+    court.says(agent, "session_phase_changed", phase="updating")
+    if phase == "persisting":
+        court.says(agent, "session_phase_changed", phase=phase)
+    assert court.says(agent, "session_terminated", reason=reason) == "applied"
+    (line,) = court.last_audits()
+    first = "exception_cleanup" if reason == "abnormal_termination" else "close_connection"
+    assert line.cleanup_actions[0] == first
+
+
 def test_an_outage_kills_nobody() -> None:
     court, quick, slow = Court(), Scribe("quick"), Scribe("slow")
     court.starts(quick)
