@@ -1,6 +1,7 @@
 """Bytes of topics that no sink reads, counted by a plain consumer: keys and values, uncompressed."""
 
 import logging
+import time
 from collections.abc import Iterable
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
@@ -9,6 +10,7 @@ from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.settings import KafkaSettings
 
 _TIMEOUT_S = 15.0
+_POLL_S = 0.2
 _log = logging.getLogger(__name__)
 
 
@@ -31,15 +33,19 @@ def topic_bytes(settings: KafkaSettings, topics: Iterable[str], since_ms: int) -
         # Where nothing is that young the answer is the end: nothing to read there.
         starts = [place for place in consumer.offsets_for_times(at, timeout=_TIMEOUT_S) if place.offset != OFFSET_END]
         consumer.assign(starts)
-        left = len(starts)
-        while left:
-            messages = consumer.consume(1_000, _TIMEOUT_S)
-            if not messages:
+        unread = {(place.topic, place.partition) for place in starts}
+        heard_at = time.monotonic()
+        while unread:
+            messages = consumer.consume(1_000, _POLL_S)
+            if messages:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > _TIMEOUT_S:
                 raise Unavailable(f"Kafka at {settings.bootstrap_servers} does not answer", _TIMEOUT_S)
             for message in messages:
                 error, topic = message.error(), message.topic()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    left -= 1
+                    # Said again where records came meanwhile.
+                    unread.discard((topic or "", message.partition() or 0))
                 elif error is None and topic is not None:
                     sums[topic] += len(message.key() or b"") + len(message.value() or b"")
     except KafkaException as error:
