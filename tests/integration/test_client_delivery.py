@@ -1,0 +1,237 @@
+"""The client against a broker that goes away and a process that is killed."""
+
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from sessionary.infra.local.broker import LocalBroker
+from sessionary.producers import ProducerSettings, SessionClient
+from sessionary.schemas.codec import Event, encode_record
+from sessionary.schemas.events import Heartbeat, SessionTerminated
+from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.settings import KafkaSettings
+from tests.support.pipelines import environment, new_pipeline
+from tests.support.processes import Processes
+from tests.support.reading import read_events, read_topic
+from tests.support.waiting import wait_until
+
+# Emits into a few sessions for ever; after each round the number of rounds stands in a file.
+AGENT = """
+import os, sys, time
+from sessionary.producers import SessionClient
+client = SessionClient(tenant_id="acme", service_id="s", agent_id="a")
+with client:
+    sessions = [client.session(user_id="u") for _ in range(3)]
+    rounds = 0
+    while True:
+        rounds += 1
+        for session in sessions:
+            session.activity("work", "x" * 500)
+        os.pwrite(int(sys.argv[1]), b"%12d" % rounds, 0)
+        time.sleep(0.0005)
+"""
+# Holds one session in a `with` and waits to be ended.
+WAITER = """
+import sys, time
+from sessionary.producers import SessionClient
+client = SessionClient(tenant_id="acme", service_id="s", agent_id="a")
+with client.session(user_id="u") as s:
+    for n in range(200):
+        s.activity("work", str(n))
+    open(sys.argv[1], "w").close()
+    if sys.argv[2] == "wait":
+        while True:
+            time.sleep(1)
+"""
+
+
+def settings(kafka: KafkaSettings, spool_dir: Path, **more: Any) -> ProducerSettings:
+    return ProducerSettings(**{**kafka.model_dump(), "spool_dir": spool_dir, "handle_sigterm": False, **more})
+
+
+def client_of(of: ProducerSettings, errors: list[Exception] | None = None) -> SessionClient:
+    heard = errors if errors is not None else []
+    return SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=of, on_error=heard.append)
+
+
+def sequences(kafka: KafkaSettings) -> dict[tuple[str, str], list[int]]:
+    """The numbers of each session and producer as they stand in the log, heartbeats apart."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for event in read_events(kafka):
+        assert isinstance(event, Event)
+        if not isinstance(event.payload, Heartbeat):
+            found[event.envelope.session_id, event.envelope.producer_id].append(event.envelope.producer_seq)
+    return found
+
+
+def first_seen(numbers: Sequence[int]) -> list[int]:
+    """What the judge goes by: the first of each number."""
+    return list(dict.fromkeys(numbers))
+
+
+def test_a_spool_survives_kill_9_and_is_replayed_in_order_before_new_events(
+    broker: LocalBroker, processes: Processes, tmp_path: Path
+) -> None:
+    kafka = new_pipeline(broker.bootstrap_servers)
+    of = settings(kafka, tmp_path / "spool", queue_bytes_max=1 << 16)
+    progress = tmp_path / "progress"
+    progress.write_bytes(b"0")
+
+    def rounds() -> int:
+        return int(progress.read_bytes())
+
+    shell = f'exec 9<>"{progress}"; exec "{sys.executable}" -c "$AGENT" 9'
+    agent = processes.run(["bash", "-c", shell], env={**environment(of), "AGENT": AGENT}, name="agent")
+    wait_until(lambda: rounds() > 200, 60, "events while the broker is there")
+    broker.kill()
+    before = rounds()
+    wait_until(lambda: rounds() > before + 300, 60, "events while the broker is away")
+    agent.kill()
+    emitted = rounds()
+    broker.start()
+    broker.wait_ready()
+    with client_of(of) as client:
+        assert client.counters.replayed >= 3 * 300
+        mine = client.session(user_id="u")
+        assert client.flush(60) == 0
+        assert client.counters.failed == 0
+        mine_key = (mine.session_id, client.producer_id)
+    assert list(of.spool_folder.iterdir()) == []
+    found = sequences(kafka)
+    assert found.pop(mine_key) == [1, 2, 3, 4]
+    assert len(found) == 3
+    for numbers in found.values():
+        assert first_seen(numbers) == list(range(1, max(numbers) + 1))
+        assert max(numbers) >= 4 + emitted
+
+
+def test_emit_never_waits_for_a_broker_that_is_away_and_nothing_is_lost(broker: LocalBroker, tmp_path: Path) -> None:
+    kafka = new_pipeline(broker.bootstrap_servers)
+    of = settings(kafka, tmp_path / "spool", queue_bytes_max=1 << 17)
+    errors: list[Exception] = []
+
+    def costs(count: int) -> list[float]:
+        taken = []
+        for n in range(count):
+            begun = time.perf_counter()
+            session.activity("work", f"{n}" * 100)
+            taken.append(time.perf_counter() - begun)
+        return taken
+
+    with client_of(of, errors) as client:
+        session = client.session(user_id="u")
+        costs(500)
+        calm = statistics.median(costs(1_000))
+        assert client.flush(60) == 0
+        broker.kill()
+        away = costs(3_000)
+        assert client.counters.spooled > 0
+        # Waiting for a broker would be milliseconds each; the worst of the box's own pauses are no waiting.
+        assert statistics.median(away) < 10 * calm
+        assert sorted(away)[int(len(away) * 0.99)] < 0.05
+        wait_until(lambda: any("Kafka at" in str(error) for error in errors), 30, "a report")
+        broker.start()
+        broker.wait_ready()
+        costs(500)
+        assert client.flush(60) == 0
+        session.complete()
+        assert client.flush(60) == 0
+        counters = client.counters
+        assert (counters.dropped, counters.failed, counters.sent) == (0, 0, counters.delivered)
+        numbers = sequences(kafka)[session.session_id, client.producer_id]
+    assert first_seen(numbers) == list(range(1, counters.sent + 1))
+
+
+def test_drop_leaves_a_visible_gap(broker: LocalBroker, tmp_path: Path) -> None:
+    kafka = new_pipeline(broker.bootstrap_servers)
+    of = settings(kafka, tmp_path, delivery_policy="drop", queue_bytes_max=1 << 17, journal_path=tmp_path / "journal")
+    with client_of(of) as client:
+        session = client.session(user_id="u")
+        assert client.flush(60) == 0
+        broker.kill()
+        for _ in range(400):
+            session.activity("work", "x" * 1_000)
+        broker.start()
+        broker.wait_ready()
+        assert client.flush(90) == 0
+        session.complete()
+        assert client.flush(60) == 0
+        counters = client.counters
+    numbers = sequences(kafka)[session.session_id, client.producer_id]
+    assert counters.dropped > 0
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == counters.delivered == counters.sent - counters.dropped
+    assert max(numbers) == counters.sent
+    lines = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
+    assert len(lines) == counters.sent
+    assert sorted(line["producer_seq"] for line in lines if line["error"] is None) == numbers
+    assert all("dropped" in line["error"] for line in lines if line["partition"] is None)
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "exit"])
+def test_the_end_of_a_process_ends_its_session_and_drains(
+    how: str, kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    of = settings(kafka, tmp_path / "spool", handle_sigterm=True)
+    ready = tmp_path / "ready"
+    mode = "return" if how == "exit" else "wait"
+    argv = [sys.executable, "-c", WAITER, str(ready), mode]
+    child = processes.run(argv, env=environment(of), name="agent")
+    wait_until(lambda: ready.exists() or child.exit_code is not None, 60, "the agent at work")
+    if how != "exit":
+        pid = child.pid
+        assert pid is not None
+        os.kill(pid, signal.Signals[how])
+    assert child.wait(60)
+    assert list(of.spool_folder.iterdir()) == []
+    events = [event for event in read_events(kafka) if isinstance(event, Event)]
+    assert [event.envelope.producer_seq for event in events] == list(range(1, 206))
+    last = events[-1].payload
+    assert isinstance(last, SessionTerminated)
+    assert last.reason == ("closed" if how == "exit" else "abnormal_termination")
+
+
+def test_clean_up_requests_of_others_are_left_and_answered_ones_do_not_return(
+    kafka: KafkaSettings, tmp_path: Path
+) -> None:
+    producer = Producer({**kafka.librdkafka(), "log_level": 0})
+    session_id = "0b0e7f0a-0000-4000-8000-000000000000"
+
+    def ask(cleanup_id: str, service_id: str) -> None:
+        request = CleanupRequest(cleanup_id, "acme", session_id, service_id, 1, "closed", "", ["close_connection"], 1)
+        producer.produce(kafka.topics.cleanup, encode_record(request), f"acme:{session_id}")
+        assert producer.flush(30) == 0
+
+    calls: list[str] = []
+    for cleanup_id in ("first", "second"):
+        ask("foreign", "other")
+        ask(cleanup_id, "s")
+        with client_of(settings(kafka, tmp_path)) as client:
+            client.on_cleanup(lambda request: calls.append(request.cleanup_id))
+            wait_until(lambda: client.counters.delivered == 1, 60, "an answer")
+            wait_until(lambda: _committed(kafka) == _end(kafka), 60, "the commit")
+    assert calls == ["first", "second"]
+
+
+def _end(kafka: KafkaSettings) -> int:
+    return len(read_topic(kafka, kafka.topics.cleanup))
+
+
+def _committed(kafka: KafkaSettings) -> int:
+    group = f"{kafka.topic_prefix}.cleanup.s"
+    consumer = Consumer({**kafka.librdkafka(), "group.id": group, "log_level": 0})
+    try:
+        asked = [TopicPartition(kafka.topics.cleanup, partition) for partition in range(kafka.partitions)]
+        return sum(max(place.offset, 0) for place in consumer.committed(asked, timeout=30))
+    finally:
+        consumer.close()
