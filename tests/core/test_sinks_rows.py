@@ -56,8 +56,7 @@ def activity(*data_classes: DataClass, occurred_at: int = NOW_US) -> bytes:
         occurred_at=occurred_at,
         data_classes=data_classes,
     )
-    payload = SessionActivity(**dict.fromkeys(SessionActivity._fields, None) | {"kind": "llm"})
-    return encode_event(Event(envelope, payload))
+    return encode_event(Event(envelope, SessionActivity("llm")))
 
 
 def test_an_audit_record_becomes_a_row_with_its_position_and_size() -> None:

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -38,10 +39,9 @@ def session_id(number: int) -> str:
     return f"00000000-0000-4000-8000-{number:012d}"
 
 
-def audit(number: int, seq: int, **fields: object) -> AuditRecord:
+def audit(number: int, seq: int, **fields: Any) -> AuditRecord:
     """Return an audit record of the n-th session: a transition unless `fields` say otherwise."""
-    at = fields.pop("at", NOW_US + seq * 1_000_000)
-    assert isinstance(at, int)
+    at: int = fields.pop("at", NOW_US + seq * 1_000_000)
     plain = AuditRecord(
         audit_id=str(uuid.uuid5(uuid.NAMESPACE_URL, f"{number}:{seq}")),
         tenant_id="acme",
@@ -91,7 +91,7 @@ def audit(number: int, seq: int, **fields: object) -> AuditRecord:
     return plain._replace(**fields)
 
 
-def batch(partition: int, number: int, **fields: object) -> BatchRecord:
+def batch(partition: int, number: int, **fields: Any) -> BatchRecord:
     """Return the record of one transaction; its predecessor was acknowledged 40 ms before it started."""
     started = NOW_US + number * 1_000_000
     plain = BatchRecord(

@@ -1,0 +1,281 @@
+"""Sinks on the real broker and the real engine: each record one row, whatever dies in between."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from sessionary.infra.local.clickhouse import LocalClickHouse
+from sessionary.infra.local.ports import free_port
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.records import RejectedEvent, Tick
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.sinks import migrate
+from sessionary.sinks.errors import OperatorError
+from sessionary.sinks.settings import SinkSettings
+from tests.integration.sink_rig import (
+    NOW_US,
+    audit,
+    audits,
+    batch,
+    counter,
+    numbers,
+    produce,
+    running,
+    session_id,
+    settings_for,
+    started,
+)
+from tests.support.pipelines import new_clickhouse, run_sql
+from tests.support.processes import Processes
+from tests.support.reading import read_records
+from tests.support.waiting import wait_until
+
+_COUNTS = "SELECT count(), uniqExact(session_id, audit_seq) FROM {db}.audit"
+
+
+def lag(settings: SinkSettings, kind: str, topic: str) -> int:
+    """Return what a lag exporter would show: the log's ends minus the committed offsets."""
+    consumer = Consumer({**settings.librdkafka(), "group.id": settings.group(kind), "log_level": 0})
+    try:
+        partitions = [TopicPartition(topic, number) for number in range(settings.partitions)]
+        total = 0
+        for found in consumer.committed(partitions, timeout=20):
+            _low, high = consumer.get_watermark_offsets(found, timeout=20)
+            total += high - max(found.offset, 0)
+        return total
+    finally:
+        consumer.close()
+
+
+def scraped(settings: SinkSettings, path: str = "/metrics") -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{settings.metrics_port}{path}", timeout=5) as answer:
+            text: bytes = answer.read()
+    except (urllib.error.URLError, ConnectionError):
+        return ""
+    return text.decode()
+
+
+def grown(clickhouse: ClickHouseSettings) -> Callable[[], bool]:
+    """Return a condition: there are more rows than now."""
+    before = numbers(clickhouse, _COUNTS)[0]
+    return lambda: numbers(clickhouse, _COUNTS)[0] > before
+
+
+def test_every_record_is_one_row_and_lag_ends_at_0_behind_transaction_markers(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+) -> None:
+    migrate.apply(clickhouse)
+    settings = settings_for(kafka, clickhouse, metrics_port=free_port())
+    produce(kafka, kafka.topics.audit, audits(0, 40))
+    produce(kafka, kafka.topics.audit, audits(900, 4), commit=False)
+    with running("audit", settings):
+        wait_until(counter(clickhouse, _COUNTS, [400, 400]), 30, "400 rows")
+        wait_until(lambda: lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
+        wait_until(lambda: 'sink_lag_messages{group="' in scraped(settings), 10, "metrics")
+        assert scraped(settings, "/healthz") == "ok\n"
+        assert f'sink_rows_total{{group="{settings.group("audit")}",sink="audit"}} 400.0' in scraped(settings)
+    # Times, sizes and personal columns arrive as they were sent.
+    record = audit(7, 3)
+    row = json.loads(
+        run_sql(
+            clickhouse,
+            "SELECT toUnixTimestamp64Micro(appended_at) AS at, user_id, reason, value_size, personal_until, due_at "
+            f"FROM {clickhouse.clickhouse_database}.audit "
+            f"WHERE session_id = '{session_id(7)}' AND audit_seq = 3 FORMAT JSONEachRow",
+        )
+    )
+    key_bytes = len(b"acme:" + session_id(3).encode())
+    assert row == {
+        "at": record.appended_at,
+        "user_id": "u1",
+        "reason": "",
+        "value_size": len(encode_record(record)) + key_bytes,
+        "personal_until": None,
+        "due_at": None,
+    }
+
+
+def test_kill_9_under_load_leaves_the_exact_rows_and_an_exact_rollup(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
+) -> None:
+    migrate.apply(clickhouse)
+    database = clickhouse.clickhouse_database
+    # A rollup that adds up what is inserted: it would show every row that was written twice, merged or not.
+    run_sql(
+        clickhouse,
+        f"CREATE TABLE {database}.rollup (session_id String, n UInt64) ENGINE = SummingMergeTree ORDER BY session_id "
+        "SETTINGS non_replicated_deduplication_window = 10000",
+    )
+    run_sql(
+        clickhouse,
+        f"CREATE MATERIALIZED VIEW {database}.rollup_mv TO {database}.rollup AS "
+        f"SELECT session_id, count() AS n FROM {database}.audit GROUP BY session_id",
+    )
+    settings = settings_for(kafka, clickhouse, sink_flush_rows=300, sink_flush_seconds=0.05)
+    produce(kafka, kafka.topics.audit, audits(0, 500))
+    for turn in range(5):
+        child = started(processes, "audit", settings)
+        more = grown(clickhouse)
+        wait_until(more, 30, "some rows", pause_s=0.003 * (turn + 1))
+        child.kill()
+        produce(kafka, kafka.topics.audit, audits(1_000 + turn * 200, 200))
+    started(processes, "audit", settings)
+    wait_until(lambda: lag(settings, "audit", kafka.topics.audit) == 0, 40, "everything landed")
+    assert numbers(clickhouse, _COUNTS) == [15_000, 15_000]
+    assert numbers(clickhouse, "SELECT sum(n), uniqExact(session_id) FROM {db}.rollup") == [15_000, 1_500]
+
+
+def test_a_replay_writes_the_declared_block_again_under_the_same_token(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+) -> None:
+    migrate.apply(clickhouse)
+    # No instance name: the member leaves when it stops, so that the test can commit in its place.
+    settings = settings_for(
+        kafka, clickhouse, instance=None, metrics_port=free_port(), sink_flush_rows=50, sink_flush_seconds=5
+    )
+    produce(kafka, kafka.topics.audit, audits(0, 4, each=50))
+    with running("audit", settings):
+        wait_until(counter(clickhouse, _COUNTS, [200, 200]), 30, "200 rows")
+    # As a crash between insert and next commit leaves it: the offset at the batch's start, the intent beside it.
+    owner = Consumer({**settings.librdkafka(), "group.id": settings.group("audit"), "log_level": 0})
+    intent = json.dumps({"v": 1, "to": 49, "n": 50, "at": NOW_US // 1_000})
+    owner.commit(offsets=[TopicPartition(kafka.topics.audit, 2, 0, metadata=intent)], asynchronous=False)
+    owner.close()
+    with running("audit", settings):
+        name = f'sink_replays_total{{group="{settings.group("audit")}",sink="audit"}} 1.0'
+        wait_until(lambda: name in scraped(settings), 30, "one replay")
+        wait_until(lambda: lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
+    assert numbers(clickhouse, _COUNTS) == [200, 200]
+
+
+def test_clickhouse_goes_away_and_comes_back(kafka: KafkaSettings, own_clickhouse: LocalClickHouse) -> None:
+    clickhouse = new_clickhouse(own_clickhouse.url)
+    migrate.apply(clickhouse)
+    settings = settings_for(kafka, clickhouse, metrics_port=free_port())
+    produce(kafka, kafka.topics.audit, audits(0, 40))
+    with running("audit", settings):
+        wait_until(counter(clickhouse, _COUNTS, [400, 400]), 30, "the first rows")
+        own_clickhouse.kill()
+        produce(kafka, kafka.topics.audit, audits(100, 40))
+        wait_until(lambda: 'reason="network"' in scraped(settings), 20, "a retry")
+        assert lag(settings, "audit", kafka.topics.audit) > 0
+        assert "sink_blocked{" not in scraped(settings)  # it passes by itself: nobody need act
+        own_clickhouse.start()
+        own_clickhouse.wait_ready()
+        wait_until(counter(clickhouse, _COUNTS, [800, 800]), 40, "all rows")
+        wait_until(lambda: lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
+
+
+def test_without_its_tables_a_sink_stands_still_says_so_and_goes_on_after_the_migration(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+) -> None:
+    with pytest.raises(OperatorError, match="sessionary db migrate"):
+        migrate.check(clickhouse)
+    settings = settings_for(kafka, clickhouse, metrics_port=free_port())
+    produce(kafka, kafka.topics.audit, audits(0, 40))
+    blocked = f'sink_blocked{{group="{settings.group("audit")}",reason="not_migrated",sink="audit"}}'
+    with running("audit", settings):
+        wait_until(lambda: f"{blocked} 1.0" in scraped(settings), 30, "blocked")
+        assert scraped(settings, "/healthz") == "blocked: not_migrated\n"
+        assert migrate.apply(clickhouse) == ["0001_tables", "0002_views"]
+        assert migrate.apply(clickhouse) == []
+        wait_until(counter(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")
+        wait_until(lambda: f"{blocked} 0.0" in scraped(settings), 10, "no longer blocked")
+
+
+def test_a_bad_row_becomes_a_dead_letter_with_its_bytes_and_stops_nothing(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+) -> None:
+    migrate.apply(clickhouse)
+    settings = settings_for(kafka, clickhouse)
+    junk, year_9999 = b"\xff\x00junk", encode_record(audit(1, 5, appended_at=253_370_764_800_000_000))
+    # A negative number passes the schema, and fails in encoding the column: found by bisecting.
+    negative = encode_record(audit(1, 6, source_offset=-1))
+    good = audits(0, 20)
+    produce(kafka, kafka.topics.audit, [*good[:50], (1, junk), *good[50:], (1, year_9999), (1, negative)])
+    with running("audit", settings):
+        wait_until(counter(clickhouse, _COUNTS, [200, 200]), 30, "the good rows")
+        wait_until(counter(clickhouse, "SELECT count() FROM {db}.sink_dead_letters", [3]), 20, "three letters")
+    letters = [found for found in read_records(kafka, kafka.topics.sink_rejected) if isinstance(found, RejectedEvent)]
+    assert [letter.value for letter in letters] == [junk, year_9999, negative]
+    assert {letter.reason for letter in letters} == {"bad_row"}
+    assert {(letter.source_topic, letter.source_partition) for letter in letters} == {(kafka.topics.audit, 1)}
+    assert "source_offset" in letters[2].detail
+    database = clickhouse.clickhouse_database
+    assert run_sql(
+        clickhouse, f"SELECT hex(value) FROM {database}.sink_dead_letters ORDER BY source_offset"
+    ).split() == [value.hex().upper() for value in (junk, year_9999, negative)]
+
+
+def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+) -> None:
+    migrate.apply(clickhouse)
+    producer = Producer({**kafka.librdkafka(), "log_level": 0})
+    tick = encode_record(Tick("p1"))
+    for value, key in ((tick, None), (b"\xffjunk", b"k\xff"), (None, b"acme:x"), (b"", None)):
+        producer.produce(kafka.topics.events, value, key, partition=1, headers=[("h", b"\xfe")])
+    producer.flush(20)
+    refusal = RejectedEvent(
+        "bad_key",
+        "d",
+        False,
+        None,
+        None,
+        None,
+        None,
+        None,
+        kafka.topics.events,
+        1,
+        1,
+        NOW_US,
+        None,
+        b"\xff",
+        {"h": b"\xfe"},
+    )
+    produce(kafka, kafka.topics.rejected, [(1, encode_record(refusal))])
+    produce(kafka, kafka.topics.batches, [(1, encode_record(batch(1, number))) for number in (1, 2, 3)])
+    settings = settings_for(kafka, clickhouse)
+    with running("history", settings), running("rejected", settings), running("batches", settings):
+        wait_until(counter(clickhouse, "SELECT count() FROM {db}.history", [4]), 30, "history")
+        wait_until(counter(clickhouse, "SELECT count() FROM {db}.rejected", [1]), 30, "refusals")
+        wait_until(counter(clickhouse, "SELECT count(), max(number) FROM {db}.batches", [3, 3]), 30, "batches")
+    database = clickhouse.clickhouse_database
+    rows = run_sql(
+        clickhouse,
+        "SELECT src_offset, event_type, decode_error, hex(ifNull(key_bytes, '-')), hex(ifNull(value_bytes, '-')), "
+        f"hex(headers[1].value) FROM {database}.history ORDER BY source_offset FORMAT JSONCompactEachRow",
+    )
+    dash = b"-".hex().upper()
+    assert [json.loads(line) for line in rows.splitlines()] == [
+        [0, "tick", "", dash, tick.hex().upper(), "FE"],
+        [1, "", "undecodable", b"k\xff".hex().upper(), b"\xffjunk".hex().upper(), "FE"],
+        [2, "", "undecodable", b"acme:x".hex().upper(), dash, "FE"],
+        [3, "", "undecodable", dash, "", "FE"],
+    ]
+    assert run_sql(clickhouse, f"SELECT hex(value), hex(headers['h']) FROM {database}.rejected").split() == ["FF", "FE"]
+    assert numbers(clickhouse, "SELECT count(), any(value_bytes) FROM {db}.v_rejected") == [1, 1]
+
+
+def test_two_pipelines_side_by_side_each_take_everything(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> None:
+    other = new_clickhouse(clickhouse.clickhouse_url)
+    try:
+        migrate.apply(clickhouse)
+        migrate.apply(other)
+        first = settings_for(kafka, clickhouse)
+        second = settings_for(kafka, other, pipeline="second")
+        assert first.group("audit") != second.group("audit")
+        produce(kafka, kafka.topics.audit, audits(0, 40))
+        with running("audit", second):
+            with running("audit", first):
+                wait_until(counter(clickhouse, _COUNTS, [400, 400]), 30, "the first pipeline")
+            produce(kafka, kafka.topics.audit, audits(100, 40))
+            wait_until(counter(other, _COUNTS, [800, 800]), 30, "the second, with the first stopped")
+        assert numbers(clickhouse, _COUNTS) == [400, 400]
+    finally:
+        run_sql(other, f"DROP DATABASE {other.clickhouse_database}")

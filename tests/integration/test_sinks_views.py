@@ -1,0 +1,285 @@
+"""Each view's figures, from rows made by hand: no Kafka, the real engine."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.records import AuditRecord, BatchRecord
+from sessionary.schemas.settings import ClickHouseSettings
+from sessionary.sinks import migrate
+from sessionary.sinks.definitions import SINKS
+from sessionary.sinks.rows import RawRecord
+from sessionary.sinks.settings import SinkSettings
+from sessionary.sinks.writer import Writer
+from tests.integration.sink_rig import DAY_US, NOW_US, audit, batch, numbers, session_id
+from tests.support.pipelines import run_sql
+
+_SECOND_US = 1_000_000
+
+
+@pytest.fixture
+def migrated(clickhouse: ClickHouseSettings) -> ClickHouseSettings:
+    migrate.apply(clickhouse)
+    return clickhouse
+
+
+def insert(clickhouse: ClickHouseSettings, records: Sequence[AuditRecord | BatchRecord], token: str = "t") -> None:
+    """Write records as a sink does; one call, one block."""
+    sink = SINKS["audit" if isinstance(records[0], AuditRecord) else "batches"]
+    writer = Writer(SinkSettings.model_validate(clickhouse.model_dump()), sink.table)
+    writer.open()
+    rows = [
+        sink.row(RawRecord(f"t.{sink.topic}", 0, offset, NOW_US // 1_000, b"k", encode_record(record)), Decoder())
+        for offset, record in enumerate(records)
+    ]
+    encoded = writer.encode(rows)
+    assert not encoded.bad
+    writer.insert(encoded, token, first_try=True)
+    writer.close()
+
+
+def selected(clickhouse: ClickHouseSettings, sql: str) -> list[dict[str, object]]:
+    text = run_sql(
+        clickhouse,
+        sql.replace("{db}", clickhouse.clickhouse_database)
+        + " FORMAT JSONEachRow SETTINGS output_format_json_quote_64bit_integers=0",
+    )
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def at(seconds: float) -> int:
+    return NOW_US + round(seconds * _SECOND_US)
+
+
+def timed_out(number: int, *, late_s: float = 0.5) -> list[AuditRecord]:
+    """Return a session's life: created, started, timed out at its 61st second."""
+    due = at(61)
+    request = f"c{number}"
+    return [
+        audit(
+            number, 1, transition="T01", event_type="session_created", from_state="UNKNOWN", to_state="Idle", at=at(0)
+        ),
+        audit(number, 2, at=at(1)),
+        audit(
+            number,
+            3,
+            transition="T06",
+            event_type="session_timed_out",
+            from_state="Active",
+            to_state="Timeout",
+            reason_code="inactive",
+            reason="no activity for 60s",
+            cleanup_id=request,
+            cleanup_actions=["memory_cleanup", "mark_closed"],
+            compliance_tags=["gdpr_retention"],
+            context_bytes=1_000 * number,
+            at=due + round(late_s * _SECOND_US),
+            occurred_at=due,
+            due_at=due,
+            fired_at=due + round(late_s * _SECOND_US),
+            batch_number=2,
+        ),
+    ]
+
+
+def released(number: int, after_s: float, **fields: Any) -> AuditRecord:
+    plain = audit(number, 4, kind="release", transition=None, event_type="resources_released", cleanup_id=f"c{number}")
+    fields = {"actions_done": ["memory_cleanup", "mark_closed"], "bytes_released": 7, **fields}
+    return plain._replace(appended_at=at(61.5 + after_s), from_state="Timeout", to_state="Timeout")._replace(**fields)
+
+
+def test_sessions_names_and_the_seeds_json(migrated: ClickHouseSettings) -> None:
+    ended = audit(
+        2, 3, transition="T13", from_state="Active", to_state="Terminated", reason="closed", at=at(5), epoch=2
+    )
+    refused = audit(2, 4, kind="refusal", transition=None, from_state="Terminated", to_state="Terminated", at=at(6))
+    nobody = audit(9, 0, kind="refusal", transition=None)
+    insert(migrated, [*timed_out(1), *timed_out(2)[:2], ended, refused, nobody])
+    found = selected(
+        migrated,
+        "SELECT session_id, first_state, state, service_id, epoch, transitions, timeouts, refusals, duration_s, events "
+        "FROM {db}.v_sessions ORDER BY session_id",
+    )
+    common = {"first_state": "Idle", "service_id": "billing", "transitions": 3, "events": 0}
+    assert found == [
+        {"session_id": session_id(1), "state": "Timeout", "epoch": 1, "timeouts": 1, "refusals": 0, "duration_s": 61.5}
+        | common,
+        {"session_id": session_id(2), "state": "Terminated", "epoch": 1, "timeouts": 0, "refusals": 1, "duration_s": 5}
+        | common,
+    ]
+    names = "SELECT state, name_000, name_001_a, name_001_b FROM {db}.v_state_names ORDER BY state"
+    assert [tuple(row.values()) for row in selected(migrated, names)] == [
+        ("Terminated", "Terminated", "Closed", "Idle"),
+        ("Timeout", "Timeout", "Paused", "Paused"),
+    ]
+    rendered = selected(
+        migrated, f"SELECT json FROM {{db}}.v_audit_json WHERE session_id = '{session_id(1)}' AND audit_seq = 3"
+    )
+    assert json.loads(str(rendered[0]["json"])) == {
+        "session_id": session_id(1),
+        "state_transition": {
+            "from": "Active",
+            "to": "Timeout",
+            "timestamp": "2026-11-21T00:01:01.000000Z",
+            "reason": "no activity for 60s",
+            "cleanup_actions": ["memory_cleanup", "mark_closed"],
+        },
+        "compliance_tags": ["gdpr_retention"],
+    }
+    assert numbers(migrated, "SELECT count() FROM {db}.v_transitions") == [6]
+
+
+def test_timeouts_cleanups_and_key_figures(migrated: ClickHouseSettings) -> None:
+    lives = [timed_out(number) for number in range(1, 6)]
+    archive = audit(1, 5, transition="T14", from_state="Terminated", to_state="Archived", due_at=at(1), fired_at=at(1))
+    releases = [
+        released(1, 1.0),
+        released(2, 3.0),
+        released(3, 2.0, host_lost=True, actions_done=[]),
+        released(4, 1.0, actions_failed=["mark_closed"]),
+    ]
+    insert(migrated, [record for life in lives for record in life] + releases + [archive])
+    assert selected(
+        migrated,
+        "SELECT lateness_s, reason, toUnixTimestamp64Micro(due_at) AS due FROM {db}.v_timeouts WHERE session_id = "
+        f"'{session_id(1)}'",
+    ) == [{"lateness_s": 0.5, "reason": "no activity for 60s", "due": at(61)}]
+    assert numbers(migrated, "SELECT count() FROM {db}.v_timeouts") == [5]
+    cleanups = selected(
+        migrated, "SELECT latency_s, released, host_lost, confirmed FROM {db}.v_cleanups ORDER BY cleanup_id"
+    )
+    assert [tuple(row.values()) for row in cleanups] == [
+        (1, True, False, True),
+        (3, True, False, True),
+        (2, True, True, False),
+        (1, True, False, False),
+        (None, False, False, False),
+    ]
+    assert selected(migrated, "SELECT cleanup_id, context_bytes FROM {db}.v_uncleaned") == [
+        {"cleanup_id": "c5", "context_bytes": 5_000}
+    ]
+    figures = selected(
+        migrated,
+        "SELECT timed_out, reclaimed, host_lost, unreclaimed, reclaim_rate, cleanup_latency_avg_s, "
+        "cleanup_latency_p95_s, audit_bytes = total_bytes AS only_audit, audit_io_share FROM {db}.v_kpi",
+    )
+    assert [tuple(row.values()) for row in figures] == [(5, 2, 1, 2, 0.5, 2, 3, 1, 1)]
+
+
+def test_without_rows_key_figures_are_null_not_0(migrated: ClickHouseSettings) -> None:
+    assert selected(migrated, "SELECT reclaim_rate, cleanup_latency_avg_s, audit_io_share FROM {db}.v_kpi") == [
+        {"reclaim_rate": None, "cleanup_latency_avg_s": None, "audit_io_share": None}
+    ]
+
+
+def test_the_share_of_audit_bytes(migrated: ClickHouseSettings) -> None:
+    insert(migrated, timed_out(1))
+    insert(migrated, [batch(1, 1), batch(1, 2)])
+    share, expected = numbers(
+        migrated,
+        "SELECT (SELECT audit_io_share FROM {db}.v_kpi), (SELECT sum(value_size) FROM {db}.audit) / "
+        "((SELECT sum(value_size) FROM {db}.audit) + (SELECT sum(value_size) FROM {db}.batches))",
+    )
+    assert share == expected
+    assert 0.5 < share < 1
+
+
+def test_latencies_come_from_the_following_batch_of_the_same_partition(migrated: ClickHouseSettings) -> None:
+    started = at(62)
+    insert(migrated, [record._replace(source_partition=1) for record in timed_out(1)])
+    insert(
+        migrated,
+        [
+            batch(1, 1, started_at=at(1), audited=2),
+            batch(1, 2, started_at=started, previous_acknowledged_at=at(1.03)),
+            batch(1, 3, started_at=at(70), previous_acknowledged_at=started + 25_000, audited=0),
+            batch(2, 2, previous_acknowledged_at=at(500)),  # another partition's numbers mean nothing here
+        ],
+    )
+    latencies = selected(
+        migrated, "SELECT audit_seq, timer, latency_ms FROM {db}.v_transition_latency ORDER BY audit_seq"
+    )
+    assert [tuple(row.values()) for row in latencies] == [(1, 0, 1_030), (2, 0, 30), (3, 1, 1_025)]
+    writes = selected(migrated, "SELECT number, latency_ms FROM {db}.v_audit_write_latency ORDER BY number")
+    assert [tuple(row.values()) for row in writes] == [(1, 30), (2, 25)]
+
+
+def test_integrity_is_silent_over_sound_rows_and_names_each_fault(migrated: ClickHouseSettings) -> None:
+    insert(migrated, [*timed_out(1), released(1, 1.0), *timed_out(2)], "a")
+    insert(migrated, timed_out(1), "b")  # the same rows again, under another token: they collapse
+    insert(migrated, [batch(1, 1), batch(1, 2), batch(1, 3)])
+    assert selected(migrated, "SELECT * FROM {db}.v_integrity") == []
+    insert(migrated, [timed_out(3)[0], timed_out(3)[2]], "c")  # 2 lacks, and so does the way from Idle to Active
+    insert(migrated, timed_out(4)[1:], "d")  # the beginning lacks
+    insert(migrated, [timed_out(2)[1]._replace(source_offset=77)], "e")  # 2 twice, from two records
+    insert(migrated, [batch(2, 2), batch(2, 4), batch(1, 3, first_offset=5)], "f")
+    found = selected(
+        migrated,
+        "SELECT fault, session_id, partition, rows FROM {db}.v_integrity ORDER BY fault, session_id, partition",
+    )
+    assert [tuple(row.values()) for row in found] == [
+        ("audit_doubled", session_id(2), None, 1),
+        ("audit_missing", session_id(3), None, 1),
+        ("audit_missing", session_id(4), None, 1),
+        ("batch_doubled", "", 1, 1),
+        ("batch_missing", "", 2, 2),
+        ("chain_broken", session_id(2), None, 1),
+        ("chain_broken", session_id(3), None, 1),
+    ]
+
+
+def test_rows_go_at_retain_until_and_personal_columns_at_personal_until(migrated: ClickHouseSettings) -> None:
+    """R-000-29 to R-000-31: back-dated rows and a forced merge."""
+    today = round(numbers(migrated, "SELECT toUnixTimestamp(now())")[0]) * _SECOND_US
+    seven_years = 7 * 365 * DAY_US + 2 * DAY_US
+
+    def dated(number: int, age_days: int, kept_us: int, *, personal: bool) -> AuditRecord:
+        appended = today - age_days * DAY_US
+        return audit(
+            number,
+            1,
+            at=appended,
+            retain_until=appended + kept_us,
+            personal_until=appended + 30 * DAY_US if personal else None,
+            retention_class="sox_audit" if kept_us == seven_years else "gdpr_retention",
+        )
+
+    insert(
+        migrated,
+        [
+            dated(1, 31, 30 * DAY_US, personal=True),
+            dated(2, 29, 30 * DAY_US, personal=True),
+            dated(3, 31, seven_years, personal=True),
+            dated(4, 31, seven_years, personal=False),
+            dated(5, 7 * 365 + 1, seven_years, personal=False),
+            dated(6, 7 * 365 + 3, seven_years, personal=False),
+        ],
+    )
+    run_sql(migrated, f"OPTIMIZE TABLE {migrated.clickhouse_database}.audit FINAL")
+    rows = selected(migrated, "SELECT session_id, user_id FROM {db}.audit ORDER BY session_id")
+    assert [tuple(row.values()) for row in rows] == [
+        (session_id(2), "u1"),
+        (session_id(3), None),
+        (session_id(4), "u1"),
+        (session_id(5), "u1"),
+    ]
+
+
+def test_rows_that_fit_no_column_are_found_and_the_others_are_written(migrated: ClickHouseSettings) -> None:
+    writer = Writer(SinkSettings.model_validate(migrated.model_dump()), SINKS["batches"].table)
+    writer.open()
+    rows = [
+        SINKS["batches"].row(RawRecord("t", 0, n, 0, b"k", encode_record(batch(1, n + 1))), Decoder())
+        for n in range(50)
+    ]
+    for bad in (0, 17, 49):
+        rows[bad] = (-1, *rows[bad][1:])
+    encoded = writer.encode(rows)
+    assert [value.row for value in encoded.bad] == [0, 17, 49]
+    writer.insert(encoded, "t", first_try=True)
+    writer.insert(encoded, "t", first_try=False)
+    assert numbers(migrated, "SELECT count(), uniqExact(number) FROM {db}.batches") == [47, 47]
+    writer.close()
