@@ -14,8 +14,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
+from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.stream_processors.app import wait_for_topics
 from sessionary.stream_processors.faults import Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.outputs import group_member
@@ -78,7 +80,7 @@ class Bench:
         ]
 
     def own(self, former: Ownership | None = None) -> Ownership:
-        return Ownership(self.means, self.partition, 1, MemoryStore(), former)
+        return Ownership(self.means, self.partition, 1, MemoryStore, former)
 
     async def seen(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + WAIT_S
@@ -181,7 +183,7 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
     async def story() -> None:
         bench = Bench(kafka)
         store = MemoryStore()
-        first = Ownership(bench.means, bench.partition, 1, store, None)
+        first = Ownership(bench.means, bench.partition, 1, lambda: store, None)
         await bench.seen(lambda: first.is_open)
         first.offer(bench.log[:10])
         assert await first.caught_up(9, WAIT_S)
@@ -193,7 +195,7 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
         elsewhere.end()
         assert store.saved is not None
         known = store.saved.changelog_next
-        again = Ownership(bench.means, bench.partition, 3, store, elsewhere)
+        again = Ownership(bench.means, bench.partition, 3, lambda: store, elsewhere)
         await bench.seen(lambda: again.is_open)
         assert store.saved.changelog_next > known
         assert position(again) == 20
@@ -239,3 +241,12 @@ def test_too_much_that_waits_holds_the_fetching(kafka: KafkaSettings) -> None:
         await bench.close(owner)
 
     asyncio.run(story())
+
+
+def test_a_worker_says_which_topic_is_missing_or_cut_otherwise(kafka: KafkaSettings) -> None:
+    settings = Bench(kafka).settings
+    wait_for_topics(settings, lambda: False)
+    with pytest.raises(SettingsError, match="does not exist: run `sessionary topics apply`"):
+        wait_for_topics(settings.model_copy(update={"topic_prefix": "nobody"}), lambda: False)
+    with pytest.raises(SettingsError, match="SESSIONARY_PARTITIONS"):
+        wait_for_topics(settings.model_copy(update={"partitions": 5}), lambda: False)

@@ -47,6 +47,7 @@ _PROBE_S = 5.0
 _STOP_S = 20.0
 _REPEAT_S = 30.0
 _EXIT_STUCK = 70
+_LIBRARIES = ("faust", "mode", "aiokafka")
 
 
 class Flow:
@@ -273,18 +274,20 @@ class Processor:
 
 
 class _Seldom(logging.Filter):
-    """Lets each message through once in a while: with the broker away the same one comes many times a second."""
+    """Lets each message of a library through once in a while: with the broker away it comes many times a second."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._last_s: dict[str, float] = {}
+        self._last_s: dict[tuple[str, int], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether this record is to be seen."""
-        key, now_s = f"{record.name}:{record.lineno}", time.monotonic()
-        if now_s - self._last_s.get(key, -_REPEAT_S) < _REPEAT_S:
+        if not record.name.startswith(_LIBRARIES):
+            return True
+        place, now_s = (record.name, record.lineno), time.monotonic()
+        if now_s - self._last_s.get(place, -_REPEAT_S) < _REPEAT_S:
             return False
-        self._last_s[key] = now_s
+        self._last_s[place] = now_s
         return True
 
 
@@ -292,18 +295,10 @@ def _configure_logging() -> None:
     """Log to stderr where the program has not configured anything else; Faust and aiokafka only when it matters."""
     if not logging.getLogger().handlers:
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    for name in ("faust", "mode", "aiokafka"):
+    for name in _LIBRARIES:
         logging.getLogger(name).setLevel(logging.WARNING)
     for handler in logging.getLogger().handlers:
-        handler.addFilter(lambda record: not record.name.startswith(("faust", "mode", "aiokafka")) or seldom(record))
-
-
-_SELDOM = _Seldom()
-
-
-def seldom(record: logging.LogRecord) -> bool:
-    """Whether a record of a library is to be seen."""
-    return _SELDOM.filter(record)
+        handler.addFilter(_Seldom())
 
 
 def wait_for_topics(settings: ProcessorSettings, stopped: Any) -> None:

@@ -109,7 +109,8 @@ class Outputs:
             group = self._member.consumer_group_metadata()
             self._in_place(self._producer.send_offsets_to_transaction, [offset], group, _CALL_TIMEOUT_S)
             self._in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
-        except Aborted:
+        except (Aborted, Halted):
+            # Left open, it would hide what stands behind it from every reader, until it times out.
             self._in_place(self._producer.abort_transaction, _CALL_TIMEOUT_S)
             raise
         if self._position_offset is None:

@@ -28,7 +28,7 @@ class Stores:
         self._stores: dict[int, Store] = {}
 
     def of(self, partition: int) -> Store:
-        """Return the partition's store, opened."""
+        """Return the partition's store, opened. May block; raises where another worker has it open."""
         store = self._stores.get(partition)
         if store is None:
             store = self._stores[partition] = self._new(partition)
@@ -123,7 +123,7 @@ class Ledger:
 
     def _own(self, partition: int, generation: int) -> None:
         former = self._retiring.pop(partition, None)
-        owner = Ownership(self._means, partition, generation, self._stores.of(partition), former)
+        owner = Ownership(self._means, partition, generation, lambda: self._stores.of(partition), former)
         self.owners[partition] = owner
         owner.task.add_done_callback(lambda task: self._ended(owner, task))
 

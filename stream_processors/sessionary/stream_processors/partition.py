@@ -119,16 +119,24 @@ def look_up(settings: ProcessorSettings, partition: int, offset: int) -> Log:
 class Ownership:
     """One partition of one generation. Made on the event loop; `task` ends with it, and `ended` says who wished it."""
 
-    def __init__(self, means: Means, partition: int, generation: int, store: Store, former: "Ownership | None") -> None:
+    def __init__(
+        self,
+        means: Means,
+        partition: int,
+        generation: int,
+        open_store: Callable[[], Store],
+        former: "Ownership | None",
+    ) -> None:
         self.partition, self.generation = partition, generation
-        self.fold = PartitionFold(partition, fold_settings(means.settings), Decoder(), store.rows)
+        self.fold = PartitionFold(partition, fold_settings(means.settings), Decoder())
         self.is_open = False
         self.ended = False
         self.halted: Halted | None = None
         self.commits = 0
         self.committed_s = time.monotonic()
         self._means = means
-        self._store = store
+        self._open_store = open_store
+        self._store: Store | None = None
         self._outputs: Outputs | None = None
         self._pending: deque[Sequence[Record]] = deque()
         self._pending_bytes = 0
@@ -203,7 +211,8 @@ class Ownership:
         means = self._means
         self._outputs = await self._blocking(Outputs, means.settings, self.partition, means.member, self._wanted)
         await self._blocking(self._outputs.open)
-        changelog_next = await self._blocking(recover, self._means.settings, self.fold, self._store, self._wanted)
+        self._store = store = await self._blocking(self._open_store)
+        changelog_next = await self._blocking(recover, means.settings, self.fold, store, self._wanted)
         position = self.fold.position
         (await self._blocking(look_up, self._means.settings, self.partition, position.next_offset)).check(
             self.partition, position.next_offset
@@ -258,6 +267,7 @@ class Ownership:
         await self._save(written.rows, Saved(outcome.position, written.changelog_next, time.time()))
 
     async def _save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
+        assert self._store is not None
         if self._store.blocks:
             await self._blocking(self._store.save, rows, saved)
         else:
