@@ -101,3 +101,12 @@ def test_every_transition_of_the_table_is_reached() -> None:
         court.passes(ms, step_ms=4_999)
         seen |= {line.transition for outcome in court.outcomes for _, line in outcome.audits}
     assert seen - {None} == {transition.id for transition in TRANSITIONS}
+
+
+@pytest.mark.parametrize("state", ["Idle", "Paused", "Timeout", "Error"])
+def test_a_heartbeat_moves_nothing_but_in_active(state: str) -> None:
+    court, scribe = brought_to(state)
+    court.at += 1_000
+    before = court.row(scribe)
+    assert court.says(scribe, "heartbeat") == "applied"
+    assert court.row(scribe) == before
