@@ -1,7 +1,9 @@
 """One suite for both outsides of a client: the in-memory one and the real broker (with a told control API)."""
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,6 +153,21 @@ def test_counters_account_for_every_event(outside: Outside) -> None:
     assert outside.client.flush(30) == 0
     counters = outside.client.counters
     assert (counters.sent, counters.delivered, counters.dropped, counters.failed) == (15, 15, 0, 0)
+
+
+def test_a_value_of_almost_1_mib_is_delivered(outside: Outside) -> None:
+    text = secrets.token_hex(520_000)  # hardly compresses
+    with outside.client.session(user_id="u") as s:
+        s.activity("big", text)
+    sent = [event.payload for event in of(outside, s.session_id)]
+    assert SessionActivity("big", text) in sent
+
+
+def test_threads_share_a_session_without_a_hole(outside: Outside) -> None:
+    with outside.client.session(user_id="u") as s, ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(s.activity, "a", str(n)) for n in range(400)]:
+            done.result()
+    assert [event.envelope.producer_seq for event in of(outside, s.session_id)] == list(range(1, 406))
 
 
 def test_a_receipt_names_the_place_in_the_log(outside: Outside) -> None:

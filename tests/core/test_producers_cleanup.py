@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,13 @@ def test_what_a_handler_raises_fails_the_action_it_was_at() -> None:
 
 def test_what_was_not_reported_is_not_done() -> None:
     assert seen(performed(request(), lambda _: [])) == [(name, False, "not reported") for name in ACTIONS]
+
+
+@pytest.mark.parametrize("report", ["done", ("close_connection", True), CleanupAction("a", done=True, at="now")])  # type: ignore[arg-type]
+def test_a_report_that_cannot_be_written_is_a_failure_not_a_crash(report: Any) -> None:
+    actions = performed(request(), lambda _: [report])
+    assert [action.done for action in actions] == [False, False, False]
+    assert "TypeError" in str(actions[0].detail)
 
 
 def test_a_handler_that_never_ends_is_cut_off() -> None:

@@ -1,8 +1,9 @@
 """Delivery without a broker: a full queue, a wrong password, an old spool."""
 
+import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from confluent_kafka import KafkaError
 
 from sessionary.producers import (
     AuthenticationFailed,
+    ClientClosed,
     ProducerSettings,
     QueueFull,
     Session,
@@ -18,7 +20,9 @@ from sessionary.producers import (
     Unavailable,
 )
 from sessionary.producers.spool import AGE_LIMIT_MS, Frame, Spool
+from sessionary.producers.testing import memory_client
 from sessionary.producers.wire import Wire, named_error, producer_config
+from sessionary.schemas.codec import encode_event
 from tests.support.waiting import wait_until
 
 
@@ -176,6 +180,49 @@ def test_what_is_too_old_is_kept_aside_and_reported(nobody: str, tmp_path: Path)
         assert made.flush(0) == 0
     assert sum("too old" in str(error) for error in errors) == 1
     assert [path.suffix for path in of.spool_folder.iterdir()] == [".expired"]
+
+
+def test_emitting_costs_little_more_than_encoding(nobody: str, tmp_path: Path) -> None:
+    def cost_us(step: Callable[[], object]) -> float:
+        """CPU time of this thread; the box's other users do not count."""
+        rounds = []
+        for _ in range(10):
+            begun = time.thread_time_ns()
+            for _ in range(200):
+                step()
+            rounds.append((time.thread_time_ns() - begun) / 200 / 1_000)
+        return min(rounds)
+
+    with client(settings(nobody, tmp_path), []) as made:
+        s = made.session(user_id="u")
+        emit = cost_us(lambda: s.activity("llm", "x" * 100))
+        s.complete()
+        assert made.counters.dropped == 0
+    own, memory = memory_client()
+    own.session(user_id="u").activity("llm", "x" * 100)
+    event = memory.events()[-1]
+    own.close()
+    assert emit < 8 * cost_us(lambda: encode_event(event))
+
+
+def test_a_forked_child_sends_nothing_and_leaves_the_parent_s_spool_alone(nobody: str, tmp_path: Path) -> None:
+    with client(settings(nobody, tmp_path), []) as made:
+        s = made.session(user_id="u")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                s.activity("x")
+            except ClientClosed:
+                made.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        s.activity("x")
+    left = Spool(settings(nobody, tmp_path).spool_folder, "later", 1 << 20)
+    assert left.taken_over == 5
+    left.close()
 
 
 def test_two_clusters_never_share_a_spool(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from sessionary.infra.local.broker import LocalBroker
 from sessionary.producers import ProducerSettings, SessionClient
+from sessionary.producers.spooled import SpooledTransport
 from sessionary.schemas.codec import Event, encode_record
 from sessionary.schemas.events import Heartbeat, SessionTerminated
 from sessionary.schemas.records import CleanupRequest
@@ -150,6 +151,23 @@ def test_emit_never_waits_for_a_broker_that_is_away_and_nothing_is_lost(broker: 
         assert (counters.dropped, counters.failed, counters.sent) == (0, 0, counters.delivered)
         numbers = sequences(kafka)[session.session_id, client.producer_id]
     assert first_seen(numbers) == list(range(1, counters.sent + 1))
+
+
+def test_after_a_fatal_error_everything_open_is_sent_again_in_order(kafka: KafkaSettings, tmp_path: Path) -> None:
+    errors: list[Exception] = []
+    with client_of(settings(kafka, tmp_path / "spool"), errors) as client:
+        session = client.session(user_id="u")
+        transport = client._ports.transport
+        assert isinstance(transport, SpooledTransport)
+        for _ in range(3):
+            for _ in range(300):
+                session.activity("work", "x" * 200)
+            transport._fail(transport._generation, KafkaError(KafkaError._FATAL))
+        session.complete()
+        assert client.flush(60) == 0
+        assert client.counters.delivered == client.counters.sent == 905
+    assert first_seen(sequences(kafka)[session.session_id, client.producer_id]) == list(range(1, 906))
+    assert errors
 
 
 def test_drop_leaves_a_visible_gap(broker: LocalBroker, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from sessionary.schemas.records import CleanupRequest
 
 CleanupHandler = Callable[[CleanupRequest], Iterable[CleanupAction] | None]
 ANSWERED_MAX = 10_000
+_DETAIL_LENGTH_MAX = 1_000
 _BATCH = 200
 _CONSUME_S = 0.1
 _RETRY_S = 0.5
@@ -33,6 +34,14 @@ _RETRY_S = 0.5
 
 def _now_us() -> int:
     return time.time_ns() // 1000
+
+
+def _check(action: object) -> None:
+    """Raise `TypeError` for what could not be written into the answer."""
+    match action:
+        case CleanupAction(action=str(), done=bool(), at=int(), detail=None | str()):
+            return
+    raise TypeError(f"a clean-up handler gives CleanupAction(action, done, at, detail), not {action!r}")
 
 
 def performed(
@@ -50,9 +59,10 @@ def performed(
         reported = answer is not None
         # A handler may not report for ever.
         for action in islice(answer or (), 4 * (len(request.actions) + 1)):
-            done[action.action] = action
+            _check(action)
+            done[action.action] = action._replace(detail=action.detail and action.detail[:_DETAIL_LENGTH_MAX])
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is an answer: this action failed
-        fault, reported = f"{type(error).__name__}: {error}"[:1000], True
+        fault, reported = f"{type(error).__name__}: {error}"[:_DETAIL_LENGTH_MAX], True
     result: list[CleanupAction] = []
     for name in request.actions:
         if name in done:

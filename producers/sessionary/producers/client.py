@@ -115,7 +115,10 @@ class SessionClient:
         parent_session_id: str | None = None,
         restored_from_snapshot_id: str | None = None,
     ) -> Session:
-        """T01: register a session and return its handle, not started yet. Raises `Invalid`, `QueueFull`."""
+        """T01: register a session and return its handle, not started yet. Raises `Invalid`, `QueueFull`.
+
+        Keep the handle: nobody beats for a session that its agent forgot.
+        """
         if session_id is None:
             timed = self._settings.session_id_version == 7
             key = SessionKey(self._tenant_id, new_session_id(time.time_ns() // 1_000_000 if timed else None))
