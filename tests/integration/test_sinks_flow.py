@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from sessionary.infra.local.broker import LocalBroker
 from sessionary.infra.local.clickhouse import LocalClickHouse
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.codec import encode_record
@@ -29,7 +30,7 @@ from tests.integration.sink_rig import (
     settings_for,
     started,
 )
-from tests.support.pipelines import new_clickhouse, run_sql
+from tests.support.pipelines import new_clickhouse, new_pipeline, run_sql
 from tests.support.processes import Processes
 from tests.support.reading import read_records
 from tests.support.waiting import wait_until
@@ -279,3 +280,18 @@ def test_two_pipelines_side_by_side_each_take_everything(kafka: KafkaSettings, c
         assert numbers(clickhouse, _COUNTS) == [400, 400]
     finally:
         run_sql(other, f"DROP DATABASE {other.clickhouse_database}")
+
+
+def test_the_broker_goes_away_and_comes_back(broker: LocalBroker, clickhouse: ClickHouseSettings) -> None:
+    kafka = new_pipeline(broker.bootstrap_servers)
+    migrate.apply(clickhouse)
+    settings = settings_for(kafka, clickhouse)
+    produce(kafka, kafka.topics.audit, audits(0, 40))
+    with running("audit", settings):
+        wait_until(counter(clickhouse, _COUNTS, [400, 400]), 30, "the first rows")
+        broker.kill()
+        broker.start()
+        broker.wait_ready()
+        produce(kafka, kafka.topics.audit, audits(100, 40))
+        wait_until(counter(clickhouse, _COUNTS, [800, 800]), 60, "all rows, once")
+        wait_until(lambda: lag(settings, "audit", kafka.topics.audit) == 0, 30, "lag 0")

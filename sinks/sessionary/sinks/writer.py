@@ -4,6 +4,7 @@ A block is encoded wholly before any of it is sent: what fails in encoding is a 
 bisecting), what fails in sending is trouble of the server or the way to it.
 """
 
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -28,6 +29,8 @@ _PINNED: Final = {
     "deduplicate_blocks_in_dependent_materialized_views": 1,
     "max_partitions_per_insert_block": 0,
 }
+
+_LOW_CARDINALITY: Final = re.compile(r"LowCardinality\((String|Nullable\(String\))\)")
 
 # What the driver's encoders raise at values that do not fit their column: seen for null, range, length, lone
 # surrogates, bytes in text, wrong types in arrays.
@@ -89,11 +92,12 @@ class Writer:
         self._client = client
 
     def _context(self, client: Client, table: TableSpec) -> InsertContext:
+        database = self._settings.clickhouse_database
+        found = client.create_insert_context(table.name, table.columns, database)
+        # The server makes its own dictionaries from plain columns; the driver's are built in a Python loop per value.
+        types = [_LOW_CARDINALITY.sub(r"\1", column.name) for column in found.column_types]
         return client.create_insert_context(
-            table.name,
-            column_names=table.columns,
-            database=self._settings.clickhouse_database,
-            column_oriented=True,
+            table.name, table.columns, database, column_type_names=types, column_oriented=True
         )
 
     def close(self) -> None:
