@@ -1,0 +1,224 @@
+"""The commands for people against real parts: a demo from nothing, and a stack that stays up."""
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not by the names of its __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from sessionary.infra.environment import read_environment
+from sessionary.infra.local.broker import broker_answers
+from sessionary.infra.player.runs import ModelCall, sample_runs
+from sessionary.infra.topics import apply_topics, topic_differences
+from sessionary.schemas.errors import Invalid
+from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.topics import RETENTION_MS
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+COMMAND = str(Path(sys.executable).parent / "sessionary")
+RUNS = 7
+FIGURES = {
+    "sessions",
+    "events_sent",
+    "events_applied",
+    "rejected",
+    "duplicates",
+    "gaps",
+    "transitions",
+    "audit_rows",
+    "history_rows",
+    "missing",
+    "doubled",
+    "timeouts",
+    "false_timeouts",
+    "transition_latency_ms",
+    "audit_write_latency_ms",
+    "cleanup_latency_s",
+    "reclaim_rate",
+    "audit_io_share",
+    "elapsed_s",
+}
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def _command(*arguments: str, timeout_s: float = 120.0) -> Done:
+    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def _check_figures(figures: dict[str, Any], sessions: int) -> None:
+    """What must hold for any play of which nothing went wrong."""
+    assert figures.keys() >= FIGURES
+    assert figures["sessions"] == sessions
+    assert figures["events_sent"] == figures["events_acknowledged"] > 10 * sessions
+    assert [figures[name] for name in ("missing", "doubled", "false_timeouts", "unexpected", "gaps")] == [0] * 5
+    assert figures["timeouts"] == figures["silent_sessions"] == 1
+    # Seven broken records of which one is a good event and its copy, and four illegal events.
+    assert figures["duplicates"] == 1
+    assert figures["rejected"] == 10
+    assert figures["history_rows"] >= figures["events_sent"]
+    assert figures["audit_rows"] > figures["transitions"] > 3 * sessions - 2
+    assert figures["reclaim_rate"] == 1.0
+    for latency in ("transition_latency_ms", "audit_write_latency_ms"):
+        assert 0 < figures[latency]["p50"] <= figures[latency]["p95"] <= figures[latency]["p99"]
+
+
+def test_the_demo_starts_plays_accounts_and_leaves_nothing_behind() -> None:
+    done = _command("demo", "--sessions", "6", "--json", timeout_s=300.0)
+    assert done.code == 0, done.err
+    (figures,) = done.rows
+    _check_figures(figures, 6)
+    assert "stopping the stack" in done.err
+
+
+class Served(NamedTuple):
+    """A stack that is up, and the play that was loaded into it."""
+
+    data: Path
+    figures: dict[str, Any]
+
+    def ask(self, *arguments: str) -> list[dict[str, Any]]:
+        done = _command(*arguments, "--data", str(self.data), "--json")
+        assert done.code == 0, done.err
+        return done.rows
+
+
+def _line(number: int) -> str:
+    run = sample_runs(RUNS)[number]
+    calls = [
+        [step.t_s, "llm", *step[1:]] if isinstance(step, ModelCall) else [step.t_s, "tool", *step[1:]]
+        for step in run.steps
+    ]
+    fields = {"run": run.name, "task": run.task, "duration_s": run.duration_s, "start_offset_s": number}
+    return json.dumps({**fields, "events": [[0, "start"], *calls]}) + "\n"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`sessionary up`, loaded with a few runs; Ctrl-C's signal must end it with 0, and its parts with it."""
+    data = tmp_path_factory.mktemp("stack")
+    runs = data / "runs.ndjson"
+    runs.write_text("".join(_line(number) for number in range(RUNS)))
+    processes = Processes("cli_stack")
+    try:
+        up = processes.run([COMMAND, "up", "--data", str(data)], name="up")
+        wait_until(lambda: '"SESSIONARY_CONTROL_URL"' in up.log.read_text(), 180, "the stack's variables")
+        loaded = _command("load", str(runs), "--data", str(data), "--json", timeout_s=180)
+        assert loaded.code == 0, loaded.err
+        yield Served(data, loaded.rows[0])
+        up.signal(signal.SIGINT)
+        assert up.wait(60)
+        assert up.exit_code == 0
+        assert not broker_answers(read_environment(data)["SESSIONARY_BOOTSTRAP_SERVERS"])
+    finally:
+        processes.stop()
+
+
+def test_load_accounts_for_every_event(served: Served) -> None:
+    _check_figures(served.figures, RUNS)
+
+
+def test_sessions_are_listed_and_filtered(served: Served) -> None:
+    rows = served.ask("sessions")
+    assert len({row["session_id"] for row in rows}) == RUNS
+    assert all(row["state"] in ("Timeout", "Terminated", "Archived") for row in rows)
+    tenant = rows[0]["tenant_id"]
+    ours = [row for row in rows if row["tenant_id"] == tenant]
+    assert served.ask("sessions", "--tenant", tenant) == ours
+    assert len(served.ask("sessions", "--limit", "2")) == 2
+    assert served.ask("sessions", "--tenant", "nobody") == []
+
+
+def test_a_session_is_shown_by_its_id_or_its_beginning(served: Served) -> None:
+    session = served.ask("sessions")[0]["session_id"]
+    (whole,), (short,) = served.ask("show", session), served.ask("show", session[:13])
+    assert whole["session_id"] == short["session_id"] == session
+    assert whole["transition_list"][0]["transition"] == "T01"
+    assert whole["cleanups"]
+    assert _command("show", "ffffffff-0000", "--data", str(served.data)).code == 4
+
+
+def test_a_timeline_runs_in_the_order_of_the_log(served: Served) -> None:
+    session = served.ask("sessions")[0]["session_id"]
+    rows = served.ask("timeline", session)
+    offsets = [row["source_offset"] for row in rows]
+    assert offsets == sorted(offsets)
+    assert [row["event_type"] for row in rows[:2]] == ["session_created"] * 2
+    assert {"event", "transition"} <= {row["what"] for row in rows}
+
+
+def test_a_refused_record_is_listed_shown_and_sent_again(served: Served) -> None:
+    reasons = {row["reason"]: row for row in served.ask("rejected", "list")}
+    assert {"undecodable", "unknown_schema", "bad_key", "key_mismatch", "foreign_tenant", "stale_epoch"} <= set(reasons)
+    place = reasons["undecodable"]["place"]
+    (shown,) = served.ask("rejected", "show", place)
+    assert base64.b64decode(shown["value_base64"]) == b"this is no Avro"
+    (shown,) = served.ask("rejected", "show", reasons["key_mismatch"]["place"])
+    assert shown["event"]["envelope"]["event_type"] == "progress_reported"
+    (sent,) = served.ask("rejected", "replay", place)
+    assert sent["replayed"] == place
+    wait_until(
+        lambda: sent["as"] in {row["place"] for row in served.ask("rejected", "list", "--reason", "undecodable")},
+        30,
+        "the same record refused again",
+        pause_s=0.5,
+    )
+    assert _command("rejected", "show", "0:999999", "--data", str(served.data)).code == 4
+
+
+def test_sql_gives_rows_and_its_errors_are_a_line(served: Served) -> None:
+    assert served.ask("sql", "SELECT count() AS n, 'a' AS a FROM v_sessions;") == [{"n": RUNS, "a": "a"}]
+    wrong = _command("sql", "SELECT nothing FROM nowhere", "--data", str(served.data))
+    assert (wrong.code, wrong.out) == (5, "")
+    assert len(wrong.err.splitlines()) == 1
+
+
+def test_everything_is_as_it_should_be_and_applying_again_changes_nothing(served: Served) -> None:
+    assert [check for check in served.ask("doctor") if not check["ok"]] == []
+    assert served.ask("topics", "apply") == []
+    assert served.ask("db", "migrate") == []
+
+
+def test_a_second_stack_over_the_same_folder_is_refused(served: Served) -> None:
+    second = _command("up", "--data", str(served.data))
+    assert second.code == 6
+    assert "another stack" in second.err
+
+
+def test_a_setting_that_somebody_changed_is_found_and_put_right(kafka: KafkaSettings) -> None:
+    assert apply_topics(kafka) == []
+    admin = AdminClient({**kafka.librdkafka(), "log_level": 0})
+    change = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, kafka.topics.audit, incremental_configs=[change])
+    for answer in admin.incremental_alter_configs([resource]).values():
+        answer.result(10)
+    wait_until(lambda: topic_differences(kafka) != [], 10, "the difference")
+    assert topic_differences(kafka) == [f"{kafka.topics.audit}: retention.ms = {RETENTION_MS}"]
+    assert apply_topics(kafka) == [f"{kafka.topics.audit}: retention.ms = {RETENTION_MS}"]
+    wait_until(lambda: topic_differences(kafka) == [], 10, "no difference")
+    with pytest.raises(Invalid, match="partitions"):
+        apply_topics(kafka.model_copy(update={"partitions": kafka.partitions - 1}))
