@@ -240,6 +240,7 @@ def test_parts_stop_in_reverse_order_and_stay_stopped() -> None:
     schedule = Schedule({"c": ["b"], "b": ["a"], "a": []}, BackOff())
     assert schedule.start_order == ("a", "b", "c")
     assert schedule.stop_order == ("c", "b", "a")
+    assert schedule.leaves == ("c",)
     for name in "abc":
         schedule.started(name, 0.0)
         schedule.ready(name)

@@ -77,6 +77,12 @@ class Schedule:
         """The reverse of the start order."""
         return self._order[::-1]
 
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The parts that no other part waits for."""
+        needed = {name for names in self._after.values() for name in names}
+        return tuple(name for name in self.stop_order if name not in needed)
+
     def state(self, name: str) -> PartState:
         """Where this part stands."""
         return self._entries[name].state

@@ -6,6 +6,7 @@ asks. Children cannot outlive this process, not even its SIGKILL: see process.py
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -117,7 +118,7 @@ class Supervisor:
         return child.pid if child is not None and child.exit_code is None else None
 
     def stop(self) -> None:
-        """End all parts, last started first, by SIGTERM, grace period, SIGKILL; returns when all are gone."""
+        """End all parts, each after those that wait for it, by SIGTERM, grace period, SIGKILL; returns when all are gone."""
         if not self._thread.is_alive():
             return
         self._news.put(None)
@@ -186,6 +187,10 @@ class Supervisor:
         self._tell(PartChange(name, PartState.WAITING, child.pid, child.exit_code, wait_s))
 
     def _stop_all(self) -> None:
+        # Those that nobody waits for hear it at once, and end side by side; the others when their users are gone.
+        for name in self._schedule.leaves:
+            if (leaf := self._children.get(name)) is not None:
+                leaf.signal(signal.SIGTERM)
         for name in self._schedule.stop_order:
             child = self._children.get(name)
             if child is not None:
