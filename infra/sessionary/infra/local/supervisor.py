@@ -118,7 +118,7 @@ class Supervisor:
         return child.pid if child is not None and child.exit_code is None else None
 
     def stop(self) -> None:
-        """End all parts, each after those that wait for it, by SIGTERM, grace period, SIGKILL; returns when all are gone."""
+        """End all parts, each after those that wait for it, by SIGTERM, grace, SIGKILL; returns when all are gone."""
         if not self._thread.is_alive():
             return
         self._news.put(None)
