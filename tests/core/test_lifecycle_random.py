@@ -17,10 +17,11 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import AuditRecord, Gravestone, Position, SessionState
 from sessionary.stream_processors.fold import Batch, LogRecord, PartitionFold
 from sessionary.stream_processors.table import TRANSITIONS
+from tests.auditor.scribe import TICK, Scribe
 from tests.core.court import DECODER, SETTINGS, Court
 from tests.core.play import Play
 
-PLAYS, STEPS = 30, 350
+PLAYS, STEPS = 24, 300
 # The rest needs another partition, a registry, 64 producers, a megabyte or a broken table.
 MET = {"wrong_partition", "unknown_schema", "unknown_event_type", "too_many_producers", "state_too_large", "bad_row"}
 MET = {
@@ -55,7 +56,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=40, stateful_step_count=30)
+TestMachine.settings = settings(max_examples=30, stateful_step_count=25)
 
 
 def test_long_plays_meet_every_transition_and_refusal() -> None:
@@ -175,3 +176,19 @@ def test_a_hole_is_longer_than_five_seconds_and_needs_a_timer(gap_ms: int) -> No
     court.at += gap_ms
     court.tick()
     assert (court.fold.position.quiet_until_ms > 0) is (gap_ms == 5_001)
+
+
+def test_a_batch_is_bounded_by_records_and_by_timers() -> None:
+    scribes = [Scribe(f"s{n}") for n in range(3)]
+    log = [LogRecord(n, 1_000, s.key.encoded(), s.writes("session_created")) for n, s in enumerate(scribes)]
+    log += [LogRecord(n, 1_000 + (n - 2) * 5_000, None, TICK) for n in range(3, 7)]
+    fold = PartitionFold(0, SETTINGS._replace(records_max=6, timers_max=2), DECODER)
+    first = fold.begin()
+    assert [first.apply(record) for record in log[:6]] == [True] * 5 + [False]  # the sixth brings three deadlines
+    assert (first.finish().counts.timers, first.position().next_offset, first.position().outcome_n) == (2, 5, 2)
+    fold.merge(first)
+    second = fold.begin()
+    assert second.apply(log[5])
+    assert (second.finish().counts.timers, second.position().next_offset, second.position().outcome_n) == (1, 6, 0)
+    full = PartitionFold(0, SETTINGS._replace(records_max=6), DECODER).begin()
+    assert [full.apply(record) for record in log] == [True] * 6 + [False]
