@@ -1,0 +1,125 @@
+"""The whole road for a test: a processor and four sinks as processes, on topics and a database of its own."""
+
+import sys
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+from pydantic import SecretStr
+
+from sessionary.infra.local.ports import free_port
+from sessionary.infra.local.process import Child
+from sessionary.producers.settings import ProducerSettings
+from sessionary.schemas.common import Limits
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.support.pipelines import environment, run_sql
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+COMMAND = str(Path(sys.executable).parent / "sessionary")
+TENANT = "acme"
+TOKEN = "token-of-acme"
+SINKS = ("audit", "history", "rejected", "batches")
+
+
+def brief_limits(budget_ms: int = 3_000, grace_ms: int = 1_500) -> Limits:
+    """Limits that let a test see a session's whole life in seconds."""
+    part = budget_ms // 3
+    return Limits(
+        init_ms=10_000,
+        model_ms=part,
+        tool_ms=part,
+        network_ms=budget_ms - 2 * part,
+        idle_ms=None,
+        attached_run_ms=None,
+        max_duration_ms=None,
+        grace_ms=grace_ms,
+        hold_ms=None,
+        recovery_ms=None,
+        archive_delay_ms=500,
+        release_limit_ms=2_000,
+        context_limit_bytes=None,
+        override=True,
+    )
+
+
+class Road:
+    """Starts the parts; says where they are; waits until everything has arrived."""
+
+    def __init__(self, kafka: KafkaSettings, clickhouse: ClickHouseSettings | None, processes: Processes) -> None:
+        self.kafka, self.clickhouse = kafka, clickhouse
+        self._processes = processes
+        self.api_port = free_port()
+        self.control_url = f"http://127.0.0.1:{self.api_port}"
+
+    def start_processor(self, **settings: str) -> Child:
+        """Start a processor and wait until it owns its partitions."""
+        defaults = {
+            "instance": "w1",
+            "api_port": str(self.api_port),
+            "api_tokens": f'{{"{TOKEN}": "{TENANT}"}}',
+            **settings,
+        }
+        env = environment(self.kafka, **defaults)
+        child = self._processes.start("sessionary.stream_processors", env=env, name=f"processor-{defaults['instance']}")
+        wait_until(self.ready, 60, "the processor to own its partitions")
+        return child
+
+    def ready(self) -> bool:
+        """Whether the processor says that all its partitions are open."""
+        try:
+            with urllib.request.urlopen(f"{self.control_url}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def start_sinks(self, kinds: Sequence[str] = SINKS) -> list[Child]:
+        """Make the tables and start the sinks."""
+        assert self.clickhouse is not None
+        env = environment(self.kafka, self.clickhouse)
+        migrated = self._processes.run([COMMAND, "db", "migrate"], env=env, name="migrate")
+        assert migrated.wait(60)
+        assert migrated.exit_code == 0
+        return [self._processes.run([COMMAND, "sink", kind], env=env, name=f"sink-{kind}") for kind in kinds]
+
+    def client_settings(self, folder: Path, name: str = "agent") -> ProducerSettings:
+        """Return settings of a client with a spool and a journal of its own below `folder`."""
+        return ProducerSettings(
+            **self.kafka.model_dump(),
+            control_url=self.control_url,
+            api_token=SecretStr(TOKEN),
+            spool_dir=folder / f"{name}-spool",
+            journal_path=folder / f"{name}-journal.ndjson",
+            handle_sigterm=False,
+        )
+
+    def sql(self, statement: str) -> list[list[str]]:
+        """Run a query in the test's database; rows of text."""
+        assert self.clickhouse is not None
+        statement = statement.replace("{db}", self.clickhouse.clickhouse_database)
+        return [line.split("\t") for line in run_sql(self.clickhouse, statement).splitlines()]
+
+    def lag(self, group: str, topic: str) -> int:
+        """Return how many records of a topic a group has not committed yet."""
+        consumer = Consumer({**self.kafka.librdkafka(), "group.id": group, "log_level": 0})
+        try:
+            places = [TopicPartition(topic, partition) for partition in range(self.kafka.partitions)]
+            lag = 0
+            for place in consumer.committed(places, timeout=10):
+                low, high = consumer.get_watermark_offsets(place, timeout=10)
+                lag += high - max(place.offset, low)
+            return lag
+        finally:
+            consumer.close()
+
+    def wait_landed(self, timeout_s: float = 60) -> None:
+        """Wait until the sinks have written all that the processor and the agents wrote by now."""
+        topics = self.kafka.topics
+        for kind, topic in {"audit": topics.audit, "history": topics.events, "rejected": topics.rejected}.items():
+            wait_until(
+                lambda kind=kind, topic=topic: self.lag(f"{self.kafka.topic_prefix}.sink.{kind}", topic) <= 4,  # type: ignore[misc]
+                timeout_s,
+                f"sink {kind} to catch up",
+                pause_s=0.5,
+            )

@@ -1,0 +1,216 @@
+"""The whole road on real parts: client, Kafka, processor, ClickHouse; and the log folded again from both ends."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from sessionary.producers import SessionClient
+from sessionary.schemas.codec import Decoder
+from sessionary.schemas.events import LlmDecision
+from sessionary.schemas.ids import SessionKey, new_session_id
+from sessionary.schemas.records import AuditRecord, Gravestone, RejectedEvent, SessionState
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.stream_processors.fold import FoldSettings, LogRecord, Row
+from tests.auditor import account
+from tests.integration.refold import Refolded, differing, refold
+from tests.integration.road import TENANT, Road, brief_limits
+from tests.support.pipelines import run_sql
+from tests.support.processes import Processes
+from tests.support.reading import read_records, read_topic
+from tests.support.waiting import wait_until
+
+POSITION_KEY = b"\x00position"
+FINISHING, SILENT, FAILING, PAUSING = 12, 4, 3, 3
+
+
+def work(client: SessionClient, turns: int = 4) -> str:
+    with client.session(user_id="u1", state={"turn": 0}, data_classes=("personal",)) as session:
+        for turn in range(turns):
+            session.activity("llm", "thinking")
+            session.emit(LlmDecision(model="m", chosen_tools=("search",), inputs_json=None, output_text="x" * 200))
+            session.usage(model="m", tokens_in=100, tokens_out=20, model_cost_usd_micros=5)
+            session.update_state({"turn": turn + 1})
+        return session.session_id
+
+
+def fall_silent(client: SessionClient) -> str:
+    session = client.create(user_id="u2", state={}, limits=brief_limits()).start()
+    session.activity("llm")
+    session.detach()
+    return session.session_id
+
+
+def fail_and_recover(client: SessionClient) -> str:
+    session = client.create(user_id="u3", state={"n": 1}).start()
+    session.error(TimeoutError("model did not answer"), retryable=True)
+    session.recover()
+    session.complete()
+    return session.session_id
+
+
+def pause_and_resume(client: SessionClient) -> str:
+    session = client.create(user_id="u4", state={"n": 7}).start()
+    session.pause("lunch")
+    assert session.resume() == {"n": 7}
+    session.close()
+    return session.session_id
+
+
+def send_rubbish(kafka: KafkaSettings, live_session: str) -> int:
+    """Send what no client would; return how many records."""
+    producer = Producer({**kafka.librdkafka(), "partitioner": "murmur2_random", "log_level": 0})
+    key = SessionKey(TENANT, live_session).encoded()
+    values = [b"", b"\xc3\x01", b"\xc3\x01" + bytes(8) + b"x", b"\x00\x00\x00\x00\x07abc", b"{}"]
+    for value in values:
+        producer.produce(kafka.topics.events, key=key, value=value)
+    producer.produce(kafka.topics.events, key=b"no-key-of-ours", value=b"\xc3\x01")
+    stray = SessionKey(TENANT, new_session_id()).encoded()
+    for partition in range(kafka.partitions):
+        producer.produce(kafka.topics.events, key=stray, value=values[2], partition=partition)
+    assert producer.flush(30) == 0
+    return len(values) + 1 + kafka.partitions
+
+
+def log_in_kafka(kafka: KafkaSettings) -> dict[int, list[LogRecord]]:
+    log: dict[int, list[LogRecord]] = {}
+    for stored in read_topic(kafka, kafka.topics.events):
+        record = LogRecord(stored.offset, stored.timestamp_ms, stored.key, stored.value, stored.headers)
+        log.setdefault(stored.partition, []).append(record)
+    return log
+
+
+def log_in_clickhouse(clickhouse: ClickHouseSettings) -> dict[int, list[LogRecord]]:
+    log: dict[int, list[LogRecord]] = {}
+    rows = run_sql(
+        clickhouse,
+        "SELECT source_partition, source_offset, toUnixTimestamp64Milli(appended_at) AS at, hex(key_bytes) AS k, "
+        "hex(value_bytes) AS v, has_key FROM "
+        f"(SELECT *, event_type != 'tick' AS has_key FROM {clickhouse.clickhouse_database}.history FINAL) "
+        "ORDER BY source_partition, source_offset FORMAT JSONEachRow",
+    )
+    for line in rows.splitlines():
+        row = json.loads(line)
+        key = bytes.fromhex(row["k"]) if int(row["has_key"]) else None
+        record = LogRecord(int(row["source_offset"]), int(row["at"]), key, bytes.fromhex(row["v"]))
+        log.setdefault(int(row["source_partition"]), []).append(record)
+    return log
+
+
+def table_in_kafka(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, int]]:
+    """Return the changelog's rows, and by partition the offset up to which they hold."""
+    decoder, rows, upto = Decoder(), dict[bytes, Row](), dict[int, int]()
+    for stored in read_topic(kafka, kafka.topics.changelog):
+        assert stored.key is not None
+        if stored.value is None:
+            rows.pop(stored.key, None)
+            continue
+        record = decoder.record(stored.value)
+        if stored.key == POSITION_KEY:
+            upto[stored.partition] = getattr(record, "next_offset")  # noqa: B009
+        else:
+            assert isinstance(record, SessionState | Gravestone)
+            rows[stored.key] = record
+    return rows, upto
+
+
+def cut(log: dict[int, list[LogRecord]], upto: dict[int, int]) -> dict[int, list[LogRecord]]:
+    return {partition: [r for r in records if r.offset < upto.get(partition, 0)] for partition, records in log.items()}
+
+
+def test_the_whole_road(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
+) -> None:
+    road = Road(kafka, clickhouse, processes)
+    road.start_sinks()
+    processor = road.start_processor()
+    with SessionClient(
+        tenant_id=TENANT, service_id="billing", agent_id="agent-1", settings=road.client_settings(tmp_path)
+    ) as client:
+        client.on_cleanup(lambda request: None)
+        finished = [work(client) for _ in range(FINISHING)]
+        silent = [fall_silent(client) for _ in range(SILENT)]
+        recovered = [fail_and_recover(client) for _ in range(FAILING)]
+        resumed = [pause_and_resume(client) for _ in range(PAUSING)]
+        rubbish = send_rubbish(kafka, finished[0])
+        everyone = finished + silent + recovered + resumed
+
+        def archived() -> bool:
+            ends = Counter(
+                record.session_id
+                for record in read_records(kafka, kafka.topics.audit)
+                if isinstance(record, AuditRecord) and record.transition == "T14"
+            )
+            return all(ends[session] == 1 for session in silent)
+
+        wait_until(archived, 60, "the silent sessions to time out, end and be archived", pause_s=0.5)
+        assert client.flush(30) == 0
+    processor.stop(15)
+    road.wait_landed()
+
+    audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
+    paths = {
+        session: [r.transition for r in audits if r.session_id == session and r.transition] for session in everyone
+    }
+    assert all(paths[session][:3] == ["T01", "T02", "T13"] for session in finished)
+    assert all(paths[session] == ["T01", "T02", "T06", "T08", "T14"] for session in silent)
+    assert all(paths[session][:5] == ["T01", "T02", "T10", "T11", "T13"] for session in recovered)
+    assert all(paths[session][:5] == ["T01", "T02", "T04", "T05", "T13"] for session in resumed)
+
+    rejected = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]
+    # A confirmation may come after the archive that it was too late for; all else that is refused was rubbish.
+    reasons = Counter(record.reason for record in rejected if record.event_type != "resources_released")
+    assert reasons.total() == rubbish, reasons
+
+    check_folded_again(kafka, clickhouse, audits, rejected)
+    check_account(kafka, audits, rejected)
+    check_clickhouse(road, audits, rejected, tmp_path)
+
+
+def check_folded_again(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, audits: list[AuditRecord], rejected: list[RejectedEvent]
+) -> None:
+    """The table, the timeouts and the refusals are a pure fold of the log, wherever the log is read."""
+    rows, upto = table_in_kafka(kafka)
+    settings = FoldSettings(kafka.topics.events, kafka.partitions)
+    from_kafka = refold(cut(log_in_kafka(kafka), upto), settings)
+    assert differing(from_kafka, rows, audits) == []
+    check_refusals(from_kafka, rejected)
+    from_clickhouse = refold(cut(log_in_clickhouse(clickhouse), upto), settings)
+    assert differing(from_clickhouse, rows, audits) == []
+    check_refusals(from_clickhouse, rejected)
+    assert from_kafka.timers > SILENT
+
+
+def check_refusals(expected: Refolded, rejected: list[RejectedEvent]) -> None:
+    def places(records: list[RejectedEvent]) -> list[tuple[int, int, str, bytes | None]]:
+        return sorted((r.source_partition, r.source_offset, r.reason, r.value) for r in records)
+
+    assert places(expected.rejected) == places(rejected)
+
+
+def check_account(kafka: KafkaSettings, audits: list[AuditRecord], rejected: list[RejectedEvent]) -> None:
+    """An account that shares no code with the processor comes to the same."""
+    _, upto = table_in_kafka(kafka)
+    entries = [
+        account.LogEntry(partition, record.offset, record.timestamp_ms, record.key, record.value)
+        for partition, records in cut(log_in_kafka(kafka), upto).items()
+        for record in records
+    ]
+    plain = [[record._asdict() for record in records] for records in (audits, rejected)]
+    assert account.differences(account.account_of(entries, kafka.partitions), *plain) == []
+
+
+def check_clickhouse(road: Road, audits: list[AuditRecord], rejected: list[RejectedEvent], folder: Path) -> None:
+    """Every audit record and refusal is a row once; every journalled event is in the history once."""
+    assert road.sql("SELECT count(), uniqExact(audit_id) FROM {db}.audit") == [[str(len(audits))] * 2]
+    assert road.sql("SELECT count() FROM {db}.rejected") == [[str(len(rejected))]]
+    assert road.sql("SELECT * FROM {db}.v_integrity") == []
+    journal = [json.loads(line) for line in (folder / "agent-journal.ndjson").read_text().splitlines()]
+    sent = {line["event_id"] for line in journal if line["producer_seq"] > 0}
+    rows = road.sql("SELECT event_id, count() FROM {db}.history WHERE producer_seq > 0 GROUP BY event_id")
+    stored = {event_id: int(count) for event_id, count in rows}
+    assert sent <= stored.keys()
+    assert {event_id for event_id, count in stored.items() if count > 1} == set()
+    assert len(sent) > 200
