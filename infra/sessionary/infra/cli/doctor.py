@@ -6,17 +6,19 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from sessionary.infra.cli.errors import CheckFailed, exit_code
+from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
 from sessionary.infra.cli.output import Json, remark, say, show_rows, wants_json
 from sessionary.infra.clickhouse import ClickHouse
 from sessionary.infra.environment import stack_environment
-from sessionary.schemas.errors import Invalid, SessionaryError
+from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 
 _PACKAGES = ("sessionary", "confluent-kafka", "fastavro", "faust-streaming", "aiokafka", "clickhouse-connect", "chdb")
 _TIMEOUT_S = 5.0
 LAG_MESSAGES_MAX = 10_000
+_KAFKA_ADVICE = "start it (sessionary up), or set SESSIONARY_BOOTSTRAP_SERVERS; check its credentials"
+_CLICKHOUSE_ADVICE = "start it (sessionary up), or set SESSIONARY_CLICKHOUSE_URL and the credentials"
 
 
 class Check(NamedTuple):
@@ -56,7 +58,7 @@ def _broker(settings: KafkaSettings) -> str:
     except KafkaException:
         raise _Wrong(
             f"{settings.bootstrap_servers} does not answer",
-            "start it (sessionary up), or set SESSIONARY_BOOTSTRAP_SERVERS; check its credentials",
+            _KAFKA_ADVICE,
         ) from None
     return f"{settings.bootstrap_servers}, {len(brokers)} node(s)"
 
@@ -129,31 +131,29 @@ def _integrity(settings: ClickHouseSettings) -> str:
     return "nothing missing, nothing doubled"
 
 
-def _checked(name: str, check: Callable[[], str]) -> Check:
+def _checked(name: str, check: Callable[[], str], advice: str) -> Check:
+    """Do one check; `advice` is for trouble of which the check itself knows none."""
     try:
         return Check(name, ok=True, found=check())
     except _Wrong as wrong:
         return Check(name, ok=False, found=str(wrong), advice=wrong.advice)
     except (SessionaryError, OSError) as error:
-        advice = (
-            "run: sessionary db migrate" if isinstance(error, Invalid) else f"exit code {exit_code(error)} in commands"
-        )
         return Check(name, ok=False, found=str(error), advice=advice)
 
 
 def checks(environ: Mapping[str, str]) -> Iterator[Check]:
     """Do every check in order; each stands alone, so that one fault does not hide another."""
     kafka, clickhouse = KafkaSettings.from_env(environ), ClickHouseSettings.from_env(environ)
-    yield _checked("versions", _versions)
-    yield (broker := _checked("broker", lambda: _broker(kafka)))
+    yield _checked("versions", _versions, "install sessionary anew")
+    yield (broker := _checked("broker", lambda: _broker(kafka), _KAFKA_ADVICE))
     if broker.ok:
-        yield _checked("topics", lambda: _topics(kafka))
-    yield _checked("clickhouse", lambda: _clickhouse(clickhouse))
-    yield _checked("migrations", lambda: _migrations(clickhouse))
-    yield _checked("processor", lambda: _processor(environ))
+        yield _checked("topics", lambda: _topics(kafka), _KAFKA_ADVICE)
+    yield _checked("clickhouse", lambda: _clickhouse(clickhouse), _CLICKHOUSE_ADVICE)
+    yield _checked("migrations", lambda: _migrations(clickhouse), _CLICKHOUSE_ADVICE)
+    yield _checked("processor", lambda: _processor(environ), "see the log of sessionary processor")
     if broker.ok:
         yield from _sink_checks(environ, kafka)
-    yield _checked("integrity", lambda: _integrity(clickhouse))
+    yield _checked("integrity", lambda: _integrity(clickhouse), "run: sessionary db migrate")
 
 
 def _sink_checks(environ: Mapping[str, str], kafka: KafkaSettings) -> Iterator[Check]:
@@ -163,7 +163,7 @@ def _sink_checks(environ: Mapping[str, str], kafka: KafkaSettings) -> Iterator[C
     settings = SinkSettings.from_env(environ)
     for kind, definition in SINKS.items():
         topic: str = getattr(kafka.topics, definition.topic)
-        yield _checked(f"sink {kind}", partial(_sink_lag, kafka, kind, settings.group(kind), topic))
+        yield _checked(f"sink {kind}", partial(_sink_lag, kafka, kind, settings.group(kind), topic), _KAFKA_ADVICE)
 
 
 def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:

@@ -4,6 +4,7 @@ stdout holds the answer and nothing else; progress and remarks go to stderr.
 """
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,8 @@ from rich.table import Table
 
 Json = Any
 _LINE_EVERY_S = 5.0
+# For people: to the millisecond, without the letters; all times are UTC.
+_INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d\.\d{3})\d*Z")
 
 
 def wants_json(asked: bool) -> bool:
@@ -28,7 +31,9 @@ def _cell(value: Json) -> str:
         return " ".join(_cell(part) for part in value)
     if isinstance(value, dict):
         return "  ".join(f"{name} {_cell(part) or '-'}" for name, part in value.items())
-    return f"{value:,}" if type(value) is int and value >= 10_000 else str(value)
+    if isinstance(value, str) and (time_of_day := _INSTANT.fullmatch(value)):
+        return f"{time_of_day[1]} {time_of_day[2]}"
+    return str(value)
 
 
 def say(text: str) -> None:
