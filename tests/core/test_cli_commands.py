@@ -80,7 +80,7 @@ def test_a_failure_is_a_line_and_a_code(arguments: list[str], code: int, capfd: 
     assert run(arguments) == code
     out, err = capfd.readouterr()
     assert out == ""
-    assert err.strip()
+    assert len(err.splitlines()) == 1 or code == 2
     assert "Traceback" not in err
 
 
@@ -103,10 +103,10 @@ def test_doctor_says_what_is_wrong_and_what_to_do(capfd: pytest.CaptureFixture[s
     out, err = capfd.readouterr()
     found = {check["check"]: check for check in map(json.loads, out.splitlines())}
     assert found["versions"]["ok"]
-    for name in ("broker", "clickhouse", "processor", "migrations"):
+    for name in ("broker", "clickhouse", "processor"):
         assert not found[name]["ok"]
         assert found[name]["advice"]
-    assert "topics" not in found, "of a broker that does not answer nothing else can be said"
+    assert set(found) == {"versions", "broker", "clickhouse", "processor"}, "nothing more is asked of who is away"
     assert "broker" in err
 
 

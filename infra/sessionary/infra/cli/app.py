@@ -1,5 +1,6 @@
 """The tree of commands. Every expected error ends in one line on stderr and its exit code, never in a traceback."""
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -62,6 +63,8 @@ def make_app() -> typer.Typer:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; raises only what is a fault of ours."""
+    # The driver's own line about a failure would stand beside ours; a role's log has it all the same.
+    logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
     try:
         result = make_app()(args=arguments, standalone_mode=False, prog_name="sessionary")
     except typer.Abort:

@@ -142,18 +142,20 @@ def _checked(name: str, check: Callable[[], str], advice: str) -> Check:
 
 
 def checks(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Do every check in order; each stands alone, so that one fault does not hide another."""
+    """Do every check in order. One fault hides no other, but of a server that is away nothing more is asked."""
     kafka, clickhouse = KafkaSettings.from_env(environ), ClickHouseSettings.from_env(environ)
     yield _checked("versions", _versions, "install sessionary anew")
     yield (broker := _checked("broker", lambda: _broker(kafka), _KAFKA_ADVICE))
     if broker.ok:
         yield _checked("topics", lambda: _topics(kafka), _KAFKA_ADVICE)
-    yield _checked("clickhouse", lambda: _clickhouse(clickhouse), _CLICKHOUSE_ADVICE)
-    yield _checked("migrations", lambda: _migrations(clickhouse), _CLICKHOUSE_ADVICE)
+    yield (store := _checked("clickhouse", lambda: _clickhouse(clickhouse), _CLICKHOUSE_ADVICE))
+    if store.ok:
+        yield _checked("migrations", lambda: _migrations(clickhouse), _CLICKHOUSE_ADVICE)
     yield _checked("processor", lambda: _processor(environ), "see the log of sessionary processor")
     if broker.ok:
         yield from _sink_checks(environ, kafka)
-    yield _checked("integrity", lambda: _integrity(clickhouse), "run: sessionary db migrate")
+    if store.ok:
+        yield _checked("integrity", lambda: _integrity(clickhouse), "run: sessionary db migrate")
 
 
 def _sink_checks(environ: Mapping[str, str], kafka: KafkaSettings) -> Iterator[Check]:
