@@ -29,6 +29,8 @@ ANSWERED_MAX = 10_000
 _DETAIL_LENGTH_MAX = 1_000
 _BATCH = 200
 _CONSUME_S = 0.1
+_TRAVEL_S = 0.005
+_OPEN_MAX = 1_000
 _RETRY_S = 0.5
 
 
@@ -153,6 +155,7 @@ class KafkaCleanups:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
+                "fetch.wait.max.ms": 100,
                 "log_level": 0,
             }
         )
@@ -160,44 +163,51 @@ class KafkaCleanups:
     def _run(self, answer: CleanupAnswer) -> None:
         consumer = self._consumer()
         consumer.subscribe([self._settings.topics.cleanup])
+        waiting: list[_Open] = []
         try:
             while not self._stop.is_set():
-                messages = consumer.consume(_BATCH, _CONSUME_S)
-                if messages:
-                    self._answered(consumer, messages, answer)
+                # Answers travel meanwhile; pausing instead would cost a new fetch per batch.
+                pause_s = _TRAVEL_S if waiting else _CONSUME_S
+                if room := _OPEN_MAX - len(waiting):
+                    opened = map(self._opened, consumer.consume(min(_BATCH, room), pause_s))
+                    waiting += [one for one in opened if one is not None]
+                else:
+                    self._stop.wait(pause_s)
+                for one in waiting:
+                    if not self._stop.is_set():
+                        one.go_on(answer)
+                waiting = self._settled(consumer, waiting)
         except Exception as error:  # noqa: BLE001 - a thread that dies must not vanish without a word
             self._on_error(error)
         finally:
             consumer.close()
 
-    def _answered(self, consumer: Consumer, messages: list[Message], answer: CleanupAnswer) -> None:
-        """Answer a batch; commit once every answer is delivered, or leave it to the next reader of the group."""
-        good = [message for message in messages if message.error() is None]
-        for message in messages:
-            if (error := message.error()) is not None:
-                self._on_error(Unavailable(f"clean-up requests: {error.str()}", _RETRY_S))
-        consumer.pause(consumer.assignment())
-        try:
-            open_ = [_Open(request) for message in good if (request := self._request(message)) is not None]
-            while open_:
-                for one in open_:
-                    if self._stop.is_set():
-                        return
-                    one.go_on(answer)
-                consumer.poll(_CONSUME_S / 10)  # stays in the group while the answers travel
-                open_ = [one for one in open_ if not one.delivered]
-        finally:
-            consumer.resume(consumer.assignment())
-        self._commit(consumer, good)
+    def _opened(self, message: Message) -> "_Open | None":
+        if (error := message.error()) is not None:
+            self._on_error(Unavailable(f"clean-up requests: {error.str()}", _RETRY_S))
+            return None
+        return _Open(message, self._request(message))
 
-    def _commit(self, consumer: Consumer, messages: list[Message]) -> None:
+    def _settled(self, consumer: Consumer, waiting: list["_Open"]) -> list["_Open"]:
+        """Commit, per partition, up to the first request whose answer is not in the log yet; return those left."""
+        left: list[_Open] = []
+        held: set[int | None] = set()
+        done: list[Message] = []
+        for one in waiting:
+            partition = one.message.partition()
+            if partition in held or not one.delivered:
+                held.add(partition)
+                left.append(one)
+            else:
+                done.append(one.message)
         try:
-            for message in messages:
+            for message in done:
                 consumer.store_offsets(message)
-            if messages:
-                consumer.commit(asynchronous=False)
+            if done:
+                consumer.commit(asynchronous=True)
         except KafkaException as error:  # a rebalance took the partition: its next owner reads again
             self._on_error(Unavailable(f"clean-up offsets: {error}", _RETRY_S))
+        return left
 
     def _request(self, message: Message) -> CleanupRequest | None:
         try:
@@ -213,15 +223,17 @@ class KafkaCleanups:
 class _Open:
     """A request whose answer is not in the log yet."""
 
-    def __init__(self, request: CleanupRequest) -> None:
+    def __init__(self, message: Message, request: CleanupRequest | None) -> None:
+        """`request` is None where the message asks nothing of this service."""
+        self.message = message
         self._request = request
         self._next_try = 0.0
         self._travels = False
-        self.delivered = False
+        self.delivered = request is None
 
     def go_on(self, answer: CleanupAnswer) -> None:
         """Answer, or answer again where the last answer was lost."""
-        if self.delivered or self._travels or time.monotonic() < self._next_try:
+        if self._request is None or self.delivered or self._travels or time.monotonic() < self._next_try:
             return
         self._next_try = time.monotonic() + _RETRY_S
         self._travels = True
