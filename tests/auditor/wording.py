@@ -76,7 +76,7 @@ ACTIVE_TYPES = frozenset(
         "prompt_metrics_recorded",
     }
 )
-SECURITY = {"foreign_tenant", "key_mismatch", "not_owner"}
+SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch"}
 GRAVESTONE_MS = 14 * 86_400_000
 
 

@@ -16,7 +16,7 @@ from sessionary.stream_processors.lifecycle import Transitioned
 from sessionary.stream_processors.table import cleanup_actions
 
 # Refusals that tell of somebody at the wrong door.
-SECURITY_REASONS: frozenset[RefusalReason] = frozenset({"foreign_tenant", "key_mismatch", "not_owner"})
+SECURITY_REASONS: frozenset[RefusalReason] = frozenset({"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch"})
 
 
 class Source(NamedTuple):
