@@ -115,7 +115,7 @@ SELECT
     (SELECT count() FROM history FINAL WHERE session_id IN {_SESSIONS} OR (source_partition, source_offset) IN
         (SELECT at_partition, at_offset FROM {_JOURNAL})) AS history_rows,
     (SELECT count() FROM v_timeouts WHERE transition != 'T08' AND session_id IN {_SESSIONS}) AS timeouts,
-    (SELECT count() FROM v_timeouts WHERE session_id IN
+    (SELECT count() FROM v_timeouts WHERE transition != 'T08' AND session_id IN
         (SELECT session_id FROM player_sessions WHERE play_id = {{play:String}} AND NOT silent)) AS false_timeouts,
     (SELECT count() FROM player_sessions WHERE play_id = {{play:String}} AND silent) AS silent_sessions"""
 
