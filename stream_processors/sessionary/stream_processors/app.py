@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,13 +35,13 @@ from sessionary.stream_processors.outputs import group_member
 from sessionary.stream_processors.owners import Ledger, Stores, Watchdog, state_folder
 from sessionary.stream_processors.partition import Means
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.threads import OwnThreads
 from sessionary.stream_processors.ticker import LOOK_S, Ticker
 from sessionary.stream_processors.transport import Assignor, BatchConsumer, BatchTransport, RecordsTopic
 
 _log = logging.getLogger(__name__)
 STUCK_S = 60.0
 _WATCH_S = 5.0
-_THREADS_MAX = 32
 _PROBE_S = 5.0
 _STOP_S = 20.0
 _REPEAT_S = 30.0
@@ -149,7 +148,7 @@ class Processor:
         self._metrics = Metrics()
         self._stop = asyncio.Event()
         self._failure: str | None = None
-        self._executor = ThreadPoolExecutor(min(_THREADS_MAX, 4 + 2 * settings.partitions), "partition")
+        self._executor = OwnThreads()
         self.app = _faust_app(settings, folder)
         self.app.in_worker = True  # as under `faust worker`: else it knows no transactions, and tells of no rebalance
         flow = Flow(self.app, settings.topics.events)
@@ -179,7 +178,6 @@ class Processor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.app.stop(), _STOP_S)
             self._ticker.close()
-            self._executor.shutdown(wait=False, cancel_futures=True)
             if self._temporary is not None:
                 self._temporary.cleanup()
         if self._failure is not None:

@@ -10,12 +10,13 @@ reader sees of it is committed.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 PENDING_BYTES_MAX = 8 << 20
+TRANSACTION_S_MAX = 12.0  # longer than the broker lets a transaction live
 _SLICE_S = 0.005  # between two yields to the event loop
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
@@ -147,8 +149,6 @@ class Ownership:
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
 
-    # --- what the worker tells ---
-
     def offer(self, records: Sequence[Record]) -> None:
         """Take records as they were fetched; the fetching is held where too much waits."""
         if self.ended or self.task.done():
@@ -179,13 +179,6 @@ class Ownership:
                 return False
         return True
 
-    @property
-    def waiting(self) -> int:
-        """Bytes of records that wait to be folded."""
-        return self._pending_bytes
-
-    # --- life ---
-
     async def _run(self, former: "Ownership | None") -> None:
         if former is not None:
             # Its store becomes ours, so it must be done; what it may still wait for is bounded.
@@ -207,10 +200,9 @@ class Ownership:
             self._wake()
 
     async def _open(self) -> None:
-        begun_s = time.monotonic()
-        means = self._means
+        begun_s, means = time.monotonic(), self._means
         self._outputs = await self._blocking(Outputs, means.settings, self.partition, means.member, self._wanted)
-        await self._blocking(self._outputs.open)
+        await self._bounded(self._blocking(self._outputs.open))
         self._store = store = await self._blocking(self._open_store)
         changelog_next = await self._blocking(recover, means.settings, self.fold, store, self._wanted)
         position = self.fold.position
@@ -245,7 +237,7 @@ class Ownership:
         position = outcome.position._replace(previous_acknowledged_at=self._acknowledged_at)
         outcome = outcome._replace(position=position)
         try:
-            written = await self._blocking(self._outputs.write, outcome, started_at)
+            written = await self._bounded(self._blocking(self._outputs.write, outcome, started_at))
         except Aborted as fault:
             self._means.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
@@ -272,8 +264,6 @@ class Ownership:
             await self._blocking(self._store.save, rows, saved)
         else:
             self._store.save(rows, saved)
-
-    # --- records ---
 
     def _take(self) -> Sequence[Record]:
         """What waits, from the position on, without a hole between two fetches; at most a batch."""
@@ -364,7 +354,19 @@ class Ownership:
         advanced.set()
 
     async def _blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._means.executor, lambda: call(*args, **kwargs))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._means.executor, functools.partial(call, *args, **kwargs))
+
+    async def _bounded(self, call: Coroutine[Any, Any, _T]) -> _T:
+        """Wait no longer than a transaction may live. Raises `Lost`.
+
+        Over a broker's restart `send_offsets_to_transaction` was seen not to return at all, whatever its time-out.
+        The thread is left behind: its producer is fenced by the next one, and it touches nothing of ours.
+        """
+        try:
+            return await asyncio.wait_for(call, TRANSACTION_S_MAX)
+        except TimeoutError:
+            raise Lost(f"partition {self.partition}: no answer for {TRANSACTION_S_MAX:g} s") from None
 
 
 def _bytes(records: Sequence[Record]) -> int:
