@@ -35,11 +35,11 @@ def demo(
     seed: SeedOption = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a stack on a temporary folder, play agent runs, account for every event, stop.
+    """Start a stack on a temporary folder, warm it up, play agent runs, account for every event, stop.
 
     Ends with 1 where an event is missing or doubled, or a session went another way than planned.
     """
-    from sessionary.infra.player.course import run_play
+    from sessionary.infra.player.course import run_play, warm_up
     from sessionary.infra.player.runs import sample_runs
     from sessionary.infra.stack import Stack
 
@@ -51,6 +51,7 @@ def demo(
             progress("starting broker, ClickHouse, processor and sinks (the very first time: about a minute)")
             stack.wait_ready(START_S_MAX)
             started_s = time.monotonic() - began
+            warm_up(stack.environ, progress, remark)
             report = run_play(
                 sample_runs(sessions),
                 stack.environ,

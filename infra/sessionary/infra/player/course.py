@@ -13,13 +13,14 @@ from sessionary.infra.player.drain import rows_complete, sessions_at_rest, wait_
 from sessionary.infra.player.plan import TENANTS, make_plan
 from sessionary.infra.player.play import Player
 from sessionary.infra.player.report import Report, make_report
-from sessionary.infra.player.runs import Run
+from sessionary.infra.player.runs import Run, sample_runs
 from sessionary.infra.player.topic_bytes import topic_bytes
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 
 _STALL_S = 15.0
 _CLOCK_SLACK_MS = 1_000
+_WARM_UP_RUNS = 50
 
 
 def run_play(
@@ -62,4 +63,21 @@ def run_play(
     return make_report(clickhouse, plan.play_id, counts, other_bytes, time.monotonic() - began)
 
 
-__all__ = ["run_play"]
+def warm_up(environ: Mapping[str, str], progress: Callable[[str], None], on_trouble: Callable[[str], None]) -> None:
+    """Play for some seconds what nobody counts: a broker that has just started compiles its code while it serves.
+
+    Only sessions that finish, so that nothing of them is left to happen in the play that counts. Raises as `run_play`.
+    """
+    plan = make_plan(sample_runs(_WARM_UP_RUNS), play_id=secrets.token_hex(8), speed=600.0, gap_s_max=60.0)
+    plan = plan._replace(sessions=tuple(session for session in plan.sessions if session.expected[-1] == "T13"))
+    clickhouse = ClickHouse(ClickHouseSettings.from_env(environ))
+    open_accounts(clickhouse, plan)
+    with (
+        tempfile.TemporaryDirectory(prefix="sessionary-play-") as folder,
+        Player(plan, environ, tenant_tokens(environ), Path(folder), on_trouble) as player,
+    ):
+        player.play(lambda text: progress(f"warming up: {text}"))
+        wait_for(lambda: sessions_at_rest(clickhouse, plan.play_id), _STALL_S, lambda _text: None)
+
+
+__all__ = ["run_play", "warm_up"]
