@@ -59,7 +59,7 @@ class PartitionAccount:
             return instant, name
         if state == "Terminated":
             if row["released_at"] is not None:
-                return row["released_at"] + limits["archive_delay_ms"], "archived"
+                return max(row["released_at"], row["entered_at"]) + limits["archive_delay_ms"], "archived"
             return at + limits["release_limit_ms"], "archived"
         field = {"Paused": "hold_ms", "Timeout": "grace_ms", "Error": "recovery_ms"}[state]
         return at + limits[field], {"Error": "recovery_failed"}.get(state, "timeout_cleanup")

@@ -334,7 +334,9 @@ def deadline(state: SessionState) -> Deadline:
         case "Error":
             return Deadline(state.entered_at + limits.recovery_ms, "recovery", limits.recovery_ms)
         case "Terminated" if state.released_at is not None:
-            return Deadline(state.released_at + limits.archive_delay_ms, "archive", limits.archive_delay_ms)
+            # What was released in Timeout already is archived a while after its end, not before it.
+            since = max(state.released_at, state.entered_at)
+            return Deadline(since + limits.archive_delay_ms, "archive", limits.archive_delay_ms)
     return Deadline(state.entered_at + limits.release_limit_ms, "archive", limits.release_limit_ms)
 
 

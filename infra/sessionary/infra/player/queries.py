@@ -123,12 +123,9 @@ _QUANTILES = (
     "quantileExactOrNull(0.5)({0}) AS p50, quantileExactOrNull(0.95)({0}) AS p95, quantileExactOrNull(0.99)({0}) AS p99"
 )
 
-# Where resources were released in Timeout, the archive's due time may lie before the grace's end (T08), which it must
-# wait for: that wait is no latency.
-TRANSITION_LATENCY = f"""
-SELECT {_QUANTILES.format("latency_ms")} FROM v_transition_latency
-WHERE session_id IN {_SESSIONS} AND NOT (transition = 'T14' AND session_id IN
-    (SELECT session_id FROM v_transitions WHERE transition = 'T08' AND session_id IN {_SESSIONS}))"""
+TRANSITION_LATENCY = (
+    f"SELECT {_QUANTILES.format('latency_ms')} FROM v_transition_latency WHERE session_id IN {_SESSIONS}"
+)
 AUDIT_WRITE_LATENCY = (
     f"SELECT {_QUANTILES.format('latency_ms')} FROM v_audit_write_latency "
     f"WHERE (partition, number) IN (SELECT partition, number FROM {_BATCHES})"
