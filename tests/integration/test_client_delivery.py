@@ -225,14 +225,17 @@ def test_clean_up_requests_of_others_are_left_and_answered_ones_do_not_return(
     producer = Producer({**kafka.librdkafka(), "log_level": 0})
     session_id = "0b0e7f0a-0000-4000-8000-000000000000"
 
-    def ask(cleanup_id: str, service_id: str) -> None:
-        request = CleanupRequest(cleanup_id, "acme", session_id, service_id, 1, "closed", "", ["close_connection"], 1)
-        producer.produce(kafka.topics.cleanup, encode_record(request), f"acme:{session_id}")
+    def ask(cleanup_id: str, service_id: str, tenant_id: str = "acme") -> None:
+        request = CleanupRequest(
+            cleanup_id, tenant_id, session_id, service_id, 1, "closed", "", ["close_connection"], 1
+        )
+        producer.produce(kafka.topics.cleanup, encode_record(request), f"{tenant_id}:{session_id}")
         assert producer.flush(30) == 0
 
     calls: list[str] = []
     for cleanup_id in ("first", "second"):
-        ask("foreign", "other")
+        ask("of another service", "other")
+        ask("of another tenant", "s", tenant_id="globex")
         ask(cleanup_id, "s")
         with client_of(settings(kafka, tmp_path)) as client:
             client.on_cleanup(lambda request: calls.append(request.cleanup_id))
@@ -246,7 +249,7 @@ def _end(kafka: KafkaSettings) -> int:
 
 
 def _committed(kafka: KafkaSettings) -> int:
-    group = f"{kafka.topic_prefix}.cleanup.s"
+    group = f"{kafka.topic_prefix}.cleanup.acme:s"
     consumer = Consumer({**kafka.librdkafka(), "group.id": group, "log_level": 0})
     try:
         asked = [TopicPartition(kafka.topics.cleanup, partition) for partition in range(kafka.partitions)]

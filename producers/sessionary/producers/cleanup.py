@@ -123,10 +123,14 @@ class Answerer:
 
 
 class KafkaCleanups:
-    """`CleanupSource`: a consumer of the cleanup topic in the group `<prefix>.cleanup.<service>`."""
+    """`CleanupSource`: a consumer of the cleanup topic in the group `<prefix>.cleanup.<tenant>:<service>`.
 
-    def __init__(self, settings: ProducerSettings, service_id: str, on_error: OnError) -> None:
+    No name has a colon, so no two services share a group; a client hears of its own tenant's sessions only.
+    """
+
+    def __init__(self, settings: ProducerSettings, tenant_id: str, service_id: str, on_error: OnError) -> None:
         self._settings = settings
+        self._tenant_id = tenant_id
         self._service_id = service_id
         self._on_error = on_error
         self._decoder = Decoder()
@@ -150,7 +154,7 @@ class KafkaCleanups:
         return Consumer(
             {
                 **self._settings.librdkafka(),
-                "group.id": f"{self._settings.topic_prefix}.cleanup.{self._service_id}",
+                "group.id": f"{self._settings.topic_prefix}.cleanup.{self._tenant_id}:{self._service_id}",
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
@@ -215,7 +219,8 @@ class KafkaCleanups:
         except DecodeError as error:
             self._on_error(error)
             return None
-        if isinstance(request, CleanupRequest) and request.service_id == self._service_id:
+        ours = (self._tenant_id, self._service_id)
+        if isinstance(request, CleanupRequest) and (request.tenant_id, request.service_id) == ours:
             return request
         return None
 

@@ -40,13 +40,15 @@ def _log_error(error: Exception) -> None:
     _log.warning("%s", error)
 
 
-def kafka_ports(settings: ProducerSettings, service_id: str, producer_id: str, on_error: OnError) -> Ports:
+def kafka_ports(
+    settings: ProducerSettings, tenant_id: str, service_id: str, producer_id: str, on_error: OnError
+) -> Ports:
     """Return the real outside: Kafka and the control API."""
     spooling = settings.delivery_policy == "spool"
     return Ports(
         SpooledTransport(settings, producer_id, on_error) if spooling else DirectTransport(settings, on_error),
         HttpControl(settings),
-        KafkaCleanups(settings, service_id, on_error),
+        KafkaCleanups(settings, tenant_id, service_id, on_error),
     )
 
 
@@ -76,7 +78,7 @@ class SessionClient:
         )
         self._settings = settings if settings is not None else ProducerSettings.from_env()
         self.producer_id = str(uuid.uuid4())
-        self._ports = ports or kafka_ports(self._settings, service_id, self.producer_id, on_error)
+        self._ports = ports or kafka_ports(self._settings, tenant_id, service_id, self.producer_id, on_error)
         self._gate = Gate()
         self._sequences = Sequences(self.producer_id)
         self._heartbeats = Heartbeats(on_error)
