@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from sessionary.schemas.events import StateUpdated
+from sessionary.stream_processors.lifecycle import STATE_BYTES_MAX, ContentUpdated, Refused, decide
 from sessionary.stream_processors.limits import DEFAULTS, RANGES, budget_ms
 from tests.auditor.scribe import NO_LIMITS, Scribe
 from tests.core.court import Court
@@ -72,3 +74,14 @@ def test_a_context_above_its_limit_is_audited_once_until_it_falls() -> None:
         assert court.says(agent, "session_activity", {"context_bytes": size}) == "applied"
         kinds.append([line.kind for line in court.last_audits()])
     assert kinds == [[], ["context_limit"], [], [], ["context_limit"]]
+
+
+def test_a_state_above_1_mib_is_refused_and_the_row_stays() -> None:
+    court, agent = Court(), Scribe()
+    court.starts(agent)
+    row = court.row(agent)
+    fits, too_large = ("x" * size for size in (STATE_BYTES_MAX, STATE_BYTES_MAX + 1))
+    assert isinstance(decide(row, "state_updated", StateUpdated(1, 2, fits), court.at), ContentUpdated)
+    refused = decide(row, "state_updated", StateUpdated(1, 2, too_large), court.at)
+    assert isinstance(refused, Refused)
+    assert refused.reason == "state_too_large"

@@ -112,6 +112,7 @@ class Emitter:
         self._transport = transport
         self._gate = gate
         self._identity = identity
+        self.service_id = identity.service_id
         self._key_bytes = key.encoded()
         self._sequence = sequence
         self._user_id = user_id

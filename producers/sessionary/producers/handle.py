@@ -39,6 +39,9 @@ NO_LIMITS = Limits(
 )
 
 
+_UPDATE_PHASES: tuple[Phase, ...] = ("updating", "persisting")
+
+
 class Surroundings(NamedTuple):
     """What every session of a client shares."""
 
@@ -67,6 +70,8 @@ class Handle:
         self._state_json = canonical_json(state or {})
         self._schema_version = state_schema_version
         self._local: str = "Idle"
+        self._phase: str | None = None
+        self._leads = True  # phases are the owning service's to say
         self._version = 1
         self._head: str | None = None
         self._asked: Asked | None = None
@@ -159,8 +164,12 @@ class Handle:
         """Replace the content, return its new version. Raises `Invalid` for what JSON cannot hold."""
         text = canonical_json(state)
         with self._lock:
-            self._phases("updating", "persisting")
+            if self._leads:
+                # A refused update leaves the phase where it was: go on from there.
+                reached = _UPDATE_PHASES.index(self._phase) + 1 if self._phase in _UPDATE_PHASES else 0
+                self._phases(*_UPDATE_PHASES[reached:])
             self._emit(StateUpdated(self._version, self._version + 1, text))
+            self._phase = "processing"
             if self._local == "Active":  # elsewhere the judge refuses it
                 self._version += 1
                 self._state_json = text
@@ -206,6 +215,7 @@ class Handle:
     def _phases(self, *phases: Phase) -> None:
         for phase in phases:
             self._emit(SessionPhaseChanged(phase))
+            self._phase = phase
 
     def _new_snapshot(self) -> Snapshot:
         return full_snapshot(self._state_json, self._schema_version, self._head)

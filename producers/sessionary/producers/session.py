@@ -231,6 +231,8 @@ class Session(Handle):
     def _adopt(self, view: SessionView) -> None:
         self._emitter.epoch = view.epoch
         self._version = view.version
+        self._phase = view.phase
+        self._leads = view.owner_service == self._emitter.service_id
         self._state_json = view.state_json
         self._schema_version = view.state_schema_version
         self._head = view.snapshot_id
