@@ -10,7 +10,7 @@ from sessionary.producers import ProducerError
 from sessionary.producers.cleanup import performed
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.common import CleanupAction
-from sessionary.schemas.events import ResourcesReleased
+from sessionary.schemas.events import ResourcesReleased, SessionPhaseChanged
 from sessionary.schemas.records import CleanupRequest
 
 ACTIONS = ["close_connection", "release_resources", "clear_context"]
@@ -91,6 +91,23 @@ def test_a_request_is_handled_once_and_answered_in_the_session_s_sequence() -> N
     assert released[0].payload.cleanup_id == "c1"
     assert released[0].payload.bytes_released == 500
     assert [action.action for action in released[0].payload.actions] == ACTIONS
+
+
+@pytest.mark.parametrize(
+    ("reason_code", "phases"), [("closed", ["clearing"]), ("timeout_cleanup", ["clearing"]), ("inactive", [])]
+)
+def test_an_ended_session_clears_its_context_after_the_release_and_a_timed_out_one_keeps_it(
+    reason_code: str, phases: list[str]
+) -> None:
+    client, memory = memory_client()
+    with client:
+        client.on_cleanup(lambda _: None)
+        s = client.create(user_id="u")
+        memory.request_cleanup(request(s.session_id)._replace(reason_code=reason_code))
+        payloads = [event.payload for event in memory.events(s.session_id)]
+    assert isinstance(payloads[1], ResourcesReleased)
+    assert [payload.phase for payload in payloads[2:] if isinstance(payload, SessionPhaseChanged)] == phases
+    assert len(payloads) == 2 + len(phases)
 
 
 def test_without_a_handler_a_request_is_an_error() -> None:

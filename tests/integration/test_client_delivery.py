@@ -239,7 +239,7 @@ def test_clean_up_requests_of_others_are_left_and_answered_ones_do_not_return(
         ask(cleanup_id, "s")
         with client_of(settings(kafka, tmp_path)) as client:
             client.on_cleanup(lambda request: calls.append(request.cleanup_id))
-            wait_until(lambda: client.counters.delivered == 1, 60, "an answer")
+            wait_until(lambda: client.counters.delivered == 2, 60, "an answer and the cleared phase")
             wait_until(lambda: _committed(kafka) == _end(kafka), 60, "the commit")
     assert calls == ["first", "second"]
 

@@ -20,7 +20,7 @@ from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.common import CleanupAction
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.events import ResourcesReleased
+from sessionary.schemas.events import ResourcesReleased, SessionPhaseChanged
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import CleanupRequest
 
@@ -29,6 +29,8 @@ ANSWERED_MAX = 10_000
 _DETAIL_LENGTH_MAX = 1_000
 _BATCH = 200
 _CONSUME_S = 0.1
+# Reasons of requests for sessions that may yet be resumed.
+_TIMEOUTS = frozenset({"inactive", "idle", "max_duration"})
 _TRAVEL_S = 0.005
 _OPEN_MAX = 1_000
 _RETRY_S = 0.5
@@ -115,6 +117,15 @@ class Answerer:
         except QueueFull:
             self._remember(request.cleanup_id, answer)
             raise
+        if request.reason_code not in _TIMEOUTS:
+            self._clear(emitter)
+
+    def _clear(self, emitter: Emitter) -> None:
+        """S01: an ended session has released its resources, and clears its context."""
+        try:
+            emitter.emit(SessionPhaseChanged("clearing"))
+        except QueueFull as error:  # the confirmation went out; its phase is not worth a second one
+            self._on_error(error)
 
     def _remember(self, cleanup_id: str, unsent: ResourcesReleased | None) -> None:
         self._answered[cleanup_id] = unsent
