@@ -1,6 +1,9 @@
 """The shell's parts that need no broker: when a tick is due, what a store is worth, what settings say, who is stuck."""
 
+import asyncio
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.records import Gravestone, Position
+from sessionary.stream_processors import outputs as outputs_module
 from sessionary.stream_processors.faults import Aborted, Halted, Lost
 from sessionary.stream_processors.metrics import HELP, Metrics
 from sessionary.stream_processors.outputs import Outputs
@@ -17,6 +21,7 @@ from sessionary.stream_processors.owners import Ledger, Watchdog
 from sessionary.stream_processors.partition import Log, Means
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store import SAVED_AGE_MAX_S, MemoryStore, RocksStore, Saved, Store, usable
+from sessionary.stream_processors.threads import OwnThreads, unless_hung
 from sessionary.stream_processors.ticker import DUE_MS, STEADY_MS, Sent, tick_due
 
 NOW_MS = 1_000_000.0
@@ -163,6 +168,45 @@ def test_patience_ends_with_the_ownership() -> None:
     with pytest.raises(Lost):
         outputs(wanted=False)._in_place(producer.commit, 1.0)
     assert producer.calls == 1
+
+
+def test_patience_with_one_producer_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs_module, "_PATIENCE_S", 0.05)
+    producer = FakeProducer(*(error(KafkaError._TIMED_OUT, retriable=True) for _ in range(1_000)))
+    with pytest.raises(Lost):
+        outputs()._in_place(producer.commit, 1.0)
+    assert producer.calls > 1
+
+
+def test_a_call_of_many_steps_is_waited_for_and_a_step_that_hangs_is_left() -> None:
+    began_s, hang, left = [0.0], threading.Event(), threading.Event()
+
+    def steps() -> str:
+        for _ in range(6):
+            began_s[0] = time.monotonic()
+            time.sleep(0.05)
+        return "through"
+
+    def hangs() -> None:
+        hang.wait()
+        left.set()
+
+    async def story() -> None:
+        loop, threads = asyncio.get_running_loop(), OwnThreads()
+
+        async def call(blocking: Callable[[], str | None]) -> str | None:
+            return await loop.run_in_executor(threads, blocking)
+
+        began_s[0] = time.monotonic()
+        assert await unless_hung(call(steps), lambda: began_s[0], 0.2) == "through"
+        began_s[0] = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await unless_hung(call(hangs), lambda: began_s[0], 0.1)
+
+    asyncio.run(story())
+    assert not left.is_set()
+    hang.set()
+    assert left.wait(10)
 
 
 @pytest.mark.parametrize(

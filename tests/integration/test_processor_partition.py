@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
+from sessionary.infra.local.broker import LocalBroker
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.settings import KafkaSettings
@@ -24,8 +24,10 @@ from sessionary.stream_processors.outputs import group_member
 from sessionary.stream_processors.partition import PENDING_BYTES_MAX, Means, Ownership
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store import MemoryStore
+from sessionary.stream_processors.threads import OwnThreads
 from tests.integration.processor_load import Agent, Sender
 from tests.support import read_records, read_topic
+from tests.support.pipelines import new_pipeline
 
 WAIT_S = 15.0
 
@@ -72,7 +74,7 @@ class Bench:
         sender.send(*agent.start(), *(agent.work() for _ in range(events - 4)))
         sender.flush()
         self.flow, self.metrics = FakeFlow(), Metrics()
-        self.means = Means(self.settings, self.metrics, ThreadPoolExecutor(4), group_member(self.settings), self.flow)
+        self.means = Means(self.settings, self.metrics, OwnThreads(), group_member(self.settings), self.flow)
         self.log = [
             Fetched(stored.offset, stored.timestamp_ms, stored.key, stored.value, stored.headers)
             for stored in read_topic(kafka, kafka.topics.events)
@@ -241,6 +243,29 @@ def test_too_much_that_waits_holds_the_fetching(kafka: KafkaSettings) -> None:
         await bench.close(owner)
 
     asyncio.run(story())
+
+
+def test_a_broker_that_was_away_finds_the_same_owner_again(broker: LocalBroker) -> None:
+    kafka = new_pipeline(broker.bootstrap_servers)
+
+    async def story() -> None:
+        bench = Bench(kafka)
+        owner = bench.own()
+        await bench.seen(lambda: owner.is_open)
+        owner.offer(bench.log[:10])
+        assert await owner.caught_up(9, WAIT_S)  # from here on the producer knows its group's coordinator
+        await asyncio.to_thread(broker.kill)
+        owner.offer(bench.log[10:20])
+        await asyncio.to_thread(broker.start)
+        await asyncio.to_thread(broker.wait_ready)
+        assert await owner.caught_up(19, WAIT_S)
+        assert bench.metrics.errors.labels("hung")._value.get() == 0
+        owner.offer(bench.log[20:])
+        assert await owner.caught_up(39, WAIT_S)
+        await bench.close(owner)
+
+    asyncio.run(story())
+    assert len(read_records(kafka, kafka.topics.audit)) == 2
 
 
 def test_a_worker_says_which_topic_is_missing_or_cut_otherwise(kafka: KafkaSettings) -> None:

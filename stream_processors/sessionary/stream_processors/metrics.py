@@ -34,7 +34,7 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_partition_position": "Next offset to be folded, by partition; committed.",
     "sessionary_rebalances_total": "Assignments that the group gave this worker.",
     "sessionary_ticks_sent_total": "Ticks appended to owned partitions.",
-    "sessionary_errors_total": "Faults by kind: aborted, reopened, halted, sought, stuck, tick.",
+    "sessionary_errors_total": "Faults by kind: aborted, reopened, hung, halted, sought, stuck, tick.",
 }
 
 _COMMIT_BUCKETS = (0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)

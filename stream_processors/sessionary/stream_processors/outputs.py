@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _CALL_TIMEOUT_S = 10.0
+# After this long a producer is given up: a new one begins with the bootstrap servers again.
+_PATIENCE_S = 30.0
 _RETRY_PAUSE_S = 0.02
 _FULL_PAUSE_S = 0.01
 _LOGGED_ERRORS = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL)
@@ -71,7 +73,9 @@ class Outputs:
         self._partition = partition
         self._member = member
         self._wanted = wanted
+        self._group: object = None
         self._position_offset: int | None = None
+        self.called_s = time.monotonic()  # when the call under way, or the last one, began; read by other threads
         self._producer = Producer(
             {
                 **settings.librdkafka(),
@@ -80,6 +84,9 @@ class Outputs:
                 "linger.ms": 2,
                 # Back-to-back transactions meet CONCURRENT_TRANSACTIONS; the default waits 100 ms each time.
                 "retry.backoff.ms": 2,
+                # By default a producer that has lost all its brokers replaces them, but goes on waiting for the former
+                # group coordinator (librdkafka issues 5511, 5456): `send_offsets_to_transaction` would never return.
+                "metadata.recovery.strategy": "none",
                 "queue.buffering.max.messages": 1_000_000,
                 "message.max.bytes": CHANGELOG_BYTES_MAX,
                 "partitioner": "murmur2_random",
@@ -90,6 +97,7 @@ class Outputs:
 
     def open(self) -> None:
         """Fence whoever wrote this partition before; its open transaction ends. Raises `Lost`."""
+        self._group = self._member.consumer_group_metadata()
         self._in_place(self._producer.init_transactions, _CALL_TIMEOUT_S)
 
     def write(self, outcome: Outcome, started_at: int) -> Written:
@@ -106,8 +114,7 @@ class Outputs:
                 Produced(self._topics.changelog, POSITION_KEY, encode_record(outcome.position)), self._delivered
             )
             offset = TopicPartition(self._topics.events, self._partition, outcome.position.next_offset)
-            group = self._member.consumer_group_metadata()
-            self._in_place(self._producer.send_offsets_to_transaction, [offset], group, _CALL_TIMEOUT_S)
+            self._in_place(self._producer.send_offsets_to_transaction, [offset], self._group, _CALL_TIMEOUT_S)
             self._in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
         except (Aborted, Halted):
             # Left open, it would hide what stands behind it from every reader, until it times out.
@@ -162,13 +169,15 @@ class Outputs:
 
     def _in_place(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Make a transactional call until it is through: after a retriable error the same call goes on."""
+        patient_until_s = time.monotonic() + _PATIENCE_S
         while True:
+            self.called_s = time.monotonic()
             try:
                 return call(*args, **kwargs)
             except KafkaException as error:
                 cause: KafkaError = error.args[0]
                 passing = cause.retriable() and not cause.txn_requires_abort() and not cause.fatal()
-                if not passing or not self._wanted():
+                if not passing or not self._wanted() or time.monotonic() >= patient_until_s:
                     raise self._fault(cause, call.__name__) from error
                 time.sleep(_RETRY_PAUSE_S)
 

@@ -14,7 +14,7 @@ from sessionary.stream_processors.store import MemoryStore, RocksStore, Store
 
 _log = logging.getLogger(__name__)
 _BACK_OFF_S = 0.1
-_BACK_OFF_S_MAX = 10.0
+_BACK_OFF_S_MAX = 2.0  # an attempt is patient by itself where the broker is away
 _CLOSE_S = 15.0
 
 

@@ -14,9 +14,9 @@ import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -36,13 +36,14 @@ from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.outputs import Outputs, Written
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store import Saved, Store
+from sessionary.stream_processors.threads import unless_hung
 from sessionary.stream_processors.transport import Record
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 PENDING_BYTES_MAX = 8 << 20
-TRANSACTION_S_MAX = 12.0  # longer than the broker lets a transaction live
+CALL_S_MAX = 12.0  # longer than the time-out that each call into librdkafka has
 _SLICE_S = 0.005  # between two yields to the event loop
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
@@ -202,7 +203,7 @@ class Ownership:
     async def _open(self) -> None:
         begun_s, means = time.monotonic(), self._means
         self._outputs = await self._blocking(Outputs, means.settings, self.partition, means.member, self._wanted)
-        await self._bounded(self._blocking(self._outputs.open))
+        await self._bounded(self._outputs, self._outputs.open)
         self._store = store = await self._blocking(self._open_store)
         changelog_next = await self._blocking(recover, means.settings, self.fold, store, self._wanted)
         position = self.fold.position
@@ -237,7 +238,7 @@ class Ownership:
         position = outcome.position._replace(previous_acknowledged_at=self._acknowledged_at)
         outcome = outcome._replace(position=position)
         try:
-            written = await self._bounded(self._blocking(self._outputs.write, outcome, started_at))
+            written = await self._bounded(self._outputs, self._outputs.write, outcome, started_at)
         except Aborted as fault:
             self._means.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
@@ -357,16 +358,18 @@ class Ownership:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._means.executor, functools.partial(call, *args, **kwargs))
 
-    async def _bounded(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """Wait no longer than a transaction may live. Raises `Lost`.
+    async def _bounded(self, outputs: Outputs, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Wait for a call of `outputs`, however long, as long as librdkafka comes back to it. Raises `Lost`.
 
-        Over a broker's restart `send_offsets_to_transaction` was seen not to return at all, whatever its time-out.
-        The thread is left behind: its producer is fenced by the next one, and it touches nothing of ours.
+        The thread of a call that hangs is left behind: its producer is fenced by the next one, and it touches nothing
+        of ours.
         """
+        outputs.called_s = time.monotonic()
         try:
-            return await asyncio.wait_for(call, TRANSACTION_S_MAX)
+            return await unless_hung(self._blocking(call, *args, **kwargs), lambda: outputs.called_s, CALL_S_MAX)
         except TimeoutError:
-            raise Lost(f"partition {self.partition}: no answer for {TRANSACTION_S_MAX:g} s") from None
+            self._means.metrics.errors.labels("hung").inc()
+            raise Lost(f"partition {self.partition}: a call hangs for {CALL_S_MAX:g} s") from None
 
 
 def _bytes(records: Sequence[Record]) -> int:

@@ -45,6 +45,10 @@ class ProcessorSettings(KafkaSettings):
         except ValueError:
             raise ValueError("must be a JSON object {token: tenant}") from None
 
+    def librdkafka(self) -> dict[str, str | int | float | bool]:
+        """Return the connection part of a configuration; a broker that comes back is found within half a second."""
+        return {**super().librdkafka(), "reconnect.backoff.max.ms": 500}
+
     @property
     def group_id(self) -> str:
         """The consumer group of all processors below one prefix; the first part of their transactional ids."""

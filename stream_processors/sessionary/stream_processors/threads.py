@@ -4,8 +4,10 @@ A pool would lose a thread to each of them, in the end all, and the interpreter 
 each call has a thread of its own, which nobody waits for; calls are few (one per transaction) and long.
 """
 
+import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
@@ -30,4 +32,21 @@ class OwnThreads(Executor):
         return future
 
 
-__all__ = ["OwnThreads"]
+async def unless_hung(call: Coroutine[Any, Any, _T], began_s: Callable[[], float], step_s_max: float) -> _T:
+    """Return what `call` returns; it may take any number of steps, but none longer than `step_s_max`.
+
+    `began_s` tells when the step under way began, on the monotonic clock. Raises `TimeoutError`: `call` is cancelled
+    then, but a thread that it waits for goes on.
+    """
+    waiting = asyncio.ensure_future(call)
+    try:
+        while (left_s := began_s() + step_s_max - time.monotonic()) > 0:
+            await asyncio.wait([waiting], timeout=left_s)
+            if waiting.done():
+                return waiting.result()
+    finally:
+        waiting.cancel()
+    raise TimeoutError
+
+
+__all__ = ["OwnThreads", "unless_hung"]
