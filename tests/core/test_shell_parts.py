@@ -15,6 +15,7 @@ from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.records import Gravestone, Position
 from sessionary.stream_processors import outputs as outputs_module
 from sessionary.stream_processors.faults import Aborted, Halted, Lost
+from sessionary.stream_processors.fold import Row
 from sessionary.stream_processors.metrics import HELP, Metrics
 from sessionary.stream_processors.outputs import Outputs
 from sessionary.stream_processors.owners import Ledger, Watchdog
@@ -90,6 +91,25 @@ def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
     assert again.saved == Saved(Position(9, 1, 0, 2, 0), 21, 5.0)
     assert list(again.rows) == [b"kept"]
     again.close()
+
+
+def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path)
+    store.rows[b"a"] = stone("a")
+
+    class SavedMeanwhile(dict[bytes, Row | None]):
+        """The writer's thread gets its turn between a reader's two looks."""
+
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            store.save({b"a": encode_record(stone("a"))}, Saved(Position(9, 1, 0, 2, 0), 21, 5.0))
+            return found
+
+    store.rocks.unsaved = SavedMeanwhile(store.rocks.unsaved)
+    row = store.rows.get(b"a")
+    assert row is not None
+    assert row.session_id == "a"
+    store.close()
 
 
 @pytest.mark.parametrize(
@@ -275,3 +295,18 @@ def test_a_partition_that_waits_for_nothing_or_moves_is_left_alone() -> None:
         ledger.owners[0].position = Position(second, 0, 0, 0, 0)
         dog.look({0: second + 500}, float(second))  # behind, but moving
     assert (ledger.reopened, gave_up) == (0, [])
+
+
+def test_time_without_any_look_does_not_count_as_standing_still() -> None:
+    ledger, gave_up = FakeLedger(10), list[str]()
+    dog = watchdog(ledger, gave_up)
+    dog.look({0: 10}, 0.0)
+    for second in range(5, 70, 5):
+        dog.look({}, float(second))  # the broker is away
+    dog.look({0: 20}, 70.0)  # and back, with what waited at the clients
+    assert (ledger.reopened, gave_up) == (0, [])
+    dog.look({0: 21}, 75.0)
+    assert ledger.reopened == 0
+    for second in range(80, 131, 5):
+        dog.look({0: second}, float(second))
+    assert ledger.reopened == 1

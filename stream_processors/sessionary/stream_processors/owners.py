@@ -172,11 +172,12 @@ class Ledger:
 
 
 class _Seen(NamedTuple):
-    """Where a partition stood when its position last moved."""
+    """Where a partition stood when its position last moved, and when it was last looked at."""
 
     position: int
     end: int
     since_s: float
+    looked_s: float
 
 
 class Watchdog:
@@ -197,11 +198,14 @@ class Watchdog:
             if owner is None or not owner.is_open:
                 continue
             position = owner.fold.position.next_offset
-            if seen is None or seen.position != position or position >= end:
-                self._seen[partition] = _Seen(position, end, now_s)
+            # Time in which the log did not answer, or the partition was being opened, says nothing.
+            if seen is None or now_s - seen.looked_s >= self._stuck_s or seen.position != position or position >= end:
+                self._seen[partition] = _Seen(position, end, now_s, now_s)
             elif end > seen.end and now_s - seen.since_s >= self._stuck_s:
-                self._seen[partition] = _Seen(position, end, now_s)
+                self._seen[partition] = _Seen(position, end, now_s, now_s)
                 self._act(partition, position)
+            else:
+                self._seen[partition] = seen._replace(looked_s=now_s)
 
     def _act(self, partition: int, position: int) -> None:
         self._means.metrics.errors.labels("stuck").inc()

@@ -95,8 +95,9 @@ class RocksRows(MutableMapping[bytes, Row]):
         self._decoder = Decoder()
 
     def __getitem__(self, key: bytes) -> Row:
-        if key in self.unsaved:
-            row = self.unsaved[key]
+        unsaved = self.unsaved  # one look: a save in another thread replaces it, once the rows are in the database
+        if key in unsaved:
+            row = unsaved[key]
             if row is None:
                 raise KeyError(key)
             return row
