@@ -8,12 +8,14 @@
 
 import fcntl
 import json
+import os
 import secrets
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -21,17 +23,28 @@ from sessionary.infra.clickhouse import ClickHouse
 from sessionary.infra.environment import read_environment, write_environment
 from sessionary.infra.local.broker import broker_answers
 from sessionary.infra.local.clickhouse import clickhouse_answers
-from sessionary.infra.local.errors import StartFailed
-from sessionary.infra.local.ports import LOOPBACK, free_ports
+from sessionary.infra.local.errors import PortTaken, StartFailed
+from sessionary.infra.local.ports import LOOPBACK, free_ports, is_free
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
 from sessionary.infra.player.plan import TENANTS
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError
-from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
 
 SINKS = ("audit", "history", "rejected", "batches")
 _PROBE_TIMEOUT_S = 1.0
+# The parts of a stack that was killed end with it, but not in the same instant.
+_PORT_WAIT_S = 5.0
+_PORT_PAUSE_S = 0.1
+_PORTS = {
+    "SESSIONARY_BOOTSTRAP_SERVERS": "--port-broker",
+    "SESSIONARY_CLICKHOUSE_URL": "--port-clickhouse",
+    "SESSIONARY_CONTROL_URL": "--port-api",
+}
 _COMMAND = (sys.executable, "-m", "sessionary.infra.cli")
+# What of a shell's SESSIONARY_* variables the parts hear. The others may speak of another cluster, or cannot hold for
+# several parts at once (a port of metrics).
+_PASSED_ON = (ENV_PREFIX + "LOG_LEVEL", ENV_PREFIX + "STORE")
 
 
 class Ports(NamedTuple):
@@ -66,6 +79,20 @@ def _environ(data: Path, ports: Ports, partitions: int) -> dict[str, str]:
     }
 
 
+def inherited(shell: Mapping[str, str]) -> dict[str, str]:
+    """Return what the parts take from the shell: proxies, HOME, TMPDIR and the like; no address of another stack."""
+    return {name: value for name, value in shell.items() if not name.startswith(ENV_PREFIX) or name in _PASSED_ON}
+
+
+def _await_free(port: int, purpose: str) -> None:
+    """Wait for a port to be free. Raises `PortTaken`."""
+    deadline = time.monotonic() + _PORT_WAIT_S
+    while not is_free(port):
+        if time.monotonic() > deadline:
+            raise PortTaken(port, purpose)
+        time.sleep(_PORT_PAUSE_S)
+
+
 def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
     """Whether the processor at `url` owns its partitions and serves them."""
     try:
@@ -84,15 +111,14 @@ class Stack:
         *,
         ports: Ports | None = None,
         partitions: int = 4,
-        environ: dict[str, str] | None = None,
         on_change: Callable[[PartChange], None] = lambda _change: None,
     ) -> None:
-        """`environ`: what the parts inherit. `on_change` hears of each part, on the supervisor's thread."""
+        """`on_change` hears of each part, on the supervisor's thread."""
         data.mkdir(parents=True, exist_ok=True)
         self.data = data.resolve()
         self._lock: IO[str] | None = None
         self.environ = _environ(self.data, ports or Ports(), partitions)
-        self._inherited = {**(environ or {}), **self.environ}
+        self._part_environ = {**inherited(os.environ), **self.environ}
         self._trouble: str | None = None
         self._supervisor = Supervisor(self._parts(), on_change)
         self._stopping = threading.Lock()
@@ -110,12 +136,18 @@ class Stack:
         return self.data / "logs"
 
     def start(self) -> None:
-        """Begin, and write the variables to `env.json`. Raises `StartFailed` where another stack serves the folder."""
+        """Begin, and write the variables to `env.json`.
+
+        Raises `StartFailed` where another stack serves the folder, `PortTaken` where a port is somebody else's.
+        """
         self._lock = (self.data / "lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StartFailed(f"another stack serves {self.data}: stop it first, or give another folder") from None
+        # Whoever holds a port would answer for our part: the stack would seem ready, and work on a stranger's data.
+        for name, option in _PORTS.items():
+            _await_free(_port_of(self.environ[name]) or 0, f"this stack; choose another by {option}")
         write_environment(self.data, self.environ)
         self._supervisor.start()
 
@@ -173,7 +205,7 @@ class Stack:
             name=name,
             argv=[*_COMMAND, *(command or [name]), *options],
             log_path=self.logs / f"{name}.log",
-            env=self._inherited,
+            env=self._part_environ,
             ready=ready,
             after=after or [],
         )
@@ -197,4 +229,4 @@ def _migrate(settings: ClickHouseSettings) -> None:
     ClickHouse(settings).ping()
 
 
-__all__ = ["SINKS", "Ports", "Stack", "api_ready"]
+__all__ = ["SINKS", "Ports", "Stack", "api_ready", "inherited"]

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sessionary.infra.cli.output import Progress, remark, say, show_object, wants_json
-from sessionary.infra.environment import DEFAULT_DATA
+from sessionary.infra.environment import DEFAULT_DATA, tenant_tokens
 
 if TYPE_CHECKING:
     from sessionary.infra.local.supervisor import PartChange
     from sessionary.infra.stack import Stack
 
 START_S_MAX = 170.0
-PortOption = Annotated[int | None, typer.Option(min=1, max=65_535, show_default=False)]
+_PORT = "Default: the folder's last one, or a free one."
+PortOption = Annotated[int | None, typer.Option(min=1, max=65_535, help=_PORT, show_default=False)]
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -92,6 +93,8 @@ def _announce(data: Path, environ: Mapping[str, str], *, as_json: bool) -> None:
     say("\nFor another shell:")
     for name, value in environ.items():
         say(f"export {name}='{value}'")
+    for tenant, token in list(tenant_tokens(environ).items())[:1]:
+        say(f"export SESSIONARY_API_TOKEN='{token}'  # for a client of tenant {tenant}")
     say("\nCtrl-C stops everything; the data stays.")
 
 
