@@ -1,6 +1,8 @@
 """Where a stack is found, what is printed, which topics differ: each without a server."""
 
 import json
+import re
+import socket
 import stat
 from pathlib import Path
 
@@ -8,7 +10,9 @@ import pytest
 
 from sessionary.infra.cli.output import show_object, show_rows
 from sessionary.infra.environment import read_environment, stack_environment, tenant_tokens, write_environment
+from sessionary.infra.local.errors import PortTaken
 from sessionary.infra.player.drain import Look, wait_for
+from sessionary.infra.stack import Ports, Stack, inherited
 from sessionary.infra.topics import TopicState, differences
 from sessionary.schemas.errors import Invalid, SettingsError
 from sessionary.schemas.topics import topic_specs
@@ -81,6 +85,48 @@ def test_rows_are_a_table_on_a_terminal(capsys: pytest.CaptureFixture[str], monk
     out = capsys.readouterr().out
     assert "x[red]y" in out, "what comes from events is text, never markup"
     assert "hidden" not in out
+
+
+def test_a_narrow_terminal_cuts_ids_and_leaves_columns_out_but_breaks_no_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"session_id": "2e2cf084-624e-57af-a99c-db928353888f", "at": "2026-11-21T04:18:13.707001Z"}
+    row |= {
+        "event_type": "session_phase_changed",
+        "reason": "Agent timeout after 3s: nothing was heard",
+        "last": "x" * 9,
+    }
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    show_rows([row], as_json=False, columns=list(row))
+    shown = capsys.readouterr()
+    out = re.sub(r"\x1b\[[0-9;]*m", "", shown.out)
+    assert out.splitlines()[1].startswith("2e2cf084-624e  11-21 04:18:13  session_phase_changed  Agent timeout")
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert "last" in shown.err
+    assert "last" not in out
+    monkeypatch.setenv("COLUMNS", "160")
+    show_rows([row], as_json=False, columns=list(row))
+    shown = capsys.readouterr()
+    assert all(value in shown.out for name, value in row.items() if name != "at")
+    assert shown.err == ""
+
+
+def test_parts_take_the_shell_s_proxies_but_no_address_of_another_stack() -> None:
+    shell = {"HTTPS_PROXY": "p", "HOME": "/h", "SESSIONARY_LOG_LEVEL": "DEBUG", "SESSIONARY_STORE": "rocksdb"}
+    assert inherited({**shell, "SESSIONARY_TOPIC_PREFIX": "x", "SESSIONARY_SASL_USERNAME": "u"}) == shell
+
+
+def test_a_stack_does_not_start_where_somebody_else_holds_its_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessionary.infra.stack._PORT_WAIT_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        stack = Stack(tmp_path, ports=Ports(broker=held.getsockname()[1]))
+        with pytest.raises(PortTaken, match="--port-broker"):
+            stack.start()
+        stack.stop()
+    assert read_environment(tmp_path) == {}
 
 
 def test_topics_as_they_should_be_need_nothing() -> None:

@@ -192,6 +192,9 @@ def test_a_refused_record_is_listed_shown_and_sent_again(served: Served) -> None
 
 def test_sql_gives_rows_and_its_errors_are_a_line(served: Served) -> None:
     assert served.ask("sql", "SELECT count() AS n, 'a' AS a FROM v_sessions;") == [{"n": RUNS, "a": "a"}]
+    assert served.ask("sql", "/* a */ -- b\nSELECT unhex('c328') AS bytes") == [{"bytes": "\ufffd("}]
+    for refused in ("SELECT 1 FORMAT CSV", "WITH 1 AS x INSERT INTO schema_migrations SELECT x, 'a', 'b', now()"):
+        assert _command("sql", refused, "--data", str(served.data)).code == 5
     wrong = _command("sql", "SELECT nothing FROM nowhere", "--data", str(served.data))
     assert (wrong.code, wrong.out) == (5, "")
     assert len(wrong.err.splitlines()) == 1

@@ -51,10 +51,18 @@ class ClickHouse:
         return self._settings.clickhouse_database
 
     def rows(self, sql: str, **parameters: str | int | float | None) -> list[Row]:
-        """Run a query, return its rows; `{name:Type}` in the text is bound to the parameter of that name."""
+        """Run a query that changes nothing, return its rows; `{name:Type}` is bound to the parameter of that name."""
         bound = {f"param_{name}": _parameter(value) for name, value in parameters.items()}
-        answer = self._post(sql.encode(), {**_OPTIONS, **bound, "default_format": "JSONEachRow"})
-        return [json.loads(line) for line in answer.splitlines() if line]
+        options = {**_OPTIONS, **bound, "readonly": "2", "default_format": "JSONEachRow"}
+        # A column of bytes need not be UTF-8; whoever needs the bytes asks for base64Encode of it.
+        answer = self._post(sql.encode(), options).decode(errors="replace")
+        try:
+            rows = [json.loads(line) for line in answer.split("\n") if line]
+        except ValueError:
+            rows = [None]
+        if not all(isinstance(row, dict) for row in rows):
+            raise Invalid("invalid_value", "the answer does not consist of rows: leave FORMAT out of the statement")
+        return rows
 
     def one(self, sql: str, **parameters: str | int | float | None) -> Row:
         """Run a query that gives one row."""
@@ -90,8 +98,12 @@ class ClickHouse:
                 text = error.read().decode(errors="replace").strip()
             raise self._refusal(error.code, text) from None
         except (OSError, http.client.HTTPException) as error:
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            why = (cause.strerror if isinstance(cause, OSError) else None) or cause
             raise Unavailable(
-                f"ClickHouse at {settings.clickhouse_url} does not answer: {error}", _RETRY_AFTER_S
+                f"ClickHouse at {settings.clickhouse_url} does not answer ({why}): start it, or name the stack by "
+                "--data or SESSIONARY_CLICKHOUSE_URL",
+                _RETRY_AFTER_S,
             ) from None
 
     def _refusal(self, status: int, text: str) -> Exception:

@@ -7,8 +7,8 @@ import typer
 from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_settings, kafka_settings
 from sessionary.infra.cli.output import remark, show_rows
 
-topics_app = typer.Typer(no_args_is_help=True, help="The topics.")
-db_app = typer.Typer(no_args_is_help=True, help="The tables in ClickHouse.")
+topics_app = typer.Typer(no_args_is_help=True, help="Bring the topics to what they should be.")
+db_app = typer.Typer(no_args_is_help=True, help="Bring the tables in ClickHouse to what they should be.")
 
 
 @topics_app.callback()

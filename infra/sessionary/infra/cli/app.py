@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from sessionary.infra.cli import admin, doctor, playing, query, rejected, roles, stack
-from sessionary.infra.cli.errors import exit_code
+from sessionary.infra.cli.errors import exit_code, in_words
 from sessionary.infra.cli.output import remark, say
 
 _EPILOG = (
     "Exit codes: 0 done, 1 a check failed, 2 usage or settings, 3 unreachable, 4 not found, 5 refused input, "
-    "6 something must be set up first."
+    "6 something must be set up first, 130 interrupted."
 )
 
 
@@ -43,19 +43,19 @@ def make_app() -> typer.Typer:
         epilog=_EPILOG,
         callback=_root,
     )
-    app.command("demo")(playing.demo)
-    app.command("up")(stack.up)
-    app.command("load")(playing.load)
+    app.command("demo", short_help="Play agent runs on a stack of its own; account for each.")(playing.demo)
+    app.command("up", short_help="Run the local stack until Ctrl-C; the data stays.")(stack.up)
+    app.command("load", short_help="Play a file of agent runs against a running stack.")(playing.load)
     app.command("sessions")(query.sessions)
-    app.command("show")(query.show)
-    app.command("timeline")(query.timeline)
+    app.command("show", short_help="Show one session as it is.")(query.show)
+    app.command("timeline", short_help="Show one session as it went.")(query.timeline)
     app.add_typer(rejected.app, name="rejected")
     app.command("sql")(query.sql)
-    app.command("doctor")(doctor.doctor)
+    app.command("doctor", short_help="Say what is reachable, what is wrong, what to do.")(doctor.doctor)
     app.add_typer(admin.topics_app, name="topics")
     app.add_typer(admin.db_app, name="db")
     app.command("broker")(roles.broker)
-    app.command("clickhouse")(roles.clickhouse)
+    app.command("clickhouse", short_help="Serve a ClickHouse engine, for development.")(roles.clickhouse)
     app.command("processor")(roles.processor)
     app.command("sink")(roles.sink)
     return app
@@ -79,7 +79,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = exit_code(error)
         if code is None:
             raise
-        remark(f"sessionary: {error}" if str(error) else "sessionary: interrupted")
+        remark(f"sessionary: {in_words(error)}")
         return code
     return result if isinstance(result, int) else 0
 

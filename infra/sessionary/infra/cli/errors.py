@@ -69,6 +69,17 @@ def exit_code(error: BaseException) -> int | None:
     return UNREACHABLE if type(error).__name__ == "KafkaException" else None
 
 
+def in_words(error: BaseException) -> str:
+    """Return the error as people are told it: without the names that programs go by."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, Invalid):
+        return error.detail
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
 __all__ = [
     "FAILED",
     "INTERRUPTED",
@@ -81,4 +92,5 @@ __all__ = [
     "CommandError",
     "NotFound",
     "exit_code",
+    "in_words",
 ]

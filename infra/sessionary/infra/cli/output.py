@@ -19,6 +19,15 @@ _LINE_EVERY_S = 5.0
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d\.\d{3})\d*Z")
 
 
+# A column with words is folded down to this width, never below; between two columns rich leaves this gap.
+_TEXT_MIN = 24
+_GAP = 2
+# The part of a session's id that commands take for the whole; a time without year and milliseconds.
+_SHORT = re.compile(
+    r"([0-9a-f]{8}-[0-9a-f]{4})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\d{4}-(\d\d-\d\d \d\d:\d\d:\d\d)\.\d{3}"
+)
+
+
 def wants_json(asked: bool) -> bool:
     """Whether the answer is for a program."""
     return asked or not sys.stdout.isatty()
@@ -42,8 +51,8 @@ def say(text: str) -> None:
 
 
 def remark(text: str) -> None:
-    """Write one line to stderr."""
-    sys.stderr.write(text + "\n")
+    """Write one line to stderr, over a line of progress where one stands."""
+    sys.stderr.write(("\r\x1b[K" if sys.stderr.isatty() else "") + text + "\n")
     sys.stderr.flush()
 
 
@@ -59,11 +68,50 @@ def show_rows(rows: Iterable[Mapping[str, Json]], *, as_json: bool, columns: Seq
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     names = list(columns or found[0])
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for row in found:
-        table.add_row(*(_escaped(_cell(row.get(name))) for name in names))
-    Console().print(table)
+    cells = {name: [_cell(row.get(name)) for row in found] for name in names}
+    console = Console()
+    shown = names if columns is None else _fit(cells, console.width)
+    for name in shown:
+        table.add_column(_head_of(name), overflow="fold", no_wrap=columns is not None and not _is_text(name, cells))
+    for line in zip(*(cells[name] for name in shown), strict=True):
+        table.add_row(*map(_escaped, line))
+    console.print(table)
+    if left_out := [_head_of(name) for name in names if name not in shown]:
+        remark(f"too narrow for: {', '.join(left_out)} (a wider terminal or --json has all)")
+
+
+def _head_of(name: str) -> str:
+    return name.removeprefix("source_").removesuffix("_id")
+
+
+def _is_text(name: str, cells: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a column may be folded: words for people, nothing that one would copy."""
+    return max(map(len, cells[name])) >= _TEXT_MIN and any(" " in cell for cell in cells[name])
+
+
+def _width(name: str, cells: Mapping[str, Sequence[str]]) -> int:
+    natural = max(len(_head_of(name)), *map(len, cells[name]))
+    return min(natural, _TEXT_MIN) if _is_text(name, cells) else natural
+
+
+def _shortened(cell: str) -> str:
+    match = _SHORT.fullmatch(cell)
+    return cell if match is None else match[1] or match[2]
+
+
+def _fit(cells: dict[str, list[str]], width: int) -> list[str]:
+    """Return the columns that fit. Where space is short, ids and times are cut first (in place), then the last go."""
+
+    def needed(names: Sequence[str]) -> int:
+        return sum(_width(name, cells) for name in names) + _GAP * (len(names) - 1)
+
+    names = list(cells)
+    if needed(names) > width:
+        for column in cells.values():
+            column[:] = map(_shortened, column)
+    while len(names) > 1 and needed(names) > width:
+        names.pop()
+    return names
 
 
 def show_object(fields: Mapping[str, Json], *, as_json: bool) -> None:

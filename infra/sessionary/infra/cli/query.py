@@ -10,24 +10,35 @@ import typer
 
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse
-from sessionary.infra.cli.output import Json, show_object, show_rows, wants_json
+from sessionary.infra.cli.output import Json, remark, show_object, show_rows, wants_json
 from sessionary.infra.clickhouse import ClickHouse, Row
 from sessionary.infra.environment import stack_environment, tenant_tokens
 from sessionary.schemas.errors import Invalid
 
 SessionArgument = Annotated[str, typer.Argument(help="Session id, or its beginning where that is unique.")]
 _SESSION_COLUMNS = (
-    "tenant_id",
     "session_id",
+    "tenant_id",
     "state",
     "service_id",
-    "events",
-    "transitions",
-    "refusals",
     "last_at",
+    "events",
+    "refusals",
     "reason",
+    "transitions",
 )
-_READS = re.compile(r"\s*\(*\s*(SELECT|WITH|SHOW|DESCRIBE|DESC|EXPLAIN|EXISTS)\b", re.IGNORECASE)
+_TRANSITION_COLUMNS = (
+    "transition",
+    "from_state",
+    "to_state",
+    "appended_at",
+    "reason",
+    "reason_code",
+    "due_at",
+    "fired_at",
+)
+_COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+_READS = re.compile(_COMMENTS + r"\(*\s*(SELECT|WITH|SHOW|DESCRIBE|DESC|EXPLAIN|EXISTS)\b", re.IGNORECASE | re.DOTALL)
 _LIVE_TIMEOUT_S = 3.0
 
 
@@ -109,8 +120,10 @@ def show(
     if live is not None:
         found["live"] = {name: live.get(name) for name in ("state", "phase", "epoch", "version", "deadline_ms")}
     show_object(found, as_json=False)
-    show_rows(transitions, as_json=False)
+    remark("")
+    show_rows(transitions, as_json=False, columns=_TRANSITION_COLUMNS)
     if cleanups:
+        remark("")
         show_rows(cleanups, as_json=False, columns=("transition", "requested_at", "released_at", "actions_done"))
 
 
@@ -147,7 +160,7 @@ def timeline(
         session=found["session_id"],
         limit=limit,
     )
-    columns = ("appended_at", "source_offset", "what", "event_type", "outcome", "reason", "service_id")
+    columns = ("source_offset", "appended_at", "event_type", "outcome", "what", "reason", "service_id")
     show_rows(rows, as_json=as_json, columns=columns)
 
 

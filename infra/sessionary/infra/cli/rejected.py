@@ -25,7 +25,7 @@ from sessionary.schemas.settings import KafkaSettings
 
 app = typer.Typer(no_args_is_help=True, help="List, show and replay refused records.")
 PlaceArgument = Annotated[str, typer.Argument(help="Where it stood: PARTITION:OFFSET.")]
-_COLUMNS = ("appended_at", "place", "reason", "detail", "tenant_id", "session_id", "event_type", "security")
+_COLUMNS = ("place", "appended_at", "reason", "session_id", "event_type", "tenant_id", "security", "detail")
 _PLACE = re.compile(r"(\d{1,9}):(\d{1,18})")
 _REPLAYS_MAX = 1_000
 _FLUSH_S = 15.0
