@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sessionary.infra.cli import admin, doctor, playing, query, rejected, roles, stack
-from sessionary.infra.cli.errors import exit_code, in_words
+from sessionary.infra.cli.errors import INTERRUPTED, exit_code, in_words
 from sessionary.infra.cli.output import remark, say
 
 _EPILOG = (
@@ -67,8 +67,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
     try:
         result = make_app()(args=arguments, standalone_mode=False, prog_name="sessionary")
-    except typer.Abort:
-        return exit_code(KeyboardInterrupt()) or 1
+    except typer.Abort:  # what typer makes of Ctrl-C
+        remark("sessionary: interrupted")
+        return INTERRUPTED
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
