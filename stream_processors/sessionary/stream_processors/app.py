@@ -9,6 +9,7 @@ Stopping: the owners finish their transactions, then Faust stops, and the worker
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -46,6 +47,8 @@ _PROBE_S = 5.0
 _STOP_S = 20.0
 _REPEAT_S = 30.0
 _EXIT_STUCK = 70
+# Rows and records hold no cycles. Python's default, a look at every 700 new objects, cost an eighth of the time.
+_GC_THRESHOLDS = (50_000, 20, 100)
 _LIBRARIES = ("faust", "mode", "aiokafka")
 
 
@@ -340,6 +343,7 @@ def run_processor(settings: ProcessorSettings) -> None:
     Raises `SettingsError` where the topics are not as they should be, `ProcessorFailed` where the worker cannot go on.
     """
     _configure_logging()
+    gc.set_threshold(*_GC_THRESHOLDS)
     with tempfile.TemporaryDirectory(prefix="sessionary-faust-") as folder:
         asyncio.run(_main(settings, folder))
 
