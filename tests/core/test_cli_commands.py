@@ -127,6 +127,17 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     assert "Exit codes" in out
 
 
+def test_a_reader_that_leaves_is_no_failure() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "from sessionary.infra.cli.app import main; main()"
+    with os.fdopen(writer, "wb") as gone:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "--version"], stdout=gone, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_version_is_the_package_s(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capfd.readouterr().out.startswith("0.")

@@ -1,6 +1,7 @@
 """The tree of commands. Every expected error ends in one line on stderr and its exit code, never in a traceback."""
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -67,9 +68,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
     try:
         result = make_app()(args=arguments, standalone_mode=False, prog_name="sessionary")
-    except typer.Abort:  # what typer makes of Ctrl-C
-        remark("sessionary: interrupted")
-        return INTERRUPTED
+        sys.stdout.flush()
+    except typer.Abort:
+        result = INTERRUPTED
+    except BrokenPipeError:
+        # The reader, `head` perhaps, has what it wants. What is still buffered must not fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
@@ -82,6 +87,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise
         remark(f"sessionary: {in_words(error)}")
         return code
+    if result == INTERRUPTED:  # typer answers Ctrl-C by this code, not by an error
+        remark("sessionary: interrupted")
     return result if isinstance(result, int) else 0
 
 

@@ -5,6 +5,7 @@ stdout holds the answer and nothing else; progress and remarks go to stderr.
 
 import json
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -147,7 +148,9 @@ class Progress:
         now = time.monotonic()
         line = f"{now - self._began:5.1f} s  {text}"
         if self._terminal:
-            sys.stderr.write(f"\r\x1b[K{line}")
+            # A line that wraps could not be rewritten.
+            width = shutil.get_terminal_size().columns
+            sys.stderr.write(f"\r\x1b[K{line[: width - 1]}")
             sys.stderr.flush()
         elif text != self._last and (now - self._said_at >= _LINE_EVERY_S or _head(text) != _head(self._last)):
             remark(line)
