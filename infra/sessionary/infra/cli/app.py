@@ -71,11 +71,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except typer.Abort:
         result = INTERRUPTED
-    except BrokenPipeError:
-        # The reader, `head` perhaps, has what it wants. What is still buffered must not fail once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except BaseException as error:
+        # typer makes a SystemExit of a broken pipe that it sees itself. A server's broken pipe comes as `Unavailable`.
+        if isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
+            # The reader, `head` perhaps, has what it wants. What is still buffered must not fail once more at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         if isinstance(error, SystemExit):
             raise
         code = getattr(error, "exit_code", None)  # typer's own errors: wrong options
