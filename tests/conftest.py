@@ -9,6 +9,7 @@
 Logs are in `build/logs`; the ends of those that belong to a test are printed when it fails.
 """
 
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -36,6 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)  # the terminal's reporter must be there
 def pytest_configure(config: pytest.Config) -> None:
+    # A run in a shell's background inherits SIGINT ignored, and so would every process that a test starts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_STACK] = stack = Stack()
     if hasattr(config, "workerinput"):
         return  # the controlling process has started everything and says where it is

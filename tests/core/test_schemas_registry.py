@@ -10,9 +10,11 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from sessionary.schemas.codec import Decoder, encode_confluent, encode_event
+from sessionary.schemas.decoding import decoder_for
 from sessionary.schemas.errors import DecodeError, Unavailable
 from sessionary.schemas.events import StateUpdated
 from sessionary.schemas.registry import ConfluentRegistry
+from sessionary.schemas.settings import KafkaSettings
 from tests.auditor.values import example_event
 
 
@@ -132,3 +134,21 @@ def test_nobody_listening_is_unavailable(server: StubServer) -> None:
             registry.schema(1)
         with pytest.raises(Unavailable):
             registry.schema_id("a.B", '"string"')
+
+
+def test_settings_name_the_registry_that_a_decoder_asks(server: StubServer) -> None:
+    event = example_event(StateUpdated)
+    value = encode_confluent(event, ConfluentRegistry(SchemaRegistryClient({"url": server.url})))
+    assert decoder_for(KafkaSettings(schema_registry_url=server.url)).event(value) == event
+    with pytest.raises(DecodeError, match="unknown_schema"):
+        decoder_for(KafkaSettings()).event(value)
+
+
+def test_a_registry_that_is_away_is_waited_for_and_makes_no_refusal(server: StubServer) -> None:
+    value = encode_confluent(example_event(StateUpdated), ConfluentRegistry(SchemaRegistryClient({"url": server.url})))
+    decoder = decoder_for(KafkaSettings(schema_registry_url=server.url))
+    server.status = 503
+    with pytest.raises(Unavailable):
+        decoder.event(value)
+    server.status = 200
+    assert decoder.event(value) == example_event(StateUpdated)

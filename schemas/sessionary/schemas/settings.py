@@ -49,6 +49,9 @@ class KafkaSettings(EnvSettings):
     sasl_username: str | None = Field(None, description="principal's name")
     sasl_password: SecretStr | None = Field(None, description="principal's password")
     ssl_ca_location: str | None = Field(None, description="file of the certificate authority")
+    schema_registry_url: str | None = Field(
+        None, description="where bytes in Confluent's framing find their schemas; needs the extra `registry`"
+    )
 
     @property
     def topics(self) -> TopicNames:

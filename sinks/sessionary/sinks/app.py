@@ -2,7 +2,7 @@
 
 import threading
 
-from sessionary.schemas.codec import Decoder, SchemaRegistry
+from sessionary.schemas.decoding import decoder_for
 from sessionary.sinks.consumer import SinkConsumer
 from sessionary.sinks.definitions import SINKS, SinkKind
 from sessionary.sinks.flusher import Flusher
@@ -10,18 +10,16 @@ from sessionary.sinks.metrics import SinkMetrics, served
 from sessionary.sinks.settings import SinkSettings
 
 
-def run_sink(
-    kind: SinkKind, settings: SinkSettings, stop: threading.Event, registry: SchemaRegistry | None = None
-) -> None:
+def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event) -> None:
     """Run the sink `kind` until `stop` is set, then write what it holds and leave. Blocks.
 
-    `registry`: where Confluent-framed bytes find their schemas. Trouble of Kafka or ClickHouse is waited out. Raises
+    Trouble of Kafka or ClickHouse is waited out. Raises
     `Fenced` where another process runs under the same instance name, `SettingsError`, and `OSError` where the metrics
     port is taken.
     """
     definition = SINKS[kind]
     metrics = SinkMetrics(kind, settings.group(kind))
-    flusher = Flusher(definition, settings, metrics, Decoder(registry))
+    flusher = Flusher(definition, settings, metrics, decoder_for(settings))
     with served(metrics, settings):
         SinkConsumer(definition, settings, flusher, metrics).run(stop)
 

@@ -20,7 +20,7 @@ from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from sessionary.schemas.codec import Decoder
+from sessionary.schemas.decoding import decoder_for
 from sessionary.schemas.errors import Unavailable
 from sessionary.stream_processors.changelog import reader_of, recover
 from sessionary.stream_processors.faults import Aborted, Halted, Lost
@@ -131,7 +131,7 @@ class Ownership:
         former: "Ownership | None",
     ) -> None:
         self.partition, self.generation = partition, generation
-        self.fold = PartitionFold(partition, fold_settings(means.settings), Decoder())
+        self.fold = PartitionFold(partition, fold_settings(means.settings), decoder_for(means.settings))
         self.is_open = False
         self.ended = False
         self.halted: Halted | None = None
