@@ -19,7 +19,6 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 Json = Any
 
 EVENTS_NAMESPACE = "sessionary.events"
-RECORDS_NAMESPACE = "sessionary.records"
 _FOLDER = files("sessionary.schemas") / "avro"
 
 
@@ -158,7 +157,6 @@ def writer_schemas() -> dict[bytes, WriterSchema]:
 
 __all__ = [
     "EVENTS_NAMESPACE",
-    "RECORDS_NAMESPACE",
     "Json",
     "WriterSchema",
     "current_schemas",

@@ -27,6 +27,7 @@ from sessionary.schemas.events import (
     StateUpdated,
 )
 from sessionary.schemas.records import SessionState
+from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.stream_processors.limits import budget_ms
 from sessionary.stream_processors.table import (
     ACCEPTED,
@@ -37,7 +38,7 @@ from sessionary.stream_processors.table import (
 )
 
 RECOVERY_ATTEMPTS_MAX = 5
-STATE_BYTES_MAX = 1 << 20
+STATE_BYTES_MAX = VALUE_BYTES_MAX
 
 
 class Refused(NamedTuple):

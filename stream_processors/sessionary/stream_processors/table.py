@@ -70,15 +70,6 @@ BY_ID: dict[str, Transition] = {transition.id: transition for transition in TRAN
 PROCESSOR_ONLY = frozenset({"session_timed_out", "session_archived", "tool_call_unknown"})
 # A client may send the event, but not with these reasons: they are a clock's.
 PROCESSOR_REASONS = {"session_start_failed": "init_timeout", "session_terminated": "timeout_cleanup"}
-# Recorded, but for machines that this version does not run.
-NOT_YET_JUDGED = frozenset(
-    {
-        "session_rolled_back",
-        "session_migration_accepted",
-        "session_migration_completed",
-        "session_migration_aborted",
-    }
-)
 # What only the owning service may send.
 OWNER_ONLY = frozenset(
     name for name in PAYLOADS if name.startswith("session_") and name not in ("session_activity", "session_created")
@@ -131,7 +122,6 @@ __all__ = [
     "BY_ID",
     "COMPLETIONS",
     "CONTENT",
-    "NOT_YET_JUDGED",
     "OWNER_ONLY",
     "PHASES",
     "PROCESSOR_ONLY",

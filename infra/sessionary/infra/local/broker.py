@@ -16,7 +16,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,14 +27,13 @@ from confluent_kafka.admin import AdminClient
 from sessionary.infra.local.errors import PortTaken, StartFailed
 from sessionary.infra.local.kafka_jars import Progress, kafka_jars
 from sessionary.infra.local.ports import LOOPBACK, free_ports, is_free
-from sessionary.infra.local.process import Child, tail
+from sessionary.infra.local.process import Child
+from sessionary.infra.local.server import LocalServer
 
 __all__ = ["LocalBroker", "broker_answers", "run_broker"]
 
-_STOP_GRACE_S = 15.0
 _FORMAT_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 2.0
-_PROBE_PAUSE_S = 0.1
 
 # message.max.bytes: a changelog record of 4 MiB and what its batch adds. broker.session.timeout.ms: after SIGKILL the
 # node waits for its own former registration to expire; with the default of 9 s a restart took 11.9 s.
@@ -193,7 +191,7 @@ def broker_answers(bootstrap_servers: str, timeout_s: float = _PROBE_TIMEOUT_S) 
         return False
 
 
-class LocalBroker:
+class LocalBroker(LocalServer):
     """A broker as a child process, which the kernel ends if this process dies.
 
     The data stays. `start` after `stop` or `kill` serves the same records at the same address. Not thread-safe.
@@ -201,12 +199,11 @@ class LocalBroker:
 
     def __init__(self, data: Path, port: int | None, log: Path, progress: Progress = _silent) -> None:
         """`data`: the broker's folder, made if missing. `port`: None takes the recorded one, or a free one."""
+        super().__init__("the broker", log)
         self._data = data.resolve()
         self._data.mkdir(parents=True, exist_ok=True)
-        self._log = log
         self._progress = progress
         self._identity = _identity(self._data, port)
-        self._child: Child | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -218,42 +215,18 @@ class LocalBroker:
         """The cluster's id, the same for the folder's whole life."""
         return self._identity.cluster_id
 
-    @property
-    def pid(self) -> int | None:
-        """The broker's process, None if it does not run."""
-        return self._child.pid if self._child is not None and self._child.exit_code is None else None
-
     def start(self) -> None:
         """Resolve, format if new, start; does not wait until it serves.
 
         Blocks for the resolution. Raises PortTaken, JarsUnavailable, StartFailed; RuntimeError if it runs already.
         """
-        if self.pid is not None:
-            raise RuntimeError("the broker runs already")
+        self.check_stopped()
         argv = _prepare(self._data, self._identity, self._progress)
         self._child = Child(argv, self._log)
 
-    def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Block until it answers a metadata request. Raises StartFailed with the log's end."""
-        child = self._child
-        if child is None:
-            raise RuntimeError("the broker was not started")
-        deadline = time.monotonic() + timeout_s
-        while not broker_answers(self.bootstrap_servers):
-            if child.wait(_PROBE_PAUSE_S):
-                raise StartFailed(f"the broker ended with code {child.exit_code}:\n{tail(self._log)}")
-            if time.monotonic() > deadline:
-                raise StartFailed(f"the broker did not answer within {timeout_s:g} s:\n{tail(self._log)}")
-
-    def stop(self) -> None:
-        """SIGTERM, wait, then SIGKILL. Returns when it is gone; harmless if it does not run."""
-        if self._child is not None:
-            self._child.stop(_STOP_GRACE_S)
-
-    def kill(self) -> None:
-        """SIGKILL. Returns when it is gone."""
-        if self._child is not None:
-            self._child.kill()
+    def answers(self) -> bool:
+        """Whether it answers a metadata request."""
+        return broker_answers(self.bootstrap_servers)
 
 
 def run_broker(data: Path, port: int | None = None, progress: Progress = _silent) -> None:

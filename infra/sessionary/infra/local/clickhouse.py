@@ -11,20 +11,17 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
-from sessionary.infra.local.errors import LocalStackError, PortTaken, StartFailed
+from sessionary.infra.local.errors import LocalStackError, PortTaken
 from sessionary.infra.local.ports import LOOPBACK, free_port, is_free
-from sessionary.infra.local.process import Child, tail
+from sessionary.infra.local.process import Child
+from sessionary.infra.local.server import LocalServer
 
 __all__ = ["PASSWORD_VARIABLE", "LocalClickHouse", "clickhouse_answers", "run_clickhouse"]
 
 PASSWORD_VARIABLE = "SESSIONARY_CLICKHOUSE_PASSWORD"
 """Where a child process finds its password: an argument could be read by every user of the machine."""
-
-_STOP_GRACE_S = 15.0
-_PROBE_PAUSE_S = 0.1
 
 
 def run_clickhouse(data: Path, port: int, password: str | None = None) -> None:
@@ -68,7 +65,7 @@ def clickhouse_answers(port: int, timeout_s: float = 2.0) -> bool:
         connection.close()
 
 
-class LocalClickHouse:
+class LocalClickHouse(LocalServer):
     """The endpoint as a child process (a fresh interpreter), which the kernel ends if this process dies.
 
     The data stays, and the port: `start` after `stop` or `kill` serves the same rows at the same address. Not
@@ -77,26 +74,19 @@ class LocalClickHouse:
 
     def __init__(self, data: Path, port: int | None, log: Path, password: str | None = None) -> None:
         """`data`: the engine's folder, made if missing. `port`: None takes a free one."""
+        super().__init__("the ClickHouse endpoint", log)
         self.data = data.resolve()
-        self._log = log
         self._password = password
         self.port = port if port is not None else free_port()
-        self._child: Child | None = None
 
     @property
     def url(self) -> str:
         """The address for an HTTP driver, without the password."""
         return f"http://{LOOPBACK}:{self.port}"
 
-    @property
-    def pid(self) -> int | None:
-        """The endpoint's process, None if it does not run."""
-        return self._child.pid if self._child is not None and self._child.exit_code is None else None
-
     def start(self) -> None:
         """Start; does not wait until it serves. RuntimeError if it runs already."""
-        if self.pid is not None:
-            raise RuntimeError("the ClickHouse endpoint runs already")
+        self.check_stopped()
         env = {**os.environ, "TZ": "UTC"}
         env.pop(PASSWORD_VARIABLE, None)
         if self._password is not None:
@@ -106,27 +96,9 @@ class LocalClickHouse:
             [sys.executable, *module, "--data", str(self.data), "--port", str(self.port)], self._log, env
         )
 
-    def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Block until it answers. Raises StartFailed with the log's end."""
-        child = self._child
-        if child is None:
-            raise RuntimeError("the ClickHouse endpoint was not started")
-        deadline = time.monotonic() + timeout_s
-        while not clickhouse_answers(self.port):
-            if child.wait(_PROBE_PAUSE_S):
-                raise StartFailed(f"the ClickHouse endpoint ended with code {child.exit_code}:\n{tail(self._log)}")
-            if time.monotonic() > deadline:
-                raise StartFailed(f"the ClickHouse endpoint did not answer in {timeout_s:g} s:\n{tail(self._log)}")
-
-    def stop(self) -> None:
-        """SIGTERM, wait, then SIGKILL. Returns when it is gone; harmless if it does not run."""
-        if self._child is not None:
-            self._child.stop(_STOP_GRACE_S)
-
-    def kill(self) -> None:
-        """SIGKILL. Returns when it is gone."""
-        if self._child is not None:
-            self._child.kill()
+    def answers(self) -> bool:
+        """Whether it answers a ping."""
+        return clickhouse_answers(self.port)
 
 
 def main() -> int:

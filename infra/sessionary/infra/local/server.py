@@ -1,0 +1,61 @@
+"""What the local servers have in common: a child process that is waited for, stopped and killed."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from sessionary.infra.local.errors import StartFailed
+from sessionary.infra.local.process import Child, tail
+
+__all__ = ["LocalServer"]
+
+_STOP_GRACE_S = 15.0
+_PROBE_PAUSE_S = 0.1
+
+
+class LocalServer(ABC):
+    """A server as a child process. Not thread-safe."""
+
+    def __init__(self, title: str, log: Path) -> None:
+        """`title`: what errors call it, as in `the broker`."""
+        self._title = title
+        self._log = log
+        self._child: Child | None = None
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether it serves; returns soon."""
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, None if it does not run."""
+        return self._child.pid if self._child is not None and self._child.exit_code is None else None
+
+    def check_stopped(self) -> None:
+        """RuntimeError if it runs already."""
+        if self.pid is not None:
+            raise RuntimeError(f"{self._title} runs already")
+
+    def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Block until it answers. Raises StartFailed with the log's end."""
+        child = self._child
+        if child is None:
+            raise RuntimeError(f"{self._title} was not started")
+        deadline = time.monotonic() + timeout_s
+        while not self.answers():
+            if child.wait(_PROBE_PAUSE_S):
+                raise StartFailed(f"{self._title} ended with code {child.exit_code}:\n{tail(self._log)}")
+            if time.monotonic() > deadline:
+                raise StartFailed(f"{self._title} did not answer within {timeout_s:g} s:\n{tail(self._log)}")
+
+    def stop(self) -> None:
+        """SIGTERM, wait, then SIGKILL. Returns when it is gone; harmless if it does not run."""
+        if self._child is not None:
+            self._child.stop(_STOP_GRACE_S)
+
+    def kill(self) -> None:
+        """SIGKILL. Returns when it is gone."""
+        if self._child is not None:
+            self._child.kill()
