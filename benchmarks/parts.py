@@ -1,0 +1,25 @@
+"""The parts, in the order in which they run. Each is a module with `run(bench: Bench) -> list[Result]`.
+
+A module is imported when its turn comes, so that one part's dependencies are not another's. Its name is its results
+file's name, and the name under which `Bench.done` keeps its figures for the parts after it.
+"""
+
+from typing import NamedTuple
+
+
+class Part(NamedTuple):
+    """One measuring program: the letter that names it on the command line (several may share one), and its module."""
+
+    letter: str
+    name: str
+    title: str
+
+    @property
+    def module(self) -> str:
+        """The module that holds `run`."""
+        return f"benchmarks.{self.name}"
+
+
+PARTS: tuple[Part, ...] = ()
+
+__all__ = ["PARTS", "Part"]

@@ -1,0 +1,124 @@
+"""A figure with its runs, the file it is kept in, and the table it is shown in."""
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import ROOT, Json
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+class Target(NamedTuple):
+    """What a figure is to reach: `>= value` or `<= value`, in the figure's unit."""
+
+    sense: Literal[">=", "<="]
+    value: float
+
+    def met(self, figure: float) -> bool:
+        """Whether a figure reaches it."""
+        return figure >= self.value if self.sense == ">=" else figure <= self.value
+
+
+class Result(NamedTuple):
+    """One figure: a value per run. `details`: what else was measured, by name; `notes`: what a reader must know."""
+
+    name: str
+    unit: str
+    runs: Sequence[float]
+    target: Target | None = None
+    notes: Sequence[str] = ()
+    details: dict[str, Json] = {}
+
+    @property
+    def median(self) -> float:
+        """The middle run."""
+        return statistics.median(self.runs)
+
+    @property
+    def spread(self) -> float:
+        """(Largest - smallest) / median; 0 where the median is 0."""
+        return (max(self.runs) - min(self.runs)) / self.median if self.median else 0.0
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the median reaches the target; None where there is none."""
+        return None if self.target is None else self.target.met(self.median)
+
+    def plain(self) -> dict[str, Json]:
+        """Return it as JSON."""
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "median": self.median,
+            "min": min(self.runs),
+            "max": max(self.runs),
+            "spread": round(self.spread, 4),
+            "runs": list(self.runs),
+            "target": None if self.target is None else {"sense": self.target.sense, "value": self.target.value},
+            "met": self.met,
+            "notes": list(self.notes),
+            "details": self.details,
+        }
+
+
+class RunLog(NamedTuple):
+    """One timed piece of work, and how busy the machine was around it."""
+
+    title: str
+    seconds: float
+    load_before: Sequence[float]
+    load_after: Sequence[float]
+
+
+def write_results(
+    part: str, results: Sequence[Result], runs: Sequence[RunLog], facts: dict[str, Json], folder: Path = RESULTS
+) -> Path:
+    """Write `<folder>/<part>.json`, return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{part}.json"
+    content = {
+        "part": part,
+        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        **facts,
+        "results": [result.plain() for result in results],
+        "runs": [run._asdict() for run in runs],
+    }
+    draft = path.with_suffix(".json.new")
+    draft.write_text(json.dumps(content, indent=1) + "\n")
+    draft.replace(path)
+    return path
+
+
+def figure(value: float) -> str:
+    """Return a number for people: four digits that count, thousands apart."""
+    if value == 0 or abs(value) >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def print_results(title: str, results: Iterable[Result], console: Console) -> None:
+    """Print the figures as a table in plain characters, then their notes."""
+    shown = list(results)
+    table = Table(title=title, box=box.ASCII2, title_justify="left")
+    table.add_column("figure", overflow="fold")
+    for column in ("median", "min", "max", "spread", "unit", "target", ""):
+        table.add_column(column, justify="left" if column in ("unit", "") else "right", no_wrap=True)
+    for result in shown:
+        target = "" if result.target is None else f"{result.target.sense} {figure(result.target.value)}"
+        verdict = {None: "", True: "met", False: "MISSED"}[result.met]
+        numbers = [figure(value) for value in (result.median, min(result.runs), max(result.runs))]
+        table.add_row(result.name, *numbers, f"{result.spread:.0%}", result.unit, target, verdict)
+    console.print(table)
+    for note in dict.fromkeys(note for result in shown for note in result.notes):
+        console.print(f"  - {note}", highlight=False, markup=False)
+
+
+__all__ = ["RESULTS", "Result", "RunLog", "Target", "figure", "print_results", "write_results"]

@@ -1,0 +1,133 @@
+"""The servers of a measurement: a broker and, where asked for, a ClickHouse endpoint, on a temporary folder.
+
+    with broker(bench) as stack:
+        kafka = stack.pipeline()                    # topics of its own
+        child = stack.start("sessionary.stream_processors", env=environment(kafka, instance="w1"), name="w1")
+
+The broker runs as Kafka's own scripts run it (the optimising compiler, G1), other than in tests. Everything that was
+started ends with the context, also when this process is killed; the folder goes unless `--keep`.
+"""
+
+import itertools
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.bench import Bench
+from sessionary.infra.clickhouse import ClickHouse
+from sessionary.infra.local.broker import LocalBroker
+from sessionary.infra.local.clickhouse import LocalClickHouse
+from sessionary.infra.local.process import Child, tail
+from sessionary.infra.topics import apply_topics
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.support.pipelines import environment
+
+_STOP_GRACE_S = 15.0
+PARTITIONS = 4
+
+
+class Stack:
+    """The servers that run, and what is started beside them."""
+
+    def __init__(self, bench: Bench, folder: Path) -> None:
+        """`folder`: where data and logs go."""
+        self.folder = folder
+        self._bench = bench
+        self._names = itertools.count(1)
+        self._children: list[Child] = []
+        self._broker = LocalBroker(folder / "kafka", None, folder / "logs" / "broker.log", optimising=True)
+        self._clickhouse: LocalClickHouse | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The broker's address."""
+        return self._broker.bootstrap_servers
+
+    @property
+    def broker_pid(self) -> int:
+        """The broker's process."""
+        pid = self._broker.pid
+        assert pid is not None, "the broker has ended"
+        return pid
+
+    def pipeline(self, partitions: int = PARTITIONS) -> KafkaSettings:
+        """Make the topics of a pipeline under a prefix of its own."""
+        kafka = KafkaSettings(
+            bootstrap_servers=self.bootstrap_servers,
+            topic_prefix=f"bench{next(self._names)}-{secrets.token_hex(3)}",
+            partitions=partitions,
+        )
+        apply_topics(kafka)
+        return kafka
+
+    def clickhouse(self) -> ClickHouseSettings:
+        """Start the endpoint where it does not run yet, and make an empty database."""
+        if self._clickhouse is None:
+            self._bench.say("starting the ClickHouse endpoint")
+            self._clickhouse = LocalClickHouse(
+                self.folder / "clickhouse", None, self.folder / "logs" / "clickhouse.log"
+            )
+            self._clickhouse.start()
+            self._clickhouse.wait_ready()
+        settings = ClickHouseSettings(
+            clickhouse_url=self._clickhouse.url, clickhouse_database=f"bench{next(self._names)}"
+        )
+        ClickHouse(settings.model_copy(update={"clickhouse_database": "default"})).command(
+            f"CREATE DATABASE {settings.clickhouse_database}"
+        )
+        return settings
+
+    def start(self, module: str, *args: str, env: Mapping[str, str] | None = None, name: str) -> Child:
+        """Run `python -m module args`; `env` is added to ours. End it by `Child.stop` or `kill`, or leave it to us."""
+        return self.run([sys.executable, "-m", module, *args], env=env, name=name)
+
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, name: str) -> Child:
+        """Run a command line from the project's folder; its output goes to the log `name`."""
+        log = self.folder / "logs" / f"{next(self._names):03}-{name}.log"
+        child = Child(argv, log, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})})
+        self._children.append(child)
+        return child
+
+    def check(self, *children: Child) -> None:
+        """Raise `RuntimeError` with the log's end where one of them has ended."""
+        for child in children:
+            if child.exit_code is not None:
+                raise RuntimeError(f"a process ended with code {child.exit_code}:\n{tail(child.log, 30)}")
+
+    def start_servers(self) -> None:
+        """Start the broker and wait for it."""
+        self._bench.say("starting a broker")
+        self._broker.start()
+        self._broker.wait_ready()
+
+    def stop(self) -> None:
+        """End all, the last one first."""
+        for child in reversed(self._children):
+            child.stop(_STOP_GRACE_S)
+        if self._clickhouse is not None:
+            self._clickhouse.stop()
+        self._broker.stop()
+
+
+@contextmanager
+def broker(bench: Bench) -> Iterator[Stack]:
+    """Run a broker while the context lasts."""
+    folder = Path(tempfile.mkdtemp(prefix="sessionary-bench-"))
+    stack = Stack(bench, folder)
+    try:
+        stack.start_servers()
+        yield stack
+    finally:
+        stack.stop()
+        if bench.options.keep:
+            bench.say(f"data and logs stay in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+__all__ = ["PARTITIONS", "Stack", "broker", "environment"]
