@@ -20,6 +20,6 @@ class Part(NamedTuple):
         return f"benchmarks.{self.name}"
 
 
-PARTS: tuple[Part, ...] = ()
+PARTS: tuple[Part, ...] = (Part("b", "full_job", "The full job of one processor"),)
 
 __all__ = ["PARTS", "Part"]
