@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sessionary.schemas.codec import encode_record
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.records import Gravestone, Position
 from sessionary.stream_processors import outputs as outputs_module
 from sessionary.stream_processors.faults import Aborted, Halted, Lost
 from sessionary.stream_processors.fold import Row
+from sessionary.stream_processors.job import sessions
+from sessionary.stream_processors.lookup import Log
 from sessionary.stream_processors.metrics import HELP, Metrics
 from sessionary.stream_processors.outputs import Outputs
 from sessionary.stream_processors.owners import Ledger, Watchdog
-from sessionary.stream_processors.partition import Log, Means
+from sessionary.stream_processors.partition import Means
+from sessionary.stream_processors.rows import Rows, pack
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store import SAVED_AGE_MAX_S, MemoryStore, RocksStore, Saved, Store, usable
 from sessionary.stream_processors.threads import OwnThreads, unless_hung
@@ -62,14 +64,14 @@ def test_both_stores_are_the_same_mapping(store: Store) -> None:
     for name in ("a", "b", "c"):
         rows[name.encode()] = stone(name)
     saved = Saved(Position(5, 1, 0, 2, 0), 11, time.time())
-    store.save({name.encode(): encode_record(stone(name)) for name in ("a", "b", "c")}, saved)
+    store.save({name.encode(): pack(stone(name)).stored for name in ("a", "b", "c")}, saved)
     rows[b"a"] = stone("a", epoch=2)
     assert rows.pop(b"b", None) is not None
     assert rows.pop(b"none", None) is None
     assert rows[b"a"].epoch == 2
     assert sorted(rows) == [b"a", b"c"]
     assert len(rows) == 2
-    store.save({b"a": encode_record(stone("a", epoch=2)), b"b": None}, saved._replace(changelog_next=12))
+    store.save({b"a": pack(stone("a", epoch=2)).stored, b"b": None}, saved._replace(changelog_next=12))
     assert {key: row.epoch for key, row in rows.items()} == {b"a": 2, b"c": 1}
     assert store.saved is not None
     assert (store.saved.changelog_next, store.saved.position.next_offset) == (12, 5)
@@ -84,7 +86,7 @@ def test_both_stores_are_the_same_mapping(store: Store) -> None:
 def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
     first = RocksStore(tmp_path)
     first.rows[b"kept"] = stone("kept")
-    first.save({b"kept": encode_record(stone("kept"))}, Saved(Position(9, 1, 0, 2, 0), 21, 5.0))
+    first.save({b"kept": pack(stone("kept")).stored}, Saved(Position(9, 1, 0, 2, 0), 21, 5.0))
     first.rows[b"merged, not saved"] = stone("lost")
     first.close()
     again = RocksStore(tmp_path)
@@ -93,7 +95,10 @@ def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(tmp_path: Path) -> None:
+def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Rows, "RECENT_MAX", 0)
     store = RocksStore(tmp_path)
     store.rows[b"a"] = stone("a")
 
@@ -102,10 +107,10 @@ def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(tmp_path: Path) 
 
         def __contains__(self, key: object) -> bool:
             found = super().__contains__(key)
-            store.save({b"a": encode_record(stone("a"))}, Saved(Position(9, 1, 0, 2, 0), 21, 5.0))
+            store.save({b"a": pack(stone("a")).stored}, Saved(Position(9, 1, 0, 2, 0), 21, 5.0))
             return found
 
-    store.rocks.unsaved = SavedMeanwhile(store.rocks.unsaved)
+    store.rows.unsaved = SavedMeanwhile(store.rows.unsaved)
     row = store.rows.get(b"a")
     assert row is not None
     assert row.session_id == "a"
@@ -170,7 +175,8 @@ class FakeProducer:
 
 
 def outputs(wanted: bool = True) -> Outputs:
-    return Outputs(ProcessorSettings(bootstrap_servers="127.0.0.1:1"), 0, None, lambda: wanted)  # type: ignore[arg-type]
+    settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
+    return Outputs(settings, sessions(settings), 0, None, lambda: wanted)  # type: ignore[arg-type]
 
 
 def error(code: int, retriable: bool = False, abort: bool = False, fatal: bool = False) -> KafkaError:
@@ -268,7 +274,7 @@ class FakeLedger:
 
 
 def watchdog(ledger: FakeLedger, gave_up: list[str]) -> Watchdog:
-    means: Any = Means(ProcessorSettings(), Metrics(), None, None, None)  # type: ignore[arg-type]  # only metrics are used
+    means: Any = Means(ProcessorSettings(), None, Metrics(), None, None, None)  # type: ignore[arg-type]  # only metrics are used
     return Watchdog(ledger.as_ledger, means, 60.0, gave_up.append)
 
 

@@ -24,8 +24,8 @@ from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.records import AuditRecord, BatchRecord, Gravestone, Position, RejectedEvent, SessionState
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.stream_processors.changelog import POSITION_KEY
 from sessionary.stream_processors.fold import FoldSettings, LogRecord, Row
+from sessionary.stream_processors.job import POSITION_KEY
 from tests.integration.refold import differing, refold
 from tests.support import Processes, environment, read_records, read_topic, wait_until
 

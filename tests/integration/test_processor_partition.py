@@ -19,6 +19,7 @@ from sessionary.schemas.ids import partition_of
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.app import wait_for_topics
 from sessionary.stream_processors.faults import Halted, Lost
+from sessionary.stream_processors.job import sessions
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.outputs import group_member
 from sessionary.stream_processors.partition import PENDING_BYTES_MAX, Means, Ownership
@@ -74,7 +75,9 @@ class Bench:
         sender.send(*agent.start(), *(agent.work() for _ in range(events - 4)))
         sender.flush()
         self.flow, self.metrics = FakeFlow(), Metrics()
-        self.means = Means(self.settings, self.metrics, OwnThreads(), group_member(self.settings), self.flow)
+        self.means = Means(
+            self.settings, sessions(self.settings), self.metrics, OwnThreads(), group_member(self.settings), self.flow
+        )
         self.log = [
             Fetched(stored.offset, stored.timestamp_ms, stored.key, stored.value, stored.headers)
             for stored in read_topic(kafka, kafka.topics.events)

@@ -165,6 +165,11 @@ def encode_record(record: Record) -> bytes:
     return _encoded(format_, record, format_.header)
 
 
+def record_header(cls: type[Record]) -> bytes:
+    """Return the ten bytes with which `encode_record` begins every record of a class."""
+    return _BY_CLASS[cls].header
+
+
 def encode_confluent(value: Event | Record, registry: SchemaRegistry) -> bytes:
     """Return `value` in Confluent's framing. Raises `EncodeError`, `Unavailable`."""
     format_ = _format_of(value)
@@ -253,4 +258,5 @@ __all__ = [
     "encode_confluent",
     "encode_event",
     "encode_record",
+    "record_header",
 ]

@@ -31,6 +31,7 @@ from yarl import URL
 from sessionary.schemas.errors import SettingsError
 from sessionary.stream_processors.api import ControlApi
 from sessionary.stream_processors.faults import ProcessorFailed
+from sessionary.stream_processors.job import Job, sessions
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.outputs import group_member
 from sessionary.stream_processors.owners import Ledger, Stores, Watchdog, state_folder
@@ -146,7 +147,9 @@ def _faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
 class Processor:
     """One worker. Made and run on one event loop."""
 
-    def __init__(self, settings: ProcessorSettings, folder: str) -> None:
+    def __init__(self, settings: ProcessorSettings, folder: str, job: Job | None = None) -> None:
+        """`job`: what is done with the partitions; the sessions by default."""
+        job = job or sessions(settings)
         self._settings = settings
         self._metrics = Metrics()
         self._stop = asyncio.Event()
@@ -155,10 +158,10 @@ class Processor:
         self.app = _faust_app(settings, folder)
         self.app.in_worker = True  # as under `faust worker`: else it knows no transactions, and tells of no rebalance
         flow = Flow(self.app, settings.topics.events)
-        self._means = Means(settings, self._metrics, self._executor, group_member(settings), flow)
+        self._means = Means(settings, job, self._metrics, self._executor, group_member(settings), flow)
         self._temporary = state_folder(settings) if settings.store == "rocksdb" else None
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
-        self.ledger = Ledger(self._means, Stores(settings, state))
+        self.ledger = Ledger(self._means, Stores(settings, state, job.unpack))
         transport = BatchTransport(self.app.conf.broker, self.app, self.ledger, settings.topics.events)
         self.app.transport = transport
         self._ticker = Ticker(settings, self._metrics)

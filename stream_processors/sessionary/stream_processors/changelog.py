@@ -7,17 +7,17 @@ former owner's open transaction was ended when this owner's producer was initial
 import time
 from collections.abc import Callable
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.records import Gravestone, Position, SessionState
+from sessionary.schemas.records import Position
 from sessionary.stream_processors.faults import Halted, Lost
 from sessionary.stream_processors.fold import PartitionFold
+from sessionary.stream_processors.job import DUE_HEADER, POSITION_KEY, Repack
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store import RocksStore, Store, usable
+from sessionary.stream_processors.store import Store, usable
 
-POSITION_KEY = b"\x00position"
 _BATCH_RECORDS = 5_000
 _SILENCE_MAX_S = 60.0
 _TIMEOUT_S = 10.0
@@ -42,8 +42,12 @@ def reader_of(settings: ProcessorSettings) -> Consumer:
     )
 
 
-def recover(settings: ProcessorSettings, fold: PartitionFold, store: Store, wanted: Callable[[], bool]) -> int:
-    """Load `fold` from `store` and from what the changelog holds beyond it; return the changelog's end.
+def recover(
+    settings: ProcessorSettings, fold: PartitionFold, store: Store, repack: Repack, wanted: Callable[[], bool]
+) -> int:
+    """Load `fold` from `store`, and `store` from what the changelog holds beyond it; return the changelog's end.
+
+    `repack` makes of a record's value and its header `due` what the store keeps.
 
     Blocks. Raises `Halted` for a record that cannot be read, `Lost` where the broker stays silent or the partition is
     no longer `wanted`.
@@ -53,6 +57,7 @@ def recover(settings: ProcessorSettings, fold: PartitionFold, store: Store, want
         topic = TopicPartition(settings.topics.changelog, fold.partition)
         low, end = reader.get_watermark_offsets(topic, timeout=_TIMEOUT_S)
         saved = store.saved
+        store.rows.forget()  # an owner elsewhere may have changed them since
         if saved is not None and usable(saved, low, end):
             fold.load_position(saved.position)
             topic.offset = saved.changelog_next
@@ -61,51 +66,63 @@ def recover(settings: ProcessorSettings, fold: PartitionFold, store: Store, want
             topic.offset = OFFSET_BEGINNING
         fold.rows = store.rows
         reader.assign([topic])
-        changelog_next = _read(reader, fold, store, wanted)
-        if isinstance(store, RocksStore):
-            store.spill()
+        changelog_next = _read(reader, fold, store, repack, wanted)
+        store.filled()
     except KafkaException as error:
         raise Lost(f"changelog of partition {fold.partition}: {error.args[0]}") from error
     finally:
         reader.close()
-    fold.loaded()
+    fold.loaded(store.rows.standing())
     return changelog_next
 
 
-def _read(reader: Consumer, fold: PartitionFold, store: Store, wanted: Callable[[], bool]) -> int:
-    decoder, heard_s = Decoder(), time.monotonic()
+def _read(reader: Consumer, fold: PartitionFold, store: Store, repack: Repack, wanted: Callable[[], bool]) -> int:
+    heard_s = time.monotonic()
     while wanted():
         for message in reader.consume(_BATCH_RECORDS, 0.2):
             heard_s = time.monotonic()
             error = message.error()
             if error is None:
-                _load(fold, decoder, message.key() or b"", message.value(), message.offset() or 0)
+                _load(fold, store, repack, message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 return message.offset() or 0
             elif error.code() not in _PASSING:
                 raise KafkaException(error)
-        if isinstance(store, RocksStore) and len(store.rocks.unsaved) >= RocksStore.SPILL_ROWS:
-            store.spill()
         if time.monotonic() - heard_s > _SILENCE_MAX_S:
             raise Lost(f"changelog of partition {fold.partition}: silent for {_SILENCE_MAX_S:g} s")
     raise Lost("no longer wanted")
 
 
-def _load(fold: PartitionFold, decoder: Decoder, key: bytes, value: bytes | None, offset: int) -> None:
+def _load(fold: PartitionFold, store: Store, repack: Repack, message: Message) -> None:
+    key, value = message.key() or b"", message.value()
+    assert isinstance(key, bytes)
     if value is None:
-        fold.load(key, None)
+        store.take(key, None)
         return
+    assert isinstance(value, bytes)
     try:
-        record = decoder.record(value)
+        if key == POSITION_KEY:
+            fold.load_position(_position(value))
+        else:
+            store.take(key, repack(value, _due(message)))
     except DecodeError as error:
-        raise Halted("changelog_unreadable", f"partition {fold.partition}, offset {offset}: {error.detail}") from error
-    if isinstance(record, Position) and key == POSITION_KEY:
-        fold.load_position(record)
-    elif isinstance(record, SessionState | Gravestone) and key != POSITION_KEY:
-        fold.load(key, record)
-    else:
-        what = type(record).__name__
-        raise Halted("changelog_unreadable", f"partition {fold.partition}, offset {offset}: a {what} under {key!r}")
+        where = f"partition {fold.partition}, offset {message.offset()}, key {key!r}"
+        raise Halted("changelog_unreadable", f"{where}: {error.detail}") from error
 
 
-__all__ = ["POSITION_KEY", "reader_of", "recover"]
+def _position(value: bytes) -> Position:
+    record = Decoder().record(value)
+    if not isinstance(record, Position):
+        raise DecodeError("unknown_schema", f"a {type(record).__name__} is no position")
+    return record
+
+
+def _due(message: Message) -> bytes | None:
+    headers = message.headers()
+    if not headers:
+        return None
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return next((value for name, value in pairs if name == DUE_HEADER and isinstance(value, bytes)), None)
+
+
+__all__ = ["reader_of", "recover"]

@@ -13,7 +13,7 @@ past; then it is judged. How one event is judged is in `judge.py`.
 """
 
 import heapq
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.codec import Decoder
@@ -43,6 +43,19 @@ class LogRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes]] = ()
+
+
+class Standing(NamedTuple):
+    """When a row is next looked at (ms of log time), and whether it is a session's: else it is a gravestone."""
+
+    key: bytes
+    due_ms: int
+    lives: bool
+
+
+def due_of(row: Row) -> int:
+    """Return when a row is next looked at: a session's deadline, a gravestone's end; ms of log time."""
+    return deadline(row).due_ms if isinstance(row, SessionState) else row.expires_at
 
 
 class FoldSettings(NamedTuple):
@@ -114,17 +127,18 @@ class PartitionFold:
         """Take the changelog's position record."""
         self.position = position
 
-    def loaded(self) -> None:
-        """Derive timers from the rows, once all are loaded."""
-        due, self.graves = [], []
-        for key, row in self.rows.items():
-            if isinstance(row, SessionState):
-                due.append((deadline(row).due_ms, key))
-            else:
-                self.graves.append((row.expires_at, key))
+    def loaded(self, standing: Iterable[Standing] | None = None) -> None:
+        """Set timers, once all rows are loaded; `standing` says what else would be derived from the rows here."""
+        due = list[tuple[int, bytes]]()
+        self.graves = []
+        for key, due_ms, lives in standing if standing is not None else self._standing():
+            (due if lives else self.graves).append((due_ms, key))
         heapq.heapify(self.graves)
         self.timers.fill(due)
         self.live = len(due)
+
+    def _standing(self) -> Iterable[Standing]:
+        return (Standing(key, due_of(row), isinstance(row, SessionState)) for key, row in self.rows.items())
 
     def begin(self) -> "Batch":
         """Open a batch on the committed state. One that was begun before and not merged is void from here on."""
@@ -339,4 +353,14 @@ class Batch:
         self._rejected.append((record.key, rejected))
 
 
-__all__ = ["Batch", "Counts", "FoldSettings", "LogRecord", "Outcome", "PartitionFold", "Row"]
+__all__ = [
+    "Batch",
+    "Counts",
+    "FoldSettings",
+    "LogRecord",
+    "Outcome",
+    "PartitionFold",
+    "Row",
+    "Standing",
+    "due_of",
+]

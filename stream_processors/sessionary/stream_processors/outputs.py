@@ -16,11 +16,10 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
-from sessionary.stream_processors.changelog import POSITION_KEY
 from sessionary.stream_processors.faults import Aborted, Halted, Lost
 from sessionary.stream_processors.fold import Outcome
+from sessionary.stream_processors.job import POSITION_KEY, Job, Produced
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
@@ -37,18 +36,10 @@ _LOGGED_ERRORS = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAI
 class Written(NamedTuple):
     """An acknowledged transaction."""
 
-    rows: Mapping[bytes, bytes | None]  # as they stand in the changelog
+    rows: Mapping[bytes, bytes | None]  # as a store keeps them
     changelog_next: int  # the changelog offset behind the transaction's own records
     acknowledged_at: int  # µs since the epoch
     elapsed_s: float
-
-
-class Produced(NamedTuple):
-    """One record of a transaction."""
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
 
 
 def group_member(settings: ProcessorSettings) -> Consumer:
@@ -66,9 +57,9 @@ class Outputs:
     """Writes outcomes of one partition during one ownership. `wanted` turning false ends its patience."""
 
     def __init__(
-        self, settings: ProcessorSettings, partition: int, member: Consumer, wanted: Callable[[], bool]
+        self, settings: ProcessorSettings, job: Job, partition: int, member: Consumer, wanted: Callable[[], bool]
     ) -> None:
-        self._settings = settings
+        self._job = job
         self._topics = settings.topics
         self._partition = partition
         self._member = member
@@ -103,8 +94,7 @@ class Outputs:
     def write(self, outcome: Outcome, started_at: int) -> Written:
         """Write all of `outcome`; visible at once or never. Raises `Aborted`, `Lost`, `Halted`."""
         begun_s = time.monotonic()
-        rows = {key: None if row is None else encode_record(row) for key, row in outcome.rows.items()}
-        records = self._records(outcome, rows, started_at)
+        records, rows = self._job.transaction(self._partition, outcome, started_at)
         try:
             self._in_place(self._producer.begin_transaction)
             for record in records:
@@ -124,37 +114,17 @@ class Outputs:
             raise Lost(f"partition {self._partition}: no delivery report for the position")
         return Written(rows, self._position_offset + 1, time.time_ns() // 1_000, time.monotonic() - begun_s)
 
-    def _records(self, outcome: Outcome, rows: Mapping[bytes, bytes | None], started_at: int) -> list[Produced]:
-        topics, counts, position = self._topics, outcome.counts, outcome.position
-        batch = BatchRecord(
-            partition=self._partition,
-            number=position.batch_number,
-            first_offset=counts.first_offset,
-            last_offset=counts.last_offset,
-            applied=counts.applied,
-            duplicate=counts.duplicate,
-            refused=counts.refused,
-            audited=counts.audited,
-            timers=counts.timers,
-            ticks=counts.ticks,
-            started_at=started_at,
-            previous_acknowledged_at=position.previous_acknowledged_at,
-            instance=self._settings.worker_name,
-        )
-        return [
-            *(Produced(topics.changelog, key, value) for key, value in rows.items()),
-            *(Produced(topics.audit, key, encode_record(record)) for key, record in outcome.audits),
-            *(Produced(topics.rejected, key, encode_record(record)) for key, record in outcome.rejected),
-            *(Produced(topics.cleanup, key, encode_record(record)) for key, record in outcome.cleanups),
-            Produced(topics.batches, None, encode_record(batch)),
-        ]
-
     def _produce(self, record: Produced, delivered: Callable[[KafkaError | None, Message], None] | None = None) -> None:
         while True:
             try:
-                self._producer.produce(
-                    record.topic, record.value, record.key, partition=self._partition, on_delivery=delivered
-                )
+                if record.headers is None:
+                    self._producer.produce(
+                        record.topic, record.value, record.key, partition=self._partition, on_delivery=delivered
+                    )
+                else:
+                    self._producer.produce(
+                        record.topic, record.value, record.key, partition=self._partition, headers=list(record.headers)
+                    )
             except BufferError:
                 # The queue is full of this very transaction: let it drain.
                 self._producer.poll(_FULL_PAUSE_S)

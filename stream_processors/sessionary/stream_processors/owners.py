@@ -5,10 +5,11 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sessionary.stream_processors.faults import Halted, Lost
 from sessionary.stream_processors.partition import Means, Ownership
+from sessionary.stream_processors.rows import unpack
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store import MemoryStore, RocksStore, Store
 
@@ -21,8 +22,11 @@ _CLOSE_S = 15.0
 class Stores:
     """The stores of this process, by partition. A memory store stays while its partition is assigned."""
 
-    def __init__(self, settings: ProcessorSettings, folder: Path | None) -> None:
+    def __init__(
+        self, settings: ProcessorSettings, folder: Path | None, unpack_row: Callable[[bytes], Any] = unpack
+    ) -> None:
         self._folder = folder
+        self._unpack = unpack_row
         self._rocks = settings.store == "rocksdb"
         self._prefix = settings.topic_prefix
         self._stores: dict[int, Store] = {}
@@ -46,8 +50,8 @@ class Stores:
 
     def _new(self, partition: int) -> Store:
         if not self._rocks or self._folder is None:
-            return MemoryStore()
-        return RocksStore(self._folder / f"{self._prefix}-{partition}")
+            return MemoryStore(self._unpack)
+        return RocksStore(self._folder / f"{self._prefix}-{partition}", self._unpack)
 
 
 def state_folder(settings: ProcessorSettings) -> "tempfile.TemporaryDirectory[str] | None":

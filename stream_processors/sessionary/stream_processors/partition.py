@@ -18,20 +18,19 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer
 
-from sessionary.schemas.decoding import decoder_for
 from sessionary.schemas.errors import Unavailable
-from sessionary.stream_processors.changelog import reader_of, recover
+from sessionary.stream_processors.changelog import recover
 from sessionary.stream_processors.faults import Aborted, Halted, Lost
 from sessionary.stream_processors.fold import (
     RECORD_OVERHEAD_BYTES,
     Batch,
-    FoldSettings,
     LogRecord,
     Outcome,
-    PartitionFold,
 )
+from sessionary.stream_processors.job import Job
+from sessionary.stream_processors.lookup import look_up
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.outputs import Outputs, Written
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -47,7 +46,6 @@ CALL_S_MAX = 12.0  # longer than the time-out that each call into librdkafka has
 _SLICE_S = 0.005  # between two yields to the event loop
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
-_PROBE_S = 5.0
 
 
 class Flow(Protocol):
@@ -70,53 +68,11 @@ class Means(NamedTuple):
     """What all ownerships of a worker share."""
 
     settings: ProcessorSettings
+    job: Job
     metrics: Metrics
     executor: Executor
     member: Consumer
     flow: Flow
-
-
-class Log(NamedTuple):
-    """What the log itself says."""
-
-    begins: int
-    ends: int
-    first: int | None = None  # its first record at or after the offset in question; None: there is none
-
-    def check(self, partition: int, position: int) -> None:
-        """Raise `Halted` where the log does not hold what stands at the position."""
-        if not self.begins <= position <= self.ends:
-            detail = f"partition {partition}: next is {position}, but the log holds {self.begins} to {self.ends}"
-            raise Halted("log_gap", detail)
-
-
-def fold_settings(settings: ProcessorSettings) -> FoldSettings:
-    """Return what the fold has to know of the settings."""
-    return FoldSettings(settings.topics.events, settings.partitions, settings.hole_ms, settings.quiet_ms)
-
-
-def look_up(settings: ProcessorSettings, partition: int, offset: int) -> Log:
-    """Ask the log. Blocks. Raises `Lost` where it does not answer."""
-    reader = reader_of(settings)
-    try:
-        topic = TopicPartition(settings.topics.events, partition, offset)
-        log = Log(*reader.get_watermark_offsets(topic, timeout=_PROBE_S))
-        if not log.begins <= offset < log.ends:
-            return log
-        reader.assign([topic])
-        message = reader.poll(_PROBE_S)
-        if message is None:
-            return log
-        error = message.error()
-        if error is None:
-            return log._replace(first=message.offset())
-        if error.code() != KafkaError._PARTITION_EOF:
-            raise KafkaException(error)
-        return log
-    except KafkaException as error:
-        raise Lost(f"events of partition {partition}: {error.args[0]}") from error
-    finally:
-        reader.close()
 
 
 class Ownership:
@@ -131,7 +87,7 @@ class Ownership:
         former: "Ownership | None",
     ) -> None:
         self.partition, self.generation = partition, generation
-        self.fold = PartitionFold(partition, fold_settings(means.settings), decoder_for(means.settings))
+        self.fold = means.job.new_fold(partition)
         self.is_open = False
         self.ended = False
         self.halted: Halted | None = None
@@ -202,10 +158,11 @@ class Ownership:
 
     async def _open(self) -> None:
         begun_s, means = time.monotonic(), self._means
-        self._outputs = await self._blocking(Outputs, means.settings, self.partition, means.member, self._wanted)
+        args = means.settings, means.job, self.partition, means.member, self._wanted
+        self._outputs = await self._blocking(Outputs, *args)
         await self._bounded(self._outputs, self._outputs.open)
         self._store = store = await self._blocking(self._open_store)
-        changelog_next = await self._blocking(recover, means.settings, self.fold, store, self._wanted)
+        changelog_next = await self._blocking(recover, means.settings, self.fold, store, means.job.repack, self._wanted)
         position = self.fold.position
         (await self._blocking(look_up, self._means.settings, self.partition, position.next_offset)).check(
             self.partition, position.next_offset
@@ -397,4 +354,4 @@ def _count(metrics: Metrics, partition: int, outcome: Outcome, written: Written)
     metrics.position.labels(str(partition)).set(outcome.position.next_offset)
 
 
-__all__ = ["PENDING_BYTES_MAX", "Flow", "Log", "Means", "Ownership", "fold_settings", "look_up"]
+__all__ = ["PENDING_BYTES_MAX", "Flow", "Means", "Ownership"]

@@ -5,6 +5,7 @@ knows up to which changelog offset it holds. An opening partition reads the chan
 old, or of a changelog that no longer exists, is emptied and filled from the beginning.
 
     store.saved         what the store says it holds; None: nothing
+    store.take(…)       one row from the changelog; store.filled() once there are no more
     store.rows          the mapping the fold works on
     store.save(…)       make the merged rows, the position and the changelog offset one fact
     store.wipe()        forget everything
@@ -13,13 +14,13 @@ old, or of a changelog that no longer exists, is emptied and filled from the beg
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from sessionary.schemas.codec import Decoder, encode_record
-from sessionary.schemas.records import Gravestone, Position, SessionState
-from sessionary.stream_processors.fold import Row
+from sessionary.schemas.records import Position
+from sessionary.stream_processors.rows import Rows, unpack
 
 # Kafka keeps tombstones for one day (delete.retention.ms); older than that a store could miss a deletion.
 SAVED_AGE_MAX_S = 43_200
@@ -38,7 +39,7 @@ class Saved(NamedTuple):
 class Store(Protocol):
     """One partition's rows. Not thread-safe, but `save` may run in another thread than readers of `rows`."""
 
-    rows: MutableMapping[bytes, Row]
+    rows: Rows
     blocks: bool  # whether `save` waits for a disk
 
     @property
@@ -46,8 +47,16 @@ class Store(Protocol):
         """What the store holds; None where it holds nothing."""
         ...
 
+    def take(self, key: bytes, stored: bytes | None) -> None:
+        """Take one packed row while recovery fills the store (None = gone)."""
+        ...
+
+    def filled(self) -> None:
+        """Take note that recovery has come to its end: from here on `rows` holds all that was taken."""
+        ...
+
     def save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
-        """Make rows (encoded; None = gone) and position one fact. May block for a write to disk."""
+        """Make packed rows (None = gone) and position one fact. May block for a write to disk."""
         ...
 
     def wipe(self) -> None:
@@ -64,84 +73,67 @@ class MemoryStore:
 
     blocks = False
 
-    def __init__(self) -> None:
-        self.rows: MutableMapping[bytes, Row] = {}
+    def __init__(self, unpack_row: Callable[[bytes], Any] = unpack) -> None:
+        self._unpack = unpack_row
         self._saved: Saved | None = None
+        self.wipe()
 
     @property
     def saved(self) -> Saved | None:
         """See `Store`."""
         return self._saved
 
+    def take(self, key: bytes, stored: bytes | None) -> None:
+        """See `Store`."""
+        if stored is None:
+            self._shelf.pop(key, None)
+        else:
+            self._shelf[key] = stored
+
+    def filled(self) -> None:
+        """See `Store`."""
+
     def save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
-        """See `Store`; the rows are in the dict already."""
+        """See `Store`."""
+        for key, stored in rows.items():
+            self.take(key, stored)
+        self.rows.shelved(rows)
         self._saved = saved
 
     def wipe(self) -> None:
         """See `Store`."""
-        self.rows = {}
+        self._shelf: dict[bytes, bytes] = {}
+        self.rows = Rows(self._shelf, self._unpack)
         self._saved = None
 
     def close(self) -> None:
         """See `Store`."""
 
 
-class RocksRows(MutableMapping[bytes, Row]):
-    """Rows in RocksDB; what is not yet saved stands in `unsaved` and is read first."""
+class _RocksShelf(NamedTuple):
+    """The database's rows; keys that begin with a zero byte are the store's own."""
 
-    def __init__(self, db: Any) -> None:
-        self.db = db
-        self.unsaved: dict[bytes, Row | None] = {}
-        self._decoder = Decoder()
+    db: Any
 
-    def __getitem__(self, key: bytes) -> Row:
-        unsaved = self.unsaved  # one look: a save in another thread replaces it, once the rows are in the database
-        if key in unsaved:
-            row = unsaved[key]
-            if row is None:
-                raise KeyError(key)
-            return row
+    def get(self, key: bytes) -> bytes | None:
+        """See `Shelf`."""
         value: bytes | None = self.db.get(key)
-        if value is None:
-            raise KeyError(key)
-        return self._row(value)
+        return value
 
-    def __setitem__(self, key: bytes, row: Row) -> None:
-        self.unsaved[key] = row
-
-    def __delitem__(self, key: bytes) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self.unsaved[key] = None
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from (key for key, _ in self.items())
-
-    def items(self) -> Any:
-        """Yield key and row of every row; decodes each once."""
-        unsaved = dict(self.unsaved)
-        yield from ((key, row) for key, row in unsaved.items() if row is not None)
-        for key, value in self.db.items():
-            if key not in unsaved and not key.startswith(b"\x00"):
-                yield key, self._row(value)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self.items())
-
-    def _row(self, value: bytes) -> Row:
-        row = self._decoder.record(value)
-        assert isinstance(row, SessionState | Gravestone)
-        return row
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """See `Shelf`."""
+        return ((key, value) for key, value in self.db.items() if not key.startswith(b"\x00"))
 
 
 class RocksStore:
-    """RocksDB in a folder. While recovery fills it, `spill` keeps what is unsaved small."""
+    """RocksDB in a folder."""
 
-    SPILL_ROWS = 10_000
+    BATCH_ROWS = 10_000
     blocks = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, unpack_row: Callable[[bytes], Any] = unpack) -> None:
         self._folder = folder
+        self._unpack = unpack_row
         self._open()
 
     def _open(self) -> None:
@@ -149,8 +141,8 @@ class RocksStore:
 
         self._folder.mkdir(parents=True, exist_ok=True)
         self._db = Rdict(str(self._folder), options=Options(raw_mode=True))
-        self.rocks = RocksRows(self._db)
-        self.rows: MutableMapping[bytes, Row] = self.rocks
+        self.rows = Rows(_RocksShelf(self._db), self._unpack)
+        self._taken: dict[bytes, bytes | None] = {}
 
     @property
     def saved(self) -> Saved | None:
@@ -160,18 +152,24 @@ class RocksStore:
             return None
         return Saved(cast(Position, Decoder().record(position)), *json.loads(changelog))
 
+    def take(self, key: bytes, stored: bytes | None) -> None:
+        """See `Store`. Cut off before the next `save`, the rows are read again: `saved` says from where on."""
+        self._taken[key] = stored
+        if len(self._taken) >= self.BATCH_ROWS:
+            self._write(self._taken)
+
     def save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
         """See `Store`: one write batch."""
-        batch = self._batch(rows)
+        batch = self._batch({**self._taken, **rows})
         batch.put(_POSITION, encode_record(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
         self._db.write(batch)
-        self.rocks.unsaved = {key: row for key, row in self.rocks.unsaved.items() if key not in rows}
+        self._taken = {}
+        self.rows.shelved(rows)
 
-    def spill(self) -> None:
-        """Write unsaved rows while recovery goes on. Cut off here, the next one reads them again, from `saved` on."""
-        self._db.write(self._batch({key: row and encode_record(row) for key, row in self.rocks.unsaved.items()}))
-        self.rocks.unsaved = {}
+    def filled(self) -> None:
+        """See `Store`."""
+        self._write(self._taken)
 
     def wipe(self) -> None:
         """See `Store`."""
@@ -181,8 +179,11 @@ class RocksStore:
 
     def close(self) -> None:
         """See `Store`."""
-        self.rocks.unsaved = {}
         self._db.close()
+
+    def _write(self, rows: Mapping[bytes, bytes | None]) -> None:
+        self._db.write(self._batch(rows))
+        self._taken = {}
 
     def _batch(self, rows: Mapping[bytes, bytes | None]) -> Any:
         from rocksdict import WriteBatch
@@ -204,4 +205,4 @@ def usable(saved: Saved | None, changelog_low: int, changelog_end: int, now_s: f
     return 0 <= age_s < SAVED_AGE_MAX_S and changelog_low <= saved.changelog_next <= changelog_end
 
 
-__all__ = ["SAVED_AGE_MAX_S", "MemoryStore", "RocksRows", "RocksStore", "Saved", "Store", "usable"]
+__all__ = ["SAVED_AGE_MAX_S", "MemoryStore", "RocksStore", "Saved", "Store", "usable"]
