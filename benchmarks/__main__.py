@@ -28,6 +28,8 @@ def _run(part: Part, bench: Bench, console: Console) -> bool:
     except Exception:  # noqa: BLE001 - one part's failure, whatever it is, must not take the others' figures along
         traceback.print_exc()
         return False
+    if bench.options.quick:
+        found = [result._replace(target=None) for result in found]
     bench.done[part.name] = found
     print_results(f"({part.letter}) {part.title}", found, console)
     if not bench.options.quick:

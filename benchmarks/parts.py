@@ -20,6 +20,11 @@ class Part(NamedTuple):
         return f"benchmarks.{self.name}"
 
 
-PARTS: tuple[Part, ...] = (Part("b", "full_job", "The full job of one processor"),)
+PARTS: tuple[Part, ...] = (
+    Part("b", "full_job", "The full job of one processor"),
+    Part("d", "recovery", "Recovery from the changelog"),
+    Part("e", "footprint", "What an idle session costs"),
+    Part("h", "growth", "Cost per event as live sessions grow"),
+)
 
 __all__ = ["PARTS", "Part"]

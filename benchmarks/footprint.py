@@ -1,0 +1,86 @@
+"""(e) What an idle session costs: memory of the processor with each store, and bytes of RocksDB on disk."""
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.bench import Bench
+from benchmarks.full_job import make_workload
+from benchmarks.live import preload_sessions
+from benchmarks.pipeline import Worker
+from benchmarks.proc import folder_bytes, rss_bytes
+from benchmarks.results import Result, Target
+from benchmarks.stack import Stack, broker
+from sessionary.schemas.settings import KafkaSettings
+
+SESSIONS, SESSIONS_QUICK = 200_000, 2_000
+_SETTLED_S = 2.0
+
+
+class _Size(NamedTuple):
+    memory: int
+    disk: int
+
+
+def _sizes(stack: Stack, kafka: KafkaSettings, folder: Path | None) -> _Size:
+    """Recover, let it tick for a moment, look. `folder`: of a RocksDB store; None: in memory."""
+    settings = {} if folder is None else {"store": "rocksdb", "state_dir": str(folder)}
+    worker = Worker(stack, kafka, **settings)
+    try:
+        worker.wait_ready()
+        time.sleep(_SETTLED_S)
+        stack.check(worker.child)
+        memory = rss_bytes(worker.pid)
+    finally:
+        worker.stop()
+    return _Size(memory, 0 if folder is None else folder_bytes(folder))
+
+
+def run(bench: Bench) -> list[Result]:
+    """Measure it: a process with the sessions less one without, both right after recovery."""
+    sessions = bench.events(SESSIONS, SESSIONS_QUICK)
+    workload = make_workload(bench)
+    results: list[Result] = []
+    with broker(bench) as stack:
+        full, empty = stack.pipeline(), stack.pipeline()
+        changelog = bench.once(
+            f"changelog of {sessions:,} sessions", lambda: preload_sessions(full, workload.templates, sessions)
+        )
+        preload_sessions(empty, workload.templates, 0)
+        for store in ("memory", "rocksdb"):
+            sizes: dict[KafkaSettings, list[_Size]] = {}
+            for kafka, what in ((empty, "none"), (full, f"{sessions:,}")):
+
+                def size(n: int, kafka: KafkaSettings = kafka, store: str = store) -> _Size:
+                    folder = stack.folder / f"state-{store}-{kafka.topic_prefix}-{n}"
+                    return _sizes(stack, kafka, folder if store == "rocksdb" else None)
+
+                sizes[kafka] = bench.repeat(f"{store} store, {what} sessions", size)
+            results += _figures(store, sessions, sizes[empty], sizes[full], changelog)
+    return results
+
+
+def _figures(store: str, sessions: int, without: list[_Size], with_them: list[_Size], changelog: int) -> list[Result]:
+    floor = sorted(size.memory for size in without)[len(without) // 2]
+    notes = (
+        f"{sessions:,} silent Active sessions, {changelog / sessions:.0f} B each in the changelog; resident memory "
+        f"of the process {_SETTLED_S:g} s after recovery, less that of one without sessions ({floor >> 20} MiB)",
+    )
+    details = {"without": [size._asdict() for size in without], "with": [size._asdict() for size in with_them]}
+    found = [
+        Result(
+            f"memory per idle session, {store} store",
+            "B",
+            [(size.memory - floor) / sessions for size in with_them],
+            Target("<=", 2_000),
+            notes,
+            details,
+        )
+    ]
+    if store == "rocksdb":
+        disk = [size.disk / sessions for size in with_them]
+        found.append(Result("disk per idle session, rocksdb store", "B", disk, Target("<=", 2_000)))
+    return found
+
+
+__all__ = ["run"]
