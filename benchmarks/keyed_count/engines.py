@@ -47,6 +47,10 @@ def _faust(job: Job) -> list[str]:
     return [sys.executable, "-m", "benchmarks.keyed_count.run_faust", *places]
 
 
+def _our_names(run: str, source: str) -> tuple[str, str]:
+    return f"{run}.processor", f"{run}-counts-changelog"
+
+
 def _plain(run: str, source: str) -> tuple[str, str]:
     return run, f"{run}-counts-changelog"
 
@@ -58,7 +62,7 @@ def _quix_names(run: str, source: str) -> tuple[str, str]:
 ENGINES: Mapping[str, Engine] = {
     engine.name: engine
     for engine in (
-        Engine("ours", f"sessionary {version('sessionary')}", _ours, _plain),
+        Engine("ours", f"sessionary {version('sessionary')}", _ours, _our_names),
         Engine("streams-memory", f"Kafka Streams {peers.STREAMS_VERSION}", _streams("memory"), _plain, 0.6),
         Engine("streams-rocksdb", f"Kafka Streams {peers.STREAMS_VERSION}", _streams("rocksdb"), _plain, 1.0),
         Engine("quix", f"Quix Streams {peers.quix_version()}", _quix, _quix_names, 3.0),
