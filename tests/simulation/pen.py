@@ -1,0 +1,30 @@
+"""Writes events fast: the examples are built once, and only what differs is put in."""
+
+from functools import cache
+from typing import Any
+
+from sessionary.schemas.codec import Event, encode_event
+from sessionary.schemas.common import Envelope
+from sessionary.schemas.events import Payload
+from tests.auditor.scribe import payload_of
+from tests.auditor.values import example
+
+_ENVELOPE: Envelope = example(Envelope)._replace(
+    user_id="u1", agent_id="agent-1", data_classes=("personal",), context_bytes=None
+)
+
+
+@cache
+def _sensible(event_type: str) -> Payload:
+    return payload_of(event_type)
+
+
+def written(event_type: str, fields: dict[str, Any], **envelope: Any) -> bytes:
+    """The bytes of a sensible event, with these fields put in."""
+    payload = _sensible(event_type)
+    if fields:
+        payload = payload._replace(**fields)
+    return encode_event(Event(_ENVELOPE._replace(event_type=event_type, **envelope), payload))
+
+
+__all__ = ["written"]
