@@ -40,6 +40,7 @@ class PartitionAccount:
         if self.rows and entry.timestamp_ms - self.now > self.hole_ms:
             self.quiet_until = entry.timestamp_ms + self.quiet_ms
         self.now = max(self.now, entry.timestamp_ms)
+        self.clear_graves()
         if self.now >= self.quiet_until:
             self.fire()
         self.outcomes[entry.offset] = outcome = self.judged(entry)
@@ -68,9 +69,12 @@ class PartitionAccount:
         """The earliest instant at which a session's clock may fire."""
         return max(min(self.due(row)[0] for row in self.rows.values()), self.quiet_until) if self.rows else None
 
-    def fire(self) -> None:
+    def clear_graves(self) -> None:
+        """A gravestone's end is no deadline of a session: it does not wait for the quiet after a hole to end."""
         for key in [key for key, grave in self.graves.items() if grave["expires_at"] <= self.now]:
             del self.graves[key]
+
+    def fire(self) -> None:
         while ripe := [(self.due(row)[0], key) for key, row in self.rows.items() if self.due(row)[0] <= self.now]:
             instant, key = min(ripe)
             self.fire_one(key, self.rows[key], instant, self.due(self.rows[key])[1])
@@ -144,6 +148,7 @@ class PartitionAccount:
             if event_type == "tick" and key is None:
                 return "tick"
             if key is None or event_type == "tick" or not key_parts(key)[0]:
+                event_type = ""  # the key is judged before the bytes: it may well be a heartbeat, nobody looks
                 raise No("bad_key")
             row = self.rows.get(key) or self.graves.get(key)
             return self.event(key, row, event_type, fields["envelope"], fields)
