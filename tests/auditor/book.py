@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sessionary.schemas.ids import partition_of
-from tests.auditor.reading import NAME, LogEntry, No, Row, cleanup_id_of, key_parts, new_row, read
+from tests.auditor.reading import NAME, LogEntry, No, Row, cleanup_id_of, key_parts, new_row, partition_of, read
 from tests.auditor.wording import (
     DEFAULTS,
     DROP_ACTIONS,
@@ -25,6 +24,7 @@ class PartitionAccount:
         self.number, self.partitions, self.hole_ms, self.quiet_ms = number, partitions, hole_ms, quiet_ms
         self.now = 0
         self.quiet_until = 0
+        self.earliest = 0  # nothing is due before: a look at every row for every record would take minutes
         self.rows: dict[bytes, Row] = {}
         self.graves: dict[bytes, Row] = {}
         self.audits: list[Row] = []
@@ -41,9 +41,11 @@ class PartitionAccount:
             self.quiet_until = entry.timestamp_ms + self.quiet_ms
         self.now = max(self.now, entry.timestamp_ms)
         self.clear_graves()
-        if self.now >= self.quiet_until:
+        if self.now >= max(self.quiet_until, self.earliest):
             self.fire()
         self.outcomes[entry.offset] = outcome = self.judged(entry)
+        if entry.key in self.rows:
+            self.earliest = min(self.earliest, self.due(self.rows[entry.key])[0])
         return outcome
 
     def due(self, row: Row) -> tuple[int, str]:
@@ -78,6 +80,8 @@ class PartitionAccount:
         while ripe := [(self.due(row)[0], key) for key, row in self.rows.items() if self.due(row)[0] <= self.now]:
             instant, key = min(ripe)
             self.fire_one(key, self.rows[key], instant, self.due(self.rows[key])[1])
+        ends = [grave["expires_at"] for grave in self.graves.values()]
+        self.earliest = min([self.due(row)[0] for row in self.rows.values()] + ends, default=1 << 62)
 
     def fire_one(self, key: bytes, row: Row, instant: int, reason: str) -> None:
         before, due, fired = row["state"], instant * 1000, self.now * 1000

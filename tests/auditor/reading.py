@@ -2,12 +2,13 @@
 
 import io
 import re
+import struct
 import uuid
 from typing import Any, NamedTuple
 
 from fastavro import schemaless_reader
 
-from sessionary.schemas.catalogue import writer_schemas
+from tests.auditor.contract import writers
 
 Row = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -39,11 +40,25 @@ def key_parts(key: bytes | None) -> tuple[str, str]:
     return (tenant, session) if NAME.fullmatch(tenant) and _UUID.fullmatch(session) else ("", "")
 
 
-def read(value: bytes | None) -> tuple[str, Row]:
-    """Event type and fields of a record's bytes; raises `No`."""
+def partition_of(key: bytes, partitions: int) -> int:
+    """Where Kafka's own partitioner puts a key: murmur2 of the bytes, its sign cut off."""
+    bits, factor = 0xFFFFFFFF, 0x5BD1E995
+    state = 0x9747B28C ^ len(key)
+    padded = key[len(key) & ~3 :]
+    for at in range(0, len(key) - 3, 4):
+        word = struct.unpack_from("<I", key, at)[0] * factor & bits
+        state = state * factor & bits ^ (word ^ word >> 24) * factor & bits
+    if padded:
+        state = (state ^ int.from_bytes(padded, "little")) * factor & bits
+    state = (state ^ state >> 13) * factor & bits
+    return ((state ^ state >> 15) & 0x7FFFFFFF) % partitions
+
+
+def unpacked(value: bytes | None) -> tuple[str, Row]:
+    """Full schema name and fields of bytes in Avro's single-object encoding; raises `No`."""
     if not value or value[:2] != b"\xc3\x01" or len(value) < 10:
         raise No("unknown_schema" if value and value[0] == 0 and len(value) >= 5 else "undecodable")
-    writer = writer_schemas().get(value[2:10])
+    writer = writers().get(value[2:10])
     if writer is None:
         raise No("unknown_schema")
     stream = io.BytesIO(value[10:])
@@ -53,7 +68,13 @@ def read(value: bytes | None) -> tuple[str, Row]:
         raise No("undecodable") from None
     if stream.read():
         raise No("undecodable")
-    _, family, name = writer.full_name.split(".")
+    return writer.full_name, fields
+
+
+def read(value: bytes | None) -> tuple[str, Row]:
+    """Event type and fields of a record's bytes; raises `No`."""
+    full_name, fields = unpacked(value)
+    _, family, name = full_name.split(".")
     if family == "records":
         if name != "Tick":
             raise No("unknown_event_type")
@@ -92,4 +113,4 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
     }
 
 
-__all__ = ["NAME", "LogEntry", "No", "Row", "cleanup_id_of", "key_parts", "new_row", "read"]
+__all__ = ["NAME", "LogEntry", "No", "Row", "cleanup_id_of", "key_parts", "new_row", "partition_of", "read", "unpacked"]

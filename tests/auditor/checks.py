@@ -1,0 +1,339 @@
+"""The auditor's questions. Each returns what is wrong as sentences; nothing where all is well."""
+
+import hashlib
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from tests.auditor.account import Account, account_of, differences
+from tests.auditor.evidence import Evidence
+from tests.auditor.reading import LogEntry, No, Row, read
+
+Kind = Literal["lost", "doubled", "order", "chain", "timeout", "false timeout", "refusal", "table", "judgement", "rows"]
+
+
+class Difference(NamedTuple):
+    """One thing that is wrong."""
+
+    kind: Kind
+    text: str
+
+
+class Line(NamedTuple):
+    """An event of the log that names its session as its key does; heartbeats, which carry no number, are left out."""
+
+    entry: LogEntry
+    envelope: Row
+    producer: tuple[str, str, str]  # tenant, session, producer
+    seq: int
+
+
+class Findings(NamedTuple):
+    """The evidence and what was worked out of it once, for all checks."""
+
+    evidence: Evidence
+    account: Account
+    lines: list[Line]
+
+
+def worked_out(evidence: Evidence) -> Findings:
+    """Fold the log up to where the table says it stands."""
+    ends = evidence.positions
+    folded = [entry for entry in evidence.log if entry.offset < ends.get(entry.partition, 0)]
+    return Findings(evidence, account_of(folded, evidence.partitions), list(_lines(evidence.log)))
+
+
+def _lines(log: list[LogEntry]) -> Iterator[Line]:
+    for entry in log:
+        try:
+            kind, fields = read(entry.value)
+        except No:
+            continue
+        if kind in ("tick", "heartbeat"):
+            continue
+        envelope = fields["envelope"]
+        if f"{envelope['tenant_id']}:{envelope['session_id']}".encode() == entry.key:
+            producer = envelope["tenant_id"], envelope["session_id"], envelope["producer_id"]
+            yield Line(entry, envelope, producer, envelope["producer_seq"])
+
+
+def journalled(findings: Findings) -> Iterator[Difference]:
+    """What the clients say was delivered stands where they say; what they say was dropped stands nowhere."""
+    log = {(entry.partition, entry.offset): entry for entry in findings.evidence.log}
+    known = {(line.producer, line.seq) for line in findings.lines}
+    for line in findings.evidence.journal:
+        what = f"event {line['event_id']} ({line['event_type']}, number {line['producer_seq']}, {line['file']})"
+        place = (line["partition"], line["offset"])
+        if line["error"] is not None:
+            producer = line["tenant_id"], line["session_id"], line["producer_id"]
+            if str(line["error"]).startswith("dropped") and (producer, line["producer_seq"]) in known:
+                yield Difference("doubled", f"{what} was reported as dropped, but stands in the log")
+        elif place not in log:
+            yield Difference("lost", f"{what} was acknowledged at {place}, where the log has nothing")
+        elif line["event_id"]:
+            try:
+                found = read(log[place].value)[1]["envelope"]
+            except No:
+                found = {}
+            if found.get("event_id") != line["event_id"]:
+                yield Difference("lost", f"{what} was acknowledged at {place}, where another record stands")
+
+
+def numbered(findings: Findings) -> Iterator[Difference]:
+    """Each producer's numbers stand in the log, in order and without a hole that its client did not report."""
+    dropped: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for line in findings.evidence.journal:
+        if line["error"] is not None:
+            dropped[line["tenant_id"], line["session_id"], line["producer_id"]].add(line["producer_seq"])
+    highest: dict[tuple[str, str, str], int] = defaultdict(int)
+    seen: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for entry, _, producer, seq in findings.lines:
+        if seq not in seen[producer] and seq < highest[producer]:
+            place = f"{entry.partition}/{entry.offset}"
+            yield Difference("order", f"number {seq} of {producer} stands at {place}, behind {highest[producer]}")
+        seen[producer].add(seq)
+        highest[producer] = max(highest[producer], seq)
+    for producer, numbers in seen.items():
+        for seq in sorted(set(range(1, highest[producer])) - numbers - dropped[producer]):
+            yield Difference("lost", f"number {seq} of {producer} is nowhere, and its client did not report it")
+
+
+def judged(findings: Findings) -> Iterator[Difference]:
+    """Each record of the log was judged, and in effect once."""
+    evidence = findings.evidence
+    applied: Counter[tuple[tuple[str, str, str], int]] = Counter()
+    for entry, _, producer, seq in findings.lines:
+        if entry.offset >= evidence.positions.get(entry.partition, 0):
+            place = f"{entry.partition}/{entry.offset}"
+            yield Difference("lost", f"the record at {place} (number {seq} of {producer}) was never judged")
+        else:
+            book = findings.account.books[entry.partition]
+            applied[producer, seq] += book.outcomes[entry.offset] == "applied"
+    for (producer, seq), times in applied.items():
+        if times > 1:
+            yield Difference("doubled", f"number {seq} of {producer} was applied {times} times")
+
+
+def in_batches(findings: Findings) -> Iterator[Difference]:
+    """The transactions follow each other without a hole, and counted what the account counts."""
+    offsets: dict[int, list[int]] = defaultdict(list)
+    for entry in findings.evidence.log:
+        offsets[entry.partition].append(entry.offset)
+    batches: dict[int, list[Row]] = defaultdict(list)
+    for entry, fields in findings.evidence.outputs["batches"]:
+        batches[entry.partition].append(fields)
+    for partition, told in batches.items():
+        book = findings.account.books[partition]
+        audits = Counter(line["source_offset"] for line in book.audits)
+        timers = Counter(line["source_offset"] for line in book.audits if "fired_at" in line)
+        following = 0
+        for number, batch in enumerate(told, 1):
+            name = f"transaction {batch['number']} of partition {partition}"
+            if batch["number"] != number:
+                kind: Kind = "doubled" if batch["number"] < number else "lost"
+                yield Difference(kind, f"{name} comes where number {number} should")
+            first, last = batch["first_offset"], batch["last_offset"]
+            if first < following:
+                yield Difference("doubled", f"{name} begins at {first}, but {following - 1} is done already")
+            log = offsets[partition]
+            inside = log[bisect_left(log, following) : bisect_left(log, last + 1)]
+            if inside and inside[0] < first:
+                yield Difference("lost", f"{name} begins at {first}, but {inside[0]} is not done")
+            words = Counter(book.outcomes.get(offset, "unjudged").partition(" ")[0] for offset in inside)
+            sums = {"audited": audits, "timers": timers}
+            wanted = {
+                "applied": words["applied"],
+                "duplicate": words["duplicate"],
+                "refused": words["refused"],
+                "ticks": words["tick"],
+                **{name: sum(counts[offset] for offset in inside) for name, counts in sums.items()},
+            }
+            found = {field: batch[field] for field in wanted}
+            if found != wanted:
+                yield Difference("judgement", f"{name} ({first} to {last}) counts {found} instead of {wanted}")
+            following = last + 1
+
+
+def said(findings: Findings) -> Iterator[Difference]:
+    """Audit lines, refusals and clean-up requests are the account's, each once."""
+    outputs = {name: [fields for _, fields in told] for name, told in findings.evidence.outputs.items()}
+    places = Counter((line["source_partition"], line["source_offset"]) for line in outputs["rejected"])
+    for place, times in places.items():
+        if times > 1:
+            yield Difference("refusal", f"the record at {place} was refused {times} times")
+    requests = Counter(line["cleanup_id"] for line in outputs["cleanup"])
+    for cleanup_id, times in requests.items():
+        if times > 1:
+            yield Difference("doubled", f"clean-up {cleanup_id} was asked for {times} times")
+    told = (outputs["audit"], outputs["rejected"], outputs["cleanup"])
+    for text in differences(findings.account, *told):
+        doubled: Kind = "doubled" if text.startswith("audited twice") else "judgement"
+        yield Difference("refusal" if ": refused " in text else doubled, text)
+
+
+def chained(findings: Findings) -> Iterator[Difference]:
+    """Each session's audit trail is numbered without a hole, and each transition begins where the former ended."""
+    trails: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for _, line in findings.evidence.outputs["audit"]:
+        if line["audit_seq"]:
+            trails[line["tenant_id"], line["session_id"]].append(line)
+    for session, trail in trails.items():
+        trail.sort(key=lambda line: line["audit_seq"])
+        numbers = [line["audit_seq"] for line in trail]
+        if numbers != list(range(1, len(trail) + 1)):
+            yield Difference("chain", f"the audit trail of {session} is numbered {numbers}")
+        if any((a["source_offset"], a["source_n"]) >= (b["source_offset"], b["source_n"]) for a, b in pairwise(trail)):
+            yield Difference("order", f"the audit trail of {session} is not in the order of its causes")
+        state = "UNKNOWN"
+        for line in (line for line in trail if line["kind"] == "transition"):
+            if line["from_state"] != state:
+                step = f"{line['transition']} from {line['from_state']}"
+                yield Difference("chain", f"{session} went {step}, but it was {state}")
+            state = line["to_state"]
+
+
+def timed(findings: Findings) -> Iterator[Difference]:
+    """Each deadline that passed fired once; none fired that had not passed, or of a session whose agent lived."""
+
+    def fired(lines: list[Row]) -> Counter[tuple[str, str, str, int]]:
+        return Counter(
+            (line["tenant_id"], line["session_id"], line["transition"], line["due_at"])
+            for line in lines
+            if line.get("fired_at") is not None
+        )
+
+    audits = [line for _, line in findings.evidence.outputs["audit"]]
+    told, wanted = fired(audits), fired(findings.account.all("audits"))
+    for timeout in told | wanted:
+        if told[timeout] > 1:
+            yield Difference("doubled", f"the deadline {timeout} fired {told[timeout]} times")
+        if not wanted[timeout]:
+            yield Difference("false timeout", f"the deadline {timeout} fired, but was not due")
+        if not told[timeout]:
+            yield Difference("timeout", f"the deadline {timeout} never fired")
+    beating = _beating(findings.evidence)
+    for line in audits:
+        ended_ms = beating.get(line["session_id"])
+        if line["transition"] == "T06" and line["reason_code"] == "inactive" and ended_ms is not None:
+            fired_ms = line["fired_at"] // 1_000
+            if fired_ms < ended_ms:
+                text = f"session {line['session_id']} timed out {ended_ms - fired_ms} ms before its agent ended"
+                yield Difference("false timeout", text)
+
+
+def _beating(evidence: Evidence) -> dict[str, int]:
+    """Session → when its agent's process ended, of those that never meant to fall silent."""
+    ends: dict[str, int] = {}
+    for session in evidence.sessions:
+        lives = [life for life in evidence.lives if life.agent == session["agent"]]
+        ended = [life.ended_ms for life in lives if life.started_ms <= session["planned_ms"] <= life.ended_ms]
+        if ended and not session["silent"]:
+            ends[session["session_id"]] = ended[0]
+    return ends
+
+
+def in_table(findings: Findings) -> Iterator[Difference]:
+    """The table is the fold of the log."""
+    table, wanted = findings.evidence.table, dict[bytes, Row]()
+    for book in findings.account.books.values():
+        wanted |= {key: {"kind": "SessionState", **_summary(row)} for key, row in book.rows.items()}
+        fields = ("audit_seq", "epoch", "expires_at")
+        for key, grave in book.graves.items():
+            ledger = _ledger(grave["producers"])
+            wanted[key] = {"kind": "Gravestone", "producers": ledger, **{name: grave[name] for name in fields}}
+    for key in sorted(table.keys() | wanted.keys()):
+        if key not in table:
+            yield Difference("table", f"{key.decode()} is not in the table")
+        elif key not in wanted:
+            yield Difference("table", f"{key!r} is in the table, but there is no such session")
+        else:
+            found = _found(*table[key])
+            wrong = [name for name, value in wanted[key].items() if found.get(name) != value]
+            for name in wrong:
+                text = f"{name} of {key.decode()} is {found.get(name)!r} in the table, not {wanted[key][name]!r}"
+                yield Difference("table", text)
+
+
+_SAME = (
+    *("state", "phase", "epoch", "version", "audit_seq", "created_at", "entered_at", "last_event_at"),
+    *("last_work_at", "max_due_at", "released_at", "error_class", "state_json", "context_exceeded"),
+)
+
+
+def _ledger(producers: Row) -> dict[str, tuple[int, list[tuple[int, int]]]]:
+    return {name: (book["last"], book["missing"]) for name, book in producers.items()}
+
+
+def _summary(row: Row) -> Row:
+    names = {"owner": row["owner"], "attempts": row["attempts"], "producers": _ledger(row["producers"])}
+    return {**{name: row[name] for name in _SAME}, **names, "cleanups": row["cleanups"], "refusals": row["refusals"]}
+
+
+def _found(kind: str, fields: Row) -> Row:
+    """The table's row in the account's words."""
+    ledger = {
+        producer["producer_id"]: (producer["last_seq"], [tuple(hole.values()) for hole in producer["missing"]])
+        for producer in fields["producers"]
+    }
+    if kind == "Gravestone":
+        return {**fields, "kind": kind, "producers": ledger}
+    return {
+        **{name: fields[name] for name in _SAME},
+        "kind": kind,
+        "owner": fields["owner_service"],
+        "attempts": fields["recovery_attempts"],
+        "producers": ledger,
+        "cleanups": {cleanup["cleanup_id"]: cleanup["released"] for cleanup in fields["cleanups"]},
+        "refusals": [(refusal["offset"], refusal["reason"]) for refusal in fields["refusals"]],
+    }
+
+
+def in_rows(findings: Findings) -> Iterator[Difference]:
+    """Each record is one row of its table, and no row is anything else."""
+    evidence = findings.evidence
+    if evidence.dead_letters:
+        yield Difference("rows", f"{evidence.dead_letters} records became no row, but a dead letter of a sink")
+    wanted: dict[str, dict[tuple[int, int], Row]] = {
+        "history": {entry[:2]: _history(entry) for entry in evidence.log},
+    }
+    columns = {
+        "audit": ("audit_id", "audit_seq", "kind"),
+        "rejected": ("reason", "source_partition", "source_offset"),
+        "batches": ("number", "first_offset", "last_offset"),
+    }
+    for table, names in columns.items():
+        told = evidence.outputs[table]
+        wanted[table] = {entry[:2]: {name: fields[name] for name in names} for entry, fields in told}
+    for table, records in wanted.items():
+        rows: dict[tuple[int, int], list[Row]] = defaultdict(list)
+        for row in evidence.rows[table]:
+            rows[row["partition"], row["offset"]].append(row)
+        for place in sorted(records.keys() | rows.keys()):
+            stored = rows.get(place, [])
+            if place not in records:
+                yield Difference("rows", f"{table} has a row of {place}, where the topic has nothing")
+            elif not stored:
+                yield Difference("lost", f"{table} has no row of {place}: {records[place]}")
+            elif len(stored) > 1:
+                yield Difference("doubled", f"{table} has {len(stored)} rows of {place}: {records[place]}")
+            elif any(stored[0][name] != value for name, value in records[place].items()):
+                yield Difference("rows", f"{table}'s row of {place} is {stored[0]}, not {records[place]}")
+
+
+def _history(entry: LogEntry) -> Row:
+    return {"digest": hashlib.md5(entry.value or b"", usedforsecurity=False).hexdigest()}
+
+
+CHECKS: tuple[Callable[[Findings], Iterator[Difference]], ...] = (
+    *(journalled, numbered, judged, in_batches, said, chained, timed, in_table, in_rows),
+)
+
+
+def audited(findings: Findings) -> list[Difference]:
+    """Ask everything."""
+    return [difference for check in CHECKS for difference in check(findings)]
+
+
+__all__ = ["CHECKS", "Difference", "Findings", "Kind", "Line", "audited", "worked_out"]

@@ -1,0 +1,60 @@
+"""The .avsc files as the auditor reads them: with fastavro alone, spelled out and fingerprinted here."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastavro import parse_schema
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+AVRO = Path(__file__).parents[2] / "schemas" / "sessionary" / "schemas" / "avro"
+
+
+class Writer(NamedTuple):
+    """A schema that bytes may be written with."""
+
+    full_name: str
+    parsed: Any
+
+
+def _full_name(schema: dict[str, Any]) -> str:
+    return f"{schema['namespace']}.{schema['name']}"
+
+
+def _spelled_out(schema: Any, parts: dict[str, Any], met: set[str]) -> Any:
+    """A schema that names nothing from other files; times stay plain numbers."""
+    if isinstance(schema, list):
+        return [_spelled_out(one, parts, met) for one in schema]
+    if isinstance(schema, str):
+        return _spelled_out(parts[schema], parts, met) if schema in parts and schema not in met else schema
+    if schema["type"] in ("record", "enum"):
+        met.add(_full_name(schema))
+    result = {name: value for name, value in schema.items() if name != "logicalType"}
+    for name in ("type", "items", "values"):
+        if name in result:
+            result[name] = _spelled_out(result[name], parts, met)
+    if "fields" in result:
+        result["fields"] = [field | {"type": _spelled_out(field["type"], parts, met)} for field in result["fields"]]
+    return result
+
+
+def _files(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text("utf-8")) for path in sorted((AVRO / folder).glob("*.avsc"))]
+
+
+@cache
+def writers() -> dict[bytes, Writer]:
+    """Return today's and every released schema by its fingerprint (CRC-64-AVRO, little-endian)."""
+    parts = {_full_name(schema): schema for schema in _files("common")}
+    schemas = [_spelled_out(schema, parts, set()) for schema in (*_files("events"), *_files("records"))]
+    for path in (AVRO / "released").glob("*.json"):
+        schemas += json.loads(path.read_text("utf-8")).values()
+    found: dict[bytes, Writer] = {}
+    for schema in schemas:
+        print_of = bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+        found[print_of] = Writer(_full_name(schema), parse_schema(schema))
+    return found
+
+
+__all__ = ["AVRO", "Writer", "writers"]

@@ -1,0 +1,174 @@
+"""What there is to audit, gathered by means of the auditor's own: plain consumers, plain HTTP, files.
+
+topics      every record, read committed, to the end
+table       the changelog as its reader compacts it: the last value of each key, none for a tombstone
+journals    what the clients wrote down themselves: one line per event that was delivered or dropped
+rows        ClickHouse's tables as they are, doubles and all
+sessions    what the agents meant to do, from their plans; `lives`: when each agent's process lived
+"""
+
+import base64
+import json
+import time
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from tests.auditor.reading import LogEntry, Row, unpacked
+
+POSITION_KEY = b"\x00position"
+OUTPUTS = ("audit", "rejected", "cleanup", "batches")
+# Table → what tells its rows apart, as the topic's records do. Without FINAL: what is stored twice shall be seen.
+TABLES = {
+    "history": "source_partition AS partition, source_offset AS offset, event_type, producer_id, producer_seq, "
+    "lower(hex(MD5(ifNull(value_bytes, '')))) AS digest",
+    "audit": "src_partition AS partition, src_offset AS offset, audit_id, audit_seq, kind, "
+    "ifNull(transition, '') AS transition",
+    "rejected": "src_partition AS partition, src_offset AS offset, reason, source_partition, source_offset",
+    "batches": "src_partition AS partition, src_offset AS offset, number, first_offset, last_offset",
+}
+
+
+class Life(NamedTuple):
+    """An agent's process, wall clock ms; `ended_ms` by SIGKILL or by its own will."""
+
+    agent: str
+    started_ms: int
+    ended_ms: int
+
+
+class Evidence(NamedTuple):
+    """Everything that the checks look at."""
+
+    partitions: int
+    log: list[LogEntry]
+    outputs: dict[str, list[tuple[LogEntry, Row]]]
+    table: dict[bytes, tuple[str, Row]]  # key → name of its schema, fields
+    positions: dict[int, int]
+    journal: list[Row]
+    rows: dict[str, list[Row]]
+    dead_letters: int = 0
+    sessions: list[Row] = []
+    lives: list[Life] = []
+
+
+def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEntry]:
+    """Return what stands committed in a topic, by partition and offset. Raises `TimeoutError`, `KafkaException`."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "auditor",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    try:
+        unread = set(consumer.list_topics(topic, timeout=timeout_s).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in unread])
+        found: list[LogEntry] = []
+        deadline = time.monotonic() + timeout_s
+        while unread:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic}: partitions {sorted(unread)} not read within {timeout_s:g} s")
+            for message in consumer.consume(5_000, 0.2):
+                error, place = message.error(), (message.partition() or 0, message.offset() or 0)
+                if error is None:
+                    key, value = message.key(), message.value()
+                    assert not isinstance(key, str)
+                    assert not isinstance(value, str)
+                    found.append(LogEntry(*place, message.timestamp()[1], key, value))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unread.discard(place[0])
+                else:
+                    raise KafkaException(error)
+        return sorted(found, key=lambda entry: entry[:2])
+    finally:
+        consumer.close()
+
+
+def compacted(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[str, Row]], dict[int, int]]:
+    """Return the table and each partition's position from the changelog's records, in order."""
+    table: dict[bytes, tuple[str, Row]] = {}
+    positions: dict[int, int] = {}
+    for entry in entries:
+        key = entry.key or b""
+        if entry.value is None:
+            table.pop(key, None)
+            continue
+        full_name, fields = unpacked(entry.value)
+        if key == POSITION_KEY:
+            positions[entry.partition] = fields["next_offset"]
+        else:
+            table[key] = full_name.rpartition(".")[2], fields
+    return table, positions
+
+
+def read_journals(paths: Iterable[Path]) -> list[Row]:
+    """Return every whole line. A line that a killed process left half is part of no promise."""
+    lines: list[Row] = []
+    for path in paths:
+        for text in path.read_text("utf-8", "replace").splitlines():
+            try:
+                lines.append({**json.loads(text), "file": path.name})
+            except ValueError:
+                continue
+    return lines
+
+
+def query(url: str, sql: str, user: str = "default", password: str = "") -> list[Row]:
+    """Return a query's rows by ClickHouse's HTTP interface. Raises `OSError`."""
+    credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
+    request = urllib.request.Request(
+        url,
+        data=f"{sql} FORMAT JSONEachRow".encode(),
+        headers={"Authorization": f"Basic {credentials}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return [json.loads(line) for line in answer.read().splitlines()]
+
+
+def gather(
+    servers: str, prefix: str, clickhouse_url: str, database: str, journals: Iterable[Path], partitions: int
+) -> Evidence:
+    """Read everything. The writers have to be at rest. Raises what its sources raise."""
+    outputs = {
+        name: [(entry, unpacked(entry.value)[1]) for entry in read_topic(servers, f"{prefix}.{name}")]
+        for name in OUTPUTS
+    }
+    table, positions = compacted(read_topic(servers, f"{prefix}.changelog"))
+    rows = {
+        name: [
+            {column: int(value) if column in _NUMBERS else value for column, value in row.items()}
+            for row in query(clickhouse_url, f"SELECT {columns} FROM {database}.{name}")
+        ]
+        for name, columns in TABLES.items()
+    }
+    ((dead_letters),) = query(clickhouse_url, f"SELECT count() AS n FROM {database}.sink_dead_letters")
+    log = read_topic(servers, f"{prefix}.events")
+    return Evidence(partitions, log, outputs, table, positions, read_journals(journals), rows, int(dead_letters["n"]))
+
+
+_NUMBERS = frozenset(
+    {
+        *("partition", "offset", "producer_seq", "audit_seq", "source_partition", "source_offset"),
+        *("number", "first_offset", "last_offset"),
+    }
+)
+
+__all__ = [
+    "OUTPUTS",
+    "POSITION_KEY",
+    "TABLES",
+    "Evidence",
+    "Life",
+    "compacted",
+    "gather",
+    "query",
+    "read_journals",
+    "read_topic",
+]

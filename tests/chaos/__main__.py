@@ -1,0 +1,140 @@
+"""`python -m tests.chaos --minutes 1 --seed 1`: a real stack under load, faults by a schedule, then the auditor.
+
+Exit code 1 where anything differs; the same seed draws the same load and the same faults.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.auditor.checks import Difference, audited, worked_out
+from tests.auditor.evidence import Evidence, gather
+from tests.chaos.faults import Faults
+from tests.chaos.load import Load
+from tests.chaos.report import Result, as_json, table
+from tests.chaos.schedule import draw
+from tests.chaos.settle import settle
+from tests.chaos.small_disk import enter_namespace
+from tests.chaos.stage import DATABASE, PARTITIONS, PREFIX, Stage
+from tests.chaos.watch import Watch
+
+_BUILD = Path(__file__).parents[2] / "build" / "chaos"
+_PROGRESS_S = 10.0
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long there is load and faults")
+    parser.add_argument("--seed", type=int, default=1, help="draws the load and the faults")
+    parser.add_argument("--rate", type=float, default=250.0, help="events per second, all agents together")
+    parser.add_argument("--json", type=Path, help="the result for programs; default build/chaos/<seed>.json")
+    parser.add_argument("--keep-logs", action="store_true", help="keep the logs also where all is well")
+    return parser.parse_args(argv)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _report_progress(load: Load, watch: Watch, began_s: float, stop: threading.Event) -> None:
+    while not stop.wait(_PROGRESS_S):
+        owners = " ".join(f"{number}:{commit.instance}" for number, commit in sorted(watch.commits.items()))
+        _say(f"{time.monotonic() - began_s:6.1f} s  {load.events():,} events delivered; partitions {owners}")
+
+
+def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
+    began_s = time.monotonic()
+    seconds = options.minutes * 60
+    stage = Stage(logs, small_disks=namespace)
+    try:
+        _say("starting broker, ClickHouse, two processors, four sinks")
+        stage.start()
+        load = Load(stage, seed=options.seed, rate=options.rate, seconds=seconds)
+        watch, stop = Watch(stage.servers_address), threading.Event()
+        faults = Faults(stage, load, watch, _say)
+        progress = threading.Thread(target=_report_progress, args=(load, watch, time.monotonic(), stop), daemon=True)
+        try:
+            load.start()
+            progress.start()
+            faults.carry_out(draw(options.seed, seconds))
+            faults.wait()
+            time.sleep(max(0.0, load.until_s - time.time()))
+            restless = settle(stage, load, _say)
+        finally:
+            stop.set()
+            load.stop()
+            watch.close()
+        _say("auditing")
+        evidence = gather(
+            stage.servers_address, PREFIX, stage.clickhouse_url, DATABASE, load.journals(), PARTITIONS
+        )._replace(sessions=load.sessions(), lives=load.lives())
+        return _result(options, evidence, faults, restless, time.monotonic() - began_s, namespace=namespace)
+    finally:
+        stage.close()
+
+
+def _result(
+    options: argparse.Namespace,
+    evidence: Evidence,
+    faults: Faults,
+    restless: list[str],
+    seconds: float,
+    *,
+    namespace: bool,
+) -> Result:
+    findings = worked_out(evidence)
+    differences = [Difference("lost", text) for text in restless]
+    for one in faults.suffered:
+        if one.recovered_s is None:
+            text = f"no recovery from {one.fault.kind} {one.fault.target} at {one.fault.at_s} s: {one.note}"
+            differences.append(Difference("judgement", text))
+    differences += audited(findings)
+    audits = [fields for _, fields in evidence.outputs["audit"]]
+    return Result(
+        seed=options.seed,
+        minutes=options.minutes,
+        namespace=namespace,
+        events=len(findings.lines),
+        heartbeats_and_ticks=len(evidence.log) - len(findings.lines),
+        sessions=sum(line["transition"] == "T01" for line in audits),
+        audits=len(audits),
+        refusals=len(evidence.outputs["rejected"]),
+        timeouts=sum(line["fired_at"] is not None for line in audits),
+        dropped=sum(str(line["error"]).startswith("dropped") for line in evidence.journal),
+        seconds=round(seconds, 1),
+        suffered=sorted(faults.suffered, key=lambda one: one.fault.at_s),
+        differences=differences,
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Return the exit code."""
+    options = _options(argv)
+    namespace = enter_namespace(argv)
+    logs = _BUILD / str(options.seed)
+    shutil.rmtree(logs, ignore_errors=True)
+    logs.mkdir(parents=True)
+    result = _run(options, logs, namespace=namespace)
+    target = options.json or _BUILD / f"{options.seed}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(as_json(result), indent=1) + "\n")
+    for line in table(result):
+        _say(line)
+    if result.good:
+        _say(f"nothing lost, nothing doubled, nothing differs; {result.seconds:.0f} s in all")
+        if not options.keep_logs:
+            shutil.rmtree(logs)
+        return 0
+    again = f"make chaos MINUTES={options.minutes:g} SEED={options.seed}"
+    _say(f"{len(result.differences)} differences; logs in build/chaos/{options.seed}; again: {again}")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

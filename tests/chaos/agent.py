@@ -1,0 +1,159 @@
+"""An agent process: plays agent runs as sessions with the real client until its time is over, then waits for SIGTERM.
+
+<folder>/plan-<n>.json         what its n-th life means to do, written before it begins
+<folder>/status.json           how far it is
+<folder>/journal-*.ndjson      the clients' own
+<folder>/spool/                their spool; the next life takes it over
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sessionary.infra.player.plan import SILENT, Action, Plan, PlannedSession, make_plan
+from sessionary.infra.player.play import Player
+from sessionary.infra.player.runs import Run, sample_runs
+from sessionary.schemas.common import DataClass, Limits
+from tests.chaos.small_disk import heed_flag
+
+_SPEED = 30.0
+_EVENTS_PER_RUN = 58
+_TOKENS_SHARE = 16  # of a recorded call's: the volume is not what is tested here
+_STATUS_S = 0.5
+_VIGILS = 3
+_DATA_CLASSES: tuple[DataClass, ...] = ("personal",)
+
+
+def limits(*, brief: bool) -> Limits:
+    """Limits of a session: `brief` for those that fall silent; the others outlive every outage by heartbeats."""
+    return Limits(
+        init_ms=4_000 if brief else 40_000,
+        model_ms=1_500 if brief else 10_000,
+        tool_ms=1_000 if brief else 6_000,
+        network_ms=500 if brief else 6_000,
+        idle_ms=900_000,
+        attached_run_ms=None,
+        max_duration_ms=None,
+        grace_ms=3_000,
+        hold_ms=20_000,
+        recovery_ms=20_000,
+        archive_delay_ms=1_000,
+        release_limit_ms=4_000,
+        context_limit_bytes=None,
+        override=True,
+    )
+
+
+def _runs(rate: float, seconds: float, dice: random.Random) -> list[Run]:
+    """As many runs as make the rate, their starts spread evenly."""
+    count = max(int(rate * seconds / _EVENTS_PER_RUN), 1)
+    chosen = [dice.choice(sample_runs(60)) for _ in range(count)]
+    return [run._replace(start_offset_s=n * seconds / count * _SPEED) for n, run in enumerate(chosen)]
+
+
+def _vigil(session: PlannedSession, name: str, seconds: float) -> PlannedSession:
+    """A session that does nothing but live to the end, by heartbeats alone."""
+    actions = (Action(0.0, "create"), Action(0.1, "start"), Action(max(seconds, 0.2), "complete"))
+    return session._replace(session_id=name, outcome="completed", actions=actions, limits=limits(brief=False))
+
+
+def planned(name: str, life: int, options: argparse.Namespace) -> Plan:
+    """Return what this life does: the same for the same seed, name and time that is left."""
+    dice = random.Random(f"{options.seed}:{name}:{life}")
+    seconds = max(options.until - time.time(), 1.0)
+    play_id = f"{options.seed}:{name}:{life}"
+    made = make_plan(
+        _runs(options.rate, seconds, dice), play_id=play_id, seed=dice.randrange(1 << 30), speed=_SPEED, gap_s_max=1e9
+    )
+
+    def own(session: PlannedSession) -> PlannedSession:
+        actions = [
+            action._replace(tokens_in=action.tokens_in // _TOKENS_SHARE, tokens_out=action.tokens_out // _TOKENS_SHARE)
+            for action in session.actions
+        ]
+        return session._replace(
+            tenant_id=options.tenant,
+            service_id=options.service,
+            data_classes=_DATA_CLASSES,
+            limits=limits(brief=session.outcome in SILENT),
+            actions=tuple(actions),
+        )
+
+    sessions = [own(session) for session in made.sessions]
+    ids = (_as_uuid(dice) for _ in range(_VIGILS))
+    sessions += [_vigil(sessions[0], vigil, seconds) for vigil in ids]
+    return made._replace(sessions=tuple(sessions))
+
+
+def _as_uuid(dice: random.Random) -> str:
+    text = f"{dice.getrandbits(128):032x}"
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-8{text[17:20]}-{text[20:]}"
+
+
+def _write(path: Path, content: object) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps(content))
+    draft.replace(path)
+
+
+def _note_plan(folder: Path, name: str, life: int, plan: Plan) -> None:
+    sessions = [
+        {"agent": name, "session_id": one.session_id, "silent": one.silent, "outcome": one.outcome}
+        for one in plan.sessions
+    ]
+    _write(folder / f"plan-{life}.json", {"planned_ms": time.time_ns() // 1_000_000, "sessions": sessions})
+
+
+def _tell(player: Player, folder: Path, life: int, stop: threading.Event, done: threading.Event) -> Iterator[None]:
+    while True:
+        counts = player.counts
+        _write(folder / "status.json", {"life": life, "done": done.is_set(), "pid": os.getpid(), **counts._asdict()})
+        yield
+        if stop.wait(_STATUS_S):
+            return
+
+
+def run(options: argparse.Namespace) -> None:
+    """Live one life."""
+    name, folder = options.name, Path(options.folder)
+    life = len(list(folder.glob("plan-*.json")))
+    plan = planned(name, life, options)
+    _note_plan(folder, name, life, plan)
+    stop, done = threading.Event(), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    tokens = {tenant: token for token, tenant in json.loads(os.environ["SESSIONARY_API_TOKENS"]).items()}
+
+    def trouble(text: str) -> None:
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+
+    with Player(plan, os.environ, tokens, folder, trouble) as player:
+        telling = threading.Thread(target=lambda: list(_tell(player, folder, life, stop, done)), daemon=True)
+        telling.start()
+        player.play(lambda _text: None)
+        done.set()
+        stop.wait()
+        telling.join()
+    _write(folder / "status.json", {"life": life, "done": True, "closed": True, **player.counts._asdict()})
+
+
+def main() -> None:
+    """`python -m tests.chaos.agent`; addresses come from `SESSIONARY_*` variables."""
+    parser = argparse.ArgumentParser()
+    for name in ("name", "folder", "tenant", "service"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--rate", type=float, required=True)
+    parser.add_argument("--until", type=float, required=True)
+    heed_flag()
+    run(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

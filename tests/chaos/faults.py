@@ -1,0 +1,218 @@
+"""Does what the schedule says, each fault on a thread of its own, and waits for its recovery.
+
+processor    a transaction of each partition that it owned, written after the kill (or after the freeze began)
+sink         its group's offsets move again
+broker       a transaction of each partition, written after the kill
+ClickHouse   a row that landed after the kill, or after it ran freely again
+agent        the spool that the dead process left is drained
+full spool   the agent's spool is drained, after the disk had room again
+full store   a transaction of each partition that the processor owned, after the disk had room again
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException
+
+from sessionary.infra.stack import api_ready
+from tests.chaos.load import Load
+from tests.chaos.schedule import Fault
+from tests.chaos.stage import PARTITIONS, PREFIX, Stage, now_ms
+from tests.chaos.watch import Watch
+
+_RECOVERY_S_MAX = 120.0
+_LOOK_S = 0.1
+_STOP_AND_GO_S = (0.45, 0.05)
+_TOPICS = {"audit": "audit", "history": "events", "rejected": "rejected", "batches": "batches"}
+_BROKER_DELAY_S = 0.3
+
+
+class Suffered(NamedTuple):
+    """A fault and what came of it; `recovered_s` is None where it never did."""
+
+    fault: Fault
+    recovered_s: float | None
+    note: str = ""
+
+
+class Faults:
+    """Carries a schedule out. `tell` hears of each fault once it is over."""
+
+    def __init__(self, stage: Stage, load: Load, watch: Watch, tell: Callable[[str], None]) -> None:
+        self._stage, self._load, self._watch, self._tell = stage, load, watch, tell
+        self.suffered: list[Suffered] = []
+        self.failures: list[str] = []
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def carry_out(self, schedule: list[Fault]) -> None:
+        """Begin each fault at its time. Blocks until the last has begun."""
+        began_s = time.monotonic()
+        for fault in schedule:
+            time.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
+            thread = threading.Thread(target=self._suffer, args=(fault,), name=f"{fault.kind} {fault.target}")
+            thread.start()
+            self._threads.append(thread)
+
+    def wait(self) -> None:
+        """Wait until each has recovered, or was given up."""
+        for thread in self._threads:
+            thread.join()
+
+    def _suffer(self, fault: Fault) -> None:
+        try:
+            suffered = self._do(fault)
+        except Exception as error:  # noqa: BLE001 - whatever fails in the harness must end in the report, not in a thread
+            suffered = Suffered(fault, None, f"{type(error).__name__}: {error}")
+        with self._lock:
+            self.suffered.append(suffered)
+        took = "never recovered" if suffered.recovered_s is None else f"recovered in {suffered.recovered_s:.1f} s"
+        self._tell(f"{fault.at_s:6.1f} s  {fault.kind} {fault.target}: {took}{suffered.note and '; ' + suffered.note}")
+
+    def _do(self, fault: Fault) -> Suffered:
+        match fault.kind:
+            case "kill processor" | "freeze processor":
+                return self._processor(fault)
+            case "kill sink":
+                return self._sink(fault)
+            case "kill broker" | "restart broker":
+                number = signal.SIGKILL if fault.kind == "kill broker" else signal.SIGTERM
+                self._stage.signal("broker", number)
+                return self._until(fault, now_ms(), lambda at_ms: self._watch.newer(set(range(PARTITIONS)), at_ms))
+            case "kill clickhouse":
+                self._stage.signal("clickhouse", signal.SIGKILL)
+                return self._until(fault, now_ms(), self._row_after)
+            case "slow clickhouse":
+                self._slow(fault.lasts_s)
+                return self._until(fault, now_ms(), self._row_after, f"ran a tenth of {fault.lasts_s:.0f} s")
+            case "kill agent":
+                return self._agent(fault)
+            case "full spool":
+                return self._full_spool(fault)
+            case "full store":
+                return self._full_store(fault)
+
+    def _until(self, fault: Fault, since_ms: int, well: Callable[[int], bool], note: str = "") -> Suffered:
+        """Look until all is well again."""
+        deadline = time.monotonic() + _RECOVERY_S_MAX
+        while time.monotonic() < deadline:
+            try:
+                if well(since_ms):
+                    return Suffered(fault, (now_ms() - since_ms) / 1_000, note)
+            except (OSError, KafkaException):
+                pass  # who is asked is away itself
+            time.sleep(_LOOK_S)
+        return Suffered(fault, None, note)
+
+    def _processor(self, fault: Fault) -> Suffered:
+        owned = self._watch.owned(fault.target)
+        number = signal.SIGKILL if fault.kind == "kill processor" else signal.SIGSTOP
+        pid = self._stage.signal(fault.target, number)
+        since_ms = now_ms()
+        note = f"owned {len(owned)} partitions"
+        if fault.kind == "kill processor":
+            return self._until(fault, since_ms, lambda at_ms: self._watch.newer(owned, at_ms), note)
+        thaw = threading.Timer(fault.lasts_s, self._thaw, (fault.target, pid))
+        thaw.start()
+        suffered = self._until(fault, since_ms, lambda at_ms: self._watch.newer(owned, at_ms), note)
+        thaw.join()
+        # Awake again it finds itself fenced, and has to be ready for work again: by rejoining, or as a new process.
+        back = self._until(fault, now_ms(), lambda _: api_ready(self._stage.control_urls[fault.target]))
+        if back.recovered_s is None:
+            return back._replace(note="did not come back after its freeze")
+        again = f"frozen for {fault.lasts_s:.0f} s, ready {back.recovered_s:.1f} s after it"
+        return suffered._replace(note=f"{note}; {again}")
+
+    def _thaw(self, name: str, pid: int) -> None:
+        if self._stage.pid(name) == pid:
+            self._stage.signal(name, signal.SIGCONT)
+
+    def _sink(self, fault: Fault) -> Suffered:
+        kind = fault.target.removeprefix("sink-")
+        group, topic = f"{PREFIX}.sink.{kind}", f"{PREFIX}.{_TOPICS[kind]}"
+        self._stage.signal(fault.target, signal.SIGKILL)
+        since_ms = now_ms()
+        before: list[dict[int, tuple[int, int]]] = []
+
+        def moved(_at_ms: int) -> bool:
+            now = self._stage.standing(group, topic)
+            if not before:
+                before.append(now)
+            # Where there was nothing to do there is nothing to be seen: then it is enough that nothing is left.
+            return any(now[number][1] > done for number, (_, done) in before[0].items()) or (
+                time.time() * 1_000 - since_ms > 15_000 and all(end <= done for end, done in now.values())
+            )
+
+        return self._until(fault, since_ms, moved)
+
+    def _row_after(self, at_ms: int) -> bool:
+        return self._stage.newest_row_s("batches") * 1_000 > at_ms
+
+    def _slow(self, seconds: float) -> None:
+        """Let it run for short moments only."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for number, pause_s in zip((signal.SIGSTOP, signal.SIGCONT), _STOP_AND_GO_S, strict=True):
+                self._stage.signal("clickhouse", number)
+                time.sleep(pause_s)
+
+    def _agent(self, fault: Fault) -> Suffered:
+        left = self._kill_agent(fault.target)
+        note = f"{sum(size for size in left.values()) >> 10} KiB left in its spool"
+
+        def drained(_at_ms: int) -> bool:
+            there = {path.name for path in self._load.segments(fault.target)}
+            return not there & left.keys()
+
+        return self._until(fault, now_ms(), drained, note)
+
+    def _kill_agent(self, name: str) -> dict[str, int]:
+        """Kill it; return the segments that it leaves, and how much of each is written."""
+        self._load.kill(name)
+        return {path.name: written_bytes(path.read_bytes()) for path in self._load.segments(name)}
+
+    def _full_spool(self, fault: Fault) -> Suffered:
+        """Fill the disk, then take the broker away: only then the spool grows."""
+        disk = self._stage.disks[fault.target]
+        disk.fill()
+        before = self._load.status(fault.target).get("dropped", 0)
+        try:
+            time.sleep(_BROKER_DELAY_S)
+            self._stage.signal("broker", signal.SIGKILL)
+            time.sleep(fault.lasts_s)
+        finally:
+            disk.empty()
+        since_ms = now_ms()
+
+        def drained(_at_ms: int) -> bool:
+            status = self._load.status(fault.target)
+            return bool(status["delivered"] + status["dropped"] + status["failed"] >= status["sent"])
+
+        suffered = self._until(fault, since_ms, drained)
+        dropped = self._load.status(fault.target).get("dropped", 0) - before
+        where = "tmpfs" if disk.mounted else "injected"
+        return suffered._replace(note=f"{where}; {dropped} events dropped, each to be seen as a gap")
+
+    def _full_store(self, fault: Fault) -> Suffered:
+        disk = self._stage.disks[fault.target]
+        if not disk.mounted:
+            return Suffered(fault, 0.0, "left out: no disk can be mounted here, and RocksDB knows no port")
+        disk.fill()
+        time.sleep(fault.lasts_s)
+        disk.empty()
+        owned = self._watch.owned(fault.target)
+        return self._until(fault, now_ms(), lambda at_ms: self._watch.newer(owned, at_ms), f"owned {len(owned)}, tmpfs")
+
+
+def written_bytes(segment: bytes) -> int:
+    """How much of a preallocated segment holds frames: up to the first length of 0."""
+    at = 0
+    while at + 8 <= len(segment) and (length := int.from_bytes(segment[at : at + 4], "big")):
+        at += 8 + length
+    return at
+
+
+__all__ = ["Faults", "Suffered", "written_bytes"]

@@ -1,0 +1,125 @@
+"""The agents: processes of their own below a supervisor, each with a spool and a journal that outlive its kills."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sessionary.infra.local.supervisor import PartChange, Supervisor
+from tests.auditor.evidence import Life
+from tests.auditor.reading import Row
+from tests.chaos.schedule import AGENTS
+from tests.chaos.small_disk import FULL_FLAG
+from tests.chaos.stage import Stage, now_ms
+from tests.support.waiting import wait_until
+
+# Agent → tenant, service: each has its own, so that no clean-up waits for another agent's rebalance.
+_ROLES = dict(
+    zip(AGENTS, (("acme", "research"), ("acme", "support"), ("globex", "billing"), ("initech", "coding")), strict=True)
+)
+_SPOOL_BYTES_CRAMPED = 1 << 20  # small segments, so that the disk is asked for room often
+_STOP_GRACE_S = 60.0
+
+
+class Load:
+    """All agents. `start` returns at once; they play until `until_s` (epoch), then wait to be closed."""
+
+    def __init__(self, stage: Stage, *, seed: int, rate: float, seconds: float) -> None:
+        self._stage = stage
+        self.until_s = time.time() + seconds
+        self.folders = {name: stage.folder / "agents" / name for name in AGENTS}
+        self.ends: dict[str, list[int]] = {name: [] for name in AGENTS}
+        parts = []
+        for name, (tenant, service) in _ROLES.items():
+            folder = self.folders[name]
+            folder.mkdir(parents=True)
+            more: dict[str, str] = {"CLOSE_TIMEOUT_S": "45"}
+            disk = stage.disks.get(name)
+            if disk is not None:
+                (folder / "spool").symlink_to(disk.folder)
+                more["SPOOL_BYTES_MAX"] = str(_SPOOL_BYTES_CRAMPED)
+            argv = [sys.executable, "-m", "tests.chaos.agent", "--name", name, "--folder", str(folder)]
+            argv += ["--tenant", tenant, "--service", service, "--seed", str(seed)]
+            argv += ["--rate", str(rate / len(AGENTS)), "--until", str(self.until_s)]
+            part = stage.part(f"agent-{name}", argv, None, more)
+            if disk is not None and not disk.mounted:
+                part = type(part)(part.name, part.argv, part.log_path, {**(part.env or {}), FULL_FLAG: str(disk.flag)})
+            parts.append(part)
+        self._supervisor = Supervisor(parts, self._changed, grace_s=_STOP_GRACE_S)
+
+    def start(self) -> None:
+        """Begin."""
+        self._supervisor.start()
+
+    def stop(self) -> None:
+        """Close the agents' clients; returns when all are gone."""
+        self._supervisor.stop()
+
+    def pid(self, name: str) -> int | None:
+        """The agent's process."""
+        return self._supervisor.pid(f"agent-{name}")
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, once it runs."""
+        os.killpg(wait_until(lambda: self.pid(name) or 0, 20, f"agent {name} to run"), signal.SIGKILL)
+
+    def status(self, name: str) -> Row:
+        """What the agent last said of itself; empty before it spoke."""
+        with contextlib.suppress(OSError, ValueError):
+            found: Row = json.loads((self.folders[name] / "status.json").read_text())
+            return found
+        return {}
+
+    def idle(self) -> bool:
+        """Whether every agent has played its plan, in its last life, and has nothing outstanding."""
+        statuses = {name: self.status(name) for name in AGENTS}
+        return all(
+            status.get("done")
+            and status["pid"] == self.pid(name)
+            and status["delivered"] + status["dropped"] + status["failed"] >= status["sent"]
+            for name, status in statuses.items()
+        )
+
+    def events(self) -> int:
+        """Lines in the journals so far: events that are delivered or dropped."""
+        return sum(path.read_bytes().count(b"\n") for path in self.journals())
+
+    def journals(self) -> list[Path]:
+        """The clients' journals."""
+        return sorted(path for folder in self.folders.values() for path in folder.glob("journal-*.ndjson"))
+
+    def segments(self, name: str) -> list[Path]:
+        """The files in an agent's spool, those of dead producers among them."""
+        return sorted((self.folders[name] / "spool").glob("*/*.wal"))
+
+    def sessions(self) -> list[Row]:
+        """Everything that the agents planned."""
+        return [row for folder in self.folders.values() for row in _planned(folder)]
+
+    def lives(self) -> list[Life]:
+        """When each agent's processes lived; those that still do until now."""
+        found = []
+        for name, folder in self.folders.items():
+            ends = [*self.ends[name], now_ms()]
+            for path in folder.glob("plan-*.json"):
+                started = int(json.loads(path.read_text())["planned_ms"])
+                found.append(Life(name, started, min(end for end in ends if end >= started)))
+        return found
+
+    def _changed(self, change: PartChange) -> None:
+        if change.exit_code is not None:
+            self.ends[change.name.removeprefix("agent-")].append(now_ms())
+
+
+def _planned(folder: Path) -> Iterator[Row]:
+    for path in folder.glob("plan-*.json"):
+        plan = json.loads(path.read_text())
+        for session in plan["sessions"]:
+            yield {**session, "planned_ms": plan["planned_ms"]}
+
+
+__all__ = ["Load"]

@@ -1,0 +1,112 @@
+"""What a run found: tables for people, an object for programs."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tests.auditor.checks import Difference
+from tests.chaos.faults import Suffered
+from tests.chaos.schedule import KINDS
+
+_SHOWN_MAX = 40
+
+
+class Result(NamedTuple):
+    """A run's result. It is good where nothing differs and everything recovered."""
+
+    seed: int
+    minutes: float
+    namespace: bool
+    events: int
+    heartbeats_and_ticks: int
+    sessions: int
+    audits: int
+    refusals: int
+    timeouts: int
+    dropped: int
+    seconds: float
+    suffered: list[Suffered]
+    differences: list[Difference]
+
+    @property
+    def good(self) -> bool:
+        """Whether the run found nothing."""
+        return not self.differences
+
+    def count(self, kind: str) -> int:
+        """Differences of a kind."""
+        return sum(difference.kind == kind for difference in self.differences)
+
+
+def _row(cells: Iterable[object], widths: Iterable[int]) -> str:
+    first, *rest = zip(cells, widths, strict=True)
+    return f"{first[0]!s:<{first[1]}}" + "".join(f"{cell!s:>{width}}" for cell, width in rest)
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.1f}"
+
+
+def fault_table(suffered: list[Suffered]) -> list[str]:
+    """Each fault in order of time, then the kinds."""
+    lines = ["", f"{'at s':>7}  {'fault':<18} {'target':<14} {'recovered s':>11}  note"]
+    for fault, took, note in sorted(suffered, key=lambda one: one.fault.at_s):
+        lines.append(f"{fault.at_s:7.1f}  {fault.kind:<18} {fault.target:<14} {_seconds(took):>11}  {note}")
+    widths = (20, 8, 10, 10)
+    lines += ["", _row(("recovery, s", "faults", "p50", "max"), widths)]
+    for kind in KINDS:
+        times = [one.recovered_s for one in suffered if one.fault.kind == kind]
+        known = [took for took in times if took is not None]
+        if times:
+            most = None if len(known) < len(times) else max(known)
+            lines.append(
+                _row(
+                    (kind, len(times), _seconds(statistics.median(known)) if known else "never", _seconds(most)), widths
+                )
+            )
+    return lines
+
+
+def table(result: Result) -> list[str]:
+    """The whole report."""
+    lines = fault_table(result.suffered)
+    disk = "small tmpfs in a user namespace" if result.namespace else "ENOSPC injected where the spool asks for blocks"
+    lines += ["", f"full disks: {disk}; sinks write nothing to disk", ""]
+    figures = {
+        "events": result.events,
+        "heartbeats and ticks": result.heartbeats_and_ticks,
+        "sessions": result.sessions,
+        "audit records": result.audits,
+        "refusals": result.refusals,
+        "deadlines fired": result.timeouts,
+        "dropped, and reported so": result.dropped,
+        "faults": len(result.suffered),
+        "lost": result.count("lost"),
+        "doubled": result.count("doubled"),
+        "false timeouts": result.count("false timeout"),
+        "differences": len(result.differences),
+    }
+    lines += [f"{name:<26}{figure:>10,}" for name, figure in figures.items()]
+    kinds = Counter(difference.kind for difference in result.differences)
+    lines += [f"  {kind:<24}{count:>10,}" for kind, count in kinds.most_common()]
+    shown = result.differences[:_SHOWN_MAX]
+    lines += ["", *(f"{difference.kind}: {difference.text}" for difference in shown)] if shown else []
+    if len(result.differences) > _SHOWN_MAX:
+        lines.append(f"… and {len(result.differences) - _SHOWN_MAX} more, in the JSON file")
+    return lines
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """The result as JSON has it."""
+    return {
+        **result._asdict(),
+        "good": result.good,
+        "suffered": [
+            {**one.fault._asdict(), "recovered_s": one.recovered_s, "note": one.note} for one in result.suffered
+        ],
+        "differences": [difference._asdict() for difference in result.differences],
+    }
+
+
+__all__ = ["Result", "as_json", "fault_table", "table"]

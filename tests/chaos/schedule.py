@@ -1,0 +1,111 @@
+"""What is done to the stack, and when: pure; the same seed and length give the same faults."""
+
+import random
+from typing import Literal, NamedTuple, get_args
+
+FaultKind = Literal[
+    "kill processor",
+    "freeze processor",
+    "kill sink",
+    "kill broker",
+    "restart broker",
+    "kill clickhouse",
+    "slow clickhouse",
+    "kill agent",
+    "full spool",
+    "full store",
+]
+KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+SESSION_TIMEOUT_S = 6.0
+PROCESSORS = ("w1", "w2")
+SINKS = ("audit", "history", "rejected", "batches")
+# The first agent is never touched: its sessions show that no outage of others ends a session whose agent lives.
+AGENTS = ("steady", "plain", "cramped", "quick")
+CRAMPED = "cramped"
+CRAMPED_STORE = "w2"
+# What a short run does; the kinds that need the most time, or repeat another's cause, are left to longer ones.
+_SHORT: tuple[FaultKind, ...] = (
+    "kill processor",
+    "kill broker",
+    "kill clickhouse",
+    "freeze processor",
+    "kill sink",
+    "full spool",
+    "kill agent",
+)
+SHORT_S = 150.0
+_FIRST_S = 4.0
+_LAST_S = 8.0  # before the end nothing begins any more
+_GAP_S = (5.0, 8.0)
+_AGENT_DELAY_S = 1.0
+
+
+class Fault(NamedTuple):
+    """One deed, `at_s` after the load began; `lasts_s` where it is an interval."""
+
+    at_s: float
+    kind: FaultKind
+    target: str
+    lasts_s: float = 0.0
+
+
+def _target(kind: FaultKind, dice: random.Random) -> str:
+    match kind:
+        case "kill processor" | "freeze processor":
+            return dice.choice(PROCESSORS)
+        case "kill sink":
+            return f"sink-{dice.choice(SINKS)}"
+        case "kill agent":
+            return dice.choice(AGENTS[1:])
+        case "full spool":
+            return CRAMPED
+        case "full store":
+            return CRAMPED_STORE
+        case "kill broker" | "restart broker":
+            return "broker"
+        case "kill clickhouse" | "slow clickhouse":
+            return "clickhouse"
+
+
+def _lasts_s(kind: FaultKind, dice: random.Random) -> float:
+    if kind == "freeze processor":
+        return SESSION_TIMEOUT_S + dice.uniform(2.0, 5.0)
+    return dice.uniform(5.0, 9.0) if kind in ("slow clickhouse", "full spool", "full store") else 0.0
+
+
+def draw(seed: int, seconds: float) -> list[Fault]:
+    """Return the faults of a run in order of time.
+
+    Kinds come in shuffled decks, so that each is seen before one is seen again. An agent is killed while the broker is
+    away, as then its spool holds events.
+    """
+    dice = random.Random(seed)
+    faults: list[Fault] = []
+    deck: list[FaultKind] = []
+    at_s = _FIRST_S
+    while at_s < seconds - _LAST_S:
+        if not deck:
+            deck = list(_SHORT if seconds < SHORT_S else KINDS)
+            dice.shuffle(deck)
+        kind = deck.pop()
+        if kind == "kill agent":
+            faults.append(Fault(round(at_s, 2), "kill broker", "broker"))
+            at_s += _AGENT_DELAY_S
+        faults.append(Fault(round(at_s, 2), kind, _target(kind, dice), round(_lasts_s(kind, dice), 2)))
+        at_s += dice.uniform(*_GAP_S)
+    return faults
+
+
+__all__ = [
+    "AGENTS",
+    "CRAMPED",
+    "CRAMPED_STORE",
+    "KINDS",
+    "PROCESSORS",
+    "SESSION_TIMEOUT_S",
+    "SHORT_S",
+    "SINKS",
+    "Fault",
+    "FaultKind",
+    "draw",
+]

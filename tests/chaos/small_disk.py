@@ -1,0 +1,83 @@
+"""Disks that can be full: small tmpfs in a user namespace of our own, or, where there is none, ENOSPC at the port.
+
+`enter_namespace` has to come first in the process: it becomes another one, in which it may mount.
+"""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_MARK = "SESSIONARY_CHAOS_NAMESPACE"
+FULL_FLAG = "SESSIONARY_CHAOS_FULL_FLAG"
+_BALLAST = "ballast"
+_BLOCK = bytes(64 << 10)
+
+
+def enter_namespace(argv: Sequence[str]) -> bool:
+    """Run this program again in a user namespace with mounts of its own; return whether we are in one."""
+    if _MARK in os.environ:
+        return os.environ[_MARK] == "yes"
+    tool = shutil.which("unshare")
+    if tool is not None and subprocess.run([tool, "-Urm", "true"], capture_output=True, check=False).returncode == 0:
+        os.environ[_MARK] = "yes"
+        os.execv(tool, [tool, "-Urm", sys.executable, "-m", "tests.chaos", *argv])
+    os.environ[_MARK] = "no"
+    return False
+
+
+class SmallDisk:
+    """A folder that can be filled. Where nothing can be mounted, a flag says that it is full to whoever heeds it."""
+
+    def __init__(self, folder: Path, size_mib: int, *, mounted: bool) -> None:
+        """Make the folder; mount it where that is possible."""
+        self.folder = folder
+        self.mounted = mounted
+        self.flag = folder.with_name(folder.name + ".full")
+        folder.mkdir(parents=True)
+        if mounted:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(folder)], check=True)
+
+    def fill(self) -> None:
+        """Leave no room."""
+        if not self.mounted:
+            self.flag.touch()
+            return
+        try:
+            with (self.folder / _BALLAST).open("ab", buffering=0) as ballast:
+                while ballast.write(_BLOCK):
+                    pass
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+
+    def empty(self) -> None:
+        """Give the room back."""
+        self.flag.unlink(missing_ok=True)
+        (self.folder / _BALLAST).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Unmount."""
+        if self.mounted:
+            subprocess.run(["umount", "--lazy", str(self.folder)], check=False, capture_output=True)
+
+
+def heed_flag() -> None:
+    """Inside an agent: allocating a file's blocks fails while the flag that the environment names is there."""
+    named = os.environ.get(FULL_FLAG)
+    if named is None:
+        return
+    flag, allocate = Path(named), os.posix_fallocate
+
+    def guarded(fd: int, offset: int, length: int, /) -> None:
+        if flag.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        allocate(fd, offset, length)
+
+    os.posix_fallocate = guarded
+
+
+__all__ = ["FULL_FLAG", "SmallDisk", "enter_namespace", "heed_flag"]

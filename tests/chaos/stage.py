@@ -1,0 +1,177 @@
+"""The real stack on a temporary folder: every part a process of its own, started again by a supervisor when it dies.
+
+servers      broker, ClickHouse endpoint
+workers      two processors, static members w1 (memory) and w2 (RocksDB on a small disk)
+sinks        four
+"""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+
+from sessionary.infra.local.broker import broker_answers
+from sessionary.infra.local.clickhouse import clickhouse_answers
+from sessionary.infra.local.ports import LOOPBACK, free_ports
+from sessionary.infra.local.supervisor import Part, Supervisor
+from sessionary.infra.stack import api_ready, inherited
+from sessionary.infra.topics import apply_topics
+from sessionary.schemas.errors import SessionaryError
+from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
+from tests.auditor.evidence import query
+from tests.chaos.schedule import CRAMPED, CRAMPED_STORE, PROCESSORS, SESSION_TIMEOUT_S, SINKS
+from tests.chaos.small_disk import SmallDisk
+from tests.support.waiting import wait_until
+
+PARTITIONS = 4
+TENANTS = ("acme", "globex", "initech")
+DATABASE = "sessionary"
+PREFIX = "sessionary"
+_COMMAND = (sys.executable, "-m", "sessionary.infra.cli")
+_START_S = 180.0
+_SPOOL_MIB, _STORE_MIB = 24, 96
+
+
+class Stage:
+    """The stack. `start` waits until all parts serve; `close` ends them and removes the folder."""
+
+    def __init__(self, logs: Path, *, small_disks: bool) -> None:
+        """Logs go to `logs`, which outlives the stack."""
+        self.logs = logs
+        self._folder = tempfile.TemporaryDirectory(prefix="sessionary-chaos-")
+        self.folder = Path(self._folder.name)
+        ports = dict(zip(("broker", "clickhouse", *PROCESSORS), free_ports(4), strict=True))
+        self.servers_address = f"{LOOPBACK}:{ports['broker']}"
+        self.clickhouse_url = f"http://{LOOPBACK}:{ports['clickhouse']}"
+        self.control_urls = {name: f"http://{LOOPBACK}:{ports[name]}" for name in PROCESSORS}
+        self.tokens = {tenant: f"token-of-{tenant}" for tenant in TENANTS}
+        self.kafka = KafkaSettings(bootstrap_servers=self.servers_address, topic_prefix=PREFIX, partitions=PARTITIONS)
+        self.disks = {
+            CRAMPED: SmallDisk(self.folder / "small-spool", _SPOOL_MIB, mounted=small_disks),
+            CRAMPED_STORE: SmallDisk(self.folder / "small-store", _STORE_MIB, mounted=small_disks),
+        }
+        self.environ = {
+            "BOOTSTRAP_SERVERS": self.servers_address,
+            "TOPIC_PREFIX": PREFIX,
+            "PARTITIONS": str(PARTITIONS),
+            "CLICKHOUSE_URL": self.clickhouse_url,
+            "CLICKHOUSE_DATABASE": DATABASE,
+            "CONTROL_URL": self.control_urls["w1"],
+            "API_TOKENS": json.dumps({token: tenant for tenant, token in self.tokens.items()}),
+            "SESSION_TIMEOUT_MS": str(int(SESSION_TIMEOUT_S * 1_000)),
+            "SINK_SESSION_TIMEOUT_MS": "6000",
+        }
+        self.servers = Supervisor([self._broker(ports["broker"]), self._clickhouse(ports["clickhouse"])])
+        self.workers = Supervisor([self._worker(name, ports[name]) for name in PROCESSORS])
+        self.sinks = Supervisor([self.part(f"sink-{kind}", [*_COMMAND, "sink", kind]) for kind in SINKS])
+        self._supervisors = (self.servers, self.workers, self.sinks)
+
+    def start(self) -> None:
+        """Start everything. Raises `StartFailed` with the ends of the logs."""
+        self.servers.start()
+        self.servers.wait_ready(_START_S)
+        self.sinks.start()
+        self.workers.start()
+        self.workers.wait_ready(_START_S)
+
+    def close(self) -> None:
+        """End everything, remove the folder."""
+        for supervisor in reversed(self._supervisors):
+            supervisor.stop()
+        for disk in self.disks.values():
+            disk.close()
+        self._folder.cleanup()
+
+    def part(
+        self,
+        name: str,
+        argv: list[str],
+        ready: Callable[[], bool] | None = None,
+        more: Mapping[str, str] | None = None,
+    ) -> Part:
+        """Describe a process of this stack; `more` are variables without their prefix."""
+        settings = {ENV_PREFIX + key: value for key, value in {**self.environ, **(more or {})}.items()}
+        environ = {**inherited(os.environ), "PYTHONUNBUFFERED": "1", **settings}
+        return Part(name, argv, self.logs / f"{name}.log", environ, ready)
+
+    def pid(self, name: str) -> int | None:
+        """The part's process, None while it does not run."""
+        for supervisor in self._supervisors:
+            if name in supervisor.states():
+                return supervisor.pid(name)
+        raise KeyError(name)
+
+    def signal(self, name: str, number: signal.Signals, timeout_s: float = 20.0) -> int:
+        """Send a signal to the part's process group, once there is one; return the pid."""
+        pid = wait_until(lambda: self.pid(name) or 0, timeout_s, f"{name} to run")
+        os.killpg(pid, number)
+        return pid
+
+    def lag(self, group: str, topic: str) -> int:
+        """How many records of a topic a group has not committed. Raises `KafkaException` while the broker is away."""
+        return sum(max(high - done, 0) for high, done in self.standing(group, topic).values())
+
+    def standing(self, group: str, topic: str) -> dict[int, tuple[int, int]]:
+        """Partition → (end, committed). Raises as `lag`."""
+        consumer = Consumer({"bootstrap.servers": self.servers_address, "group.id": group, "log_level": 0})
+        try:
+            places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+            found = {}
+            for place in consumer.committed(places, timeout=10):
+                low, high = consumer.get_watermark_offsets(place, timeout=10)
+                found[place.partition] = high, max(place.offset, low)
+            return found
+        finally:
+            consumer.close()
+
+    def newest_row_s(self, table: str) -> float:
+        """When the newest row landed, epoch seconds; 0 where there is none. Raises `OSError`."""
+        sql = f"SELECT toUnixTimestamp64Milli(max(landed_at)) AS at FROM {DATABASE}.{table}"
+        return max(int(query(self.clickhouse_url, sql)[0]["at"]), 0) / 1_000
+
+    def _broker(self, port: int) -> Part:
+        def ready() -> bool:
+            return broker_answers(self.servers_address) and _done(lambda: apply_topics(self.kafka))
+
+        options = ["--data", str(self.folder / "broker"), "--port", str(port)]
+        return self.part("broker", [*_COMMAND, "broker", *options], ready)
+
+    def _clickhouse(self, port: int) -> Part:
+        from sessionary.sinks.migrate import apply
+
+        settings = ClickHouseSettings(clickhouse_url=self.clickhouse_url, clickhouse_database=DATABASE)
+
+        def ready() -> bool:
+            return clickhouse_answers(port) and _done(lambda: apply(settings))
+
+        options = ["--data", str(self.folder / "clickhouse"), "--port", str(port)]
+        return self.part("clickhouse", [*_COMMAND, "clickhouse", *options], ready)
+
+    def _worker(self, name: str, port: int) -> Part:
+        more = {"INSTANCE": name, "API_PORT": str(port)}
+        if name == CRAMPED_STORE:
+            more |= {"STORE": "rocksdb", "STATE_DIR": str(self.disks[name].folder)}
+        argv = [sys.executable, "-m", "sessionary.stream_processors"]
+        return self.part(name, argv, lambda: api_ready(self.control_urls[name]), more)
+
+
+def _done(step: Callable[[], object]) -> bool:
+    try:
+        step()
+    except SessionaryError:
+        return False
+    return True
+
+
+def now_ms() -> int:
+    """Wall clock, as the broker on this machine stamps it."""
+    return time.time_ns() // 1_000_000
+
+
+__all__ = ["DATABASE", "PARTITIONS", "PREFIX", "Stage", "now_ms"]

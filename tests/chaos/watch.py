@@ -1,0 +1,70 @@
+"""Reads the transactions as they are committed: who wrote last, and when, per partition."""
+
+import contextlib
+import threading
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.auditor.reading import unpacked
+from tests.chaos.stage import PARTITIONS, PREFIX
+
+
+class Commit(NamedTuple):
+    """A partition's newest transaction; the time is the broker's stamp, ms since the epoch."""
+
+    at_ms: int
+    instance: str
+    number: int
+
+
+class Watch:
+    """Follows the topic of transactions on a thread of its own. `commits` is replaced, never changed."""
+
+    def __init__(self, servers: str) -> None:
+        self.commits: dict[int, Commit] = {}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": "chaos-watch",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(f"{PREFIX}.batches", number, 0) for number in range(PARTITIONS)])
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread.start()
+
+    def owned(self, instance: str) -> set[int]:
+        """The partitions whose newest transaction is this instance's."""
+        return {number for number, commit in self.commits.items() if commit.instance == instance}
+
+    def newer(self, partitions: set[int], than_ms: int) -> bool:
+        """Whether each of these partitions has a transaction that began to be written after then."""
+        commits = self.commits
+        return all(number in commits and commits[number].at_ms > than_ms for number in partitions)
+
+    def close(self) -> None:
+        """Stop."""
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(KafkaException):
+                for message in self._consumer.consume(500, 0.05):
+                    if message.error() is not None:
+                        continue
+                    value = message.value()
+                    assert isinstance(value, bytes)
+                    fields = unpacked(value)[1]
+                    commit = Commit(message.timestamp()[1], fields["instance"], fields["number"])
+                    self.commits = {**self.commits, fields["partition"]: commit}
+
+
+__all__ = ["Commit", "Watch"]
