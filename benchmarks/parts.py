@@ -22,9 +22,12 @@ class Part(NamedTuple):
 
 PARTS: tuple[Part, ...] = (
     Part("b", "full_job", "The full job of one processor"),
+    Part("c", "latency", "From the client's call to the audit record"),
     Part("d", "recovery", "Recovery from the changelog"),
     Part("e", "footprint", "What an idle session costs"),
+    Part("g", "client_cost", "What the client costs its agent"),
     Part("h", "growth", "Cost per event as live sessions grow"),
+    Part("r", "restart", "Restart and takeover after kill -9"),
 )
 
 __all__ = ["PARTS", "Part"]
