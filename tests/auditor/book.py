@@ -73,15 +73,14 @@ class PartitionAccount:
 
     def clear_graves(self) -> None:
         """A gravestone's end is no deadline of a session: it does not wait for the quiet after a hole to end."""
-        for key in [key for key, grave in self.graves.items() if grave["expires_at"] <= self.now]:
-            del self.graves[key]
+        while self.graves and next(iter(self.graves.values()))["expires_at"] <= self.now:
+            del self.graves[next(iter(self.graves))]  # all stay equally long: the oldest stands first
 
     def fire(self) -> None:
         while ripe := [(self.due(row)[0], key) for key, row in self.rows.items() if self.due(row)[0] <= self.now]:
             instant, key = min(ripe)
             self.fire_one(key, self.rows[key], instant, self.due(self.rows[key])[1])
-        ends = [grave["expires_at"] for grave in self.graves.values()]
-        self.earliest = min([self.due(row)[0] for row in self.rows.values()] + ends, default=1 << 62)
+        self.earliest = min((self.due(row)[0] for row in self.rows.values()), default=1 << 62)
 
     def fire_one(self, key: bytes, row: Row, instant: int, reason: str) -> None:
         before, due, fired = row["state"], instant * 1000, self.now * 1000
