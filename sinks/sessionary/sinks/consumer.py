@@ -7,7 +7,8 @@ partitions are paused and the loop goes on polling, so that the group does not t
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -20,7 +21,8 @@ from sessionary.sinks.rows import RawRecord
 from sessionary.sinks.settings import SinkSettings
 
 _POLL_S = 0.05
-_RECORDS_PER_TURN = 10_000
+_MESSAGES_PER_CALL = 2_000
+_CALLS_PER_TURN = 5
 _REPORT_S = 1.0
 _COMMITTED_TIMEOUT_S = 30.0
 # Errors of Kafka that stay until somebody acts.
@@ -67,6 +69,7 @@ class SinkConsumer:
         self._flusher = flusher
         self._metrics = metrics
         self._plans: dict[int, PartitionPlan] = {}
+        self._assignments = 0
         self._blocked_until: float | None = None
         self._trouble: str | None = None
         self._kafka_trouble = False
@@ -95,33 +98,36 @@ class SinkConsumer:
             self._flusher.close()
 
     def _gather(self) -> None:
-        message = self._consumer.poll(_POLL_S)
-        for _ in range(_RECORDS_PER_TURN):
-            if message is None or self._take(message):
+        """Take what has come, until a batch is due or nothing more is there. Waits 50 ms at most."""
+        for _ in range(_CALLS_PER_TURN):
+            assignments = self._assignments
+            messages = self._consumer.consume(_MESSAGES_PER_CALL, _POLL_S)
+            if assignments != self._assignments:
+                # Some were fetched before the assignment that came in between: its plans must not take them.
+                self._start()
                 return
-            message = self._consumer.poll(0)
-        if message is not None:
-            self._take(message)
+            now = time.monotonic()
+            for message in messages:
+                self._take(message, now)
+            if len(messages) < _MESSAGES_PER_CALL or any(plan.due(now) for plan in self._plans.values()):
+                return
 
-    def _take(self, message: Message) -> bool:
-        """Take one message or event; True where a batch is due."""
+    def _take(self, message: Message, now: float) -> None:
+        """Take one message or event."""
         error = message.error()
         partition = message.partition()
         plan = self._plans.get(partition) if partition is not None else None
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             self._on_error(error)
-            return False
+            return
         if plan is None:
-            return False
-        now = time.monotonic()
-        offset = message.offset()
-        assert offset is not None
-        self._kafka_works()
-        if error is not None:
-            plan.reached_end(offset)
-        else:
+            return
+        if self._kafka_trouble:
+            self._kafka_works()
+        if error is None:
             plan.add(_raw(message), now)
-        return plan.due(now)
+        elif (offset := message.offset()) is not None:
+            plan.reached_end(offset)
 
     def _advance(self, wanted: Callable[[PartitionPlan], bool]) -> None:
         """Write what is wanted or still under way; commit the end of partitions that are done."""
@@ -205,23 +211,30 @@ class SinkConsumer:
             self._metrics.block(reason)
 
     def _kafka_works(self) -> None:
-        if self._kafka_trouble:
-            self._kafka_trouble = False
-            if self._blocked_until is None:
-                self._metrics.unblock()
+        self._kafka_trouble = False
+        if self._blocked_until is None:
+            self._metrics.unblock()
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._plans.clear()
         for found in consumer.committed(partitions, timeout=_COMMITTED_TIMEOUT_S) if partitions else ():
             committed = found.offset if found.offset >= 0 else None
             self._plans[found.partition] = PartitionPlan(self._limits, committed, found.metadata)
+        self._assignments += 1
+        self._start()
+
+    def _start(self) -> None:
+        """Begin to fetch where the plans begin: nothing has been added to them yet."""
         starts = [
             TopicPartition(self._topic, partition, plan.landed if plan.landed is not None else OFFSET_BEGINNING)
             for partition, plan in self._plans.items()
         ]
-        consumer.assign(starts)
+        self._consumer.assign(starts)
+        # Paused partitions stay so when they are taken away and given again: say which it is, either way.
         if self._blocked_until is not None:
-            consumer.pause(starts)
+            self._consumer.pause(starts)
+        else:
+            self._consumer.resume(starts)
 
     def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for lost in partitions:
@@ -270,10 +283,9 @@ def _raw(message: Message) -> RawRecord:
     )
 
 
-def _headers(message: Message) -> list[tuple[str, bytes | None]]:
-    found = message.headers() or ()
-    pairs = found.items() if isinstance(found, dict) else found
-    return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
+    # The driver's own list; it types more than it gives, since messages can be made by hand too.
+    return cast("list[tuple[str, bytes | None]]", message.headers() or ())
 
 
 __all__ = ["SinkConsumer", "consumer_config"]

@@ -7,9 +7,9 @@ Times go in as integers in the column's own unit.
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from sessionary.schemas.codec import Decoder, Event
+from sessionary.schemas.codec import Event, Record
 from sessionary.schemas.common import Envelope
 from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.ids import parse_key
@@ -47,7 +47,19 @@ class RawRecord(NamedTuple):
         return len(self.key or b"") + len(self.value or b"")
 
 
-RowBuilder = Callable[[RawRecord, Decoder], Row]
+class RowDecoder(Protocol):
+    """What a row is read with. Raises `DecodeError`, `Unavailable`."""
+
+    def event(self, value: bytes | None) -> Event | Tick:
+        """Read what may stand on the events topic."""
+        ...
+
+    def record(self, value: bytes | None) -> Record:
+        """Read what may stand on a topic that a processor writes."""
+        ...
+
+
+RowBuilder = Callable[[RawRecord, RowDecoder], Row]
 
 _SOURCE = ("src_topic", "src_partition", "src_offset", "value_size")
 AUDIT_COLUMNS = (*AuditRecord._fields, "personal_expires", *_SOURCE)
@@ -66,7 +78,7 @@ DEAD_LETTER_COLUMNS = (
 _NOBODY = Envelope("", "", 0, "", "", None, "", None, "", None, 0, "", 0, None, None, None, None, 0)
 
 
-def _record(raw: RawRecord, decoder: Decoder) -> Any:
+def _record(raw: RawRecord, decoder: RowDecoder) -> Any:
     try:
         return decoder.record(raw.value)
     except DecodeError as error:
@@ -77,7 +89,7 @@ def _position(raw: RawRecord) -> tuple[str, int, int, int]:
     return raw.topic, raw.partition, raw.offset, raw.size
 
 
-def audit_row(raw: RawRecord, decoder: Decoder) -> Row:
+def audit_row(raw: RawRecord, decoder: RowDecoder) -> Row:
     """Return the row of `AUDIT_COLUMNS`. Raises `BadRow`; `Unavailable` where a schema cannot be fetched."""
     record = _record(raw, decoder)
     if not isinstance(record, AuditRecord):
@@ -92,7 +104,7 @@ def audit_row(raw: RawRecord, decoder: Decoder) -> Row:
     return (*record, expiry_s(record.personal_until), *_position(raw))
 
 
-def batch_row(raw: RawRecord, decoder: Decoder) -> Row:
+def batch_row(raw: RawRecord, decoder: RowDecoder) -> Row:
     """Return the row of `BATCH_COLUMNS`. Raises as `audit_row`."""
     record = _record(raw, decoder)
     if not isinstance(record, BatchRecord):
@@ -103,7 +115,7 @@ def batch_row(raw: RawRecord, decoder: Decoder) -> Row:
     return (*record, *_position(raw))
 
 
-def rejected_row(raw: RawRecord, decoder: Decoder) -> Row:
+def rejected_row(raw: RawRecord, decoder: RowDecoder) -> Row:
     """Return the row of `REJECTED_COLUMNS`. Raises as `audit_row`.
 
     Nobody knows what stands in refused bytes: they go after 30 days, as personal data do.
@@ -116,20 +128,32 @@ def rejected_row(raw: RawRecord, decoder: Decoder) -> Row:
     return (*record, appended + DEFAULT_US, expiry_s(appended + PERSONAL_US), *_position(raw))
 
 
+# What JSON takes as it stands; looked up by exact type, which most values of a payload have.
+_AS_IT_IS: Final = frozenset({str, int, float, bool, type(None)})
+
+
+def _base64(value: object) -> str:
+    assert isinstance(value, bytes)
+    return base64.b64encode(value).decode()
+
+
+# Made once: making an encoder costs as much as encoding a payload.
+_encoded: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_base64).encode
+
+
 def json_text(value: object) -> str:
     """Return a payload as JSON: classes as objects, bytes as base64."""
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+    return _encoded(_plain(value))
 
 
 def _plain(value: object) -> object:
     if isinstance(value, tuple) and (fields := getattr(value, "_fields", None)) is not None:
-        return {name: _plain(part) for name, part in zip(fields, value, strict=True)}
+        pairs = zip(fields, value, strict=True)
+        return {name: part if type(part) in _AS_IT_IS else _plain(part) for name, part in pairs}
     if isinstance(value, Mapping):
         return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
     return value
 
 
@@ -151,20 +175,23 @@ class _Content(NamedTuple):
     retention: Retention
 
 
-def _content(raw: RawRecord, decoder: Decoder, appended_us: int) -> _Content:
+def _content(raw: RawRecord, decoder: RowDecoder, appended_us: int) -> _Content:
     try:
         found = decoder.event(raw.value)
     except DecodeError as error:
         return _Content(_keyed(raw), "", error.reason, unknown_retention(appended_us))
     if isinstance(found, Event):
-        envelope = found.envelope._replace(occurred_at=reported_time(found.envelope.occurred_at))
+        envelope = found.envelope
+        occurred_at = reported_time(envelope.occurred_at)
+        if occurred_at != envelope.occurred_at:
+            envelope = envelope._replace(occurred_at=occurred_at)
         return _Content(envelope, json_text(found.payload), "", retention_of(envelope.data_classes, appended_us))
     tick: Tick = found
     envelope = _NOBODY._replace(event_type="tick", occurred_at=appended_us)
     return _Content(envelope, json_text(tick), "", retention_of((), appended_us))
 
 
-def history_row(raw: RawRecord, decoder: Decoder) -> Row:
+def history_row(raw: RawRecord, decoder: RowDecoder) -> Row:
     """Return the row of `HISTORY_COLUMNS`: every record has one, readable or not.
 
     Raises `BadRow` only for a record without a usable log time; `Unavailable` as `audit_row`.
@@ -176,7 +203,7 @@ def history_row(raw: RawRecord, decoder: Decoder) -> Row:
         *(raw.partition, raw.offset, raw.timestamp_ms, content.decode_error),
         *content.envelope,
         *(content.payload_json, raw.key, raw.value),
-        [(name.encode(), value or b"") for name, value in raw.headers],
+        [(name, value or b"") for name, value in raw.headers],
         *(kept.name, kept.retain_until, kept.personal_until, expiry_s(kept.personal_until), raw.topic, raw.size),
     )
 
