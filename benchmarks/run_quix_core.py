@@ -1,0 +1,131 @@
+"""The processor's pure core inside Quix Streams: a stateful `apply`, exactly once.
+
+Arguments: bootstrap servers, group, topic prefix, partitions, state folder, form of the rows. Runs in the environment
+of benchmarks/peers.py, with the project's source roots on its path.
+
+The row is the value of the session's state: in the form "avro", as the bytes that our changelog holds; in the form
+"pickle", quicker, but readable by this very release only. Audit records, refusals and clean-up requests go to their
+topics. There are no timers here, so no session is archived, and no position, batch record
+or query API: less work than the processor does.
+"""
+
+import gc
+import pickle
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from quixstreams import Application, State, message_context  # type: ignore[import-not-found]  # see benchmarks/peers.py
+
+from sessionary.schemas.codec import Decoder, encode_record, record_header
+from sessionary.schemas.records import AuditRecord, CleanupRequest, Gravestone, RejectedEvent, SessionState
+from sessionary.schemas.topics import TopicNames
+from sessionary.stream_processors import audit, judge
+from sessionary.stream_processors.fold import LogRecord
+
+COMMIT_INTERVAL_S = 1.0  # the fastest of 0.1, 1 and 5 s in the keyed count
+_ROW = "row"
+Row = SessionState | Gravestone
+Apply = Callable[[bytes, bytes, int, list[tuple[str, bytes]], State], list[bytes]]
+
+
+def row_form(name: str) -> tuple[Callable[[bytes], Any], Callable[[Row], bytes]]:
+    """Return how a row is read and written."""
+    if name == "pickle":
+        return pickle.loads, lambda row: pickle.dumps(row, protocol=5)
+    return Decoder().record, encode_record
+
+
+def judging(topic: str, partitions: int, form: str) -> Apply:
+    """Return what is applied to each event: judge it, keep the row, return the records to write."""
+    decoder = Decoder()
+    read_row, write_row = row_form(form)
+    clocks_ms: dict[int, int] = defaultdict(int)  # append time never goes back for long; a restart begins with it anew
+
+    def apply(
+        value: bytes, key: bytes, timestamp_ms: int, headers: list[tuple[str, bytes]], state: State
+    ) -> list[bytes]:
+        place = message_context()
+        now_ms = clocks_ms[place.partition] = max(clocks_ms[place.partition], timestamp_ms)
+        stored = state.get_bytes(_ROW)
+        row = None if stored is None else read_row(stored)
+        sources = 0
+
+        def source() -> audit.Source:
+            nonlocal sources
+            sources += 1
+            return audit.Source(place.partition, place.offset, sources - 1, now_ms, 0)
+
+        record = LogRecord(place.offset, timestamp_ms, key, value, headers or ())
+        arrival = judge.Arrival(record, row, place.partition, partitions, now_ms)
+        verdict = judge.judge(arrival, decoder, source)
+        if isinstance(verdict, judge.Applied | judge.Rejected):
+            if verdict.row is not None and verdict.row is not row:
+                state.set_bytes(_ROW, write_row(verdict.row))
+            return records_of(verdict, record, topic, place.partition)
+        return []
+
+    return apply
+
+
+def records_of(verdict: judge.Applied | judge.Rejected, record: LogRecord, topic: str, partition: int) -> list[bytes]:
+    """Return what a verdict has to say, encoded; each record's own header names its class."""
+    lines = [encode_record(line) for line in verdict.audits]
+    if isinstance(verdict, judge.Applied):
+        return lines if verdict.cleanup is None else [*lines, encode_record(verdict.cleanup)]
+    envelope = verdict.envelope
+    rejected = RejectedEvent(
+        reason=verdict.reason,
+        detail=verdict.detail,
+        security=verdict.reason in audit.SECURITY_REASONS,
+        tenant_id=verdict.key.tenant_id or None,
+        session_id=verdict.key.session_id or None,
+        event_id=envelope.event_id if envelope else None,
+        event_type=envelope.event_type if envelope else None,
+        service_id=envelope.service_id if envelope else None,
+        source_topic=topic,
+        source_partition=partition,
+        source_offset=record.offset,
+        appended_at=record.timestamp_ms * 1000,
+        key=record.key,
+        value=record.value,
+        headers=dict(record.headers),
+    )
+    return [*lines, encode_record(rejected)]
+
+
+def main() -> None:
+    bootstrap_servers, group, prefix, partitions, folder, form = sys.argv[1:]
+    names = TopicNames.below(prefix)
+    app = Application(
+        broker_address=bootstrap_servers,
+        consumer_group=group,
+        auto_offset_reset="earliest",
+        processing_guarantee="exactly-once",
+        commit_interval=COMMIT_INTERVAL_S,
+        state_dir=folder,
+        loglevel="WARNING",
+        producer_extra_config={"linger.ms": 5, "queue.buffering.max.messages": 1_000_000},
+    )
+    events = app.topic(names.events, key_deserializer="bytes", value_deserializer="bytes")
+    places = {
+        record_header(cls): app.topic(name, key_serializer="bytes", value_serializer="bytes")
+        for cls, name in (
+            (AuditRecord, names.audit),
+            (RejectedEvent, names.rejected),
+            (CleanupRequest, names.cleanup),
+        )
+    }
+    width = len(record_header(AuditRecord))
+    frame = app.dataframe(events).apply(
+        judging(names.events, int(partitions), form), stateful=True, metadata=True, expand=True
+    )
+    frame = frame.set_headers(lambda value, key, timestamp, headers: None)  # else each output carries the event's
+    frame.to_topic(lambda value, key, timestamp, headers: places[value[:width]])
+    gc.set_threshold(50_000, 20, 100)  # as our own processor does
+    app.run()
+
+
+if __name__ == "__main__":
+    main()
