@@ -21,7 +21,9 @@ class Part(NamedTuple):
 
 
 PARTS: tuple[Part, ...] = (
+    Part("a", "keyed_count", "Counting by key, beside other engines"),
     Part("b", "full_job", "The full job of one processor"),
+    Part("b", "quix_core", "The same core in Quix Streams"),
     Part("c", "latency", "From the client's call to the audit record"),
     Part("d", "recovery", "Recovery from the changelog"),
     Part("e", "footprint", "What an idle session costs"),
