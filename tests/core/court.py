@@ -7,7 +7,7 @@ from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.fold import FoldSettings, LogRecord, Outcome, PartitionFold
 from tests.auditor.account import Account, differences
 from tests.auditor.reading import LogEntry, Row
-from tests.auditor.scribe import TICK, Scribe
+from tests.support.scribe import TICK, Scribe
 
 SETTINGS = FoldSettings("sessionary.events", 1)
 START_MS = 1_700_000_000_000

@@ -11,8 +11,8 @@ from typing import Any
 from sessionary.schemas.common import CleanupAction, ErrorInfo
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import SessionState
-from tests.auditor.scribe import NO_LIMITS, Scribe, snapshot
 from tests.core.court import Court
+from tests.support.scribe import NO_LIMITS, Scribe, snapshot
 
 SHORT = NO_LIMITS._replace(
     idle_ms=40_000,

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sessionary.schemas.common import DataClass
-from tests.auditor.scribe import Scribe
 from tests.core.court import Court
+from tests.support.scribe import Scribe
 
 LEAP_DAY = datetime(2028, 2, 29, 12, tzinfo=UTC)
 MONTH, YEAR = timedelta(days=30), timedelta(days=365)

@@ -7,8 +7,8 @@ import pytest
 from sessionary.schemas.events import StateUpdated
 from sessionary.stream_processors.lifecycle import STATE_BYTES_MAX, ContentUpdated, Refused, decide
 from sessionary.stream_processors.limits import DEFAULTS, RANGES, budget_ms
-from tests.auditor.scribe import NO_LIMITS, Scribe
 from tests.core.court import Court
+from tests.support.scribe import NO_LIMITS, Scribe
 
 PARTS = {"model_ms": 30_000, "tool_ms": 20_000, "network_ms": 10_000}
 

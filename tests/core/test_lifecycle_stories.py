@@ -7,8 +7,8 @@ from sessionary.schemas.ids import SessionKey, derived_id, partition_of
 from sessionary.schemas.records import Gravestone
 from tests.auditor.account import Account, account_of, differences
 from tests.auditor.reading import LogEntry
-from tests.auditor.scribe import NO_LIMITS, Scribe, snapshot
 from tests.core.court import SETTINGS, Court
+from tests.support.scribe import NO_LIMITS, Scribe, snapshot
 
 
 def test_an_agent_that_dies_is_timed_out_resumed_and_laid_to_rest() -> None:

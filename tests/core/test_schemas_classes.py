@@ -22,7 +22,7 @@ from sessionary.schemas.common import Envelope
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, StateUpdated
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey
-from tests.auditor.values import (
+from tests.support.values import (
     AVRO,
     RAW,
     RECORDS,

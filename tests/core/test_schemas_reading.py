@@ -20,8 +20,8 @@ from sessionary.schemas.common import Envelope, ErrorInfo
 from sessionary.schemas.errors import DecodeError, EncodeError, Unavailable
 from sessionary.schemas.events import PAYLOADS, SessionCreated, SessionErrored, SessionStarted, StateUpdated
 from sessionary.schemas.records import Position, SessionState, Tick
-from tests.auditor.values import as_json, events_of, every_example, example, example_event, values
 from tests.core.test_schemas_classes import MemoryRegistry, encoded
+from tests.support.values import as_json, events_of, every_example, example, example_event, values
 
 REASONS = {"undecodable", "unknown_schema", "unknown_event_type"}
 EXAMPLES = {type(v.payload if isinstance(v, Event) else v).__name__: v for v in every_example()}

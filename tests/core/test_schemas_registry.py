@@ -15,7 +15,7 @@ from sessionary.schemas.errors import DecodeError, Unavailable
 from sessionary.schemas.events import StateUpdated
 from sessionary.schemas.registry import ConfluentRegistry
 from sessionary.schemas.settings import KafkaSettings
-from tests.auditor.values import example_event
+from tests.support.values import example_event
 
 
 class StubServer(ThreadingHTTPServer):

@@ -9,8 +9,8 @@ import pytest
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 
 from sessionary.schemas.catalogue import current_schemas, released_schemas, schema_fingerprint, writer_schemas
-from tests.auditor.values import as_json
 from tests.core.test_schemas_reading import Schema, changed, field_of, read_any
+from tests.support.values import as_json
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

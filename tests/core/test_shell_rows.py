@@ -11,7 +11,7 @@ from sessionary.stream_processors.faults import Halted
 from sessionary.stream_processors.fold import Row, Standing, due_of
 from sessionary.stream_processors.lifecycle import deadline
 from sessionary.stream_processors.rows import Rows, pack, repack, standing, unpack
-from tests.auditor.scribe import Scribe
+from tests.support.scribe import Scribe
 from tests.core.court import Court
 
 GRAVE = Gravestone("acme", "s", (), "closed", 1, 7, 99_000)

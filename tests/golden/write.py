@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from sessionary.schemas.codec import Event, encode_event, encode_record
-from tests.auditor.values import as_json, every_example
+from tests.support.values import as_json, every_example
 
 FOLDER = Path(__file__).parent
 

@@ -9,9 +9,9 @@ from sessionary.schemas.common import CleanupAction
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
-from tests.auditor.scribe import NO_LIMITS, TICK
 from tests.core.play import BAD_KEYS, BENT, ERRORS, FIELDS, LIMITS, NEXT, WEIGHTS, WORK
 from tests.simulation.clients import Attended, Process, Sent, Session, session_of
+from tests.support.scribe import NO_LIMITS, TICK
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -6,8 +6,8 @@ from typing import Any
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.common import Envelope
 from sessionary.schemas.events import Payload
-from tests.auditor.scribe import payload_of
-from tests.auditor.values import example
+from tests.support.scribe import payload_of
+from tests.support.values import example
 
 _ENVELOPE: Envelope = example(Envelope)._replace(
     user_id="u1", agent_id="agent-1", data_classes=("personal",), context_bytes=None

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from tests.auditor.scribe import TICK
 from tests.core.court import START_MS
 from tests.simulation.adapter import FoldSettings
 from tests.simulation.agents import Crowd
@@ -18,6 +17,7 @@ from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
 from tests.simulation.sinks import ClickHouse, SinkGroup
 from tests.simulation.workers import Cluster
+from tests.support.scribe import TICK
 
 HOLE_MS, QUIET_MS = 5_000, 25_000
 WEEKS_MS = 15 * 86_400_000

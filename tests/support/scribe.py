@@ -7,7 +7,7 @@ from sessionary.schemas.common import CleanupAction, Envelope, ErrorInfo, Limits
 from sessionary.schemas.events import PAYLOADS, Payload
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import Tick
-from tests.auditor.values import example
+from tests.support.values import example
 
 TICK = encode_record(Tick("court"))
 NO_LIMITS = Limits(None, None, None, None, None, None, None, None, None, None, None, None, None, override=False)
