@@ -2,7 +2,7 @@
 
     python -m benchmarks.emitting --policy spool|block --events 100000 [--rate 1000]
 
-Emits the events of recorded runs in one session, one after another: as fast as it goes, or at a rate. Prints one line of
+Emits the events of recorded runs in one session, one after another: as fast as it goes, or at a rate. Prints a line of
 JSON: µs per call (mean, p50, p99), CPU per event of the whole process (delivery threads included), events delivered per
 second from the first call to the last acknowledgement.
 """

@@ -27,6 +27,7 @@ PARTS: tuple[Part, ...] = (
     Part("c", "latency", "From the client's call to the audit record"),
     Part("d", "recovery", "Recovery from the changelog"),
     Part("e", "footprint", "What an idle session costs"),
+    Part("f", "sinks", "Rows into ClickHouse"),
     Part("g", "client_cost", "What the client costs its agent"),
     Part("h", "growth", "Cost per event as live sessions grow"),
     Part("r", "restart", "Restart and takeover after kill -9"),
