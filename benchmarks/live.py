@@ -2,7 +2,8 @@
 
 Each is a session of a recorded run half way: Active, with its content, snapshot and sequence ledger; its deadlines are
 30 days away. The rows are encoded once per template; a session's own ids are put in their place, byte by byte.
-This module alone knows how a changelog looks: rows by session key, a position record per partition.
+This module alone knows how a changelog looks: packed rows by session key, with the header that says when each is next
+looked at, and a position record per partition.
 """
 
 import random
@@ -20,8 +21,9 @@ from sessionary.schemas.events import SessionCreated, StateUpdated
 from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
+from sessionary.stream_processors.job import DUE_HEADER, POSITION_KEY
+from sessionary.stream_processors.rows import Packed, pack
 
-POSITION_KEY = b"\x00position"
 FAR_MS = 30 * 86_400_000
 _LIMITS = SessionLimits(**dict.fromkeys(SessionLimits._fields, FAR_MS))._replace(context_limit_bytes=200_000_000)
 _NO_ID = str(uuid.UUID(int=0))
@@ -29,13 +31,15 @@ _NO_PRODUCER = str(uuid.UUID(int=1))
 _TRANSACTION_RECORDS = 50_000
 
 
-class _Row(NamedTuple):
-    tenant: bytes
-    value: bytes
+class LiveRow(NamedTuple):
+    """A row of the changelog and its key."""
+
+    key: bytes
+    packed: Packed
 
 
-def _half_way(template: Template, now_ms: int) -> _Row:
-    """Return a template's row in the middle of its run."""
+def _half_way(template: Template, now_ms: int) -> LiveRow:
+    """Return a template's row in the middle of its run; the key is its tenant's part."""
     lines = template.lines[: len(template.lines) // 2]
     created = template.lines[0].payload
     assert isinstance(created, SessionCreated)
@@ -71,22 +75,20 @@ def _half_way(template: Template, now_ms: int) -> _Row:
         late_epoch=0,
         producers=(ProducerLedger(_NO_PRODUCER, len(lines)),),
     )
-    return _Row(envelope.tenant_id.encode(), encode_record(state))
+    return LiveRow(f"{envelope.tenant_id}:".encode(), pack(state))
 
 
-def session_rows(templates: Sequence[Template], sessions: int, seed: int, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield key and row of so many sessions."""
+def session_rows(templates: Sequence[Template], sessions: int, seed: int, now_ms: int) -> Iterator[LiveRow]:
+    """Yield the rows of so many sessions."""
     dice = random.Random(f"live {seed}")
     # Those that ended before they were Active have no middle.
     rows = [_half_way(template, now_ms) for template in templates if template.outcome != "failed_start"]
     no_id, no_producer = _NO_ID.encode(), _NO_PRODUCER.encode()
     for _ in range(sessions):
-        row = dice.choice(rows)
+        key, packed = dice.choice(rows)
         session_id, producer_id = (str(uuid.UUID(int=dice.getrandbits(128), version=4)).encode() for _ in range(2))
-        yield (
-            row.tenant + b":" + session_id,
-            row.value.replace(no_id, session_id).replace(no_producer, producer_id),
-        )
+        value = packed.value.replace(no_id, session_id).replace(no_producer, producer_id)
+        yield LiveRow(key + session_id, Packed(packed.due, value))
 
 
 def preload_sessions(kafka: KafkaSettings, templates: Sequence[Template], sessions: int, seed: int = 1) -> int:
@@ -106,9 +108,9 @@ def preload_sessions(kafka: KafkaSettings, templates: Sequence[Template], sessio
     topic, size = kafka.topics.changelog, 0
     producer.init_transactions(30)
     producer.begin_transaction()
-    for n, (key, value) in enumerate(session_rows(templates, sessions, seed, now_ms), 1):
-        producer.produce(topic, value, key)
-        size += len(key) + len(value)
+    for n, (key, packed) in enumerate(session_rows(templates, sessions, seed, now_ms), 1):
+        producer.produce(topic, packed.value, key, headers=[(DUE_HEADER, packed.due)])
+        size += len(key) + len(packed.value)
         if not n % _TRANSACTION_RECORDS:
             producer.commit_transaction(60)
             producer.begin_transaction()
@@ -119,4 +121,4 @@ def preload_sessions(kafka: KafkaSettings, templates: Sequence[Template], sessio
     return size
 
 
-__all__ = ["FAR_MS", "preload_sessions", "session_rows"]
+__all__ = ["FAR_MS", "LiveRow", "preload_sessions", "session_rows"]
