@@ -5,8 +5,10 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 BIN := .venv/bin
 INSTALLED := .venv/installed
 WORKERS ?= 2
+MINUTES ?= 1
+SEED ?= 1
 
-.PHONY: help install demo bench test check lint format docs clean
+.PHONY: help install demo bench test chaos check lint format docs clean
 
 # Say what there is.
 help:
@@ -30,6 +32,10 @@ demo: $(INSTALLED)
 # Format, lint, types, then every test; logs of the parts go to build/logs.
 test: lint
 	@$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --groups -rfEs -o console_output_style=classic tests
+
+# Kill, freeze and fill a real stack under load, then audit it: make chaos MINUTES=10 SEED=2.
+chaos: $(INSTALLED)
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 # Format, lint, types, import direction and style.
 check: lint

@@ -6,6 +6,7 @@ Exit code 1 where anything differs; the same seed draws the same load and the sa
 import argparse
 import json
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -22,9 +23,12 @@ from tests.chaos.settle import settle
 from tests.chaos.small_disk import enter_namespace
 from tests.chaos.stage import DATABASE, PARTITIONS, PREFIX, Stage
 from tests.chaos.watch import Watch
+from tests.support.waiting import wait_until
 
 _BUILD = Path(__file__).parents[2] / "build" / "chaos"
 _PROGRESS_S = 10.0
+_FLOWS_S = 90.0
+_TERMINATED = 128 + signal.SIGTERM
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
@@ -62,6 +66,10 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
         try:
             load.start()
             progress.start()
+            # Before anything is committed a fault could show nothing.
+            wait_until(
+                lambda: watch.newer(set(range(PARTITIONS)), 0), _FLOWS_S, "every partition to have a transaction"
+            )
             faults.carry_out(draw(options.seed, seconds))
             faults.wait()
             time.sleep(max(0.0, load.until_s - time.time()))
@@ -117,6 +125,7 @@ def main(argv: Sequence[str]) -> int:
     """Return the exit code."""
     options = _options(argv)
     namespace = enter_namespace(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     logs = _BUILD / str(options.seed)
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)

@@ -14,19 +14,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from sessionary.infra.player.plan import SILENT, Action, Plan, PlannedSession, make_plan
 from sessionary.infra.player.play import Player
 from sessionary.infra.player.runs import Run, sample_runs
+from sessionary.producers import ProducerSettings
 from sessionary.schemas.common import DataClass, Limits
+from tests.chaos.chatter import Chatter, session_ids
 from tests.chaos.small_disk import heed_flag
 
 _SPEED = 30.0
 _EVENTS_PER_RUN = 58
 _TOKENS_SHARE = 16  # of a recorded call's: the volume is not what is tested here
 _STATUS_S = 0.5
+_CHATTER_SHARE = 0.5  # of the rate
 _VIGILS = 3
 _DATA_CLASSES: tuple[DataClass, ...] = ("personal",)
 
@@ -70,7 +72,11 @@ def planned(name: str, life: int, options: argparse.Namespace) -> Plan:
     seconds = max(options.until - time.time(), 1.0)
     play_id = f"{options.seed}:{name}:{life}"
     made = make_plan(
-        _runs(options.rate, seconds, dice), play_id=play_id, seed=dice.randrange(1 << 30), speed=_SPEED, gap_s_max=1e9
+        _runs(options.rate * (1 - _CHATTER_SHARE), seconds, dice),
+        play_id=play_id,
+        seed=dice.randrange(1 << 30),
+        speed=_SPEED,
+        gap_s_max=1e9,
     )
 
     def own(session: PlannedSession) -> PlannedSession:
@@ -103,21 +109,27 @@ def _write(path: Path, content: object) -> None:
     draft.replace(path)
 
 
-def _note_plan(folder: Path, name: str, life: int, plan: Plan) -> None:
+def _note_plan(folder: Path, name: str, life: int, plan: Plan, chats: list[str]) -> None:
     sessions = [
         {"agent": name, "session_id": one.session_id, "silent": one.silent, "outcome": one.outcome}
         for one in plan.sessions
     ]
+    sessions += [{"agent": name, "session_id": one, "silent": False, "outcome": "talks"} for one in chats]
     _write(folder / f"plan-{life}.json", {"planned_ms": time.time_ns() // 1_000_000, "sessions": sessions})
 
 
-def _tell(player: Player, folder: Path, life: int, stop: threading.Event, done: threading.Event) -> Iterator[None]:
-    while True:
+def _tell(player: Player, chatter: Chatter, folder: Path, stop: threading.Event, done: threading.Event) -> None:
+    """Write the status, again and again, until told to stop."""
+    while not stop.wait(_STATUS_S):
         counts = player.counts
-        _write(folder / "status.json", {"life": life, "done": done.is_set(), "pid": os.getpid(), **counts._asdict()})
-        yield
-        if stop.wait(_STATUS_S):
-            return
+        open_ = counts.sent - counts.delivered - counts.dropped - counts.failed  # below 0 where an orphan was replayed
+        status = {
+            "pid": os.getpid(),
+            "done": done.is_set() and chatter.done.is_set(),
+            "outstanding": max(open_, 0) + chatter.outstanding,
+            "dropped": counts.dropped + chatter.dropped,
+        }
+        _write(folder / "status.json", status)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -125,7 +137,9 @@ def run(options: argparse.Namespace) -> None:
     name, folder = options.name, Path(options.folder)
     life = len(list(folder.glob("plan-*.json")))
     plan = planned(name, life, options)
-    _note_plan(folder, name, life, plan)
+    rate = options.rate * _CHATTER_SHARE
+    chats = session_ids(f"{options.seed}:{name}:{life}", rate, max(options.until - time.time(), 0.0))
+    _note_plan(folder, name, life, plan, chats)
     stop, done = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     tokens = {tenant: token for token, tenant in json.loads(os.environ["SESSIONARY_API_TOKENS"]).items()}
@@ -134,13 +148,24 @@ def run(options: argparse.Namespace) -> None:
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
     with Player(plan, os.environ, tokens, folder, trouble) as player:
-        telling = threading.Thread(target=lambda: list(_tell(player, folder, life, stop, done)), daemon=True)
-        telling.start()
+        settings = ProducerSettings.from_env(
+            api_token=tokens[options.tenant], spool_dir=folder / "spool", handle_sigterm=False
+        )
+        chatter = Chatter(
+            settings, options.tenant, options.service, folder / "journal-chatter.ndjson", limits(brief=False)
+        )
+        threads = [
+            threading.Thread(target=chatter.talk, args=(chats, rate, options.until)),
+            threading.Thread(target=_tell, args=(player, chatter, folder, stop, done)),
+        ]
+        for thread in threads:
+            thread.start()
         player.play(lambda _text: None)
         done.set()
         stop.wait()
-        telling.join()
-    _write(folder / "status.json", {"life": life, "done": True, "closed": True, **player.counts._asdict()})
+        for thread in threads:
+            thread.join()
+        chatter.close()
 
 
 def main() -> None:

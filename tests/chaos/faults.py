@@ -113,6 +113,8 @@ class Faults:
         pid = self._stage.signal(fault.target, number)
         since_ms = now_ms()
         note = f"owned {len(owned)} partitions"
+        if fault.kind == "kill processor" and not owned:
+            return self._until(fault, since_ms, lambda _: self._ready_again(fault.target, pid), "owned nothing")
         if fault.kind == "kill processor":
             return self._until(fault, since_ms, lambda at_ms: self._watch.newer(owned, at_ms), note)
         thaw = threading.Timer(fault.lasts_s, self._thaw, (fault.target, pid))
@@ -125,6 +127,9 @@ class Faults:
             return back._replace(note="did not come back after its freeze")
         again = f"frozen for {fault.lasts_s:.0f} s, ready {back.recovered_s:.1f} s after it"
         return suffered._replace(note=f"{note}; {again}")
+
+    def _ready_again(self, name: str, pid: int) -> bool:
+        return self._stage.pid(name) not in (None, pid) and api_ready(self._stage.control_urls[name])
 
     def _thaw(self, name: str, pid: int) -> None:
         if self._stage.pid(name) == pid:
@@ -188,8 +193,7 @@ class Faults:
         since_ms = now_ms()
 
         def drained(_at_ms: int) -> bool:
-            status = self._load.status(fault.target)
-            return bool(status["delivered"] + status["dropped"] + status["failed"] >= status["sent"])
+            return bool(self._load.status(fault.target).get("outstanding") == 0)
 
         suffered = self._until(fault, since_ms, drained)
         dropped = self._load.status(fault.target).get("dropped", 0) - before

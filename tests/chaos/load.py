@@ -78,9 +78,7 @@ class Load:
         """Whether every agent has played its plan, in its last life, and has nothing outstanding."""
         statuses = {name: self.status(name) for name in AGENTS}
         return all(
-            status.get("done")
-            and status["pid"] == self.pid(name)
-            and status["delivered"] + status["dropped"] + status["failed"] >= status["sent"]
+            status.get("done") and status["pid"] == self.pid(name) and status["outstanding"] == 0
             for name, status in statuses.items()
         )
 

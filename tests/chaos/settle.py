@@ -10,7 +10,7 @@ from tests.chaos.load import Load
 from tests.chaos.stage import DATABASE, PREFIX, Stage
 
 _AGENTS_S = 150.0
-_SESSIONS_S = 45.0
+_SESSIONS_S = 30.0
 _CAUGHT_UP_S = 90.0
 _LOOK_S = 0.3
 _SINK_TOPICS = {"audit": "audit", "history": "events", "rejected": "rejected", "batches": "batches"}

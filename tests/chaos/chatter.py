@@ -1,0 +1,81 @@
+"""Sessions that talk at a set rate and wait for nothing: what an agent goes on doing while everything else is away.
+
+The player's sessions wait for verdicts, and fall still with the control API; these fill the spool instead.
+"""
+
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from sessionary.producers import ProducerSettings, Session, SessionClient
+from sessionary.schemas.common import Limits
+
+EVENTS_PER_SESSION = 30
+_TEXT = "the agent thinks aloud " * 20
+
+
+def session_ids(name: str, rate: float, seconds: float) -> list[str]:
+    """Return the ids of as many sessions as the rate needs; the same name gives the same ids."""
+    count = int(rate * seconds / EVENTS_PER_SESSION) + 1
+    return [str(uuid.uuid5(uuid.NAMESPACE_OID, f"{name}:{n}")) for n in range(count)]
+
+
+class Chatter:
+    """One client, one session after another, until all were held or `stop`."""
+
+    def __init__(self, settings: ProducerSettings, tenant: str, service: str, journal: Path, limits: Limits) -> None:
+        self._client = SessionClient(
+            tenant_id=tenant,
+            service_id=service,
+            agent_id=f"{service}-chatter",
+            settings=settings.model_copy(update={"journal_path": journal}),
+        )
+        self._limits = limits
+        self._stop = threading.Event()
+        self.done = threading.Event()
+
+    @property
+    def outstanding(self) -> int:
+        """Events whose fate is open."""
+        counters = self._client.counters
+        return counters.sent + counters.replayed - counters.delivered - counters.dropped - counters.failed
+
+    @property
+    def dropped(self) -> int:
+        """Events that found no room."""
+        return self._client.counters.dropped
+
+    def talk(self, ids: list[str], rate: float, until_s: float) -> None:
+        """Hold the sessions, `rate` events a second, not beyond `until_s` (epoch). Blocks."""
+        sent, began_s = 0, time.monotonic()
+        for session_id in ids:
+            if self._stop.is_set() or time.time() >= until_s:
+                break
+            session = self._client.create(user_id="u1", state={"n": 0}, limits=self._limits, session_id=session_id)
+            session.start()
+            for turn in range(EVENTS_PER_SESSION - 5):
+                _say(session, turn)
+                sent += 1
+                self._stop.wait(max(0.0, began_s + sent / rate - time.monotonic()))
+            session.complete()
+            sent += 5
+        self.done.set()
+
+    def close(self) -> None:
+        """Stop talking, drain, close."""
+        self._stop.set()
+        self._client.close()
+
+
+def _say(session: Session, turn: int) -> None:
+    match turn % 5:
+        case 0:
+            session.usage(model="m", tokens_in=100, tokens_out=20, model_cost_usd_micros=5)
+        case 1:
+            session.progress(turn)
+        case _:
+            session.activity("llm", _TEXT)
+
+
+__all__ = ["EVENTS_PER_SESSION", "Chatter", "session_ids"]
