@@ -1,0 +1,62 @@
+"""A sink that stood still while its partitions were taken away fetches again once it gets them back."""
+
+from typing import Any, cast
+
+from confluent_kafka import TopicPartition
+
+from sessionary.sinks.consumer import SinkConsumer
+from sessionary.sinks.definitions import SINKS
+from sessionary.sinks.errors import Transient
+from sessionary.sinks.flusher import Flusher
+from sessionary.sinks.metrics import SinkMetrics
+from sessionary.sinks.settings import SinkSettings
+
+
+class Driver:
+    """What librdkafka keeps of pauses: by partition, and across assignments."""
+
+    def __init__(self) -> None:
+        self.paused: set[int] = set()
+        self.assigned: set[int] = set()
+
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return [TopicPartition(place.topic, place.partition, 5) for place in partitions]
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned = {place.partition for place in partitions}
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self.paused |= {place.partition for place in partitions}
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self.paused -= {place.partition for place in partitions}
+
+
+def test_partitions_that_come_back_after_the_trouble_are_not_paused_any_more() -> None:
+    definition, settings = SINKS["history"], SinkSettings()
+    sink = SinkConsumer(definition, settings, cast(Flusher, None), SinkMetrics("history", "g"))
+    sink._consumer.close()
+    driver = Driver()
+    sink._consumer = cast(Any, driver)
+    places = [TopicPartition(settings.topics.events, number) for number in range(2)]
+    sink._on_assign(cast(Any, driver), places)
+    sink._stand_still(Transient("commit", "the coordinator is away"))
+    assert driver.paused == {0, 1}
+    sink._on_lost(cast(Any, driver), places)
+    sink._go_on()  # with nothing assigned there is nothing that it could resume
+    sink._on_assign(cast(Any, driver), places)
+    assert driver.assigned == {0, 1}
+    assert driver.paused == set()
+
+
+def test_partitions_that_come_while_it_stands_still_are_paused() -> None:
+    definition, settings = SINKS["history"], SinkSettings()
+    sink = SinkConsumer(definition, settings, cast(Flusher, None), SinkMetrics("history", "g"))
+    sink._consumer.close()
+    driver = Driver()
+    sink._consumer = cast(Any, driver)
+    sink._stand_still(Transient("commit", "the coordinator is away"))
+    sink._on_assign(cast(Any, driver), [TopicPartition(settings.topics.events, 3)])
+    assert driver.paused == {3}
+    sink._go_on()
+    assert driver.paused == set()
