@@ -34,19 +34,20 @@ PARTITIONS = 4
 class Stack:
     """The servers that run, and what is started beside them."""
 
-    def __init__(self, bench: Bench, folder: Path) -> None:
-        """`folder`: where data and logs go."""
+    def __init__(self, bench: Bench, folder: Path, bootstrap_servers: str | None = None) -> None:
+        """`folder`: for data and logs. `bootstrap_servers`: of a broker that runs already; none is started then."""
         self.folder = folder
         self._bench = bench
         self._names = itertools.count(1)
         self._children: list[Child] = []
+        self._running = bootstrap_servers
         self._broker = LocalBroker(folder / "kafka", None, folder / "logs" / "broker.log", optimising=True)
         self._clickhouse: LocalClickHouse | None = None
 
     @property
     def bootstrap_servers(self) -> str:
         """The broker's address."""
-        return self._broker.bootstrap_servers
+        return self._running or self._broker.bootstrap_servers
 
     @property
     def broker_pid(self) -> int:
@@ -100,7 +101,9 @@ class Stack:
                 raise RuntimeError(f"a process ended with code {child.exit_code}:\n{tail(child.log, 30)}")
 
     def start_servers(self) -> None:
-        """Start the broker and wait for it."""
+        """Start the broker and wait for it; nothing where one runs already."""
+        if self._running is not None:
+            return
         self._bench.say("starting a broker")
         self._broker.start()
         self._broker.wait_ready()

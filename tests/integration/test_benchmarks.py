@@ -1,0 +1,23 @@
+"""The measuring programs work: one of them, small."""
+
+from pathlib import Path
+
+from benchmarks.bench import Bench, Options
+from benchmarks.events import Workload, agent_runs
+from benchmarks.full_job import run_job
+from benchmarks.stack import Stack
+from sessionary.schemas.settings import KafkaSettings
+
+
+def test_the_full_job_is_measured_on_events_that_all_apply(kafka: KafkaSettings, tmp_path: Path) -> None:
+    events = 8_000  # more than one batch in each partition
+    bench = Bench(Options(quick=True))
+    stack = Stack(bench, tmp_path, kafka.bootstrap_servers)
+    workload = Workload(agent_runs(), concurrent=100)
+    try:
+        found = run_job(stack, bench, workload, events)
+    finally:
+        stack.stop()
+    assert found.events_per_s > 0
+    assert found.cpu_us > 0
+    assert 0 < found.audits_a_event < 1
