@@ -11,7 +11,6 @@ import aiokafka
 import faust
 import pytest
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.errors import IllegalStateError
 from faust.app.base import App
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.tables.recovery import Recovery
@@ -19,7 +18,6 @@ from faust.topics import Topic
 from faust.transport.consumer import Consumer, ConsumerThread, ThreadDelegateConsumer, TransactionManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import ConsumerMessage
-from mode.threads import ServiceThread
 
 from sessionary.stream_processors import app
 
@@ -34,15 +32,10 @@ def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
         (driver.Transport, "create_transaction_manager"),
         (driver.Transport, "Consumer"),
         (driver.Consumer, "_new_consumer_thread"),
-        (driver.AIOKafkaConsumerThread, "_create_worker_consumer"),
         (driver.AIOKafkaConsumerThread, "_ensure_consumer"),
         (driver.AIOKafkaConsumerThread, "on_start"),
         (driver.AIOKafkaConsumerThread, "on_thread_stop"),
         (Consumer, "getmany"),
-        (Consumer, "_getmany"),
-        (Consumer, "_get_active_partitions"),
-        (Consumer, "on_buffer_full"),
-        (Consumer, "on_buffer_drop"),
         (TransactionManager, "on_rebalance"),
         (TransactionManager, "commit"),
         (Topic, "decode"),
@@ -52,7 +45,6 @@ def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
         (App, "in_transaction"),
         (App, "consumer_generation_id"),
         (App, "in_worker"),
-        (aiokafka.AIOKafkaConsumer, "seek"),
         (GroupCoordinator, "_do_heartbeat"),
         (GroupCoordinator, "_maybe_leave_group"),
     ],
@@ -64,14 +56,11 @@ def test_a_name_that_is_overridden_or_called_exists(owner: Any, name: str) -> No
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Consumer._reset_state, "_buffered_partitions"),
         (Consumer._reset_state, "flow_active"),
         (Consumer._reset_state, "can_resume_flow"),
         (Consumer.__init__, "_read_offset"),
         (ConsumerThread.__init__, "transport"),
-        (ServiceThread.__init__, "thread_loop"),
         (driver.AIOKafkaConsumerThread.on_start, "_consumer"),
-        (aiokafka.AIOKafkaConsumer.__init__, "_fetch_max_wait_ms"),
         (aiokafka.AIOKafkaConsumer.__init__, "_coordinator"),
         (GroupCoordinator.__init__, "_group_instance_id"),
         (ThreadDelegateConsumer.__init__, "_thread"),
@@ -110,7 +99,15 @@ def test_faust_drops_what_lies_below_its_own_read_offset_unless_that_is_none() -
 def test_the_assignor_is_faust_s_own_although_there_is_no_table() -> None:
     source = inspect.getsource(driver.AIOKafkaConsumerThread._create_worker_consumer)
     assert "table_standby_replicas > 0" in source
-    assert "fetch_max_wait_ms=1500" in source
+
+
+def test_a_member_that_looks_at_no_record_stays_in_the_group_for_as_long_as_it_is_told() -> None:
+    source = inspect.getsource(GroupCoordinator._heartbeat_routine)
+    assert "fetcher_idle_time" in source
+    assert "self._max_poll_interval" in source
+    made = inspect.getsource(driver.AIOKafkaConsumerThread._create_worker_consumer)
+    assert "max_poll_interval_ms=int(max_poll_interval * 1000.0)" in made
+    assert "max_partition_fetch_bytes=conf.consumer_max_fetch_size" in made
 
 
 def test_the_assignor_compares_addresses_last() -> None:
@@ -135,11 +132,6 @@ def test_a_consumer_message_has_the_fields_that_are_filled_by_position() -> None
         "tp",
     ]
     assert "generation_id" in names
-
-
-def test_a_seek_of_a_lost_partition_raises_what_is_caught() -> None:
-    assert "IllegalStateError" in (aiokafka.AIOKafkaConsumer.seek.__doc__ or "")
-    assert issubclass(IllegalStateError, Exception)
 
 
 def test_settings_that_the_app_is_made_with_exist() -> None:

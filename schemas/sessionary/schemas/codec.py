@@ -147,7 +147,7 @@ def _encoded(format_: _Format, value: Event | Record, header: bytes) -> bytes:
     out = BytesIO()
     out.write(header)
     try:
-        schemaless_writer(out, format_.schema, format_.to_avro(value), strict=True)
+        schemaless_writer(out, format_.schema, format_.to_avro(value))
     except (ValueError, TypeError, OverflowError, AttributeError, KeyError, struct.error) as error:
         raise EncodeError("invalid_value", f"{format_.cls.__name__}: {error}") from error
     return out.getvalue()

@@ -6,6 +6,7 @@ The partitioner is Kafka's own murmur2 (`org.apache.kafka.common.utils.Utils.mur
 import re
 import secrets
 import uuid
+from functools import lru_cache
 from typing import NamedTuple
 
 from sessionary.schemas.errors import Invalid
@@ -29,6 +30,11 @@ class SessionKey(NamedTuple):
 
 def valid_name(name: str) -> bool:
     """Whether `name` may name a tenant, service or agent: 1 to 128 of letters, digits, `.`, `_` and `-`."""
+    return len(name) <= NAME_LENGTH_MAX and _well_formed(name)
+
+
+@lru_cache(maxsize=1 << 14)  # the same few names come with every event
+def _well_formed(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 

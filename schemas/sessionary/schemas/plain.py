@@ -25,6 +25,7 @@ _TYPES: dict[str, frozenset[type[Any]]] = {
     "map": frozenset({dict, MappingProxyType}),
 }
 _INT_MAX = (1 << 31) - 1
+_COMBINATIONS_MAX = 1_000
 
 
 def _class_named(full_name: str) -> Any:
@@ -54,7 +55,7 @@ def _int32(value: int) -> int:
 
 
 def _mapped(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda values: [convert(value) for value in values]
+    return lambda values: [convert(value) for value in values] if values else values
 
 
 def _checked_items(schema: Json) -> Callable[[Any], Any]:
@@ -95,6 +96,7 @@ def _planned(
 ) -> tuple[list[Json], list[tuple[str, Callable[[Any], Any]]]]:
     """Return the Avro types of the fields of `cls` in its order, and the conversions of those that need one."""
     types = {field["name"]: field["type"] for field in schema["fields"]}
+    assert types.keys() - {"envelope"} == set(cls._fields), f"{cls.__name__} and its schema differ"
     planned = ((name, plan(types[name])) for name in cls._fields)
     return [types[name] for name in cls._fields], [(name, convert) for name, convert in planned if convert is not None]
 
@@ -106,12 +108,18 @@ def record_writer(cls: Any, schema: Mapping[str, Json]) -> Callable[[Any], dict[
     """
     avro_types, writers = _planned(cls, schema, _writer)
     types = tuple(_types(avro_type) for avro_type in avro_types)
+    names: tuple[str, ...] = cls._fields
+    right: set[tuple[type[Any], ...]] = set()  # the few combinations of types that records really have
 
     def write(record: Any) -> dict[str, Any]:
-        for name, value, allowed in zip(cls._fields, record, types, strict=True):
-            if type(value) not in allowed:
-                raise TypeError(f"{name} is a {type(value).__name__}")
-        plain: dict[str, Any] = record._asdict()
+        found = tuple(map(type, record))
+        if found not in right:
+            for name, type_, allowed in zip(names, found, types, strict=True):
+                if type_ not in allowed:
+                    raise TypeError(f"{name} is a {type_.__name__}")
+            if len(right) < _COMBINATIONS_MAX:
+                right.add(found)
+        plain = dict(zip(names, record, strict=True))
         for name, convert in writers:
             plain[name] = convert(plain[name])
         return plain
@@ -138,11 +146,12 @@ def record_reader(cls: Any, schema: Mapping[str, Json]) -> Callable[[dict[str, A
     _, readers = _planned(cls, schema, _reader)
     # itemgetter gives a tuple from two names on only.
     values = itemgetter(*cls._fields) if len(cls._fields) > 1 else lambda decoded: [decoded[n] for n in cls._fields]
+    make = cls._make
 
     def read(decoded: dict[str, Any]) -> Any:
         for name, convert in readers:
             decoded[name] = convert(decoded[name])
-        return cls._make(values(decoded))
+        return make(values(decoded))
 
     return read
 

@@ -25,12 +25,12 @@ import faust
 from aiohttp import ClientSession
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
-from faust.types.tuples import TP
 from yarl import URL
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.stream_processors.api import ControlApi
 from sessionary.stream_processors.faults import ProcessorFailed
+from sessionary.stream_processors.fetcher import Fetcher
 from sessionary.stream_processors.job import Job, sessions
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.outputs import group_member
@@ -39,7 +39,7 @@ from sessionary.stream_processors.partition import Means
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.threads import OwnThreads
 from sessionary.stream_processors.ticker import LOOK_S, Ticker
-from sessionary.stream_processors.transport import Assignor, BatchConsumer, BatchTransport, RecordsTopic
+from sessionary.stream_processors.transport import Assignor, BatchTransport, RecordsTopic
 
 _log = logging.getLogger(__name__)
 STUCK_S = 60.0
@@ -47,30 +47,11 @@ _WATCH_S = 5.0
 _PROBE_S = 5.0
 _STOP_S = 20.0
 _REPEAT_S = 30.0
+_NEVER_S = 1e9
 _EXIT_STUCK = 70
 # Rows and records hold no cycles. Python's default, a look at every 700 new objects, cost an eighth of the time.
 _GC_THRESHOLDS = (50_000, 20, 100)
 _LIBRARIES = ("faust", "mode", "aiokafka")
-
-
-class Flow:
-    """Steers Faust's consumer for the partitions; see `partition.Flow`."""
-
-    def __init__(self, app: faust.App, topic: str) -> None:
-        self._app = app
-        self._topic = topic
-
-    def hold(self, partition: int) -> None:
-        """Fetch nothing more for now."""
-        self._app.consumer.on_buffer_full(TP(self._topic, partition))
-
-    def release(self, partition: int) -> None:
-        """Go on fetching."""
-        self._app.consumer.on_buffer_drop(TP(self._topic, partition))
-
-    def seek(self, partition: int, offset: int) -> None:
-        """Fetch from `offset` next."""
-        cast(BatchConsumer, self._app.consumer).seek_soon(TP(self._topic, partition), offset)
 
 
 class FaustGroup:
@@ -113,7 +94,9 @@ def _faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
         broker_session_timeout=settings.session_timeout_ms / 1_000,
         broker_heartbeat_interval=settings.heartbeat_ms / 1_000,
         broker_rebalance_timeout=10.0,
-        broker_max_poll_records=4_000,
+        # aiokafka fetches, but nobody looks at it: as little as it can, and no leaving of the group for that.
+        consumer_max_fetch_size=1,
+        broker_max_poll_interval=_NEVER_S,
         broker_client_id=f"sessionary-{settings.worker_name}",
         consumer_group_instance_id=settings.instance,
         consumer_auto_offset_reset="earliest",
@@ -157,12 +140,12 @@ class Processor:
         self._executor = OwnThreads()
         self.app = _faust_app(settings, folder)
         self.app.in_worker = True  # as under `faust worker`: else it knows no transactions, and tells of no rebalance
-        flow = Flow(self.app, settings.topics.events)
-        self._means = Means(settings, job, self._metrics, self._executor, group_member(settings), flow)
+        self._fetcher = Fetcher(settings)
+        self._means = Means(settings, job, self._metrics, self._executor, group_member(settings), self._fetcher)
         self._temporary = state_folder(settings) if settings.store == "rocksdb" else None
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
         self.ledger = Ledger(self._means, Stores(settings, state, job.unpack))
-        transport = BatchTransport(self.app.conf.broker, self.app, self.ledger, settings.topics.events)
+        transport = BatchTransport(self.app.conf.broker, self.app, self.ledger, self._fetcher, settings.topics.events)
         self.app.transport = transport
         self._ticker = Ticker(settings, self._metrics)
         group = FaustGroup(self.app, transport, settings.topics.events)
@@ -174,6 +157,7 @@ class Processor:
         """Work until `stop`. Raises `ProcessorFailed`."""
         tasks: list[asyncio.Task[None]] = []
         try:
+            self._fetcher.start()
             await self.app.start()
             tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._watch())]
             await self._wait(tasks)
@@ -183,6 +167,7 @@ class Processor:
             await self.ledger.close()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.app.stop(), _STOP_S)
+            self._fetcher.close()
             self._ticker.close()
             if self._temporary is not None:
                 self._temporary.cleanup()

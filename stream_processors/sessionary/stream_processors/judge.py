@@ -19,6 +19,7 @@ from sessionary.stream_processors import audit
 from sessionary.stream_processors.lifecycle import Fact, Refused, Released, Transitioned, decide, evolve
 from sessionary.stream_processors.limits import outside_ranges, resolved
 from sessionary.stream_processors.ownership import epoch_refusal, heard
+from sessionary.stream_processors.replacing import replacer
 from sessionary.stream_processors.table import BY_ID, OWNER_ONLY, PROCESSOR_ONLY, PROCESSOR_REASONS
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Rejected(NamedTuple):
 
 Verdict = Ticked | Duplicate | Applied | Rejected
 _NOBODY = SessionKey("", "")
+_heard_of = replacer(SessionState, "producers")
 
 
 def judge(arrival: Arrival, decoder: Decoder, source: NewSource) -> Verdict:
@@ -199,7 +201,8 @@ def _archived(key: SessionKey, grave: Gravestone, envelope: Envelope, source: Ne
 
 
 def _known(key: SessionKey, row: SessionState, event: Event, now_ms: int, source: NewSource) -> Verdict:
-    envelope, audits = event.envelope, list[AuditRecord]()
+    envelope = event.envelope
+    audits: list[AuditRecord] = []
     if detail := _fault(envelope, row):
         return _kept(key, row, envelope, Refused("invalid_value", detail), source, audits)
     if envelope.event_type != "heartbeat":
@@ -209,7 +212,7 @@ def _known(key: SessionKey, row: SessionState, event: Event, now_ms: int, source
         if sequence.refusal is not None:
             detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
             return _kept(key, row, envelope, Refused(sequence.refusal, detail), source, audits)
-        row = row._replace(producers=sequence.producers)
+        row = _heard_of(row, sequence.producers)
         if sequence.gap is not None:
             row, line = _gap(key, row, envelope, sequence.gap, source)
             audits.append(line)

@@ -29,6 +29,7 @@ from sessionary.schemas.events import (
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.stream_processors.limits import budget_ms
+from sessionary.stream_processors.replacing import replacer
 from sessionary.stream_processors.table import (
     ACCEPTED,
     BY_ID,
@@ -101,6 +102,7 @@ class Released(NamedTuple):
     at_ms: int
 
 
+_worked = replacer(SessionState, "last_event_at", "last_work_at")
 Fact = Transitioned | PhaseMoved | ContentUpdated | SnapshotTaken | Worked | Beat | Released
 Rule = Callable[[SessionState, Any, int], Fact | Refused]
 
@@ -259,7 +261,7 @@ def evolve(state: SessionState, fact: Fact) -> SessionState:
     """Apply a fact; never refuses."""
     match fact:
         case Worked(at_ms):
-            return state._replace(last_event_at=at_ms, last_work_at=at_ms)
+            return _worked(state, at_ms, at_ms)
         case Beat(at_ms):
             return state._replace(last_event_at=at_ms) if state.state == "Active" else state
         case Transitioned():

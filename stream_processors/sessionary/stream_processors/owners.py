@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sessionary.stream_processors.faults import Halted, Lost
+from sessionary.stream_processors.fold import LogRecord
 from sessionary.stream_processors.partition import Means, Ownership
 from sessionary.stream_processors.rows import unpack
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -89,11 +90,11 @@ class Ledger:
             self._retire(partition)
         self._gauge()
 
-    def offer(self, partition: int, generation: int, records: list[object]) -> None:
+    def offer(self, partition: int, generation: int, records: Sequence[LogRecord]) -> None:
         """Hand records to their partition, if they were fetched in its owner's generation."""
         owner = self.owners.get(partition)
         if owner is not None and owner.generation == generation:
-            owner.offer(records)  # type: ignore[arg-type]  # aiokafka's records
+            owner.offer(records)
 
     def reopen(self, partition: int) -> None:
         """End a partition's ownership and begin a new one, in the same generation."""
@@ -151,7 +152,6 @@ class Ledger:
             return
         if isinstance(fault, Halted):
             self._means.metrics.errors.labels("halted").inc()
-            self._means.flow.hold(owner.partition)
             _log.error("partition %d stands still: %s", owner.partition, fault)
             self._gauge()
             return

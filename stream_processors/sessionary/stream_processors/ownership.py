@@ -26,10 +26,15 @@ class Heard(NamedTuple):
 
 def heard(producers: Sequence[ProducerLedger], producer_id: str, seq: int) -> Heard:
     """Judge sequence number `seq` (from 1) of a producer against the session's ledger."""
-    place = next((n for n, ledger in enumerate(producers) if ledger.producer_id == producer_id), len(producers))
-    if place >= PRODUCERS_MAX:
-        return Heard(producers, refusal="too_many_producers")
-    ledger = producers[place] if place < len(producers) else ProducerLedger(producer_id, 0, ())
+    place = len(producers)
+    for n, known in enumerate(producers):
+        if known.producer_id == producer_id:
+            place, ledger = n, known
+            break
+    else:
+        if place >= PRODUCERS_MAX:
+            return Heard(producers, refusal="too_many_producers")
+        ledger = ProducerLedger(producer_id, 0, ())
     if seq <= ledger.last_seq:
         if any(first <= seq <= last for first, last in ledger.missing):
             return Heard(producers, refusal="late_filler")

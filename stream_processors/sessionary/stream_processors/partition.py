@@ -36,7 +36,6 @@ from sessionary.stream_processors.outputs import Outputs, Written
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store import Saved, Store
 from sessionary.stream_processors.threads import unless_hung
-from sessionary.stream_processors.transport import Record
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
@@ -48,19 +47,23 @@ _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
 
 
-class Flow(Protocol):
-    """How a partition steers what is fetched for it."""
+class Fetching(Protocol):
+    """How a partition steers what is fetched for it; each returns at once."""
 
-    def hold(self, partition: int) -> None:
+    def fetch(self, partition: int, offset: int) -> None:
+        """Fetch from `offset` on; what was fetched before is dropped."""
+        ...
+
+    def pause(self, partition: int) -> None:
         """Fetch nothing more for now."""
         ...
 
-    def release(self, partition: int) -> None:
+    def resume(self, partition: int) -> None:
         """Go on fetching."""
         ...
 
-    def seek(self, partition: int, offset: int) -> None:
-        """Fetch from `offset` next. Returns at once."""
+    def drop(self, partition: int) -> None:
+        """Fetch nothing more."""
         ...
 
 
@@ -72,7 +75,7 @@ class Means(NamedTuple):
     metrics: Metrics
     executor: Executor
     member: Consumer
-    flow: Flow
+    fetching: Fetching
 
 
 class Ownership:
@@ -90,6 +93,7 @@ class Ownership:
         self.fold = means.job.new_fold(partition)
         self.is_open = False
         self.ended = False
+        self._over = False
         self.halted: Halted | None = None
         self.commits = 0
         self.committed_s = time.monotonic()
@@ -97,7 +101,7 @@ class Ownership:
         self._open_store = open_store
         self._store: Store | None = None
         self._outputs: Outputs | None = None
-        self._pending: deque[Sequence[Record]] = deque()
+        self._pending: deque[Sequence[LogRecord]] = deque()
         self._pending_bytes = 0
         self._held = False
         self._arrived = asyncio.Event()
@@ -106,7 +110,7 @@ class Ownership:
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
 
-    def offer(self, records: Sequence[Record]) -> None:
+    def offer(self, records: Sequence[LogRecord]) -> None:
         """Take records as they were fetched; the fetching is held where too much waits."""
         if self.ended or self.task.done():
             return
@@ -114,7 +118,7 @@ class Ownership:
         self._pending_bytes += _bytes(records)
         if self._pending_bytes > PENDING_BYTES_MAX and not self._held:
             self._held = True
-            self._means.flow.hold(self.partition)
+            self._means.fetching.pause(self.partition)
         self._arrived.set()
 
     def end(self) -> None:
@@ -128,7 +132,7 @@ class Ownership:
         deadline_s = time.monotonic() + timeout_s
         while not (self.is_open and self.fold.position.next_offset > offset):
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or self.ended:
+            if left_s <= 0 or self.ended or self._over:
                 return False
             try:
                 await asyncio.wait_for(self._advanced.wait(), left_s)
@@ -152,7 +156,8 @@ class Ownership:
             self.halted = fault
             raise
         finally:
-            self.is_open = False
+            self.is_open, self._over = False, True
+            self._means.fetching.drop(self.partition)
             self._drop_pending()
             self._wake()
 
@@ -172,7 +177,7 @@ class Ownership:
             return
         self._drop_pending()
         self._sought_s = time.monotonic()
-        self._means.flow.seek(self.partition, position.next_offset)
+        self._means.fetching.fetch(self.partition, position.next_offset)
         self.is_open, self.committed_s = True, time.monotonic()
         self._means.metrics.open_s.observe(time.monotonic() - begun_s)
         self._means.metrics.position.labels(str(self.partition)).set(self.fold.position.next_offset)
@@ -223,10 +228,10 @@ class Ownership:
         else:
             self._store.save(rows, saved)
 
-    def _take(self) -> Sequence[Record]:
+    def _take(self) -> Sequence[LogRecord]:
         """What waits, from the position on, without a hole between two fetches; at most a batch."""
         self._drop_before_position()
-        taken: list[Record] = []
+        taken: list[LogRecord] = []
         expected, limit = self.fold.position.next_offset, self.fold.settings.records_max
         while self._pending and len(taken) < limit:
             if taken and self._pending[0][0].offset > expected:
@@ -238,7 +243,7 @@ class Ownership:
                 expected = taken[-1].offset + 1
         if self._held and self._pending_bytes < PENDING_BYTES_MAX // 2:
             self._held = False
-            self._means.flow.release(self.partition)
+            self._means.fetching.resume(self.partition)
         return taken
 
     def _drop_before_position(self) -> None:
@@ -248,7 +253,7 @@ class Ownership:
         for _ in range(next(holders, 0)):
             self._pending_bytes -= _bytes(self._pending.popleft())
 
-    def _put_back(self, records: Sequence[Record]) -> None:
+    def _put_back(self, records: Sequence[LogRecord]) -> None:
         self._pending.appendleft(records)
         self._pending_bytes += _bytes(records)
         self._arrived.set()
@@ -258,9 +263,9 @@ class Ownership:
         self._pending_bytes = 0
         if self._held:
             self._held = False
-            self._means.flow.release(self.partition)
+            self._means.fetching.resume(self.partition)
 
-    async def _is_next(self, records: Sequence[Record]) -> bool:
+    async def _is_next(self, records: Sequence[LogRecord]) -> bool:
         """Whether `records`, ahead of the position, are the log's next ones (offsets between hold none).
 
         Otherwise they are dropped and fetched again, at most once a second. Raises `Halted` where the log itself
@@ -281,17 +286,16 @@ class Ownership:
             return True
         self._means.metrics.errors.labels("sought").inc()
         self._drop_pending()
-        self._means.flow.seek(self.partition, position)
+        self._means.fetching.fetch(self.partition, position)
         return False
 
-    async def _fold_records(self, batch: Batch, records: Sequence[Record]) -> int:
+    async def _fold_records(self, batch: Batch, records: Sequence[LogRecord]) -> int:
         """Fold into `batch` until it is full; return how many went in. Yields to the event loop."""
         slice_ends_s = time.perf_counter() + _SLICE_S
         for n, record in enumerate(records):
-            taken = LogRecord(record.offset, record.timestamp, record.key, record.value, record.headers)
             while True:
                 try:
-                    if not batch.apply(taken):
+                    if not batch.apply(record):
                         return n
                     break
                 except Unavailable as trouble:
@@ -329,7 +333,7 @@ class Ownership:
             raise Lost(f"partition {self.partition}: a call hangs for {CALL_S_MAX:g} s") from None
 
 
-def _bytes(records: Sequence[Record]) -> int:
+def _bytes(records: Sequence[LogRecord]) -> int:
     return sum(len(record.value or b"") + RECORD_OVERHEAD_BYTES for record in records)
 
 
@@ -354,4 +358,4 @@ def _count(metrics: Metrics, partition: int, outcome: Outcome, written: Written)
     metrics.position.labels(str(partition)).set(outcome.position.next_offset)
 
 
-__all__ = ["PENDING_BYTES_MAX", "Flow", "Means", "Ownership"]
+__all__ = ["PENDING_BYTES_MAX", "Fetching", "Means", "Ownership"]

@@ -3,21 +3,20 @@
 Stock Faust wraps every message in two asyncio tasks, and its exactly-once mode opens producers inside the rebalance
 callback, where the group's heartbeats stop. Here
 
-- `BatchConsumer.getmany` yields one Faust message per partition and fetch; its value is the list of records;
+- `BatchConsumer.getmany` yields one Faust message per partition and fetch; its value is the list of records, which
+  `fetcher.py` got from librdkafka: aiokafka keeps the membership of the group, and fetches nothing that is looked at;
 - `RecordsTopic` passes that list through undecoded; acks are off, so Faust keeps no gaps and commits nothing;
 - `Marks` hears of a rebalance before anything else and only tells the owners; they open their partitions as tasks;
-- `QuickFetchThread` fetches with a short wait, notes the group's heartbeats, and leaves the group when it stops.
+- `MemberThread` notes the group's heartbeats, and leaves the group when it stops.
 
 All names of Faust and aiokafka that are used here are named by tests/contract/test_faust_internals.py.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Protocol, cast
 
-from aiokafka.errors import IllegalStateError
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.topics import Topic
 from faust.transport.consumer import TransactionManager
@@ -25,42 +24,14 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import TP, ConsumerMessage
 from yarl import URL
 
+from sessionary.stream_processors.fetcher import Fetcher
+from sessionary.stream_processors.fold import LogRecord
+
 _log = logging.getLogger(__name__)
 # A service logs under its module's name unless it says otherwise; what Faust's code says here is Faust's.
 _FAUST_LOG = logging.getLogger("faust.sessionary")
-# A fetch over idle partitions may wait this long before busy ones are asked again; Faust fixes it at 1,500.
-FETCH_WAIT_MS = 10
-# How long one look for records may take; a partition that is wanted again waits no longer than this.
-_LOOK_S = 0.05
-
-
-class Record(Protocol):
-    """A record as aiokafka gives it."""
-
-    @property
-    def offset(self) -> int:
-        """Its place in the partition."""
-        ...
-
-    @property
-    def timestamp(self) -> int:
-        """When it was appended, ms since the epoch."""
-        ...
-
-    @property
-    def key(self) -> bytes | None:
-        """Its key."""
-        ...
-
-    @property
-    def value(self) -> bytes | None:
-        """Its value."""
-        ...
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes]]:
-        """Its headers."""
-        ...
+_LOG_APPEND_TIME = 1
+_LOOK_S = 0.5
 
 
 class Owners(Protocol):
@@ -87,15 +58,10 @@ class Marks(TransactionManager):
         return True
 
 
-class QuickFetchThread(driver.AIOKafkaConsumerThread):
-    """The thread that aiokafka's consumer lives in."""
+class MemberThread(driver.AIOKafkaConsumerThread):
+    """The thread that aiokafka's consumer lives in, as a member of the group."""
 
     logger = _FAUST_LOG
-
-    def _create_worker_consumer(self, transport: Any) -> Any:
-        consumer = super()._create_worker_consumer(transport)
-        consumer._fetch_max_wait_ms = FETCH_WAIT_MS
-        return consumer
 
     async def on_start(self) -> None:
         """Start, and from then on note each heartbeat that the group acknowledges."""
@@ -118,61 +84,40 @@ class QuickFetchThread(driver.AIOKafkaConsumerThread):
             self._consumer._coordinator._group_instance_id = None
         await super().on_thread_stop()
 
-    def seek_soon(self, tp: TP, offset: int) -> None:
-        """Fetch from `offset` next; harmless where the partition has gone meanwhile."""
-
-        def seek() -> None:
-            try:
-                self._ensure_consumer().seek(tp, offset)
-            except IllegalStateError:
-                _log.info("%s is no longer assigned: not sought", tp)
-
-        self.thread_loop.call_soon_threadsafe(seek)
-
 
 class BatchConsumer(driver.Consumer):
     """Yields one message per partition and fetch."""
 
     logger = _FAUST_LOG
 
-    def _new_consumer_thread(self) -> QuickFetchThread:
-        return QuickFetchThread(self, loop=self.loop, beacon=self.beacon)
-
-    def seek_soon(self, tp: TP, offset: int) -> None:
-        """See `QuickFetchThread.seek_soon`."""
-        cast(QuickFetchThread, self._thread).seek_soon(tp, offset)
+    def _new_consumer_thread(self) -> MemberThread:
+        return MemberThread(self, loop=self.loop, beacon=self.beacon)
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:
-        """Yield what one look finds; `timeout` is Faust's, and too long where a partition may be resumed meanwhile."""
+        """Yield what was fetched; Faust's `timeout` bounds the wait for it, but is long where it is to stop."""
         if not self.flow_active:
             await self.wait(self.can_resume_flow.wait())
-        generation, active = self.app.consumer_generation_id, self._get_active_partitions()
-        if not active:
-            await asyncio.sleep(_LOOK_S)
-            return
-        fetched = await self._getmany(active_partitions=active, timeout=_LOOK_S)
-        for tp, records in (fetched or {}).items():
-            if self.should_stop or not self.flow_active or self.app.consumer_generation_id != generation:
-                return
-            if not records or not (tp in active or tp in self._buffered_partitions):
-                continue
+        transport = cast(BatchTransport, self.transport)
+        for fetched in await transport.fetcher.next(min(timeout, _LOOK_S)):
+            tp = TP(transport.events_topic, fetched.partition)
             # Faust drops what lies below the offset it read last; here the position alone rules.
             self._read_offset[tp] = None
-            yield tp, _message(tp, records, generation)
+            yield tp, _message(tp, fetched.records, self.app.consumer_generation_id)
 
 
-def _message(tp: TP, records: Any, generation: int) -> ConsumerMessage:
+def _message(tp: TP, records: Sequence[LogRecord], generation: int) -> ConsumerMessage:
+    """Return the records as one message of Faust's; `value` holds them."""
     last = records[-1]
     return ConsumerMessage(
         tp.topic,
         tp.partition,
         last.offset,
-        last.timestamp / 1000,
-        last.timestamp_type,
-        last.headers,
+        last.timestamp_ms / 1000,
+        _LOG_APPEND_TIME,
+        [],
         b"",
-        records,
-        last.checksum,
+        cast(Any, records),
+        None,
         0,
         0,
         tp,
@@ -185,9 +130,10 @@ class BatchTransport(driver.Transport):
 
     Consumer = BatchConsumer
 
-    def __init__(self, url: list[URL], app: Any, owners: Owners, events_topic: str) -> None:
+    def __init__(self, url: list[URL], app: Any, owners: Owners, fetcher: Fetcher, events_topic: str) -> None:
         super().__init__(url, app)
         self.owners = owners
+        self.fetcher = fetcher
         self.events_topic = events_topic
         self.heartbeat_s = time.monotonic()
 
@@ -224,4 +170,4 @@ class Assignor(PartitionAssignor):
         }
 
 
-__all__ = ["FETCH_WAIT_MS", "Assignor", "BatchConsumer", "BatchTransport", "Marks", "Owners", "Record", "RecordsTopic"]
+__all__ = ["Assignor", "BatchConsumer", "BatchTransport", "Marks", "Owners", "RecordsTopic"]

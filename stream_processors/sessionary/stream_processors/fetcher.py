@@ -1,0 +1,192 @@
+"""Fetches the records of owned partitions with librdkafka, and hands them to the event loop in batches.
+
+Faust's consumer (aiokafka) keeps the group's membership; its own fetching would take a quarter of a worker's time and
+hold the interpreter's lock while it does. Here records are fetched and unpacked by librdkafka's threads; one thread of
+ours turns them into tuples. It belongs to no group: what it fetches, and from where, is said by each partition's owner.
+
+    fetch → pause/resume … → drop          commands of one partition, in this order; each returns at once
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from sessionary.stream_processors.fold import LogRecord
+from sessionary.stream_processors.settings import ProcessorSettings
+
+_log = logging.getLogger(__name__)
+FETCH_WAIT_MS = 10  # a fetch over idle partitions may wait this long before busy ones are asked again
+_BATCH_RECORDS = 2_000
+_WAITING_MAX = 16  # batches not yet taken by the event loop
+_LOOK_S = 0.02
+
+
+class _Headers(Sequence[tuple[str, bytes]]):
+    """A record's headers, unpacked when somebody asks: only a refusal does."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def __len__(self) -> int:
+        return len(self._pairs())
+
+    def __getitem__(self, n: Any) -> Any:
+        return self._pairs()[n]
+
+    def _pairs(self) -> list[tuple[str, bytes]]:
+        found = self._message.headers() or []
+        pairs = found.items() if isinstance(found, dict) else found
+        return [(name, value.encode() if isinstance(value, str) else value or b"") for name, value in pairs]
+
+
+class Fetched(NamedTuple):
+    """Records of one partition, in the order of their offsets; at least one."""
+
+    partition: int
+    records: Sequence[LogRecord]
+
+
+class Fetcher:
+    """One worker's fetching. `start` and `next` belong to the event loop, the commands to any thread."""
+
+    def __init__(self, settings: ProcessorSettings) -> None:
+        self._topic = settings.topics.events
+        self._consumer = Consumer(
+            {
+                **settings.librdkafka(),
+                "group.id": f"{settings.group_id}.reader",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                # Where the position is no longer in the log the owner sees what the log begins with, and decides.
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": FETCH_WAIT_MS,
+                "queued.min.messages": 20_000,
+                "queued.max.messages.kbytes": 16_384,
+                "log_level": 0,
+            }
+        )
+        self._commands: deque[Callable[[], None]] = deque()
+        self._waiting: deque[Fetched] = deque()
+        self._room = threading.Condition()
+        self._arrived = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin. Call it on the event loop that takes the records."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; what was not taken is dropped. Waits for the thread, which is bounded."""
+        with self._room:
+            self._stopped = True
+            self._room.notify()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+
+    async def next(self, timeout_s: float) -> Sequence[Fetched]:
+        """Return what has been fetched since; nothing where nothing comes within the time."""
+        if not self._waiting:
+            self._arrived.clear()
+            if not self._waiting:
+                try:
+                    await asyncio.wait_for(self._arrived.wait(), timeout_s)
+                except TimeoutError:
+                    return ()
+        with self._room:
+            taken = tuple(self._waiting)
+            self._waiting.clear()
+            self._room.notify()
+        return taken
+
+    def fetch(self, partition: int, offset: int) -> None:
+        """Fetch a partition from `offset` on; what was fetched of it before is dropped."""
+
+        def begin() -> None:
+            self._unassign(partition)
+            self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
+
+        self._commands.append(begin)
+
+    def drop(self, partition: int) -> None:
+        """Fetch nothing more of a partition."""
+        self._commands.append(lambda: self._unassign(partition))
+
+    def pause(self, partition: int) -> None:
+        """Hold a partition's fetching."""
+        self._commands.append(lambda: self._consumer.pause(self._assigned(partition)))
+
+    def resume(self, partition: int) -> None:
+        """Go on with a partition."""
+        self._commands.append(lambda: self._consumer.resume(self._assigned(partition)))
+
+    def _assigned(self, partition: int) -> list[TopicPartition]:
+        return [place for place in self._consumer.assignment() if place.partition == partition]
+
+    def _unassign(self, partition: int) -> None:
+        if places := self._assigned(partition):
+            self._consumer.incremental_unassign(places)
+        with self._room:
+            kept = [fetched for fetched in self._waiting if fetched.partition != partition]
+            self._waiting.clear()
+            self._waiting.extend(kept)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                self._turn()
+        finally:
+            self._consumer.close()
+
+    def _turn(self) -> None:
+        while self._commands:
+            command = self._commands.popleft()
+            try:
+                command()
+            except KafkaException as error:
+                _log.warning("fetching: %s", error.args[0])
+        with self._room:
+            if len(self._waiting) >= _WAITING_MAX:
+                self._room.wait(_LOOK_S)
+                return
+        first = self._consumer.poll(_LOOK_S)
+        if first is None:
+            return
+        self._hand_over(first, self._consumer.consume(_BATCH_RECORDS, 0))
+
+    def _hand_over(self, first: Message, more: Sequence[Message]) -> None:
+        batches: dict[int, list[LogRecord]] = {}
+        for message in (first, *more):
+            error = message.error()
+            if error is not None:
+                _report(error)
+                continue
+            offset, partition = message.offset() or 0, message.partition() or 0
+            key, value = message.key(), message.value()
+            record = LogRecord(offset, message.timestamp()[1], key, value, _Headers(message))
+            if partition in batches:
+                batches[partition].append(record)
+            else:
+                batches[partition] = [record]
+        with self._room:
+            self._waiting.extend(Fetched(partition, records) for partition, records in batches.items())
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._arrived.set)
+
+
+def _report(error: KafkaError) -> None:
+    """Say what is wrong; librdkafka goes on by itself."""
+    _log.warning("fetching: %s", error.str())
+
+
+__all__ = ["FETCH_WAIT_MS", "Fetched", "Fetcher"]
