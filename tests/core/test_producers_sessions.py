@@ -9,6 +9,7 @@ import pytest
 
 from sessionary.producers import (
     ClientClosed,
+    DeliveryFailed,
     Invalid,
     ProducerSettings,
     Refused,
@@ -20,6 +21,7 @@ from sessionary.producers import (
     VerdictPending,
 )
 from sessionary.producers.emitter import Sequences
+from sessionary.producers.ports import OnReceipt, OutRecord
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import (
     LlmDecision,
@@ -360,3 +362,26 @@ def test_settings_come_from_the_environment() -> None:
     }
     with pytest.raises(SettingsError, match="SESSIONARY_SESSION_ID_VERSION"):
         ProducerSettings.from_env({"SESSIONARY_SESSION_ID_VERSION": "five"})
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_resume_whose_place_the_broker_does_not_know_is_told_by_the_epoch(refused: bool) -> None:
+    client, memory = memory_client(settings=ProducerSettings.from_env({}, verdict_timeout_s=0.3))
+    send = memory.send
+
+    def send_without_place(record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
+        told = on_receipt and (lambda receipt: on_receipt(receipt._replace(offset=None)))
+        send(record, told)
+
+    with client, client.session(user_id="u", state={"n": 1}) as s:
+        s.pause()
+        memory.send = send_without_place  # type: ignore[method-assign]
+        if refused:
+            memory.refuse_next("version_conflict")
+            with pytest.raises(DeliveryFailed, match="place in the log is unknown"):
+                s.resume()
+            assert (s.local_state, s.epoch) == ("Paused", 1)
+        else:
+            assert s.resume() == {"n": 1}
+            assert (s.local_state, s.epoch) == ("Active", 2)
+    assert types(memory).count("session_resumed") == 1

@@ -24,11 +24,18 @@ class Asked:
         self._receipt = receipt
         self._known.set()
 
-    def place(self, timeout_s: float) -> tuple[int, int]:
-        """Wait for the event's (partition, offset). Raises `Unavailable`, `DeliveryFailed`."""
+    def place(self, timeout_s: float) -> tuple[int, int] | None:
+        """Wait for the event's (partition, offset); None where it is delivered, and nobody knows its place.
+
+        A broker that took it in an attempt whose answer was lost tells no offset when it is asked again. Raises
+        `Unavailable`, `DeliveryFailed`.
+        """
         if not self._known.wait(timeout_s) or self._receipt is None:
             raise Unavailable(f"{self.event_type} is not delivered yet", 1.0)
-        return self._receipt.place(self.event_id)
+        receipt = self._receipt
+        if receipt.error is None and receipt.partition is not None and receipt.offset is None:
+            return None
+        return receipt.place(self.event_id)
 
 
 def error_info(error: BaseException | ErrorInfo, *, retryable: bool | None = None) -> ErrorInfo:

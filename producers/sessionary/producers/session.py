@@ -43,6 +43,7 @@ from sessionary.schemas.events import (
 )
 
 _END_BY_STATE: Mapping[str, TerminationReason] = {"Active": "closed", "Paused": "cancelled", "Error": "unrecoverable"}
+_EPOCH_PAUSE_S = 0.1
 
 Step = Callable[[], object]
 
@@ -215,8 +216,7 @@ class Session(Handle):
             elif asked.verb != verb:
                 raise VerdictPending(asked.verb)
         try:
-            place = asked.place(deadline - time.monotonic())
-            view = self._around.control.session(self.session_id, place, max(deadline - time.monotonic(), 0.1))
+            view = self._judged(asked, deadline)
         except (DeliveryFailed, SessionLost, Invalid):
             self._asked = None
             raise
@@ -227,6 +227,17 @@ class Session(Handle):
         if view.verdict is not None and not view.verdict.applied:
             raise Refused(asked.event_type, view.verdict.reason or "UNKNOWN")
         return view
+
+    def _judged(self, asked: Asked, deadline: float) -> SessionView:
+        """Wait for the judge. Without a place there is no verdict to ask for, but what was applied raised the epoch."""
+        place = asked.place(deadline - time.monotonic())
+        while True:
+            view = self._around.control.session(self.session_id, place, max(deadline - time.monotonic(), 0.1))
+            if place is not None or view.epoch > self.epoch:
+                return view
+            if time.monotonic() + _EPOCH_PAUSE_S >= deadline:
+                raise DeliveryFailed(asked.event_id, "its place in the log is unknown, and it did not raise the epoch")
+            time.sleep(_EPOCH_PAUSE_S)
 
     def _adopt(self, view: SessionView) -> None:
         self._emitter.epoch = view.epoch
