@@ -63,6 +63,7 @@ def journalled(findings: Findings) -> Iterator[Difference]:
     """What the clients say was delivered stands where they say; what they say was dropped stands nowhere."""
     log = {(entry.partition, entry.offset): entry for entry in findings.evidence.log}
     known = {(line.producer, line.seq) for line in findings.lines}
+    events = {line.envelope["event_id"] for line in findings.lines}
     for line in findings.evidence.journal:
         what = f"event {line['event_id']} ({line['event_type']}, number {line['producer_seq']}, {line['file']})"
         place = (line["partition"], line["offset"])
@@ -70,6 +71,10 @@ def journalled(findings: Findings) -> Iterator[Difference]:
             producer = line["tenant_id"], line["session_id"], line["producer_id"]
             if str(line["error"]).startswith("dropped") and (producer, line["producer_seq"]) in known:
                 yield Difference("doubled", f"{what} was reported as dropped, but stands in the log")
+        elif line["offset"] is None:
+            # The broker knew it from an attempt whose answer was lost, and did not say where it stands.
+            if line["event_id"] and line["event_id"] not in events:
+                yield Difference("lost", f"{what} was acknowledged without a place, and is not in the log")
         elif place not in log:
             yield Difference("lost", f"{what} was acknowledged at {place}, where the log has nothing")
         elif line["event_id"]:

@@ -5,6 +5,7 @@ Exit code 1 where anything differs; the same seed draws the same load and the sa
 
 import argparse
 import json
+import pickle
 import shutil
 import signal
 import sys
@@ -18,7 +19,7 @@ from tests.auditor.evidence import Evidence, gather
 from tests.chaos.faults import Faults
 from tests.chaos.load import Load
 from tests.chaos.report import Result, as_json, table
-from tests.chaos.schedule import draw
+from tests.chaos.schedule import KINDS, draw
 from tests.chaos.settle import settle
 from tests.chaos.small_disk import enter_namespace
 from tests.chaos.stage import DATABASE, PARTITIONS, PREFIX, Stage
@@ -36,6 +37,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1.0, help="how long there is load and faults")
     parser.add_argument("--seed", type=int, default=1, help="draws the load and the faults")
     parser.add_argument("--rate", type=float, default=250.0, help="events per second, all agents together")
+    parser.add_argument(
+        "--only", choices=KINDS, action="append", default=[], help="faults of this kind; again for more"
+    )
     parser.add_argument("--json", type=Path, help="the result for programs; default build/chaos/<seed>.json")
     parser.add_argument("--keep-logs", action="store_true", help="keep the logs also where all is well")
     return parser.parse_args(argv)
@@ -70,7 +74,7 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
             wait_until(
                 lambda: watch.newer(set(range(PARTITIONS)), 0), _FLOWS_S, "every partition to have a transaction"
             )
-            faults.carry_out(draw(options.seed, seconds))
+            faults.carry_out(draw(options.seed, seconds, options.only), load.until_s)
             faults.wait()
             time.sleep(max(0.0, load.until_s - time.time()))
             restless = settle(stage, load, _say)
@@ -82,6 +86,7 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
         evidence = gather(
             stage.servers_address, PREFIX, stage.clickhouse_url, DATABASE, load.journals(), PARTITIONS
         )._replace(sessions=load.sessions(), lives=load.lives())
+        (logs / "evidence.pickle").write_bytes(pickle.dumps(evidence))  # for whoever looks into a difference
         return _result(options, evidence, faults, restless, time.monotonic() - began_s, namespace=namespace)
     finally:
         stage.close()
@@ -100,7 +105,7 @@ def _result(
     differences = [Difference("lost", text) for text in restless]
     for one in faults.suffered:
         if one.recovered_s is None:
-            text = f"no recovery from {one.fault.kind} {one.fault.target} at {one.fault.at_s} s: {one.note}"
+            text = f"no recovery from {one.fault.kind} {one.fault.target} at {one.began_s} s: {one.note}"
             differences.append(Difference("judgement", text))
     differences += audited(findings)
     audits = [fields for _, fields in evidence.outputs["audit"]]
@@ -116,7 +121,8 @@ def _result(
         timeouts=sum(line["fired_at"] is not None for line in audits),
         dropped=sum(str(line["error"]).startswith("dropped") for line in evidence.journal),
         seconds=round(seconds, 1),
-        suffered=sorted(faults.suffered, key=lambda one: one.fault.at_s),
+        left_out=len(faults.left_out),
+        suffered=sorted(faults.suffered, key=lambda one: one.began_s),
         differences=differences,
     )
 

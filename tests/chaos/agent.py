@@ -109,9 +109,17 @@ def _write(path: Path, content: object) -> None:
     draft.replace(path)
 
 
+def _may_fall_silent(session: PlannedSession) -> bool:
+    """Whether the player may stop beating for it before it ends.
+
+    Some mean to; a verdict or an acknowledgement that does not come lets the player give up on others.
+    """
+    return session.silent or any(action.verb in ("resume", "recover", "broken") for action in session.actions)
+
+
 def _note_plan(folder: Path, name: str, life: int, plan: Plan, chats: list[str]) -> None:
     sessions = [
-        {"agent": name, "session_id": one.session_id, "silent": one.silent, "outcome": one.outcome}
+        {"agent": name, "session_id": one.session_id, "silent": _may_fall_silent(one), "outcome": one.outcome}
         for one in plan.sessions
     ]
     sessions += [{"agent": name, "session_id": one, "silent": False, "outcome": "talks"} for one in chats]

@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 _ROLES = dict(
     zip(AGENTS, (("acme", "research"), ("acme", "support"), ("globex", "billing"), ("initech", "coding")), strict=True)
 )
-_SPOOL_BYTES_CRAMPED = 1 << 20  # small segments, so that the disk is asked for room often
+_SPOOL_BYTES_CRAMPED = 256 << 10  # small segments, so that the disk is asked for room every few seconds
 _STOP_GRACE_S = 60.0
 
 

@@ -26,6 +26,7 @@ class Result(NamedTuple):
     timeouts: int
     dropped: int
     seconds: float
+    left_out: int
     suffered: list[Suffered]
     differences: list[Difference]
 
@@ -51,8 +52,8 @@ def _seconds(value: float | None) -> str:
 def fault_table(suffered: list[Suffered]) -> list[str]:
     """Each fault in order of time, then the kinds."""
     lines = ["", f"{'at s':>7}  {'fault':<18} {'target':<14} {'recovered s':>11}  note"]
-    for fault, took, note in sorted(suffered, key=lambda one: one.fault.at_s):
-        lines.append(f"{fault.at_s:7.1f}  {fault.kind:<18} {fault.target:<14} {_seconds(took):>11}  {note}")
+    for fault, took, note, began_s in sorted(suffered, key=lambda one: one.began_s):
+        lines.append(f"{began_s:7.1f}  {fault.kind:<18} {fault.target:<14} {_seconds(took):>11}  {note}")
     widths = (20, 8, 10, 10)
     lines += ["", _row(("recovery, s", "faults", "p50", "max"), widths)]
     for kind in KINDS:
@@ -82,6 +83,7 @@ def table(result: Result) -> list[str]:
         "deadlines fired": result.timeouts,
         "dropped, and reported so": result.dropped,
         "faults": len(result.suffered),
+        "faults left out for time": result.left_out,
         "lost": result.count("lost"),
         "doubled": result.count("doubled"),
         "false timeouts": result.count("false timeout"),
@@ -103,7 +105,8 @@ def as_json(result: Result) -> dict[str, Any]:
         **result._asdict(),
         "good": result.good,
         "suffered": [
-            {**one.fault._asdict(), "recovered_s": one.recovered_s, "note": one.note} for one in result.suffered
+            {**one.fault._asdict(), "recovered_s": one.recovered_s, "note": one.note, "began_s": one.began_s}
+            for one in result.suffered
         ],
         "differences": [difference._asdict() for difference in result.differences],
     }

@@ -1,6 +1,7 @@
 """What is done to the stack, and when: pure; the same seed and length give the same faults."""
 
 import random
+from collections.abc import Collection
 from typing import Literal, NamedTuple, get_args
 
 FaultKind = Literal[
@@ -72,11 +73,11 @@ def _lasts_s(kind: FaultKind, dice: random.Random) -> float:
     return dice.uniform(5.0, 9.0) if kind in ("slow clickhouse", "full spool", "full store") else 0.0
 
 
-def draw(seed: int, seconds: float) -> list[Fault]:
+def draw(seed: int, seconds: float, only: Collection[FaultKind] = ()) -> list[Fault]:
     """Return the faults of a run in order of time.
 
     Kinds come in shuffled decks, so that each is seen before one is seen again. An agent is killed while the broker is
-    away, as then its spool holds events.
+    away, as then its spool holds events. `only` leaves out every other kind.
     """
     dice = random.Random(seed)
     faults: list[Fault] = []
@@ -84,7 +85,7 @@ def draw(seed: int, seconds: float) -> list[Fault]:
     at_s = _FIRST_S
     while at_s < seconds - _LAST_S:
         if not deck:
-            deck = list(_SHORT if seconds < SHORT_S else KINDS)
+            deck = list(only or (_SHORT if seconds < SHORT_S else KINDS))
             dice.shuffle(deck)
         kind = deck.pop()
         if kind == "kill agent":

@@ -145,6 +145,9 @@ def test_a_journalled_event_that_the_log_does_not_hold(sound: Evidence) -> None:
     line = sound.journal[3]
     assert complaints(sound._replace(journal=[*sound.journal, {**line, "offset": 9_999}])) == {"lost"}
     assert complaints(sound._replace(journal=[*sound.journal, {**line, "event_id": "another"}])) == {"lost"}
+    unplaced = {**line, "offset": None}
+    assert complaints(sound._replace(journal=[*sound.journal, unplaced])) == set()
+    assert complaints(sound._replace(journal=[*sound.journal, {**unplaced, "event_id": "another"}])) == {"lost"}
     dropped = {**line, "partition": None, "offset": None, "error": "dropped: the disk is full"}
     assert complaints(sound._replace(journal=[*sound.journal, dropped])) == {"doubled"}
 
