@@ -37,6 +37,10 @@ test: lint
 chaos: $(INSTALLED)
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
+# Make small faults in the pure core, one at a time, and see whether the tests notice; ARGS='--only PATTERN'.
+mutants: $(INSTALLED)
+	@$(BIN)/python -m tests.mutants --workers $(WORKERS) $(ARGS)
+
 # Format, lint, types, import direction and style.
 check: lint
 	@$(BIN)/pytest --quiet tests/style

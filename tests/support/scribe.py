@@ -1,5 +1,6 @@
 """Writes a session's events as its agent would, with any field bent on purpose."""
 
+from functools import cache
 from typing import Any
 
 from sessionary.schemas.codec import Event, encode_event, encode_record
@@ -41,9 +42,17 @@ SENSIBLE: dict[str, dict[str, Any]] = {
 }
 
 
-def payload_of(event_type: str, **fields: Any) -> Payload:
-    payload: Payload = example(PAYLOADS[event_type])._replace(**{**SENSIBLE.get(event_type, {}), **fields})
+_ENVELOPE: Envelope = example(Envelope)
+
+
+@cache  # the examples ask the classes for their annotations, which takes longer than all the rest
+def _sensible(event_type: str) -> Payload:
+    payload: Payload = example(PAYLOADS[event_type])._replace(**SENSIBLE.get(event_type, {}))
     return payload
+
+
+def payload_of(event_type: str, **fields: Any) -> Payload:
+    return _sensible(event_type)._replace(**fields)
 
 
 class Scribe:
@@ -57,7 +66,7 @@ class Scribe:
         """The next envelope; a `producer_seq` of one's own does not count on."""
         if event_type != "heartbeat" and "producer_seq" not in fields:
             self.seq += 1
-        sensible: Envelope = example(Envelope)._replace(
+        sensible = _ENVELOPE._replace(
             event_id=derived_id(*self.key, self.producer, event_type, self.seq),
             event_type=event_type,
             tenant_id=self.key.tenant_id,

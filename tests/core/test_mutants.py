@@ -1,0 +1,103 @@
+"""The maker of mutants: it makes what it says, its trials kill what differs and let live what does not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.__main__ import EQUIVALENT, MODULES, SOURCE, equivalents
+from tests.mutants.mutations import mutants_of
+
+TOY = '''
+def bounded(value: int, low: int) -> int:
+    """A lower bound, once needlessly strict: where both are equal it does not matter which is returned."""
+    if value < low:
+        return low
+    return value
+'''
+# In a process of its own: trials are forks, and pytest has threads where it runs in parallel.
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from tests.mutants.bench import tried
+from tests.mutants.mutations import mutants_of
+
+def suite(hint):
+    from toy import bounded
+    found = [bounded(value, 3) for value in (1, 2, 3, 4, 5)]
+    return None if found == [3, 3, 3, 4, 5] else f"bounded gives {found}"
+
+def install(folder):
+    sys.path.insert(0, str(folder))
+
+mutants = mutants_of("toy", sys.stdin.read())
+results = tried(mutants, install, suite, workers=2)
+print(json.dumps({f"{r.mutant.before} -> {r.mutant.after}": r.killed_by for r in results}))
+"""
+
+
+def test_a_mutant_that_differs_is_killed_and_one_that_does_not_lives() -> None:
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT], input=TOY, capture_output=True, text=True, cwd=root, check=True, timeout=60
+    )
+    fates = json.loads(ended.stdout)
+    assert fates.pop("value < low -> value <= low") is None
+    assert fates.pop("value < low -> value >= low") == "by bounded gives [1, 2, 3, 3, 3]"
+    assert fates.pop("return low -> pass") == "by bounded gives [1, 2, 3, 4, 5]"
+    assert len(fates) >= 2
+    assert None not in fates.values()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("x = a + b", {"a - b", "a", "b"}),
+        ("x = min(a, 1)", {"max(a, 1)", "2", "0"}),
+        ("x = not a", {"a"}),
+        ("x = a and b", {"a or b", "a", "b"}),
+        ("x = state.last_event_at", {"state.last_work_at"}),
+        ("x = row._replace(a=b)", {"row._replace()"}),
+        ("x = [n for n in names if n]", {" for n in names"}),
+        ("x = 'a_code'", {"'mutated'"}),
+        ("x = 'a sentence for people'", set()),
+        ("x = f'{a + b}'", set()),
+        ("assert a == b", set()),
+        ("PHASES = {'Idle': frozenset({('a', 'b')})}", {"frozenset({('a', 'b')}) ^ {('b', 'a')}"}),
+    ],
+)
+def test_each_fault_is_made(text: str, wanted: set[str]) -> None:
+    assert wanted <= {mutant.after for mutant in mutants_of("m", text)}
+    if not wanted:
+        assert mutants_of("m", text) == []
+
+
+def test_a_row_of_the_table_is_dropped_and_led_elsewhere() -> None:
+    row = "Transition('T02', 'Idle', 'session_started', 'Active', 'processing', 'client')"
+    after = {mutant.after for mutant in mutants_of("table", f"TRANSITIONS = ({row}, {row})")}
+    assert f"({row},)" in after
+    assert any("'Paused', 'processing'" in changed for changed in after)
+    assert any("('closed',)" in changed for changed in after)
+
+
+def test_ids_are_unique_and_do_not_hang_on_lines() -> None:
+    for name in MODULES:
+        text = (SOURCE / f"{name}.py").read_text("utf-8")
+        found = mutants_of(name, text)
+        assert len({mutant.id for mutant in found}) == len(found) > 10
+        assert [mutant.id for mutant in mutants_of(name, f"\n\n{text}")] == [mutant.id for mutant in found]
+
+
+def test_every_mutant_can_be_compiled_and_differs() -> None:
+    text = (SOURCE / "timers.py").read_text("utf-8")
+    for n in range(len(mutants_of("timers", text))):
+        mutant = mutants_of("timers", text)[n]
+        compile(mutant.source(), "timers.py", "exec")
+
+
+def test_equivalents_exist_and_have_a_reason() -> None:
+    known = {mutant.id for name in MODULES for mutant in mutants_of(name, (SOURCE / f"{name}.py").read_text("utf-8"))}
+    assert equivalents().keys() - known == set(), f"gone from the code: take them out of {EQUIVALENT.name}"
+    assert all(len(reason) > 10 for reason in equivalents().values())

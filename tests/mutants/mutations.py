@@ -1,0 +1,203 @@
+"""The mutants of a module: every fault that the operators know, at every place where it may be made.
+
+Ids stay the same as long as the place does: module, function, operator, and a sum of what stood there and what stands
+there now. Lines may move.
+"""
+
+import ast
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from sessionary.schemas.events import PAYLOADS
+from tests.mutants.operators import Replacement, elements_dropped, replacements, toggled
+
+# Sets of event types: each type is put in or taken out. `ACCEPTED` is one such set per state.
+EVENT_SETS = frozenset({"PROCESSOR_ONLY", "OWNER_ONLY", "CONTENT", "COMPLETIONS", "ACCEPTED", "EPOCH_EXEMPT"})
+# Literals that lose each of their entries.
+TABLES = frozenset(
+    {"TRANSITIONS", "PROCESSOR_REASONS", "PHASES", "RANGES", "_MEMORY_FIRST", "_EXCEPTION_FIRST", "_PLAIN_END"}
+    | {"_ACCEPTING", "_MOVING", "_RULES", "_FIRED"}
+)
+# Of the types that are work and nothing else, which are all alike, these are tried.
+_ALIKE = frozenset({"session_activity", "run_started", "tool_call_started", "usage_recorded", "tool_call_unknown"})
+_SPECIAL = frozenset({"heartbeat", "state_updated", "resources_released", "snapshot_created", "checkpoint_saved"})
+EVENT_TYPES = tuple(
+    name for name in PAYLOADS if name.startswith("session_") or name in _ALIKE | _SPECIAL or "tool_call" in name
+)
+_OTHERS_MAX = 3
+_STATES = ("Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived")
+_PHASES = ("creating", "connecting", "processing", "cleaning", "logging", "recovery", "releasing", "clearing")
+_SKIPPED_FIELDS = ("annotation", "returns", "decorator_list", "type_params", "ctx", "format_spec")
+_SKIPPED = (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Assert, ast.arguments, ast.arg)
+
+
+class Mutant(NamedTuple):
+    """One fault. `hint`: the event type that it is about, where it is about one."""
+
+    id: str
+    module: str
+    line: int
+    operator: str
+    before: str
+    after: str
+    hint: str
+    place: tuple[Any, str, int | None]
+    node: ast.AST
+    tree: ast.Module
+
+    def source(self) -> str:
+        """The mutated module. The tree is changed for good: to be called where it is not used again."""
+        owner, field, index = self.place
+        if index is None:
+            setattr(owner, field, self.node)
+        else:
+            getattr(owner, field)[index] = self.node
+        return ast.unparse(ast.fix_missing_locations(self.tree))
+
+
+def mutants_of(module: str, text: str) -> list[Mutant]:
+    """All mutants of a module, in the order of their places."""
+    tree = ast.parse(text)
+    found: list[Mutant] = []
+    times: Counter[str] = Counter()
+    for site in _sites(tree, "", ""):
+        for operator, node, hint in _faults(site):
+            before, after = ast.unparse(site.node), ast.unparse(node)
+            if before == after:
+                continue
+            name = f"{module}:{site.scope or '-'}:{operator.replace(' ', '-')}"
+            text_sum = zlib.crc32(f"{before}\0{after}".encode()) & 0xFFFFFF
+            base = f"{name}:{text_sum:06x}"
+            times[base] += 1
+            id_ = base if times[base] == 1 else f"{base}.{times[base]}"
+            line = _line(site.node) or _line(site.place[0])
+            found.append(Mutant(id_, module, line, operator, before, after, hint, site.place, node, tree))
+    return found
+
+
+def _line(node: ast.AST) -> int:
+    line: int = getattr(node, "lineno", 0)
+    return line
+
+
+class Site(NamedTuple):
+    """A node, where it hangs, the function it is in, and the module's constant it is part of."""
+
+    node: ast.AST
+    place: tuple[Any, str, int | None]
+    scope: str
+    constant: str
+
+
+def _sites(parent: ast.AST, scope: str, constant: str) -> Iterator[Site]:
+    for field, value in ast.iter_fields(parent):
+        if field in _SKIPPED_FIELDS or (field == "func" and isinstance(parent, ast.Call)):
+            continue
+        for index, node in enumerate(value if isinstance(value, list) else [value]):
+            if not isinstance(node, ast.AST) or isinstance(node, _SKIPPED) or _is_doc(node):
+                continue
+            inner, name = scope, constant
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                inner = f"{scope}.{node.name}" if scope else node.name
+            elif not scope and isinstance(node, ast.Assign | ast.AnnAssign):
+                name = _target(node)
+                if name == "__all__" or _is_alias(node):
+                    continue
+            yield Site(node, (parent, field, index if isinstance(value, list) else None), inner, name)
+            yield from _sites(node, inner, name)
+    if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Attribute):
+        yield from _sites(parent.func, scope, constant)
+
+
+def _is_doc(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _target(node: ast.Assign | ast.AnnAssign) -> str:
+    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+    return target.id if isinstance(target, ast.Name) else ""
+
+
+def _is_alias(node: ast.Assign | ast.AnnAssign) -> bool:
+    """Whether this names a type."""
+    value = node.value
+    if isinstance(node, ast.AnnAssign) or value is None:
+        return value is None
+    if isinstance(value, ast.Subscript):
+        return True
+    return isinstance(value, ast.BinOp) and _target(node).istitle()
+
+
+def _faults(site: Site) -> Iterator[tuple[str, ast.AST, str]]:
+    if site.constant in TABLES and not site.scope:
+        yield from _plain(elements_dropped(site.node))
+    if site.constant == "TRANSITIONS":
+        yield from _plain(_of_transition(site.node))
+        return
+    if site.constant == "PHASES" and isinstance(site.node, ast.Call):
+        yield from _plain(_more_phases(site.node))
+    if site.constant in EVENT_SETS and not site.scope:
+        if _is_event_set(site):
+            assert isinstance(site.node, ast.expr)
+            for name in EVENT_TYPES:
+                yield "event type in or out", toggled(site.node, ast.Constant(name)), name
+        return
+    yield from _plain(replacements(site.node))
+
+
+def _plain(found: Iterator[Replacement]) -> Iterator[tuple[str, ast.AST, str]]:
+    return ((operator, node, "") for operator, node in found)
+
+
+def _is_event_set(site: Site) -> bool:
+    parent, field, _ = site.place
+    if site.constant == "ACCEPTED":
+        return isinstance(parent, ast.Dict) and field == "values"
+    return isinstance(parent, ast.Assign) and field == "value"
+
+
+def _of_transition(node: ast.AST) -> Iterator[Replacement]:
+    """A row of the table with another source, event, target, phase, sender or other reasons."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Transition"):
+        return
+    args = node.args
+    others: list[tuple[str, int, tuple[str, ...]]] = [
+        ("source changed", 1, _STATES),
+        ("event changed", 2, ("session_started", "session_paused", "session_terminated", "session_activity")),
+        ("target changed", 3, _STATES),
+        ("phase changed", 4, _PHASES),
+        ("sender changed", 5, ("client", "processor", "either")),
+    ]
+    for operator, place, words in others:
+        given = ast.literal_eval(args[place])
+        start = words.index(given) + 1 if given in words else 0
+        for word in (words[start:] + words[:start])[:_OTHERS_MAX]:
+            if word != given:
+                yield operator, _called(node, [*args[:place], ast.Constant(word), *args[place + 1 :]])
+    reasons = ast.literal_eval(args[6]) if len(args) > 6 else ()
+    for n in range(len(reasons)):
+        yield "reason dropped", _called(node, [*args[:6], _words(reasons[:n] + reasons[n + 1 :])])
+    for word in ("closed", "cancelled", "forced", "UNKNOWN", "timeout_cleanup"):
+        if word not in reasons:
+            yield "reason added", _called(node, [*args[:6], _words((*reasons, word))])
+
+
+def _called(node: ast.Call, args: list[ast.expr]) -> ast.Call:
+    return ast.Call(node.func, args, [])
+
+
+def _words(words: tuple[str, ...]) -> ast.expr:
+    return ast.Tuple([ast.Constant(word) for word in words], ast.Load())
+
+
+def _more_phases(node: ast.Call) -> Iterator[Replacement]:
+    """A state's phases with a step that does not exist."""
+    steps = ast.literal_eval(node.args[0])
+    names = sorted({name for step in steps for name in step})
+    for step in ((a, b) for a in names for b in names if (a, b) not in steps):
+        yield "step added", toggled(node, _words(step))
+
+
+__all__ = ["Mutant", "mutants_of"]
