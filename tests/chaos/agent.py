@@ -146,7 +146,7 @@ def run(options: argparse.Namespace) -> None:
     life = len(list(folder.glob("plan-*.json")))
     plan = planned(name, life, options)
     rate = options.rate * _CHATTER_SHARE
-    chats = session_ids(f"{options.seed}:{name}:{life}", rate, max(options.until - time.time(), 0.0))
+    chats = session_ids(f"chat:{options.seed}:{name}:{life}", rate, max(options.until - time.time(), 0.0))
     _note_plan(folder, name, life, plan, chats)
     stop, done = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
