@@ -7,6 +7,7 @@ out.
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,12 +97,11 @@ def _compared(sent: dict[str, float], seen: dict[str, float], warm_up_s: float, 
     return Latency(p50, p95, p99, found[-1], len(found), late_ms)
 
 
-def _one_run(stack: Stack, bench: Bench) -> dict[tuple[str, int], Latency]:
+def _one_run(stack: Stack, bench: Bench, rates: Sequence[int]) -> dict[tuple[str, int], Latency]:
     """Measure every rate, baseline and product in turn."""
-    quick = bench.options.quick
-    span = (SECONDS_QUICK, WARM_UP_QUICK_S) if quick else (SECONDS, WARM_UP_S)
+    span = (SECONDS_QUICK, WARM_UP_QUICK_S) if bench.options.quick else (SECONDS, WARM_UP_S)
     found: dict[tuple[str, int], Latency] = {}
-    for rate in RATES_QUICK if quick else RATES:
+    for rate in rates:
         for mode in ("plain", "client"):
             kafka = stack.pipeline()
             stage = _hop(stack, kafka) if mode == "plain" else _processor(stack, kafka)
@@ -109,6 +109,7 @@ def _one_run(stack: Stack, bench: Bench) -> dict[tuple[str, int], Latency]:
                 found[mode, rate] = measure(stack, kafka, mode, rate, *span)
             finally:
                 stage.stop(20.0)
+                stack.drop(kafka)
             bench.say(f"  {mode}, {rate:,} events/s: p99 {found[mode, rate].p99:.1f} ms")
     return found
 
@@ -129,10 +130,13 @@ def _processor(stack: Stack, kafka: KafkaSettings) -> Child:
 
 def run(bench: Bench) -> list[Result]:
     """Measure it."""
+    rates = RATES_QUICK if bench.options.quick else RATES
     with broker(bench) as stack:
-        found = bench.repeat("latency at every rate", lambda _: _one_run(stack, bench))
+        if not bench.options.quick:
+            bench.once("warm-up of the broker", lambda: _one_run(stack, bench, [JUDGED_RATE]))
+        found = bench.repeat("latency at every rate", lambda _: _one_run(stack, bench, rates))
     results: list[Result] = []
-    for rate in RATES_QUICK if bench.options.quick else RATES:
+    for rate in rates:
         ours, base = ([one[mode, rate] for one in found] for mode in ("client", "plain"))
         results += _figures(rate, ours, base)
     return results

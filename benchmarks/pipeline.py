@@ -130,8 +130,8 @@ class Worker:
 class CpuTrace:
     """Notes a process's CPU time while the context lasts; `at` tells it of any moment between."""
 
-    def __init__(self, pid: int) -> None:
-        """`pid`: a process of ours."""
+    def __init__(self, pid: int | None) -> None:
+        """`pid`: a process of this machine; None: nobody's, which takes no time."""
         self._pid = pid
         self._seen: list[tuple[float, float]] = []
         self._done = threading.Event()
@@ -151,6 +151,8 @@ class CpuTrace:
 
     def _at(self, moment_s: float) -> float:
         """Interpolate; before the first and after the last sample, theirs."""
+        if not self._seen:
+            return 0.0
         former = self._seen[0]
         for sample in self._seen:
             if sample[0] >= moment_s:
@@ -161,7 +163,7 @@ class CpuTrace:
         return former[1]
 
     def _run(self) -> None:
-        while not self._done.wait(_SAMPLE_S):
+        while self._pid is not None and not self._done.wait(_SAMPLE_S):
             try:
                 self._seen.append((time.time(), cpu_s(self._pid)))
             except OSError:

@@ -24,6 +24,7 @@ SESSION_TIMEOUT_S = 6.0
 _LOAD_S = 300.0
 _CALM_S = 3.0
 _WAIT_S = 90.0
+_STOP_S = 20.0
 # What the dead process had sent may still be on its way to the broker when it is gone.
 _ON_ITS_WAY_S = 0.1
 
@@ -87,7 +88,7 @@ def _restart(scene: _Scene) -> float:
         again.child,
         load,
     )
-    load.kill()
+    load.stop(_STOP_S)
     again.stop()
     return first_s - again.started_s
 
@@ -112,7 +113,7 @@ def _takeover(scene: _Scene) -> float:
         return owned <= {record.partition for record in after if record.instance == "w2" and record.applied}
 
     done_s = _await(scene, "the other worker to take over", taken, workers[1].child, load)
-    load.kill()
+    load.stop(_STOP_S)
     workers[1].stop()
     return done_s - killed_s
 

@@ -25,7 +25,7 @@ from sessionary.infra.local.clickhouse import LocalClickHouse
 from sessionary.infra.local.process import Child, tail
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from tests.support.pipelines import environment
+from tests.support.pipelines import environment, remove_pipeline
 
 _STOP_GRACE_S = 15.0
 PARTITIONS = 4
@@ -50,8 +50,13 @@ class Stack:
         return self._running or self._broker.bootstrap_servers
 
     @property
+    def own_broker(self) -> bool:
+        """Whether the broker is ours, so that its CPU time can be told."""
+        return self._running is None
+
+    @property
     def broker_pid(self) -> int:
-        """The broker's process."""
+        """The process of our own broker."""
         pid = self._broker.pid
         assert pid is not None, "the broker has ended"
         return pid
@@ -65,6 +70,10 @@ class Stack:
         )
         apply_topics(kafka)
         return kafka
+
+    def drop(self, kafka: KafkaSettings) -> None:
+        """Delete a pipeline's topics, so that the next one has its disk and its cache."""
+        remove_pipeline(kafka)
 
     def clickhouse(self) -> ClickHouseSettings:
         """Start the endpoint where it does not run yet, and make an empty database."""
@@ -90,7 +99,9 @@ class Stack:
     def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, name: str) -> Child:
         """Run a command line from the project's folder; its output goes to the log `name`."""
         log = self.folder / "logs" / f"{next(self._names):03}-{name}.log"
-        child = Child(argv, log, {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})})
+        temporary = self.folder / "tmp"  # what a killed process leaves goes with the folder
+        temporary.mkdir(exist_ok=True)
+        child = Child(argv, log, {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(temporary), **(env or {})})
         self._children.append(child)
         return child
 
