@@ -1,12 +1,13 @@
-"""A sink that stood still while its partitions were taken away fetches again once it gets them back."""
+"""What a sink does once Kafka is well again: it fetches; and where its consumer is dead for good: it ends."""
 
 from typing import Any, cast
 
-from confluent_kafka import TopicPartition
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from sessionary.sinks.consumer import SinkConsumer
 from sessionary.sinks.definitions import SINKS
-from sessionary.sinks.errors import Transient
+from sessionary.sinks.errors import Fenced, Transient
 from sessionary.sinks.flusher import Flusher
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.settings import SinkSettings
@@ -60,3 +61,20 @@ def test_partitions_that_come_while_it_stands_still_are_paused() -> None:
     assert driver.paused == {3}
     sink._go_on()
     assert driver.paused == set()
+
+
+@pytest.mark.parametrize("code", [KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID])
+def test_a_consumer_that_is_dead_for_good_ends_the_sink(code: int) -> None:
+    definition, settings = SINKS["history"], SinkSettings()
+    sink = SinkConsumer(definition, settings, cast(Flusher, None), SinkMetrics("history", "g"))
+    sink._consumer.close()
+
+    class Dead(Driver):
+        def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> None:
+            raise KafkaException(KafkaError(code))
+
+    sink._consumer = cast(Any, Dead())
+    with pytest.raises(Fenced):
+        sink._commit(0, 5, "")
+    with pytest.raises(Fenced):
+        sink._on_error(KafkaError(code))

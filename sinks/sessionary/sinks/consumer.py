@@ -32,6 +32,8 @@ _KAFKA_OPERATOR = {
     KafkaError.GROUP_AUTHORIZATION_FAILED: "kafka_right",
     KafkaError._AUTHENTICATION: "kafka_authentication",
 }
+# A consumer that met a fatal error answers `_FATAL` to every call from then on, and fetches nothing any more.
+_SHUT_OUT = (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)
 _log = logging.getLogger(__name__)
 
 
@@ -170,7 +172,7 @@ class SinkConsumer:
 
     def _commit_error(self, error: KafkaError) -> Exception:
         """A member that was shut out for good ends; any other trouble passes, or the partition is taken from us."""
-        if error.fatal() or error.code() == KafkaError.FENCED_INSTANCE_ID:
+        if error.fatal() or error.code() in _SHUT_OUT:
             return Fenced(str(error))
         return Transient("commit", str(error))
 
@@ -200,7 +202,7 @@ class SinkConsumer:
         return [TopicPartition(self._topic, partition) for partition in self._plans]
 
     def _on_error(self, error: KafkaError) -> None:
-        if error.fatal() or error.code() == KafkaError.FENCED_INSTANCE_ID:
+        if error.fatal() or error.code() in _SHUT_OUT:
             raise Fenced(str(error))
         reason = _KAFKA_OPERATOR.get(error.code())
         self._metrics.retry(reason or "kafka")
