@@ -120,7 +120,8 @@ def _figures(engine: Engine, runs: Sequence[Run]) -> list[Result]:
         "broker_cpu_us_per_event": [round(run.rate.broker_cpu_us, 2) for run in runs],
         "start_s": [round(run.start_s, 2) for run in runs],
     }
-    note = f"{engine.name}: {engine.version}, {changelog:.2f} changelog records an event"
+    note = f"{engine.name}: {engine.version}, {runs[0].checked.outputs:,} events, the first fifth left out; "
+    note += f"{changelog:.2f} changelog records an event"
     note += ", every output checked" if not wrong else ", OUTPUT WRONG"
     return [
         Result(engine.name, "events/s", [run.rate.per_s for run in runs], notes=[note, *wrong], details=details),

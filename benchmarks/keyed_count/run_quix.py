@@ -6,6 +6,7 @@ The state is bytes, which spares its JSON; a longer commit interval than Kafka S
 writes its changelog, one record per key touched, when it commits.
 """
 
+import gc
 import sys
 
 from quixstreams import Application, State  # type: ignore[import-not-found]  # in an environment of its own
@@ -35,6 +36,7 @@ def main() -> None:
     events = app.topic(source, key_deserializer="bytes", value_deserializer="bytes")
     counts = app.topic(output, key_serializer="bytes", value_serializer="bytes")
     app.dataframe(events).apply(count, stateful=True).to_topic(counts)
+    gc.set_threshold(50_000, 20, 100)  # as our own processor does
     app.run()
 
 
