@@ -21,6 +21,7 @@ RATE = "full job, events per second of one processor"
 COST = "full job, CPU of the processor per event"
 _LEFT_OUT = 0.1
 _STALL_S = 120.0
+_WARM_UP_EVENTS = 40_000
 
 
 class JobRun(NamedTuple):
@@ -83,6 +84,12 @@ def _measured(batches: list[Batch], cpu: CpuTrace, broker_cpu: CpuTrace, events:
     )
 
 
+def warm_up(stack: Stack, bench: Bench, workload: Workload) -> None:
+    """Let a new broker compile its code on a run that nobody counts; nothing with `--quick`."""
+    if not bench.options.quick:
+        bench.once("warm-up of the broker", lambda: run_job(stack, bench, workload, _WARM_UP_EVENTS))
+
+
 def make_workload(bench: Bench) -> Workload:
     """Return the workload that all parts share."""
     concurrent = CONCURRENT_QUICK if bench.options.quick else CONCURRENT
@@ -94,6 +101,7 @@ def run(bench: Bench) -> list[Result]:
     events = bench.events(EVENTS, EVENTS_QUICK)
     workload = make_workload(bench)
     with broker(bench) as stack:
+        warm_up(stack, bench, workload)
         found = bench.repeat(f"full job, {events:,} events", lambda _: run_job(stack, bench, workload, events))
     notes = (
         f"{events:,} events of {workload.concurrent:,} sessions at a time, 4 partitions, written before the processor "
@@ -109,4 +117,4 @@ def run(bench: Bench) -> list[Result]:
     ]
 
 
-__all__ = ["COST", "RATE", "JobRun", "make_workload", "run", "run_job"]
+__all__ = ["COST", "RATE", "JobRun", "make_workload", "run", "run_job", "warm_up"]

@@ -8,7 +8,7 @@ import statistics
 
 from benchmarks.bench import Bench
 from benchmarks.events import Workload
-from benchmarks.full_job import CONCURRENT, EVENTS, EVENTS_QUICK, JobRun, make_workload, run_job
+from benchmarks.full_job import CONCURRENT, EVENTS, EVENTS_QUICK, JobRun, make_workload, run_job, warm_up
 from benchmarks.live import preload_sessions
 from benchmarks.results import Result, Target
 from benchmarks.stack import Stack, broker
@@ -28,14 +28,16 @@ def _job(stack: Stack, bench: Bench, workload: Workload, live: int, events: int)
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure it; the sizes take turns, so that a machine that changes its mood changes it for all."""
+    """Measure it; the sizes take turns, each round beginning with another, so that no moment of the machine is one's."""
     events = bench.events(EVENTS, EVENTS_QUICK)
     sizes = LIVE_QUICK if bench.options.quick else LIVE
     workload = make_workload(bench)
     found: dict[int, list[JobRun]] = {size: [] for size in sizes}
     with broker(bench) as stack:
+        warm_up(stack, bench, workload)
         for n in range(bench.runs):
-            for size in sizes:
+            first = n % len(sizes)
+            for size in (*sizes[first:], *sizes[:first]):
                 title = f"{size:,} live sessions, {events:,} events, run {n + 1} of {bench.runs}"
                 one = bench.once(title, lambda size=size: _job(stack, bench, workload, size, events))  # type: ignore[misc]
                 found[size].append(one)
