@@ -22,7 +22,7 @@ PLAY_CPU_S_MAX = 10.0
 PYTEST_CPU_S_MAX = 40.0
 FIRST_SCHEDULES, MORE_SCHEDULES = range(1, 41), range(41, 121)
 PLAYS, STEPS = 4, 300
-TESTS = ("tables", "edges", "stories", "limits", "pairs", "compliance")
+TESTS = ("tables", "edges", "batches", "stories", "limits", "pairs", "compliance")
 _FLAGS = ("-x", "-q", "--noconftest", "-p", "no:cacheprovider", "--tb=no", "--assert=plain", f"--rootdir={ROOT}")
 
 
