@@ -12,6 +12,7 @@ import json
 import uuid
 from base64 import b64decode
 from binascii import Error as Base64Error
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 from urllib.parse import parse_qsl, urlsplit
@@ -20,7 +21,7 @@ from sessionary.infra.local.bodies import inflate
 from sessionary.infra.local.engine import Answer, Engine, Question
 from sessionary.infra.local.errors import EngineError
 from sessionary.infra.local.ports import LOOPBACK
-from sessionary.infra.local.sql import parse
+from sessionary.infra.local.sql import Statement, parse
 
 __all__ = ["ClickHouseServer"]
 
@@ -62,6 +63,19 @@ _STATUS = {
     **dict.fromkeys((48, 344), 501),
     **dict.fromkeys((210,), 503),
 }
+
+
+def _statement(query: bytes, body: bytes, *, whole: bool) -> Statement:
+    """Read the statement that begins in the URL and goes on in the body. `whole`: its text is needed in one piece.
+
+    An insert's data are not put behind its head first, as many megabytes would be copied three times for that.
+    """
+    if body and not whole and query[:6].upper() == b"INSERT":
+        statement = parse(query)
+        insert = statement.insert
+        if insert is not None and insert.format != "Values" and not insert.data:
+            return replace(statement, insert=replace(insert, data=body))
+    return parse(b"\n".join(part for part in (query, body) if part))
 
 
 class _BadRequest(Exception):
@@ -164,10 +178,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _ask(self, url: dict[str, str], body: bytes, *, may_change: bool) -> Answer:
         if self.headers.get_content_maintype() == "multipart":
             raise EngineError(48, "Code: 48. DB::Exception: Multipart requests are not served. (NOT_IMPLEMENTED)")
-        sql = b"\n".join(part for part in (url.get("query", "").encode(), body) if part)
-        if not sql:
+        query = url.get("query", "").encode()
+        if not query and not body:
             return Answer(b"Ok.\n", "TabSeparated")
-        statement = parse(sql)
+        params = {k.removeprefix("param_"): v for k, v in url.items() if k.startswith("param_")}
+        statement = _statement(query, body, whole=bool(params))
         if not may_change and not statement.read_only:
             raise EngineError(164, "Code: 164. DB::Exception: Method GET implies readonly, use POST. (READONLY)")
         wanted = url.get("default_format") or self.headers.get("X-ClickHouse-Format")
@@ -175,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
             statement=statement,
             database=url.get("database") or self.headers.get("X-ClickHouse-Database"),
             settings={k: v for k, v in url.items() if k not in _TRANSPORT and not k.startswith("param_")},
-            params={k.removeprefix("param_"): v for k, v in url.items() if k.startswith("param_")},
+            params=params,
             format=statement.format or wanted or "TabSeparated",
         )
         return self.server.engine.ask(question)
