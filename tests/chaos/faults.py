@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 
 from sessionary.infra.stack import api_ready
 from tests.chaos.load import Load
-from tests.chaos.schedule import Fault
+from tests.chaos.schedule import SINK_TOPICS, Fault
 from tests.chaos.stage import PARTITIONS, PREFIX, Stage, now_ms
 from tests.chaos.watch import Watch
 
@@ -27,7 +27,6 @@ _RECOVERY_S_MAX = 240.0
 _OPEN_MAX = 2
 _LOOK_S = 0.1
 _STOP_AND_GO_S = (0.45, 0.05)
-_TOPICS = {"audit": "audit", "history": "events", "rejected": "rejected", "batches": "batches"}
 _BROKER_DELAY_S = 0.3
 
 
@@ -152,7 +151,7 @@ class Faults:
 
     def _sink(self, fault: Fault) -> Suffered:
         kind = fault.target.removeprefix("sink-")
-        group, topic = f"{PREFIX}.sink.{kind}", f"{PREFIX}.{_TOPICS[kind]}"
+        group, topic = f"{PREFIX}.sink.{kind}", f"{PREFIX}.{SINK_TOPICS[kind]}"
         self._stage.signal(fault.target, signal.SIGKILL)
         since_ms = now_ms()
         before: list[dict[int, tuple[int, int]]] = []

@@ -19,7 +19,9 @@ FaultKind = Literal[
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 SESSION_TIMEOUT_S = 6.0
 PROCESSORS = ("w1", "w2")
-SINKS = ("audit", "history", "rejected", "batches")
+# Sink → the topic that it reads, below the prefix.
+SINK_TOPICS = {"audit": "audit", "history": "events", "rejected": "rejected", "batches": "batches"}
+SINKS = tuple(SINK_TOPICS)
 # The first agent is never touched: its sessions show that no outage of others ends a session whose agent lives.
 AGENTS = ("steady", "plain", "cramped", "quick")
 CRAMPED = "cramped"
@@ -105,6 +107,7 @@ __all__ = [
     "SESSION_TIMEOUT_S",
     "SHORT_S",
     "SINKS",
+    "SINK_TOPICS",
     "Fault",
     "FaultKind",
     "draw",

@@ -7,13 +7,13 @@ from confluent_kafka import KafkaException
 
 from tests.auditor.evidence import query
 from tests.chaos.load import Load
+from tests.chaos.schedule import SINK_TOPICS
 from tests.chaos.stage import DATABASE, PREFIX, Stage
 
 _AGENTS_S = 150.0
 _SESSIONS_S = 30.0
 _CAUGHT_UP_S = 90.0
 _LOOK_S = 0.3
-_SINK_TOPICS = {"audit": "audit", "history": "events", "rejected": "rejected", "batches": "batches"}
 
 
 def settle(stage: Stage, load: Load, say: Callable[[str], None]) -> list[str]:
@@ -48,7 +48,7 @@ def settle(stage: Stage, load: Load, say: Callable[[str], None]) -> list[str]:
     if not wait(judged, _CAUGHT_UP_S, "the processors to judge everything"):
         restless.append(f"the processors did not catch up within {_CAUGHT_UP_S:g} s")
     stage.workers.stop()
-    for kind, topic in _SINK_TOPICS.items():
+    for kind, topic in SINK_TOPICS.items():
         group, name = f"{PREFIX}.sink.{kind}", f"{PREFIX}.{topic}"
         if not wait(lambda group=group, name=name: stage.lag(group, name) == 0, _CAUGHT_UP_S, f"sink {kind}"):  # type: ignore[misc]
             restless.append(f"sink {kind} did not catch up within {_CAUGHT_UP_S:g} s")

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,11 +23,17 @@ def enter_namespace(argv: Sequence[str]) -> bool:
     if _MARK in os.environ:
         return os.environ[_MARK] == "yes"
     tool = shutil.which("unshare")
-    if tool is not None and subprocess.run([tool, "-Urm", "true"], capture_output=True, check=False).returncode == 0:
+    if tool is not None and _may_mount(tool):
         os.environ[_MARK] = "yes"
         os.execv(tool, [tool, "-Urm", sys.executable, "-m", "tests.chaos", *argv])
     os.environ[_MARK] = "no"
     return False
+
+
+def _may_mount(tool: str) -> bool:
+    """Try it in a namespace that ends with the attempt."""
+    attempt = [tool, "-Urm", "mount", "-t", "tmpfs", "tmpfs", tempfile.gettempdir()]
+    return subprocess.run(attempt, capture_output=True, check=False).returncode == 0
 
 
 class SmallDisk:
