@@ -275,7 +275,7 @@ def test_a_field_that_an_older_writer_did_not_know_takes_its_default() -> None:
     assert isinstance(event.payload, SessionCreated)
     value, decoder = written_by(changed("SessionCreated", drop), event)
     expected = Event(
-        event.envelope._replace(agent_role=None, data_classes=[], context_bytes=None),
+        event.envelope._replace(agent_role=None, data_classes=(), context_bytes=None),
         event.payload._replace(parent_session_id=None),
     )
     assert decoder.event(value) == expected

@@ -12,6 +12,7 @@ from tests.style.project import Module, all_modules, module_named, product_modul
 PURE: dict[str, frozenset[str]] = {
     "schemas/codec.py": frozenset(),
     "schemas/common.py": frozenset(),
+    "schemas/compiled.py": frozenset(),
     "schemas/errors.py": frozenset(),
     "schemas/headers.py": frozenset(),
     "schemas/ids.py": frozenset({"secrets", "uuid"}),  # a new session id is chance itself
@@ -25,6 +26,7 @@ PURE: dict[str, frozenset[str]] = {
     "stream_processors/lifecycle.py": frozenset(),
     "stream_processors/limits.py": frozenset(),
     "stream_processors/ownership.py": frozenset(),
+    "stream_processors/replacing.py": frozenset(),
     "stream_processors/table.py": frozenset(),
     "stream_processors/timers.py": frozenset(),
     "sinks/batching.py": frozenset(),

@@ -72,7 +72,7 @@ def _strategy(hint: Any, avro: Any) -> st.SearchStrategy[Any]:
     if origin is not None and issubclass(origin, Mapping):
         return st.dictionaries(st.text(max_size=5), _strategy(get_args(hint)[1], avro["values"]), max_size=3)
     if origin is not None and issubclass(origin, Sequence):
-        return st.lists(_strategy(get_args(hint)[0], avro["items"]), max_size=3)
+        return st.lists(_strategy(get_args(hint)[0], avro["items"]), max_size=3).map(tuple)
     if is_record_class(hint):
         return values(hint)
     if hint is int:
@@ -105,7 +105,7 @@ def _example(hint: Any, name: str) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         return {name: _example(get_args(hint)[1], name)}
     if origin is not None and issubclass(origin, Sequence):
-        return [_example(get_args(hint)[0], name)]
+        return (_example(get_args(hint)[0], name),)
     if is_record_class(hint):
         return example(hint)
     number = sum(name.encode())

@@ -28,6 +28,7 @@ from sessionary.schemas.catalogue import (
     writer_schemas,
 )
 from sessionary.schemas.common import Envelope
+from sessionary.schemas.compiled import GAVE_UP, Reader, compiled_reader
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, Payload
 from sessionary.schemas.plain import record_reader, record_writer
@@ -132,6 +133,33 @@ _BY_NAME, _BY_CLASS = _formats()
 _WRITERS = writer_schemas()
 
 
+class _Quick(dict[bytes, Reader | None]):
+    """Compiled readers by the bytes that a value begins with, each made when it is first needed."""
+
+    def __missing__(self, header: bytes) -> Reader | None:
+        """Compile the reader of what today's schemas wrote; None for anything else."""
+        writer = _WRITERS.get(header[2:]) if header[:2] == SINGLE_OBJECT else None
+        if writer is None or not writer.current:
+            return None  # not kept: anybody may write any bytes
+        format_ = _BY_NAME[writer.full_name]
+        self[header] = reader = compiled_reader(writer.parsed, format_.cls, Event if format_.is_event else None)
+        return reader
+
+
+_QUICK = _Quick()
+
+
+def read_compiled(value: bytes) -> Event | Record | None:
+    """Read what today's schemas wrote, in the plain way of writing it; None for anything else, which says nothing."""
+    if (read := _QUICK[value[:_HEADER_BYTES]]) is None:
+        return None
+    try:
+        found: Event | Record = read(value, _HEADER_BYTES)
+    except GAVE_UP:
+        return None
+    return found
+
+
 def _format_of(value: Event | Record) -> _Format:
     """Return how `value` is written. Raises `EncodeError` for a foreign class or a payload under a wrong name."""
     content = value.payload if isinstance(value, Event) else value
@@ -181,8 +209,10 @@ def encode_confluent(value: Event | Record, registry: SchemaRegistry) -> bytes:
 class Decoder:
     """Reads both framings; keeps the registry's schemas once fetched. Raises `DecodeError`, `Unavailable`."""
 
-    def __init__(self, registry: SchemaRegistry | None = None) -> None:
+    def __init__(self, registry: SchemaRegistry | None = None, *, compiled: bool = True) -> None:
+        """`compiled=False` leaves all to the general reader: the same values and errors, later."""
         self._registry = registry
+        self._compiled = compiled
         self._fetched: dict[int, tuple[str, dict[str, Json]]] = {}
 
     def event(self, value: bytes | None) -> Event | Tick:
@@ -202,6 +232,8 @@ class Decoder:
     def _decoded(self, value: bytes | None) -> Event | Record:
         if not value:
             raise DecodeError("undecodable", "no bytes")
+        if self._compiled and (found := read_compiled(value)) is not None:
+            return found
         if value[:2] == SINGLE_OBJECT and len(value) >= _HEADER_BYTES:
             writer = _WRITERS.get(value[2:_HEADER_BYTES])
             if writer is None:
@@ -258,5 +290,6 @@ __all__ = [
     "encode_confluent",
     "encode_event",
     "encode_record",
+    "read_compiled",
     "record_header",
 ]

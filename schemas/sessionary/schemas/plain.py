@@ -55,7 +55,7 @@ def _int32(value: int) -> int:
 
 
 def _mapped(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda values: [convert(value) for value in values] if values else values
+    return lambda values: tuple(map(convert, values)) if values else ()
 
 
 def _checked_items(schema: Json) -> Callable[[Any], Any]:
@@ -134,7 +134,7 @@ def _reader(schema: Json) -> Callable[[Any], Any] | None:
             return record_reader(_class_named(schema["name"]), schema)
         case {"type": "array", "items": items}:
             read = _reader(items)
-            return None if read is None else _mapped(read)
+            return tuple if read is None else _mapped(read)
         case ["null", branch]:
             read = _reader(branch)
             return None if read is None else _optional(read)

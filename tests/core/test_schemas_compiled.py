@@ -1,0 +1,70 @@
+"""The compiled readers against the general one: the same values of the same types, or no answer at all."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessionary.schemas.codec import Decoder, Event, Record, encode_event, encode_record, read_compiled
+from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.events import PAYLOADS
+from tests.support.values import events_of, every_example
+
+GENERAL, COMPILED = Decoder(compiled=False), Decoder()
+GOLDEN = json.loads(Path(__file__).parents[1].joinpath("golden", "0.1.0.json").read_text("utf-8"))
+EXAMPLES = {type(v.payload if isinstance(v, Event) else v).__name__: v for v in every_example()}
+
+
+def encoded(value: Event | Record) -> bytes:
+    return encode_event(value) if isinstance(value, Event) else encode_record(value)
+
+
+def typed(value: Any) -> object:
+    """The value with the types of all its parts: a list is no tuple here."""
+    if isinstance(value, Mapping):
+        return dict, [(key, typed(part)) for key, part in value.items()]
+    if isinstance(value, list | tuple):
+        return type(value), [typed(part) for part in value]
+    return type(value), repr(value)
+
+
+def outcome(read: Callable[[bytes], object], value: bytes) -> object:
+    try:
+        return typed(read(value))
+    except DecodeError as error:
+        return error.reason, str(error)
+
+
+def agree(value: bytes) -> None:
+    assert outcome(COMPILED.event, value) == outcome(GENERAL.event, value)
+    assert outcome(COMPILED.record, value) == outcome(GENERAL.record, value)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_released_bytes_and_all_that_is_cut_from_them_are_read_alike(name: str) -> None:
+    value = bytes.fromhex(GOLDEN[name]["bytes"])
+    for end in range(len(value) + 1):
+        agree(value[:end])
+    agree(value + b"\x00")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_todays_schemas_write_is_read_without_the_general_reader(name: str) -> None:
+    assert read_compiled(encoded(EXAMPLES[name])) == EXAMPLES[name]
+
+
+@given(st.sampled_from(sorted(PAYLOADS)).flatmap(events_of))
+def test_any_event_is_read_alike(event: Event) -> None:
+    agree(encode_event(event))
+
+
+@given(st.sampled_from(sorted(EXAMPLES)), st.data())
+def test_damage_is_told_alike(name: str, data: st.DataObject) -> None:
+    value = bytearray(encoded(EXAMPLES[name]))
+    for place in data.draw(st.lists(st.integers(10, len(value) - 1), min_size=1, max_size=3)):
+        value[place] = data.draw(st.integers(0, 255))
+    agree(bytes(value))
