@@ -229,12 +229,16 @@ def timed(findings: Findings) -> Iterator[Difference]:
 
 
 def _beating(evidence: Evidence) -> dict[str, int]:
-    """Session → when its agent's process ended, of those that never meant to fall silent."""
+    """Session → when its agent's process ended, of those that never meant to fall silent.
+
+    Where an event was dropped it may have been the session's last: the agent is then done with it, and nobody knows.
+    """
     ends: dict[str, int] = {}
+    dropped = {line["session_id"] for line in evidence.journal if line["error"] is not None}
     for session in evidence.sessions:
         lives = [life for life in evidence.lives if life.agent == session["agent"]]
         ended = [life.ended_ms for life in lives if life.started_ms <= session["planned_ms"] <= life.ended_ms]
-        if ended and not session["silent"]:
+        if ended and not session["silent"] and session["session_id"] not in dropped:
             ends[session["session_id"]] = ended[0]
     return ends
 

@@ -193,6 +193,9 @@ def test_a_timeout_of_a_session_whose_agent_lives(sound: Evidence) -> None:
     assert complaints(alive) == {"false timeout"}
     assert complaints(alive._replace(sessions=[{**session, "silent": True}])) == set()
     assert complaints(alive._replace(lives=[Life("a", START_MS - 1, START_MS + 1)])) == set()
+    line = next(line for line in sound.journal if line["session_id"] == timed_out["session_id"])
+    dropped = {**line, "producer_seq": 99, "partition": None, "offset": None, "error": "dropped: the disk is full"}
+    assert complaints(alive._replace(journal=[*sound.journal, dropped])) == set()
 
 
 @pytest.mark.parametrize(
