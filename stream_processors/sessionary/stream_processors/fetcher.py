@@ -24,6 +24,7 @@ FETCH_WAIT_MS = 10  # a fetch over idle partitions may wait this long before bus
 _BATCH_RECORDS = 2_000
 _WAITING_MAX = 16  # batches not yet taken by the event loop
 _LOOK_S = 0.02
+_new = tuple.__new__  # as a NamedTuple's own constructor, in half the time
 
 
 class _Headers(Sequence[tuple[str, bytes]]):
@@ -173,7 +174,7 @@ class Fetcher:
                 continue
             offset, partition = message.offset() or 0, message.partition() or 0
             key, value = message.key(), message.value()
-            record = LogRecord(offset, message.timestamp()[1], key, value, _Headers(message))
+            record = _new(LogRecord, (offset, message.timestamp()[1], key, value, _Headers(message)))
             if partition in batches:
                 batches[partition].append(record)
             else:

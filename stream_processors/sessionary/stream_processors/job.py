@@ -25,7 +25,7 @@ class Produced(NamedTuple):
     topic: str
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes]] | None = None
+    headers: list[tuple[str, bytes | str | None]] | None = None
 
 
 class Transaction(NamedTuple):

@@ -10,7 +10,7 @@ that one believes. Everything here blocks and belongs into an executor; one thre
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -97,12 +97,10 @@ class Outputs:
         records, rows = self._job.transaction(self._partition, outcome, started_at)
         try:
             self._in_place(self._producer.begin_transaction)
-            for record in records:
-                self._produce(record)
+            self._produce(records)
             self._position_offset = None
-            self._produce(
-                Produced(self._topics.changelog, POSITION_KEY, encode_record(outcome.position)), self._delivered
-            )
+            position = Produced(self._topics.changelog, POSITION_KEY, encode_record(outcome.position))
+            self._produce([position], self._delivered)
             offset = TopicPartition(self._topics.events, self._partition, outcome.position.next_offset)
             self._in_place(self._producer.send_offsets_to_transaction, [offset], self._group, _CALL_TIMEOUT_S)
             self._in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
@@ -114,24 +112,24 @@ class Outputs:
             raise Lost(f"partition {self._partition}: no delivery report for the position")
         return Written(rows, self._position_offset + 1, time.time_ns() // 1_000, time.monotonic() - begun_s)
 
-    def _produce(self, record: Produced, delivered: Callable[[KafkaError | None, Message], None] | None = None) -> None:
-        while True:
-            try:
-                if record.headers is None:
-                    self._producer.produce(
-                        record.topic, record.value, record.key, partition=self._partition, on_delivery=delivered
-                    )
-                else:
-                    self._producer.produce(
-                        record.topic, record.value, record.key, partition=self._partition, headers=list(record.headers)
-                    )
-            except BufferError:
-                # The queue is full of this very transaction: let it drain.
-                self._producer.poll(_FULL_PAUSE_S)
-                continue
-            except KafkaException as error:
-                raise self._fault(error.args[0], f"{record.topic}, key {record.key!r}") from error
-            return
+    def _produce(
+        self, records: Sequence[Produced], delivered: Callable[[KafkaError | None, Message], None] | None = None
+    ) -> None:
+        produce, partition = self._producer.produce, self._partition
+        for topic, key, value, headers in records:
+            while True:
+                try:
+                    if headers is None:
+                        produce(topic, value, key, partition, delivered)
+                    else:
+                        produce(topic, value, key, partition, delivered, headers=headers)
+                except BufferError:
+                    # The queue is full of this very transaction: let it drain.
+                    self._producer.poll(_FULL_PAUSE_S)
+                    continue
+                except KafkaException as error:
+                    raise self._fault(error.args[0], f"{topic}, key {key!r}") from error
+                break
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:

@@ -43,6 +43,7 @@ _T = TypeVar("_T")
 PENDING_BYTES_MAX = 8 << 20
 CALL_S_MAX = 12.0  # longer than the time-out that each call into librdkafka has
 _SLICE_S = 0.005  # between two yields to the event loop
+_LOOK_EACH = 8  # records between two looks at the clock
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
 
@@ -101,7 +102,7 @@ class Ownership:
         self._open_store = open_store
         self._store: Store | None = None
         self._outputs: Outputs | None = None
-        self._pending: deque[Sequence[LogRecord]] = deque()
+        self._pending: deque[Sequence[LogRecord]] = deque()  # as they were fetched, none of them empty
         self._pending_bytes = 0
         self._held = False
         self._arrived = asyncio.Event()
@@ -293,6 +294,11 @@ class Ownership:
         """Fold into `batch` until it is full; return how many went in. Yields to the event loop."""
         slice_ends_s = time.perf_counter() + _SLICE_S
         for n, record in enumerate(records):
+            if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
+                await asyncio.sleep(0)
+                if self.ended:
+                    return n
+                slice_ends_s = time.perf_counter() + _SLICE_S
             while True:
                 try:
                     if not batch.apply(record):
@@ -301,11 +307,6 @@ class Ownership:
                 except Unavailable as trouble:
                     _log.warning("partition %d waits: %s", self.partition, trouble)
                     await asyncio.sleep(trouble.retry_after_s)
-            if time.perf_counter() > slice_ends_s:
-                await asyncio.sleep(0)
-                if self.ended:
-                    return n
-                slice_ends_s = time.perf_counter() + _SLICE_S
         return len(records)
 
     def _wanted(self) -> bool:
