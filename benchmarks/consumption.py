@@ -7,6 +7,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks.proc import cpu_s
+from benchmarks.stack import Stack
 from sessionary.infra.local.process import Child, tail
 
 _LOOK_S = 0.1
@@ -24,7 +25,7 @@ class Sample(NamedTuple):
     at_s: float
     committed: int  # events
     cpu_s: float
-    broker_cpu_s: float
+    broker_cpu_s: float  # 0 where the broker is not ours
 
 
 class Rate(NamedTuple):
@@ -54,10 +55,15 @@ class Rate(NamedTuple):
 class Watch:
     """Looks at a group's place in a topic. Only looks: it is no member of the group."""
 
-    def __init__(self, bootstrap_servers: str, topic: str, group: str, partitions: int) -> None:
+    def __init__(self, stack: Stack, topic: str, group: str, partitions: int) -> None:
+        self._broker_pid = stack.broker_pid if stack.own_broker else None
         # Uncommitted on purpose: else the broker asks to wait while a transaction with offsets is under way. What it
         # answers are committed offsets either way.
-        config = {"bootstrap.servers": bootstrap_servers, "group.id": group, "isolation.level": "read_uncommitted"}
+        config = {
+            "bootstrap.servers": stack.bootstrap_servers,
+            "group.id": group,
+            "isolation.level": "read_uncommitted",
+        }
         self._consumer = Consumer({**config, "log_level": 0})
         self._topics = [TopicPartition(topic, partition) for partition in range(partitions)]
 
@@ -69,12 +75,16 @@ class Watch:
             return 0  # the group does not exist yet
         return sum(max(0, place.offset) for place in places)
 
+    def broker_cpu_s(self) -> float:
+        """Return the broker's processor time so far; 0 where the broker is not ours."""
+        return 0.0 if self._broker_pid is None else cpu_s(self._broker_pid)
+
     def close(self) -> None:
         """Let go of the connection."""
         self._consumer.close()
 
 
-def follow(watch: Watch, child: Child, broker_pid: int, events: int, progress: Callable[[str], None]) -> list[Sample]:
+def follow(watch: Watch, child: Child, events: int, progress: Callable[[str], None]) -> list[Sample]:
     """Look until all `events` are committed. Raises `Failed`."""
     samples: list[Sample] = []
     moved_s = told_s = time.monotonic()
@@ -82,7 +92,7 @@ def follow(watch: Watch, child: Child, broker_pid: int, events: int, progress: C
         time.sleep(_LOOK_S)
         if child.exit_code is not None:
             raise Failed(f"ended with {child.exit_code} after {samples[-1:]}:\n{tail(child.log)}")
-        sample = Sample(time.monotonic(), watch.committed(), cpu_s(child.pid), cpu_s(broker_pid))
+        sample = Sample(time.monotonic(), watch.committed(), cpu_s(child.pid), watch.broker_cpu_s())
         if not samples or sample.committed > samples[-1].committed:
             moved_s = sample.at_s
         elif sample.at_s - moved_s > _SILENCE_MAX_S:

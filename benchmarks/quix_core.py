@@ -12,6 +12,7 @@ from benchmarks.consumption import Rate, Watch, follow, steady
 from benchmarks.events import Workload
 from benchmarks.full_job import EVENTS, EVENTS_QUICK, JobRun, make_workload, run_job
 from benchmarks.keyed_count.check import count_committed
+from benchmarks.keyed_count.job import remove_topics
 from benchmarks.pipeline import preload
 from benchmarks.results import Result, Target
 from benchmarks.stack import Stack, broker
@@ -40,16 +41,21 @@ def run_quix(stack: Stack, bench: Bench, workload: Workload, events: int, form: 
     group, folder = f"{kafka.topic_prefix}.quix", stack.folder / kafka.topic_prefix
     path = os.pathsep.join(str(peers.ROOT / root) for root in _SOURCE_ROOTS)
     places = [kafka.bootstrap_servers, group, kafka.topic_prefix, str(kafka.partitions), str(folder), form]
-    watch = Watch(kafka.bootstrap_servers, kafka.topics.events, group, kafka.partitions)
+    watch = Watch(stack, kafka.topics.events, group, kafka.partitions)
     child = stack.run([str(python), str(_PROGRAM), *places], env={"PYTHONPATH": path}, name="quix-core")
     try:
-        samples = follow(watch, child, stack.broker_pid, events, bench.say)
+        samples = follow(watch, child, events, bench.say)
     finally:
         child.stop(_GRACE_S)
         watch.close()
-    if refused := count_committed(kafka.bootstrap_servers, kafka.topics.rejected):
+    refused, audits = (
+        count_committed(kafka.bootstrap_servers, topic) for topic in (kafka.topics.rejected, kafka.topics.audit)
+    )
+    if refused:
         raise RuntimeError(f"{refused} of {events} legal events were refused in Quix Streams")
-    return steady(samples, events // 10), count_committed(kafka.bootstrap_servers, kafka.topics.audit)
+    stack.drop(kafka)
+    remove_topics(kafka.bootstrap_servers, [f"changelog__{group}--{kafka.topics.events}--default"])
+    return steady(samples, events // 10), audits
 
 
 def _check(ours: JobRun, audits: int, events: int) -> None:

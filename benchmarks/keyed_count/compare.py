@@ -67,10 +67,10 @@ def run_engine(bench: Bench, stack: Stack, engine: Engine, source: Source, name:
     command = engine.command(job)
     folder.mkdir()
     with _topics(job):
-        watch = Watch(job.bootstrap_servers, job.source, job.group, PARTITIONS)
+        watch = Watch(stack, job.source, job.group, PARTITIONS)
         child = stack.run(command, env=environment(folder), name=name)
         try:
-            samples = follow(watch, child, stack.broker_pid, events, lambda text: bench.say(f"{name}: {text}"))
+            samples = follow(watch, child, events, lambda text: bench.say(f"{name}: {text}"))
         finally:
             child.stop(_GRACE_S)
             watch.close()

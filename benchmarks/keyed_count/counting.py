@@ -11,6 +11,7 @@ from sessionary.stream_processors.fold import Counts, LogRecord, Outcome, Partit
 from sessionary.stream_processors.job import Job, Produced, Transaction
 
 RECORDS_MAX = 5_000  # as many as the product's own fold takes into one transaction
+_new = tuple.__new__  # as a NamedTuple's own constructor, in half the time; the product does likewise
 Counted = tuple[bytes, bytes, bytes]  # key, its count in digits, the event's value
 
 
@@ -87,8 +88,8 @@ def counting(settings: Any, changelog: str, output: str) -> Job:
     def transaction(partition: int, outcome: Outcome, started_at: int) -> Transaction:
         records: list[Produced] = []
         for key, digits, value in cast(list[Counted], outcome.audits):
-            records.append(Produced(changelog, key, digits))
-            records.append(Produced(output, key, b"%b %b" % (digits, value)))
+            records.append(_new(Produced, (changelog, key, digits, None)))
+            records.append(_new(Produced, (output, key, b"%b %b" % (digits, value), None)))
         return Transaction(records, {key: b"%d" % count for key, count in cast(dict[bytes, int], outcome.rows).items()})
 
     return Job(new_fold, transaction, lambda value, due: value, int)
