@@ -21,29 +21,30 @@ class CountingBatch:
     def __init__(self, fold: "CountingFold") -> None:
         self._committed = fold.counts
         self._before = self.position = fold.position
-        self._next_offset = fold.position.next_offset
+        self._last: LogRecord | None = None
         self.counts: dict[bytes, int] = {}
         self.counted: list[Counted] = []
 
     def apply(self, record: LogRecord) -> bool:
         """Count one record; False where the batch is full."""
-        counted, key = self.counted, record.key
+        counted, counts = self.counted, self.counts
         if len(counted) >= RECORDS_MAX:
             return False
-        assert key is not None
-        count = self.counts.get(key)
-        if count is None:
-            count = self._committed.get(key, 0)
-        self.counts[key] = count = count + 1
-        counted.append((key, b"%d" % count, record.value or b""))
-        self._next_offset = record.offset + 1
+        _, _, key, value, _ = record
+        if key is None or value is None:
+            raise ValueError("an event has a key and a value")
+        count = counts[key] if key in counts else self._committed.get(key, 0)
+        counts[key] = count = count + 1
+        counted.append((key, b"%d" % count, value))
+        self._last = record
         return True
 
     def finish(self) -> Outcome:
         """Return what the transaction has to write."""
         before, number = self._before, len(self.counted)
-        position = Position(self._next_offset, 0, 0, before.batch_number + 1, 0)
-        counts = Counts(number, 0, 0, 0, 0, 0, before.next_offset, self._next_offset - 1)
+        next_offset = before.next_offset if self._last is None else self._last.offset + 1
+        position = Position(next_offset, 0, 0, before.batch_number + 1, 0)
+        counts = Counts(number, 0, 0, 0, 0, 0, before.next_offset, next_offset - 1)
         self.position = position
         # What stands in an outcome is for the job's own `transaction` alone.
         return Outcome(cast(Any, self.counts), cast(Any, self.counted), (), (), position, counts)
