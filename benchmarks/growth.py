@@ -28,7 +28,7 @@ def _job(stack: Stack, bench: Bench, workload: Workload, live: int, events: int)
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure it; the sizes take turns, each round beginning with another, so that no moment of the machine is one's."""
+    """Measure it; the sizes take turns, each round beginning with another: no moment of the machine is one's own."""
     events = bench.events(EVENTS, EVENTS_QUICK)
     sizes = LIVE_QUICK if bench.options.quick else LIVE
     workload = make_workload(bench)

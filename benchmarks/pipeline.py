@@ -128,7 +128,7 @@ class Worker:
 
 
 class CpuTrace:
-    """Notes a process's CPU time while the context lasts; `at` tells it of any moment between."""
+    """Notes a process's CPU time from `start` to `stop`, or while the context lasts; tells it of any span between."""
 
     def __init__(self, pid: int | None) -> None:
         """`pid`: a process of this machine; None: nobody's, which takes no time."""
@@ -137,13 +137,22 @@ class CpuTrace:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cpu-trace", daemon=True)
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Begin."""
         self._thread.start()
+
+    def stop(self) -> None:
+        """End; harmless where it never began."""
+        self._done.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._done.set()
-        self._thread.join()
+        self.stop()
 
     def between(self, first_s: float, last_s: float) -> float:
         """Return the CPU time used between two moments, s since the epoch."""

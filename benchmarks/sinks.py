@@ -18,7 +18,7 @@ from benchmarks.bench import Bench
 from benchmarks.events import EventRecord, Workload
 from benchmarks.full_job import make_workload
 from benchmarks.latency import quantile
-from benchmarks.pipeline import BatchReader, Worker, preload
+from benchmarks.pipeline import BatchReader, CpuTrace, Worker, preload
 from benchmarks.results import Result, Target
 from benchmarks.stack import Stack, broker, environment
 from sessionary.infra.clickhouse import ClickHouse
@@ -46,6 +46,7 @@ class Load(NamedTuple):
     rows: Mapping[str, int]
     first_s: Mapping[str, float]
     last_s: Mapping[str, float]
+    cpu_s: Mapping[str, float]  # of each sink, and of the engine
 
 
 def with_broken(events: Iterator[EventRecord]) -> Iterator[EventRecord]:
@@ -109,7 +110,11 @@ def _load(stack: Stack, bench: Bench, kafka: KafkaSettings, wanted: Mapping[str,
     sinks = start_sinks(stack, kafka, settings)
     clickhouse = ClickHouse(settings)
     sql = "SELECT " + ", ".join(f"(SELECT count() FROM {kind}) AS {kind}" for kind in KINDS)
+    cpu = {kind: CpuTrace(sink.pid) for kind, sink in zip(KINDS, sinks, strict=True)}
+    cpu["engine"] = CpuTrace(stack.clickhouse_pid)
     try:
+        for trace in cpu.values():
+            trace.start()
         moved_s, known = time.monotonic(), -1
         while (rows := clickhouse.one(sql)) != dict(wanted):
             stack.check(*sinks)
@@ -119,13 +124,15 @@ def _load(stack: Stack, bench: Bench, kafka: KafkaSettings, wanted: Mapping[str,
                 raise RuntimeError(f"rows {rows}, wanted {dict(wanted)}, and none more for {_STALL_S:g} s")
             time.sleep(_LOOK_S)
     finally:
+        for trace in cpu.values():
+            trace.stop()
         _stop(sinks)
-    found = _landed(clickhouse, wanted)
+    found = _landed(clickhouse, wanted, cpu)
     bench.say(f"  {found.rows_per_s:,.0f} rows/s")
     return found
 
 
-def _landed(clickhouse: ClickHouse, wanted: Mapping[str, int]) -> Load:
+def _landed(clickhouse: ClickHouse, wanted: Mapping[str, int], cpu: Mapping[str, CpuTrace]) -> Load:
     """Compute the figures from the engine's own stamp on every row; rows of the first moment started the clock."""
     tables = " UNION ALL ".join(
         f"SELECT '{kind}' AS kind, toUnixTimestamp64Milli(landed_at) AS at_ms FROM {kind}" for kind in KINDS
@@ -142,6 +149,7 @@ def _landed(clickhouse: ClickHouse, wanted: Mapping[str, int]) -> Load:
         rows=wanted,
         first_s={row["kind"]: (row["low"] - low) / 1e3 for row in spans},
         last_s={row["kind"]: (row["high"] - low) / 1e3 for row in spans},
+        cpu_s={name: trace.between(low / 1e3, high / 1e3) for name, trace in cpu.items()},
     )
 
 
@@ -246,6 +254,12 @@ def _throughput(loads: list[Load]) -> list[Result]:
     details = {"runs": [load._asdict() for load in loads]}
     total = [load.rows_per_s for load in loads]
     results = [Result("sinks together", "rows/s", total, Target(">=", 50_000), notes, details)]
+    count = sum(loads[0].rows.values())
+    sinks_s = [sum(load.cpu_s[kind] for kind in KINDS) for load in loads]
+    results += [
+        Result("CPU of all sinks per row", "µs", [spent_s / count * 1e6 for spent_s in sinks_s]),
+        Result("CPU of the engine per row", "µs", [load.cpu_s["engine"] / count * 1e6 for load in loads]),
+    ]
     for kind in KINDS:
         spans = [load.last_s[kind] - load.first_s[kind] for load in loads if kind in load.last_s]
         if spans and min(spans) > 0:

@@ -92,6 +92,13 @@ class Stack:
         )
         return settings
 
+    @property
+    def clickhouse_pid(self) -> int:
+        """The endpoint's process; it must have been started."""
+        pid = None if self._clickhouse is None else self._clickhouse.pid
+        assert pid is not None, "the endpoint does not run"
+        return pid
+
     def start(self, module: str, *args: str, env: Mapping[str, str] | None = None, name: str) -> Child:
         """Run `python -m module args`; `env` is added to ours. End it by `Child.stop` or `kill`, or leave it to us."""
         return self.run([sys.executable, "-m", module, *args], env=env, name=name)
