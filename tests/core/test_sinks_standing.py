@@ -1,10 +1,12 @@
 """What a sink does once Kafka is well again: it fetches; and where its consumer is dead for good: it ends."""
 
+import threading
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from sessionary.sinks import consumer
 from sessionary.sinks.consumer import SinkConsumer
 from sessionary.sinks.definitions import SINKS
 from sessionary.sinks.errors import Fenced, Transient
@@ -78,3 +80,21 @@ def test_a_consumer_that_is_dead_for_good_ends_the_sink(code: int) -> None:
         sink._commit(0, 5, "")
     with pytest.raises(Fenced):
         sink._on_error(KafkaError(code))
+
+
+def test_a_commit_that_hangs_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    definition, settings = SINKS["history"], SinkSettings()
+    sink = SinkConsumer(definition, settings, cast(Flusher, None), SinkMetrics("history", "g"))
+    sink._consumer.close()
+    given_up = threading.Event()
+
+    class Hanging(Driver):
+        def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
+            assert given_up.wait(30)  # an exit would be the end of this test
+            return offsets
+
+    sink._consumer = cast(Any, Hanging())
+    monkeypatch.setattr(consumer, "_COMMIT_S_MAX", 0.01)
+    monkeypatch.setattr(consumer, "_give_up", given_up.set)
+    sink._commit(0, 5, "")
+    assert given_up.is_set()

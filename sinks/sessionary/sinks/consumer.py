@@ -5,6 +5,7 @@ partitions are paused and the loop goes on polling, so that the group does not t
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ _MESSAGES_PER_CALL = 2_000
 _CALLS_PER_TURN = 5
 _REPORT_S = 1.0
 _COMMITTED_TIMEOUT_S = 30.0
+_COMMIT_S_MAX = 30.0
+_EXIT_STUCK = 70
 # Errors of Kafka that stay until somebody acts.
 _KAFKA_OPERATOR = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: "no_topic",
@@ -162,10 +165,16 @@ class SinkConsumer:
 
     def _commit(self, partition: int, offset: int, metadata: str) -> None:
         target = TopicPartition(self._topic, partition, offset, metadata=metadata)
+        # librdkafka waits without a limit, and where the answer is lost with a broker that restarts, for ever.
+        alarm = threading.Timer(_COMMIT_S_MAX, _give_up)
+        alarm.daemon = True
+        alarm.start()
         try:
             done = self._consumer.commit(offsets=[target], asynchronous=False)
         except KafkaException as error:
             raise self._commit_error(error.args[0]) from error
+        finally:
+            alarm.cancel()
         for answer in done or ():
             if answer.error is not None:
                 raise self._commit_error(answer.error)
@@ -273,6 +282,13 @@ class SinkConsumer:
         except KafkaException:
             known = None  # nothing fetched yet
         return known or (0, 0)
+
+
+def _give_up() -> None:
+    """Exit at once: the hanging call cannot be ended otherwise. The next process repeats the batch."""
+    _log.critical("giving up: a commit hangs for %g s", _COMMIT_S_MAX)
+    logging.shutdown()
+    os._exit(_EXIT_STUCK)
 
 
 def _raw(message: Message) -> RawRecord:
