@@ -168,7 +168,7 @@ class Faults:
         return self._until(fault, since_ms, moved)
 
     def _row_after(self, at_ms: int) -> bool:
-        return self._stage.newest_row_s("batches") * 1_000 > at_ms
+        return self._stage.newest_row_ms() > at_ms
 
     def _slow(self, seconds: float) -> None:
         """Let it run for short moments only."""

@@ -24,7 +24,7 @@ from sessionary.infra.stack import api_ready, inherited
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
-from tests.auditor.evidence import query
+from tests.auditor.evidence import TABLES, query
 from tests.chaos.schedule import CRAMPED, CRAMPED_STORE, PROCESSORS, SESSION_TIMEOUT_S, SINKS
 from tests.chaos.small_disk import SmallDisk
 from tests.support.waiting import wait_until
@@ -130,10 +130,11 @@ class Stage:
         finally:
             consumer.close()
 
-    def newest_row_s(self, table: str) -> float:
-        """When the newest row landed, epoch seconds; 0 where there is none. Raises `OSError`."""
-        sql = f"SELECT toUnixTimestamp64Milli(max(landed_at)) AS at FROM {DATABASE}.{table}"
-        return max(int(query(self.clickhouse_url, sql)[0]["at"]), 0) / 1_000
+    def newest_row_ms(self) -> int:
+        """When the newest row of any sink landed, ms since the epoch; 0 where there is none. Raises `OSError`."""
+        tables = " UNION ALL ".join(f"SELECT max(landed_at) AS at FROM {DATABASE}.{table}" for table in TABLES)
+        (row,) = query(self.clickhouse_url, f"SELECT toUnixTimestamp64Milli(max(at)) AS ms FROM ({tables})")
+        return max(int(row["ms"]), 0)
 
     def _broker(self, port: int) -> Part:
         def ready() -> bool:
