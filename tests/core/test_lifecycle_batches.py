@@ -227,3 +227,9 @@ def test_recovery_takes_the_last_record_of_each_key() -> None:
     batch = fold.begin()
     assert batch.apply(tick(0, court.at + 2 * WEEK_MS))
     assert batch.rows == {key: None}
+
+
+def test_a_new_partition_begins_with_nothing() -> None:
+    fold = PartitionFold(0, SETTINGS, DECODER)
+    assert fold.position == Position(0, 0, 0, 0, 0)
+    assert (dict(fold.rows), fold.live, fold.graves, len(fold.timers), fold.next_deadline_ms) == ({}, 0, [], 0, None)

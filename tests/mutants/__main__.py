@@ -155,7 +155,9 @@ def _tried(mutants: list[Mutant], install: Install, arguments: argparse.Namespac
     survivors = 0
     for result in tried(trials, install, suite, arguments.workers):
         results.append(result)
-        survivors += _kind(result, known) == "survived"
+        if _kind(result, known) == "survived":
+            survivors += 1
+            sys.stderr.write(f"\rsurvived: {result.mutant.id}  {result.mutant.before!r} -> {result.mutant.after!r}\n")
         elapsed_s = time.monotonic() - begun_s
         sys.stderr.write(f"\r{len(results)} of {len(mutants)} mutants, {survivors} survived, {elapsed_s:.0f} s ")
         sys.stderr.flush()
