@@ -233,3 +233,25 @@ def test_a_new_partition_begins_with_nothing() -> None:
     fold = PartitionFold(0, SETTINGS, DECODER)
     assert fold.position == Position(0, 0, 0, 0, 0)
     assert (dict(fold.rows), fold.live, fold.graves, len(fold.timers), fold.next_deadline_ms) == ({}, 0, [], 0, None)
+
+
+def test_records_fill_a_batch_exactly() -> None:
+    batch = opened(SETTINGS._replace(records_max=3, timers_max=50)).begin()
+    assert [batch.apply(tick(n, START_MS)) for n in range(5)] == [True] * 3 + [False] * 2
+    assert (batch.records, batch.position().next_offset) == (3, 3)
+
+
+def test_a_batch_that_timers_fill_behind_offsets_without_records_stands_at_its_record() -> None:
+    court, agents = Court(), [Scribe("one"), Scribe("two"), Scribe("three")]
+    for agent in agents:
+        court.starts(agent)
+    court.passes(58_000)
+    fold, offset = again(court), len(court.log) + 4
+    fold.settings = SETTINGS._replace(timers_max=2)
+    batch = fold.begin()
+    assert not batch.apply(tick(offset, START_MS + 60_000))
+    assert (batch.position().next_offset, batch.position().outcome_n) == (offset, 2)
+    fold.merge(batch)
+    rest = fold.begin()
+    assert rest.apply(tick(offset, START_MS + 60_000))
+    assert audited(rest) == [("T06", 3, 2)]

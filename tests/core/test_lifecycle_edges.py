@@ -146,3 +146,18 @@ def test_what_was_released_is_archived_a_minute_later(reason: str, first: str) -
     assert court.passes(59_999) == []
     assert court.passes(1) == ["T14 archived"]
     assert told(court) == [("T14", "archived", "Archived 60s after its end")]
+
+
+def test_an_end_may_bring_a_last_snapshot() -> None:
+    court, agent = Court(), Scribe()
+    court.starts(agent)
+    assert court.says(agent, "session_terminated", reason="closed", snapshot=snapshot("last")) == "applied"
+    assert court.row(agent).snapshot.snapshot_id == "last"
+
+
+@pytest.mark.parametrize(("base", "new"), [(2, 2), (0, 2), (1, 3), (1, 1), (2, 3)])
+def test_an_update_goes_from_the_version_that_is_to_the_next(base: int, new: int) -> None:
+    court, agent = Court(), Scribe()
+    court.starts(agent)
+    assert court.says(agent, "state_updated", base_version=base, new_version=new) == "refused version_conflict"
+    assert court.says(agent, "state_updated", base_version=1, new_version=2) == "applied"
