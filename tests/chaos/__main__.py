@@ -114,7 +114,7 @@ def _result(
         minutes=options.minutes,
         namespace=namespace,
         events=len(findings.lines),
-        heartbeats_and_ticks=len(evidence.log) - len(findings.lines),
+        other_records=len(evidence.log) - len(findings.lines),
         sessions=sum(line["transition"] == "T01" for line in audits),
         audits=len(audits),
         refusals=len(evidence.outputs["rejected"]),

@@ -19,7 +19,7 @@ class Result(NamedTuple):
     minutes: float
     namespace: bool
     events: int
-    heartbeats_and_ticks: int
+    other_records: int
     sessions: int
     audits: int
     refusals: int
@@ -76,7 +76,7 @@ def table(result: Result) -> list[str]:
     lines += ["", f"full disks: {disk}; sinks write nothing to disk", ""]
     figures = {
         "events": result.events,
-        "heartbeats and ticks": result.heartbeats_and_ticks,
+        "heartbeats, ticks, rubbish": result.other_records,
         "sessions": result.sessions,
         "audit records": result.audits,
         "refusals": result.refusals,
@@ -89,7 +89,7 @@ def table(result: Result) -> list[str]:
         "false timeouts": result.count("false timeout"),
         "differences": len(result.differences),
     }
-    lines += [f"{name:<26}{figure:>10,}" for name, figure in figures.items()]
+    lines += [f"{name:<28}{figure:>8,}" for name, figure in figures.items()]
     kinds = Counter(difference.kind for difference in result.differences)
     lines += [f"  {kind:<24}{count:>10,}" for kind, count in kinds.most_common()]
     shown = result.differences[:_SHOWN_MAX]
