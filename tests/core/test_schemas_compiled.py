@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessionary.schemas.codec import Decoder, Event, Record, encode_event, encode_record, read_compiled
-from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.codec import (
+    SINGLE_OBJECT,
+    Decoder,
+    Event,
+    Record,
+    encode_event,
+    encode_record,
+    read_compiled,
+    write_generally,
+)
+from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import PAYLOADS
 from tests.support.values import events_of, every_example
 
@@ -60,6 +69,44 @@ def test_what_todays_schemas_write_is_read_without_the_general_reader(name: str)
 @given(st.sampled_from(sorted(PAYLOADS)).flatmap(events_of))
 def test_any_event_is_read_alike(event: Event) -> None:
     agree(encode_event(event))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_compiled_writer_writes_what_the_general_one_does(name: str) -> None:
+    value = encoded(EXAMPLES[name])
+    assert write_generally(EXAMPLES[name], value[:10]) == value
+
+
+@given(st.sampled_from(sorted(PAYLOADS)).flatmap(events_of))
+def test_any_event_is_written_alike(event: Event) -> None:
+    value = encode_event(event)
+    assert value.startswith(SINGLE_OBJECT)
+    assert write_generally(event, value[:10]) == value
+
+
+WRONG = [None, True, 7, 1.5, "text", b"bytes", 1 << 63, -(1 << 63) - 1, "\ud800", [7], {1: 2}]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_wrong_value_is_refused_alike_in_every_field(name: str, wrong: object) -> None:
+    example = EXAMPLES[name]
+    part: Any = example.payload if isinstance(example, Event) else example
+    for field in part._fields:
+        odd = part._replace(**{field: wrong})
+        value: Any = example._replace(payload=odd) if isinstance(example, Event) else odd
+        assert attempt(encoded, value) == attempt(generally, value)
+
+
+def generally(value: Event | Record) -> bytes:
+    return write_generally(value, encoded(EXAMPLES[type(getattr(value, "payload", value)).__name__])[:10])
+
+
+def attempt(write: Callable[[Any], bytes], value: Any) -> object:
+    try:
+        return write(value)
+    except EncodeError as error:
+        return str(error)
 
 
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())

@@ -42,6 +42,7 @@ from sessionary.schemas.records import (
     SessionState,
     Tick,
 )
+from sessionary.schemas.writers import REFUSED, Writer, compiled_writer
 
 SINGLE_OBJECT = b"\xc3\x01"
 CONFLUENT = b"\x00"
@@ -131,6 +132,7 @@ def _formats() -> tuple[dict[str, _Format], dict[type[Any], _Format]]:
 
 _BY_NAME, _BY_CLASS = _formats()
 _WRITERS = writer_schemas()
+_COMPILED_WRITERS: dict[type[Any], Writer] = {}
 
 
 class _Quick(dict[bytes, Reader | None]):
@@ -172,6 +174,24 @@ def _format_of(value: Event | Record) -> _Format:
 
 
 def _encoded(format_: _Format, value: Event | Record, header: bytes) -> bytes:
+    try:
+        return _writer_of(format_)(header, value)
+    except REFUSED:
+        return write_generally(value, header)
+
+
+def _writer_of(format_: _Format) -> Writer:
+    """Return the compiled writer of a class, made when it is first needed."""
+    writer = _COMPILED_WRITERS.get(format_.cls)
+    if writer is None:
+        writer = compiled_writer(format_.schema, format_.cls, event=format_.is_event)
+        _COMPILED_WRITERS[format_.cls] = writer
+    return writer
+
+
+def write_generally(value: Event | Record, header: bytes) -> bytes:
+    """Write `value` behind `header` the general way: the authority on what may be written. Raises `EncodeError`."""
+    format_ = _format_of(value)
     out = BytesIO()
     out.write(header)
     try:
@@ -292,4 +312,5 @@ __all__ = [
     "encode_record",
     "read_compiled",
     "record_header",
+    "write_generally",
 ]

@@ -32,15 +32,15 @@ def _class_named(full_name: str) -> Any:
     return getattr(common, full_name.rpartition(".")[2])
 
 
-def _types(schema: Json) -> frozenset[type[Any]]:
+def types_of(schema: Json) -> frozenset[type[Any]]:
     """Return the exact Python types that may stand for `schema`."""
     match schema:
         case list():
-            return frozenset[type[Any]]().union(*(_types(branch) for branch in schema))
+            return frozenset[type[Any]]().union(*(types_of(branch) for branch in schema))
         case {"type": "record"}:
             return frozenset({_class_named(schema["name"])})
         case {"type": inner}:
-            return _types(inner)
+            return types_of(inner)
         case str() if schema not in _TYPES:  # a named type that was spelled out earlier in the same schema
             assert not isinstance(_class_named(schema), type), f"{schema}: a record may stand once only"
             return _TYPES["enum"]
@@ -59,7 +59,7 @@ def _mapped(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _checked_items(schema: Json) -> Callable[[Any], Any]:
-    types, convert = _types(schema), _writer(schema)
+    types, convert = types_of(schema), _writer(schema)
 
     def write(values: Any) -> list[Any]:
         for value in values:
@@ -101,24 +101,40 @@ def _planned(
     return [types[name] for name in cls._fields], [(name, convert) for name, convert in planned if convert is not None]
 
 
+def type_check(
+    cls: Any, schema: Mapping[str, Json]
+) -> tuple[set[tuple[type[Any], ...]], Callable[[tuple[Any, ...]], None]]:
+    """Return which combinations of field types were found right, and what checks an instance of `cls` and adds its own.
+
+    Records have few such combinations, so most are known at a look. The check raises `TypeError`.
+    """
+    avro_types, _ = _planned(cls, schema, lambda _schema: None)
+    types = tuple(types_of(avro_type) for avro_type in avro_types)
+    right: set[tuple[type[Any], ...]] = set()
+
+    def check(record: tuple[Any, ...]) -> None:
+        found = tuple(map(type, record))
+        for name, type_, allowed in zip(cls._fields, found, types, strict=True):
+            if type_ not in allowed:
+                raise TypeError(f"{name} is a {type_.__name__}")
+        if len(right) < _COMBINATIONS_MAX:
+            right.add(found)
+
+    return right, check
+
+
 def record_writer(cls: Any, schema: Mapping[str, Json]) -> Callable[[Any], dict[str, Any]]:
     """Plan once how instances of `cls` become fastavro's dicts.
 
     The plan raises `TypeError` where a field is not exactly of its type, `ValueError` for an int beyond 32 bits.
     """
-    avro_types, writers = _planned(cls, schema, _writer)
-    types = tuple(_types(avro_type) for avro_type in avro_types)
+    _, writers = _planned(cls, schema, _writer)
     names: tuple[str, ...] = cls._fields
-    right: set[tuple[type[Any], ...]] = set()  # the few combinations of types that records really have
+    right, check = type_check(cls, schema)
 
     def write(record: Any) -> dict[str, Any]:
-        found = tuple(map(type, record))
-        if found not in right:
-            for name, type_, allowed in zip(names, found, types, strict=True):
-                if type_ not in allowed:
-                    raise TypeError(f"{name} is a {type_.__name__}")
-            if len(right) < _COMBINATIONS_MAX:
-                right.add(found)
+        if tuple(map(type, record)) not in right:
+            check(record)
         plain = dict(zip(names, record, strict=True))
         for name, convert in writers:
             plain[name] = convert(plain[name])
@@ -156,4 +172,4 @@ def record_reader(cls: Any, schema: Mapping[str, Json]) -> Callable[[dict[str, A
     return read
 
 
-__all__ = ["record_reader", "record_writer"]
+__all__ = ["record_reader", "record_writer", "type_check", "types_of"]

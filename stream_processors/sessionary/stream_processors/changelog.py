@@ -79,7 +79,9 @@ def recover(
 def _read(reader: Consumer, fold: PartitionFold, store: Store, repack: Repack, wanted: Callable[[], bool]) -> int:
     heard_s = time.monotonic()
     while wanted():
-        for message in reader.consume(_BATCH_RECORDS, 0.2):
+        # Only the first one is waited for: `consume` would wait until it has as many as it may take.
+        first = reader.poll(0.2)
+        for message in (first, *reader.consume(_BATCH_RECORDS, 0)) if first is not None else ():
             heard_s = time.monotonic()
             error = message.error()
             if error is None:
