@@ -4,7 +4,6 @@ Arguments: bootstrap servers, group, source topic, output topic, changelog topic
 """
 
 import asyncio
-import gc
 import logging
 import signal
 import sys
@@ -49,7 +48,7 @@ def main() -> None:
         changelog=changelog,
     )
     logging.basicConfig(level=logging.WARNING)
-    gc.set_threshold(50_000, 20, 100)  # as `run_processor` does
+    app.tune_interpreter()  # as `run_processor` does
     with tempfile.TemporaryDirectory(prefix="keyed-count-") as folder:
         asyncio.run(work(settings, output, folder))
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessionary.schemas.catalogue import released_schemas, schema_fingerprint
 from sessionary.schemas.codec import (
     SINGLE_OBJECT,
     Decoder,
@@ -21,6 +22,7 @@ from sessionary.schemas.codec import (
 )
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import PAYLOADS
+from sessionary.schemas.records import AuditRecord
 from tests.support.values import events_of, every_example
 
 GENERAL, COMPILED = Decoder(compiled=False), Decoder()
@@ -109,9 +111,49 @@ def attempt(write: Callable[[Any], bytes], value: Any) -> object:
         return str(error)
 
 
-@given(st.sampled_from(sorted(EXAMPLES)), st.data())
-def test_damage_is_told_alike(name: str, data: st.DataObject) -> None:
-    value = bytearray(encoded(EXAMPLES[name]))
-    for place in data.draw(st.lists(st.integers(10, len(value) - 1), min_size=1, max_size=3)):
-        value[place] = data.draw(st.integers(0, 255))
+@given(
+    st.sampled_from(sorted(GOLDEN)),
+    st.lists(st.tuples(st.integers(0, 400), st.binary(min_size=1, max_size=11)), min_size=1, max_size=3),
+)
+def test_damaged_bytes_are_read_alike(name: str, edits: list[tuple[int, bytes]]) -> None:
+    value = bytearray.fromhex(GOLDEN[name]["bytes"])
+    for place, new in edits:
+        at = 10 + place % (len(value) - 10)
+        value[at : at + len(new)] = new
     agree(bytes(value))
+
+
+@given(st.sampled_from(sorted(GOLDEN)), st.binary(max_size=60))
+def test_noise_behind_a_known_beginning_is_read_alike(name: str, noise: bytes) -> None:
+    agree(bytes.fromhex(GOLDEN[name]["bytes"])[:10] + noise)
+
+
+def audit_record(**fields: Any) -> AuditRecord:
+    audit = EXAMPLES["AuditRecord"]
+    assert isinstance(audit, AuditRecord)
+    return audit._replace(**fields)
+
+
+@pytest.mark.parametrize("number", [0, -1, 63, 64, -64, -65, 1 << 61, 1 << 62, (1 << 63) - 1, -(1 << 63)])
+def test_numbers_at_the_edges_are_read_and_written_alike(number: int) -> None:
+    record = audit_record(occurred_at=number, bytes_released=number)
+    agree(encoded(record))
+    assert write_generally(record, encoded(record)[:10]) == encoded(record)
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 127, 128, 8_191, 8_192, 100_000])
+def test_lengths_and_counts_at_the_edges_are_read_and_written_alike(length: int) -> None:
+    record = audit_record(reason="ü" * length, cleanup_actions=("a",) * length)
+    agree(encoded(record))
+    assert write_generally(record, encoded(record)[:10]) == encoded(record)
+
+
+@pytest.mark.parametrize("version", released_schemas())
+def test_released_schemas_that_are_no_longer_current_are_read_alike(version: str) -> None:
+    for schema in released_schemas()[version].values():
+        agree(SINGLE_OBJECT + schema_fingerprint(schema) + bytes(64))
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\xc3\x01", b"\x00\x00\x00\x00\x01x"])
+def test_what_has_no_known_beginning_is_read_alike(value: Any) -> None:
+    agree(value)

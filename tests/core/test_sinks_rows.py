@@ -7,7 +7,6 @@ from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
 from sessionary.schemas.common import DataClass, Envelope
 from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.records import RejectedEvent, Tick
-from sessionary.sinks.compiled import QuickDecoder
 from sessionary.sinks.errors import BadRow, OperatorError, Transient, classify
 from sessionary.sinks.migrate import Migration, migrations, pending
 from sessionary.sinks.retention import NEVER_S, retention_of
@@ -28,7 +27,7 @@ from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import DAY_US, NOW_US, audit, batch, session_id
 
 KEY = f"acme:{session_id(1)}".encode()
-DECODER = QuickDecoder(Decoder())
+DECODER = Decoder()
 
 
 def raw(value: bytes | None, key: bytes | None = KEY, timestamp_ms: int = NOW_US // 1_000) -> RawRecord:

@@ -51,6 +51,9 @@ class FakeFetching:
     def drop(self, partition: int) -> None:
         self.asked.append(("drop", partition))
 
+    def took(self, size: int) -> None:
+        """Of no interest here: nothing is fetched."""
+
 
 class Bench:
     """One partition with events, and what an ownership of it needs."""

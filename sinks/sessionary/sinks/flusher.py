@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import Unavailable
 from sessionary.sinks.batching import Batch
-from sessionary.sinks.compiled import QuickDecoder
 from sessionary.sinks.deadletters import DeadLetters
 from sessionary.sinks.definitions import DEAD_LETTERS, SinkDefinition
 from sessionary.sinks.errors import BadRow, Transient
@@ -33,7 +32,7 @@ class Flusher:
         self._topic = getattr(settings.topics, definition.topic)
         self._group = settings.group(definition.kind)
         self._metrics = metrics
-        self._decoder = QuickDecoder(decoder)
+        self._decoder = decoder
         self._writer = Writer(settings, definition.table)
         self._dead_letters = DeadLetters(settings, definition.kind)
         # By partition, the token of the batch under way: what was already tried, and whose letters are already out.

@@ -7,9 +7,9 @@ Times go in as integers in the column's own unit.
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from sessionary.schemas.codec import Event, Record
+from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.common import Envelope
 from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.ids import parse_key
@@ -47,19 +47,7 @@ class RawRecord(NamedTuple):
         return len(self.key or b"") + len(self.value or b"")
 
 
-class RowDecoder(Protocol):
-    """What a row is read with. Raises `DecodeError`, `Unavailable`."""
-
-    def event(self, value: bytes | None) -> Event | Tick:
-        """Read what may stand on the events topic."""
-        ...
-
-    def record(self, value: bytes | None) -> Record:
-        """Read what may stand on a topic that a processor writes."""
-        ...
-
-
-RowBuilder = Callable[[RawRecord, RowDecoder], Row]
+RowBuilder = Callable[[RawRecord, Decoder], Row]
 
 _SOURCE = ("src_topic", "src_partition", "src_offset", "value_size")
 AUDIT_COLUMNS = (*AuditRecord._fields, "personal_expires", *_SOURCE)
@@ -78,7 +66,7 @@ DEAD_LETTER_COLUMNS = (
 _NOBODY = Envelope("", "", 0, "", "", None, "", None, "", None, 0, "", 0, None, None, None, None, 0)
 
 
-def _record(raw: RawRecord, decoder: RowDecoder) -> Any:
+def _record(raw: RawRecord, decoder: Decoder) -> Any:
     try:
         return decoder.record(raw.value)
     except DecodeError as error:
@@ -89,7 +77,7 @@ def _position(raw: RawRecord) -> tuple[str, int, int, int]:
     return raw.topic, raw.partition, raw.offset, raw.size
 
 
-def audit_row(raw: RawRecord, decoder: RowDecoder) -> Row:
+def audit_row(raw: RawRecord, decoder: Decoder) -> Row:
     """Return the row of `AUDIT_COLUMNS`. Raises `BadRow`; `Unavailable` where a schema cannot be fetched."""
     record = _record(raw, decoder)
     if not isinstance(record, AuditRecord):
@@ -104,7 +92,7 @@ def audit_row(raw: RawRecord, decoder: RowDecoder) -> Row:
     return (*record, expiry_s(record.personal_until), *_position(raw))
 
 
-def batch_row(raw: RawRecord, decoder: RowDecoder) -> Row:
+def batch_row(raw: RawRecord, decoder: Decoder) -> Row:
     """Return the row of `BATCH_COLUMNS`. Raises as `audit_row`."""
     record = _record(raw, decoder)
     if not isinstance(record, BatchRecord):
@@ -115,7 +103,7 @@ def batch_row(raw: RawRecord, decoder: RowDecoder) -> Row:
     return (*record, *_position(raw))
 
 
-def rejected_row(raw: RawRecord, decoder: RowDecoder) -> Row:
+def rejected_row(raw: RawRecord, decoder: Decoder) -> Row:
     """Return the row of `REJECTED_COLUMNS`. Raises as `audit_row`.
 
     Nobody knows what stands in refused bytes: they go after 30 days, as personal data do.
@@ -175,7 +163,7 @@ class _Content(NamedTuple):
     retention: Retention
 
 
-def _content(raw: RawRecord, decoder: RowDecoder, appended_us: int) -> _Content:
+def _content(raw: RawRecord, decoder: Decoder, appended_us: int) -> _Content:
     try:
         found = decoder.event(raw.value)
     except DecodeError as error:
@@ -191,7 +179,7 @@ def _content(raw: RawRecord, decoder: RowDecoder, appended_us: int) -> _Content:
     return _Content(envelope, json_text(tick), "", retention_of((), appended_us))
 
 
-def history_row(raw: RawRecord, decoder: RowDecoder) -> Row:
+def history_row(raw: RawRecord, decoder: Decoder) -> Row:
     """Return the row of `HISTORY_COLUMNS`: every record has one, readable or not.
 
     Raises `BadRow` only for a record without a usable log time; `Unavailable` as `audit_row`.

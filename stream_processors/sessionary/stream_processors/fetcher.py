@@ -21,7 +21,9 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
 FETCH_WAIT_MS = 10  # a fetch over idle partitions may wait this long before busy ones are asked again
-_BATCH_RECORDS = 2_000
+_BATCH_RECORDS = 4_000
+_AHEAD_BYTES_MAX = 8 << 20  # fetched and not yet folded; then the thread waits, and takes more at a time
+_AHEAD_WAIT_S = 0.1  # but not longer: what is ahead may be a partition's that stands still
 _WAITING_MAX = 16  # batches not yet taken by the event loop
 _LOOK_S = 0.02
 _new = tuple.__new__  # as a NamedTuple's own constructor, in half the time
@@ -70,12 +72,16 @@ class Fetcher:
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": FETCH_WAIT_MS,
                 "queued.min.messages": 20_000,
+                # A partition whose queue is full is asked for again after this long; by default a second, which capped
+                # a backlog at some 36,000 records a second.
+                "fetch.queue.backoff.ms": 5,
                 "queued.max.messages.kbytes": 16_384,
                 "log_level": 0,
             }
         )
         self._commands: deque[Callable[[], None]] = deque()
         self._waiting: deque[Fetched] = deque()
+        self._ahead_bytes = 0
         self._room = threading.Condition()
         self._arrived = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,6 +115,13 @@ class Fetcher:
             self._waiting.clear()
             self._room.notify()
         return taken
+
+    def took(self, size: int) -> None:
+        """Take note that records of so many bytes are folded or dropped; negative where they were put back."""
+        with self._room:
+            self._ahead_bytes -= size
+            if self._ahead_bytes < _AHEAD_BYTES_MAX // 2:
+                self._room.notify()
 
     def fetch(self, partition: int, offset: int) -> None:
         """Fetch a partition from `offset` on; what was fetched of it before is dropped."""
@@ -160,6 +173,8 @@ class Fetcher:
             if len(self._waiting) >= _WAITING_MAX:
                 self._room.wait(_LOOK_S)
                 return
+            if self._ahead_bytes > _AHEAD_BYTES_MAX:
+                self._room.wait(_AHEAD_WAIT_S)
         first = self._consumer.poll(_LOOK_S)
         if first is None:
             return

@@ -301,7 +301,8 @@ class Batch:
         self._put(key, row, judge.buried(moved.row, self._clock.now_ms, self._fold.settings) if archived else moved.row)
 
     def _take(self, key: bytes, verdict: judge.Applied) -> None:
-        self._audits.extend((key, record) for record in verdict.audits)
+        if verdict.audits:
+            self._audits.extend((key, record) for record in verdict.audits)
         if verdict.cleanup is not None:
             self._cleanups.append((key, verdict.cleanup))
 

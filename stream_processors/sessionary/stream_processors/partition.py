@@ -67,6 +67,10 @@ class Fetching(Protocol):
         """Fetch nothing more."""
         ...
 
+    def took(self, size: int) -> None:
+        """Take note that records of so many bytes wait no longer; negative: that they do."""
+        ...
+
 
 class Means(NamedTuple):
     """What all ownerships of a worker share."""
@@ -102,7 +106,7 @@ class Ownership:
         self._open_store = open_store
         self._store: Store | None = None
         self._outputs: Outputs | None = None
-        self._pending: deque[Sequence[LogRecord]] = deque()  # as they were fetched, none of them empty
+        self._pending: deque[tuple[Sequence[LogRecord], int]] = deque()  # as they were fetched, and their bytes
         self._pending_bytes = 0
         self._held = False
         self._arrived = asyncio.Event()
@@ -115,8 +119,8 @@ class Ownership:
         """Take records as they were fetched; the fetching is held where too much waits."""
         if self.ended or self.task.done():
             return
-        self._pending.append(records)
-        self._pending_bytes += _bytes(records)
+        self._pending.append((records, _bytes(records)))
+        self._weigh(self._pending[-1][1])
         if self._pending_bytes > PENDING_BYTES_MAX and not self._held:
             self._held = True
             self._means.fetching.pause(self.partition)
@@ -235,10 +239,9 @@ class Ownership:
         taken: list[LogRecord] = []
         expected, limit = self.fold.position.next_offset, self.fold.settings.records_max
         while self._pending and len(taken) < limit:
-            if taken and self._pending[0][0].offset > expected:
+            if taken and self._pending[0][0][0].offset > expected:
                 break
-            records = self._pending.popleft()
-            self._pending_bytes -= _bytes(records)
+            records = self._next_pending()
             taken.extend(record for record in records if record.offset >= expected)
             if taken:
                 expected = taken[-1].offset + 1
@@ -250,18 +253,27 @@ class Ownership:
     def _drop_before_position(self) -> None:
         """Where a fetch holds the position, what came before that fetch is old: from before a seek, or folded."""
         position = self.fold.position.next_offset
-        holders = (n for n, fetch in enumerate(self._pending) if fetch[0].offset <= position <= fetch[-1].offset)
+        holders = (n for n, (fetch, _) in enumerate(self._pending) if fetch[0].offset <= position <= fetch[-1].offset)
         for _ in range(next(holders, 0)):
-            self._pending_bytes -= _bytes(self._pending.popleft())
+            self._next_pending()
+
+    def _next_pending(self) -> Sequence[LogRecord]:
+        records, size = self._pending.popleft()
+        self._weigh(-size)
+        return records
+
+    def _weigh(self, size: int) -> None:
+        self._pending_bytes += size
+        self._means.fetching.took(-size)
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:
-        self._pending.appendleft(records)
-        self._pending_bytes += _bytes(records)
+        self._pending.appendleft((records, _bytes(records)))
+        self._weigh(self._pending[0][1])
         self._arrived.set()
 
     def _drop_pending(self) -> None:
         self._pending.clear()
-        self._pending_bytes = 0
+        self._weigh(-self._pending_bytes)
         if self._held:
             self._held = False
             self._means.fetching.resume(self.partition)

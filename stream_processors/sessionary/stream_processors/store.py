@@ -95,8 +95,10 @@ class MemoryStore:
 
     def save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
         """See `Store`."""
-        for key, stored in rows.items():
-            self.take(key, stored)
+        shelf: dict[bytes, Any] = self._shelf
+        shelf.update(rows)
+        for key in [key for key, stored in rows.items() if stored is None]:
+            del shelf[key]
         self.rows.shelved(rows)
         self._saved = saved
 
