@@ -41,6 +41,7 @@ def committed_records(bootstrap_servers: str, topic: str) -> Iterator[list[Messa
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "queued.max.messages.kbytes": 262_144,
+            "fetch.queue.backoff.ms": 5,  # by default a full queue rests for a second
             "log_level": 0,
         }
     )

@@ -55,7 +55,12 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
         "session.timeout.ms": settings.sink_session_timeout_ms,
         "heartbeat.interval.ms": max(500, settings.sink_session_timeout_ms // 6),
         "topic.metadata.refresh.interval.ms": 10_000,
+        # By default a client that has lost all its brokers replaces them, but goes on waiting for the former
+        # coordinator of its group (librdkafka issues 5511, 5456): a commit would never return.
+        "metadata.recovery.strategy": "none",
         "queued.max.messages.kbytes": 16_384,
+        # A partition whose queue is full is asked for again after this long; by default a second.
+        "fetch.queue.backoff.ms": 5,
         "log_level": 0,
     }
     if settings.instance is not None:
@@ -253,7 +258,7 @@ class SinkConsumer:
             if plan is not None:
                 try:
                     self._close(lost.partition, plan)
-                except Transient as error:
+                except (Transient, Fenced) as error:
                     # The next owner then replays the last block, which is harmless.
                     _log.info("partition %d: not closed: %s", lost.partition, error)
         self._on_lost(_consumer, partitions)

@@ -37,6 +37,7 @@ def reader_of(settings: ProcessorSettings) -> Consumer:
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
             "fetch.wait.max.ms": 10,  # the end is told by the answer to a fetch; an empty one would wait half a second
+            "fetch.queue.backoff.ms": 5,  # by default a full queue rests for a second
             "log_level": 0,
         }
     )
@@ -120,11 +121,11 @@ def _position(value: bytes) -> Position:
 
 
 def _due(message: Message) -> bytes | None:
-    headers = message.headers()
-    if not headers:
-        return None
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    return next((value for name, value in pairs if name == DUE_HEADER and isinstance(value, bytes)), None)
+    headers = message.headers() or []
+    for name, value in headers.items() if isinstance(headers, dict) else headers:
+        if name == DUE_HEADER and isinstance(value, bytes):
+            return value
+    return None
 
 
 __all__ = ["reader_of", "recover"]

@@ -58,6 +58,17 @@ def due_of(row: Row) -> int:
     return deadline(row).due_ms if isinstance(row, SessionState) else row.expires_at
 
 
+def _only_later(before: SessionState, row: SessionState) -> bool:
+    """Whether the deadline cannot have come nearer: in Active, where nothing but signs of life was heard."""
+    return (
+        row.state == "Active" == before.state
+        and row.limits is before.limits
+        and row.max_due_at == before.max_due_at
+        and row.last_event_at >= before.last_event_at
+        and row.last_work_at >= before.last_work_at
+    )
+
+
 class FoldSettings(NamedTuple):
     """What a fold depends on besides the log, and the bounds of one batch."""
 
@@ -257,7 +268,11 @@ class Batch:
     def _put(self, key: bytes, before: Row | None, row: Row) -> None:
         self.rows[key] = row
         if isinstance(row, SessionState):
-            self.live += not isinstance(before, SessionState)
+            if isinstance(before, SessionState):
+                if _only_later(before, row):
+                    return  # its entry asks again anyway
+            else:
+                self.live += 1
             self._fold.timers.schedule(key, deadline(row).due_ms)
         elif isinstance(before, SessionState):
             self.live -= 1

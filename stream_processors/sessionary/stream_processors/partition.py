@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from operator import attrgetter
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from confluent_kafka import Consumer
@@ -40,6 +41,7 @@ from sessionary.stream_processors.threads import unless_hung
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_value_of = attrgetter("value")
 PENDING_BYTES_MAX = 8 << 20
 CALL_S_MAX = 12.0  # longer than the time-out that each call into librdkafka has
 _SLICE_S = 0.005  # between two yields to the event loop
@@ -242,7 +244,9 @@ class Ownership:
             if taken and self._pending[0][0][0].offset > expected:
                 break
             records = self._next_pending()
-            taken.extend(record for record in records if record.offset >= expected)
+            if records[0].offset < expected:
+                records = [record for record in records if record.offset >= expected]
+            taken.extend(records)
             if taken:
                 expected = taken[-1].offset + 1
         if self._held and self._pending_bytes < PENDING_BYTES_MAX // 2:
@@ -347,7 +351,7 @@ class Ownership:
 
 
 def _bytes(records: Sequence[LogRecord]) -> int:
-    return sum(len(record.value or b"") + RECORD_OVERHEAD_BYTES for record in records)
+    return sum(map(len, filter(None, map(_value_of, records)))) + RECORD_OVERHEAD_BYTES * len(records)
 
 
 def _count(metrics: Metrics, partition: int, outcome: Outcome, written: Written) -> None:

@@ -12,6 +12,7 @@ old, or of a changelog that no longer exists, is emptied and filled from the beg
 """
 
 import json
+import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.rows import Rows, unpack
 
+_log = logging.getLogger(__name__)
 # Kafka keeps tombstones for one day (delete.retention.ms); older than that a store could miss a deletion.
 SAVED_AGE_MAX_S = 43_200
 _POSITION = b"\x00position"
@@ -181,7 +183,11 @@ class RocksStore:
 
     def close(self) -> None:
         """See `Store`."""
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:  # noqa: BLE001 - rocksdict has no class of its own for a database whose disk was full
+            # What it could not write is in the changelog, and its own position says so.
+            _log.warning("store %s was closed with an error: %s", self._folder, error)
 
     def _write(self, rows: Mapping[bytes, bytes | None]) -> None:
         self._db.write(self._batch(rows))
