@@ -88,6 +88,11 @@ class Player:
         """What was sent; final once the player is closed."""
         if self._counts is not None:
             return self._counts
+        if self._broken_lock.acquire(blocking=False):  # else somebody is sending, and takes them itself
+            try:
+                self._broken.settle()
+            finally:
+                self._broken_lock.release()
         counters = [client.counters for client in self._clients.values()]
         return PlayCounts(
             sent=sum(counter.sent for counter in counters) + self._broken.sent,

@@ -75,8 +75,13 @@ class BrokenSender:
         if self._producer.flush(_FLUSH_S):
             raise Unavailable("the broker does not acknowledge", _FLUSH_S)
 
+    def settle(self) -> None:
+        """Take acknowledgements that came after `send` had given up waiting. Does not block."""
+        self._producer.poll(0)
+
     def close(self) -> None:
-        """Close the journal; nothing is outstanding."""
+        """Wait for what is outstanding, bounded, and close the journal."""
+        self._producer.flush(_FLUSH_S)
         self._journal.close()
 
     def _noted(self, record: _Record) -> Callable[[KafkaError | None, Message], None]:
