@@ -133,9 +133,9 @@ class Player:
         """Drain and close every client."""
         for client in self._clients.values():
             client.close()
+        self._broken.close()
         self._counts = self.counts
         self._clients.clear()
-        self._broken.close()
 
     def _journal(self, name: str) -> Path:
         return self._folder / f"journal-{name}.ndjson"

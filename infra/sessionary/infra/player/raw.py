@@ -76,8 +76,9 @@ class BrokenSender:
             raise Unavailable("the broker does not acknowledge", _FLUSH_S)
 
     def settle(self) -> None:
-        """Take acknowledgements that came after `send` had given up waiting. Does not block."""
-        self._producer.poll(0)
+        """Take acknowledgements that came after `send` had given up waiting, until `close`. Does not block."""
+        if not self._journal.closed:
+            self._producer.poll(0)
 
     def close(self) -> None:
         """Wait for what is outstanding, bounded, and close the journal."""
