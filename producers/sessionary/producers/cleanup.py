@@ -171,8 +171,6 @@ class KafkaCleanups:
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "fetch.wait.max.ms": 100,
-                # Else a commit after all brokers were away may wait for ever (librdkafka issues 5511, 5456).
-                "metadata.recovery.strategy": "none",
                 "log_level": 0,
             }
         )

@@ -63,6 +63,10 @@ class KafkaSettings(EnvSettings):
         config: dict[str, str | int | float | bool] = {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.security_protocol,
+            # By default a client that has lost all its brokers forgets them and starts again from the bootstrap ones.
+            # Seen after a broker's restart: a producer that then connected to nobody for minutes, its queue full; a
+            # transaction or a commit that waited for ever for the former coordinator (librdkafka issues 5511, 5456).
+            "metadata.recovery.strategy": "none",
         }
         optional = {
             "sasl.mechanism": self.sasl_mechanism,

@@ -7,6 +7,7 @@ from sessionary.schemas.decoding import decoder_for
 from sessionary.sinks.consumer import SinkConsumer
 from sessionary.sinks.definitions import SINKS, SinkKind
 from sessionary.sinks.flusher import Flusher
+from sessionary.sinks.memory import keep_freed_memory
 from sessionary.sinks.metrics import SinkMetrics, served
 from sessionary.sinks.settings import SinkSettings
 
@@ -18,11 +19,12 @@ _GC_THRESHOLDS = (500_000, 20, 100)
 def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event) -> None:
     """Run the sink `kind` until `stop` is set, then write what it holds and leave. Blocks.
 
-    Sets the process's garbage collector. Trouble of Kafka or ClickHouse is waited out. Raises
+    Sets the process's garbage collector and allocator. Trouble of Kafka or ClickHouse is waited out. Raises
     `Fenced` where another process runs under the same instance name, `SettingsError`, and `OSError` where the metrics
     port is taken.
     """
     gc.set_threshold(*_GC_THRESHOLDS)
+    keep_freed_memory()
     definition = SINKS[kind]
     metrics = SinkMetrics(kind, settings.group(kind))
     flusher = Flusher(definition, settings, metrics, decoder_for(settings))

@@ -55,9 +55,6 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
         "session.timeout.ms": settings.sink_session_timeout_ms,
         "heartbeat.interval.ms": max(500, settings.sink_session_timeout_ms // 6),
         "topic.metadata.refresh.interval.ms": 10_000,
-        # By default a client that has lost all its brokers replaces them, but goes on waiting for the former
-        # coordinator of its group (librdkafka issues 5511, 5456): a commit would never return.
-        "metadata.recovery.strategy": "none",
         "queued.max.messages.kbytes": 16_384,
         # A partition whose queue is full is asked for again after this long; by default a second.
         "fetch.queue.backoff.ms": 5,

@@ -75,9 +75,6 @@ class Outputs:
                 "linger.ms": 2,
                 # Back-to-back transactions meet CONCURRENT_TRANSACTIONS; the default waits 100 ms each time.
                 "retry.backoff.ms": 2,
-                # By default a producer that has lost all its brokers replaces them, but goes on waiting for the former
-                # group coordinator (librdkafka issues 5511, 5456): `send_offsets_to_transaction` would never return.
-                "metadata.recovery.strategy": "none",
                 "queue.buffering.max.messages": 1_000_000,
                 "message.max.bytes": CHANGELOG_BYTES_MAX,
                 "partitioner": "murmur2_random",

@@ -17,6 +17,7 @@ from sessionary.infra.local.errors import LocalStackError, PortTaken
 from sessionary.infra.local.ports import LOOPBACK, free_port, is_free
 from sessionary.infra.local.process import Child
 from sessionary.infra.local.server import LocalServer
+from sessionary.sinks.memory import keep_freed_memory
 
 __all__ = ["PASSWORD_VARIABLE", "LocalClickHouse", "clickhouse_answers", "run_clickhouse"]
 
@@ -29,6 +30,7 @@ def run_clickhouse(data: Path, port: int, password: str | None = None) -> None:
 
     Raises PortTaken, DataFolderLocked, StartFailed.
     """
+    keep_freed_memory()
     if not is_free(port):
         raise PortTaken(port, "ClickHouse")
     # The engine reads the zone once; drivers are told UTC.

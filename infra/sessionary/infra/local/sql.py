@@ -147,10 +147,11 @@ def _insert(sql: bytes) -> Insert | None:
 
 def _data(sql: bytes, start: int) -> bytes:
     """Data begin after blanks and at most one line end: more of them may belong to the data."""
-    rest = sql[start:].lstrip(b" \t")
-    if rest.startswith(b"\r\n"):
-        return rest[2:]
-    return rest[1:] if rest.startswith(b"\n") else rest
+    while sql[start : start + 1] in (b" ", b"\t"):
+        start += 1
+    if sql.startswith(b"\r\n", start):
+        return sql[start + 2 :]
+    return sql[start + sql.startswith(b"\n", start) :]
 
 
 def _check_change(tokens: list[_Token]) -> None:
