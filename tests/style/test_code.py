@@ -17,6 +17,7 @@ PURE: dict[str, frozenset[str]] = {
     "schemas/headers.py": frozenset(),
     "schemas/ids.py": frozenset({"secrets", "uuid"}),  # a new session id is chance itself
     "schemas/records.py": frozenset(),
+    "schemas/source.py": frozenset(),
     "schemas/topics.py": frozenset(),
     "schemas/writers.py": frozenset(),
     "stream_processors/audit.py": frozenset(),

@@ -13,6 +13,7 @@ from typing import Any, Final
 from sessionary.schemas import common
 from sessionary.schemas.catalogue import Json
 from sessionary.schemas.events import EVENT_TYPES
+from sessionary.schemas.source import Source
 
 # (bytes, position) -> what stands from there to the end.
 Reader = Callable[[bytes, int], Any]
@@ -38,38 +39,18 @@ def _long(data: bytes, place: int, first: int) -> tuple[int, int]:
         shift += 7
 
 
-class _Source:
+class _Source(Source):
     """The text of one reader as it grows. In it `b` are the bytes, `p` is the place, `n` and `e` are scratch."""
 
     def __init__(self) -> None:
-        self._lines = ["def read(b, p):"]
-        self._named: dict[str, Json] = {}
-        self._count = 0
-        # What the text refers to. `_new` makes an instance of a NamedTuple as `_make` does, without its detour.
-        self._known: dict[str, Any] = {
+        # `_new` makes an instance of a NamedTuple as `_make` does, without its detour.
+        known = {
             "_long": _long,
             "_new": tuple.__new__,
             "_double": struct.Struct("<d").unpack_from,
             "_bool": (False, True),
         }
-
-    def name(self, value: Any = None) -> str:
-        """Return a fresh name; with `value` it stands for that."""
-        self._count += 1
-        name = f"v{self._count}"
-        if value is not None:
-            self._known[name] = value
-        return name
-
-    def add(self, indent: int, *lines: str) -> None:
-        """Append lines, `indent` levels deep."""
-        self._lines += ["    " * indent + line for line in lines]
-
-    def compiled(self) -> Reader:
-        """Return the reader."""
-        exec("\n".join(self._lines), self._known)
-        read: Reader = self._known["read"]
-        return read
+        super().__init__(["def read(b, p):"], known)
 
     def record(self, schema: Mapping[str, Json], indent: int) -> dict[str, str]:
         """Read a record's fields, each into a name of its own; return those names by field."""
@@ -87,7 +68,7 @@ class _Source:
     def value(self, schema: Json, indent: int, target: str) -> None:
         """Read one value into `target`."""
         if isinstance(schema, str):
-            schema = self._named.get(schema, schema)
+            schema = self.named.get(schema, schema)
         match schema:
             case ["null", branch]:
                 self.add(indent, "n = b[p]", "p += 1", "if n == 2:")
@@ -97,7 +78,7 @@ class _Source:
                 names = self.record(schema, indent)
                 self.add(indent, f"{target} = {self.instance(getattr(common, name.rpartition('.')[2]), names)}")
             case {"type": "enum", "name": name, "symbols": symbols}:
-                self._named[name] = schema
+                self.named[name] = schema
                 places = self.name({2 * place: symbol for place, symbol in enumerate(symbols)})
                 self.add(indent, f"{target} = {places}[b[p]]", "p += 1")
             case {"type": "array", "items": items}:
@@ -157,7 +138,8 @@ def compiled_reader(schema: Mapping[str, Json], cls: type[Any], event: type[Any]
         made = f"_new({source.name(event)}, ({envelope}, {made}))"
     # A slice beyond the end is short, and leaves the place beyond the end.
     source.add(1, "if p != len(b): raise ValueError", f"return {made}")
-    return source.compiled()
+    reader: Reader = source.compiled("read")
+    return reader
 
 
 __all__ = ["GAVE_UP", "Reader", "compiled_reader"]

@@ -12,6 +12,7 @@ from typing import Any, Final
 from sessionary.schemas import common
 from sessionary.schemas.catalogue import Json
 from sessionary.schemas.plain import type_check, types_of
+from sessionary.schemas.source import Source
 
 Writer = Callable[[bytes, Any], bytes]
 
@@ -34,40 +35,19 @@ def _number(value: int) -> bytes:
     return bytes(out)
 
 
-class _Source:
+class _Source(Source):
     """The text of one writer as it grows. In it `r` is the record, `a` appends bytes."""
 
     def __init__(self) -> None:
-        self._lines = ["def write(h, r):", "    out = [h]", "    a = out.append"]
-        self._named: dict[str, Json] = {}
-        self._count = 0
-        self._known: dict[str, Any] = {"_number": _number, "_double": struct.Struct("<d").pack}
-
-    def name(self, value: Any = None) -> str:
-        """Return a fresh name; with `value` it stands for that."""
-        self._count += 1
-        name = f"v{self._count}"
-        if value is not None:
-            self._known[name] = value
-        return name
-
-    def add(self, indent: int, *lines: str) -> None:
-        """Append lines, `indent` levels deep."""
-        self._lines += ["    " * indent + line for line in lines]
-
-    def compiled(self) -> Writer:
-        """Return the writer."""
-        self.add(1, "return b''.join(out)")
-        exec("\n".join(self._lines), self._known)
-        write: Writer = self._known["write"]
-        return write
+        known = {"_number": _number, "_double": struct.Struct("<d").pack, "Envelope": common.Envelope}
+        super().__init__(["def write(h, r):", "    out = [h]", "    a = out.append"], known)
 
     def record(self, cls: type[Any], schema: Mapping[str, Json], indent: int, source: str, known: str = "") -> None:
         """Write an instance of `cls`; `known` is the name of an envelope that stands beside it."""
         names = {field: self.name() for field in cls._fields}
         right, check = type_check(cls, schema)
         seen, checked = self.name(right), self.name(check)
-        self._known[seen] = right  # empty yet, and `name` takes nothing for no value
+        self.known[seen] = right  # empty yet, and `name` takes nothing for no value
         self.add(indent, f"if tuple(map(type, {source})) not in {seen}: {checked}({source})")
         self.add(indent, f"({''.join(f'{name}, ' for name in names.values())}) = {source}")
         for field in schema["fields"]:
@@ -79,7 +59,7 @@ class _Source:
     def value(self, schema: Json, indent: int, source: str) -> None:
         """Write one value, whose type was checked."""
         if isinstance(schema, str):
-            schema = self._named.get(schema, schema)
+            schema = self.named.get(schema, schema)
         match schema:
             case ["null", branch]:
                 self.add(indent, f"if {source} is None: a(b'\\0')", "else:", "    a(b'\\2')")
@@ -87,7 +67,7 @@ class _Source:
             case {"type": "record", "name": name}:
                 self.record(getattr(common, name.rpartition(".")[2]), schema, indent, source)
             case {"type": "enum", "name": name, "symbols": symbols}:
-                self._named[name] = schema
+                self.named[name] = schema
                 self.add(indent, f"a({self.name({symbol: _number(n) for n, symbol in enumerate(symbols)})}[{source}])")
             case {"type": "array", "items": items}:
                 item, types = self.name(), self.name(types_of(items))
@@ -135,9 +115,10 @@ def compiled_writer(schema: Mapping[str, Json], cls: type[Any], *, event: bool) 
     source = _Source()
     if event:
         source.add(1, "envelope, r = r", "if type(envelope) is not Envelope: raise TypeError")
-        source._known["Envelope"] = common.Envelope
     source.record(cls, schema, 1, "r", "envelope")
-    return source.compiled()
+    source.add(1, "return b''.join(out)")
+    writer: Writer = source.compiled("write")
+    return writer
 
 
 __all__ = ["REFUSED", "Writer", "compiled_writer"]
