@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import StateUpdated
 from sessionary.stream_processors.lifecycle import STATE_BYTES_MAX, ContentUpdated, Refused, decide
-from sessionary.stream_processors.limits import DEFAULTS, RANGES, budget_ms
+from sessionary.stream_processors.limits import DEFAULTS, LIMIT_MAX, RANGES, budget_ms, resolved
 from tests.core.court import Court
 from tests.support.scribe import NO_LIMITS, Scribe
 
@@ -64,6 +65,16 @@ def test_no_limit_is_0_or_less(name: str) -> None:
     for value in (0, -1):
         limits = NO_LIMITS._replace(**{name: value}, override=True)
         assert court.says(Scribe(f"{name}{value}"), "session_created", limits=limits) == "refused invalid_limits"
+
+
+@pytest.mark.parametrize("name", NO_LIMITS._fields[:-1])
+def test_a_limit_may_be_as_small_as_1_and_as_large_as_300_years(name: str) -> None:
+    for value in (1, LIMIT_MAX):
+        limits = NO_LIMITS._replace(**{name: value}, override=True)
+        assert Court().says(Scribe(), "session_created", limits=limits) == "applied"
+    beyond = NO_LIMITS._replace(**{name: LIMIT_MAX + 1}, override=True)
+    with pytest.raises(Invalid, match="at most"):
+        resolved(beyond)
 
 
 def test_a_context_above_its_limit_is_audited_once_until_it_falls() -> None:

@@ -27,14 +27,14 @@ def brought_to(state: str) -> tuple[Court, Scribe]:
     if state == "Paused":
         court.says(scribe, "session_paused")
     elif state == "Timeout":
-        assert court.passes(60_000) == ["T06 inactive"]
+        assert court.passes(60_000, step_ms=5_000) == ["T06 inactive"]
     elif state == "Error":
         court.says(scribe, "session_errored")
         court.says(scribe, "session_phase_changed", phase="recovery")
     elif state in ("Terminated", "Archived"):
         court.says(scribe, "session_terminated", reason="closed")
     if state == "Archived":
-        assert court.passes(300_000) == ["T14 archived"]
+        assert court.passes(300_000, step_ms=5_000) == ["T14 archived"]
     return court, scribe
 
 
@@ -101,6 +101,15 @@ def test_every_transition_of_the_table_is_reached() -> None:
         court.passes(ms, step_ms=4_999)
         seen |= {line.transition for outcome in court.outcomes for _, line in outcome.audits}
     assert seen - {None} == {transition.id for transition in TRANSITIONS}
+
+
+@pytest.mark.parametrize("state", ["Idle", "Active", "Paused", "Timeout", "Error", "Terminated"])
+@pytest.mark.parametrize(
+    ("event_type", "reason"), [("session_start_failed", "init_timeout"), ("session_terminated", "timeout_cleanup")]
+)
+def test_no_client_gives_a_clocks_reason(event_type: str, reason: str, state: str) -> None:
+    court, scribe = brought_to(state)
+    assert court.says(scribe, event_type, reason=reason) == "refused processor_only"
 
 
 @pytest.mark.parametrize("state", ["Idle", "Paused", "Timeout", "Error"])

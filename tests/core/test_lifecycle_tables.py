@@ -8,8 +8,20 @@ from sessionary.schemas.common import Phase, SessionStateName
 from sessionary.schemas.events import PAYLOADS
 from sessionary.stream_processors.limits import DEFAULTS, LIMIT_MAX, RANGES
 from sessionary.stream_processors.ownership import EPOCH_EXEMPT, PRODUCERS_MAX, RANGES_MAX, epoch_refusal
-from sessionary.stream_processors.table import ACCEPTED, OWNER_ONLY, PHASES, PROCESSOR_ONLY, TRANSITIONS
+from sessionary.stream_processors.table import (
+    ACCEPTED,
+    COMPLETIONS,
+    CONTENT,
+    OWNER_ONLY,
+    PHASES,
+    PROCESSOR_ONLY,
+    PROCESSOR_REASONS,
+    TRANSITIONS,
+    WORK,
+)
 from tests.auditor import wording
+from tests.core.court import Court
+from tests.support.scribe import Scribe
 
 STATES: tuple[SessionStateName, ...] = ("Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived")
 
@@ -30,8 +42,28 @@ def test_the_steps_between_phases_are_the_auditors() -> None:
 
 def test_who_may_say_what_is_as_the_auditor_has_it() -> None:
     assert set(wording.PROCESSOR_TYPES) == PROCESSOR_ONLY
+    assert PROCESSOR_REASONS == {"session_start_failed": "init_timeout", "session_terminated": "timeout_cleanup"}
     lifecycle = {name for name in PAYLOADS if name.startswith("session_")}
     assert lifecycle - {"session_activity", "session_created"} == OWNER_ONLY
+
+
+def test_what_is_work_content_or_a_completion_is_as_the_auditor_has_it() -> None:
+    assert set(wording.COMPLETIONS) == COMPLETIONS
+    assert {"snapshot_created", "checkpoint_saved"} == CONTENT
+    assert (wording.ACTIVE_TYPES - {"state_updated"}) | COMPLETIONS == WORK
+
+
+def test_each_state_is_entered_at_one_phase() -> None:
+    entered = {
+        ("Idle", "creating"),
+        ("Active", "processing"),
+        ("Paused", None),
+        ("Timeout", "cleaning"),
+        ("Error", "logging"),
+        ("Terminated", "releasing"),
+        ("Archived", None),
+    }
+    assert {(row.target, row.phase) for row in TRANSITIONS} == entered
 
 
 def test_limits_are_the_auditors() -> None:
@@ -48,3 +80,15 @@ def test_an_epoch_is_looked_at_but_for_births_and_releases(name: str) -> None:
     assert epoch_refusal(2, 2, name) is None
     assert epoch_refusal(2, 1, name) == (None if exempt else "stale_epoch")
     assert epoch_refusal(2, 3, name) == (None if exempt else "future_epoch")
+
+
+def test_a_session_is_born_as_the_table_says() -> None:
+    court, agent = Court(), Scribe()
+    assert court.says(agent, "session_created") == "applied"
+    (born,) = (row for row in TRANSITIONS if row.source is None)
+    assert (born.id, born.event_type, born.target, born.phase) == ("T01", "session_created", "Idle", "creating")
+    assert (court.row(agent).state, court.row(agent).phase) == (born.target, born.phase)
+
+
+def test_a_row_that_only_a_clock_fires_names_no_reasons_of_clients() -> None:
+    assert {row.id: row.reasons for row in TRANSITIONS if row.by == "processor"} == {"T06": (), "T08": (), "T14": ()}

@@ -4,11 +4,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from tests.core import test_lifecycle_pairs
 from tests.mutants.__main__ import EQUIVALENT, MODULES, SOURCE, equivalents
+from tests.mutants.bench import Result
+from tests.mutants.cases import cases, told
 from tests.mutants.mutations import mutants_of
+from tests.mutants.report import by_module, difference, keep, report, tally, wrongly_listed
 
 TOY = '''
 def bounded(value: int, low: int) -> int:
@@ -65,6 +70,7 @@ def test_a_mutant_that_differs_is_killed_and_one_that_does_not_lives() -> None:
         ("x = 'a sentence for people'", set()),
         ("x = f'{a + b}'", set()),
         ("assert a == b", set()),
+        ("if TYPE_CHECKING:\n    x = 1", set()),
         ("PHASES = {'Idle': frozenset({('a', 'b')})}", {"frozenset({('a', 'b')}) ^ {('b', 'a')}"}),
     ],
 )
@@ -101,3 +107,58 @@ def test_equivalents_exist_and_have_a_reason() -> None:
     known = {mutant.id for name in MODULES for mutant in mutants_of(name, (SOURCE / f"{name}.py").read_text("utf-8"))}
     assert equivalents().keys() - known == set(), f"gone from the code: take them out of {EQUIVALENT.name}"
     assert all(len(reason) > 10 for reason in equivalents().values())
+
+
+@pytest.mark.parametrize(("name", "value"), [("a", 1), ("b", 2)])
+@pytest.mark.parametrize("again", [True])
+def parametrized(name: str, value: int, *, again: bool) -> None:
+    assert (name, value, again) == ("a", 1, True)
+
+
+def test_cases_are_called_as_pytest_would() -> None:
+    module = ModuleType("some_tests")
+    vars(module).update(test_it=parametrized, helper=parametrized, test_number=1)
+    first, second = cases(module)
+    first()
+    assert told(first) == "parametrized(True, 'a', 1)"
+    with pytest.raises(AssertionError):
+        second()
+    assert len(list(cases(test_lifecycle_pairs))) > 8 * 40
+
+
+def results() -> list[Result]:
+    """Two killed, one that lives, one that is listed, one that is listed but killed."""
+    mutants = [*mutants_of("timers", "x = a + b"), *mutants_of("clock", "x = a and b")]
+    assert len(mutants) >= 5
+    return [Result(mutant, "by a test" if n in (0, 1, 4) else None, 0.5) for n, mutant in enumerate(mutants[:5])]
+
+
+def test_the_report_counts_by_module_and_shows_what_lives() -> None:
+    found = results()
+    known = {found[2].mutant.id: "for a reason", found[4].mutant.id: "for none"}
+    assert tally(found, known) == (5, 3, 1, 1)
+    assert [(module, *row) for module, row in by_module(found, known).items()] == [
+        ("timers", 3, 2, 1, 0),
+        ("clock", 2, 1, 0, 1),
+    ]
+    assert wrongly_listed(found, known) == [found[4].mutant.id]
+    lines = [line.split() for line in report(found, known).splitlines()]
+    assert ["survived:", found[3].mutant.id] in lines
+    assert ["listed", "as", "equivalent,", "but", "killed:", found[4].mutant.id] in lines
+    assert lines[-4] == ["module", "mutants", "killed", "equivalent", "survived", "score"]
+    assert lines[-1] == ["all", "5", "3", "1", "1", "75.0", "%"]
+
+
+def test_a_difference_is_the_lines_that_differ() -> None:
+    assert difference("a < b", "a <= b") == ["- a < b", "+ a <= b"]
+    assert difference("one\ntwo\nthree", "one\nthree") == ["- two"]
+
+
+def test_everything_is_kept_as_json(tmp_path: Path) -> None:
+    found, path = results(), tmp_path / "build" / "mutants.json"
+    keep(found, {found[2].mutant.id: "for a reason"}, path)
+    kept = json.loads(path.read_text("utf-8"))
+    assert kept["modules"]["all"] == {"mutants": 5, "killed": 3, "equivalent": 1, "survived": 1, "score": 75.0}
+    assert [line["outcome"] for line in kept["mutants"]] == ["killed", "killed", "equivalent", "survived", "killed"]
+    assert kept["mutants"][2]["why_equivalent"] == "for a reason"
+    assert kept["mutants"][0]["killed_by"] == "by a test"

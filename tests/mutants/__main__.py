@@ -6,12 +6,10 @@ Ends with 1 where a mutant survives that is not listed in equivalent.txt, with i
 import argparse
 import compileall
 import importlib
-import json
 import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 from random import Random
@@ -19,6 +17,7 @@ from random import Random
 import sessionary.stream_processors
 from tests.mutants.bench import Install, Result, tried
 from tests.mutants.mutations import Mutant, mutants_of
+from tests.mutants.report import keep, outcome, report, wrongly_listed
 from tests.mutants.suite import ROOT, suite
 
 MODULES = ("table", "clock", "timers", "limits", "lifecycle", "ownership", "judge", "fold")
@@ -33,6 +32,7 @@ PRELOADED = (
     "tests.support.scribe",
     "hypothesis.stateful",
 )
+_TOLD_EVERY_S = 30.0  # where the progress is kept in a file
 
 
 def _arguments() -> argparse.Namespace:
@@ -65,63 +65,32 @@ def chosen(arguments: argparse.Namespace, source: Path) -> list[Mutant]:
     return found
 
 
-def _told(results: list[Result], known: dict[str, str], elapsed_s: float) -> str:
-    """The table, the survivors, the score."""
-    lines = [f"{'module':12}{'mutants':>9}{'killed':>9}{'survived':>10}{'equivalent':>12}"]
-    for module in (*MODULES, "all"):
-        part = [result for result in results if module in (result.mutant.module, "all")]
-        if part:
-            kinds = Counter(_kind(result, known) for result in part)
-            numbers = f"{kinds['killed']:9}{kinds['survived']:10}{kinds['equivalent']:12}"
-            lines.append(f"{module:12}{len(part):9}{numbers}")
-    for result in results:
-        if _kind(result, known) == "survived":
+class Progress:
+    """Says how far it is: on one line of a terminal, now and then in a file; survivors at once."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._tried, self._survived = total, 0, 0
+        self._begun_s = self._told_s = time.monotonic()
+
+    def heard(self, result: Result, *, survived: bool) -> None:
+        """Take note of a result."""
+        self._tried += 1
+        now_s, on_a_line = time.monotonic(), sys.stderr.isatty()
+        if survived:
+            self._survived += 1
             mutant = result.mutant
-            lines += ["", f"survived: {mutant.id}", f"  {mutant.module}.py, line {mutant.line}, {mutant.operator}"]
-            lines += [f"  - {line}" for line in mutant.before.splitlines()]
-            lines += [f"  + {line}" for line in mutant.after.splitlines()]
-    lines += [f"\nlisted as equivalent, but killed: {id_}" for id_ in wrongly_listed(results, known)]
-    kinds = Counter(_kind(result, known) for result in results)
-    score = 100 * kinds["killed"] / max(1, kinds["killed"] + kinds["survived"])
-    killed_s = sorted(result.cpu_s for result in results if result.killed_by)
-    middle_s = killed_s[len(killed_s) // 2] if killed_s else 0.0
-    lines.append(
-        f"\nscore {score:.1f} %: {kinds['killed']} killed, {kinds['survived']} survived, "
-        f"{kinds['equivalent']} equivalent; {elapsed_s:.0f} s; "
-        f"half of those killed took {middle_s:.2f} s of a processor or less"
-    )
-    return "\n".join(lines)
+            sys.stderr.write("\r" * on_a_line + f"survived: {mutant.id}, line {mutant.line}\n")
+        if on_a_line or now_s - self._told_s >= _TOLD_EVERY_S or self._tried == self._total:
+            self._told_s = now_s
+            numbers = f"{self._tried:,} of {self._total:,} tried, {self._survived:,} survived"
+            line = f"{numbers}, {now_s - self._begun_s:.0f} s, at {result.mutant.module}"
+            sys.stderr.write(f"\r{line:72}" if on_a_line else f"{line}\n")
+            sys.stderr.flush()
 
-
-def _kind(result: Result, known: dict[str, str]) -> str:
-    if result.killed_by is not None:
-        return "killed"
-    return "equivalent" if result.mutant.id in known else "survived"
-
-
-def wrongly_listed(results: list[Result], known: dict[str, str]) -> list[str]:
-    """Ids in equivalent.txt that a test does tell from the original."""
-    return [result.mutant.id for result in results if result.mutant.id in known and result.killed_by is not None]
-
-
-def _kept(results: list[Result], known: dict[str, str]) -> None:
-    RESULTS.parent.mkdir(exist_ok=True)
-    lines = [
-        {
-            "id": mutant.id,
-            "module": mutant.module,
-            "line": mutant.line,
-            "operator": mutant.operator,
-            "before": mutant.before,
-            "after": mutant.after,
-            "outcome": _kind(result, known),
-            "killed_by": result.killed_by,
-            "cpu_s": round(result.cpu_s, 3),
-        }
-        for result in results
-        for mutant in [result.mutant]
-    ]
-    RESULTS.write_text(json.dumps(lines, indent=1) + "\n", "utf-8")
+    def ended(self) -> None:
+        """Leave the line."""
+        if sys.stderr.isatty():
+            sys.stderr.write("\n")
 
 
 def main() -> int:
@@ -152,21 +121,24 @@ def _tried(mutants: list[Mutant], install: Install, arguments: argparse.Namespac
     known, begun_s = equivalents(), time.monotonic()
     results = [] if arguments.all else [Result(mutant, None, 0.0) for mutant in mutants if mutant.id in known]
     trials = [mutant for mutant in mutants if arguments.all or mutant.id not in known]
-    survivors = 0
-    for result in tried(trials, install, suite, arguments.workers):
-        results.append(result)
-        if _kind(result, known) == "survived":
-            survivors += 1
-            sys.stderr.write(f"\rsurvived: {result.mutant.id}  {result.mutant.before!r} -> {result.mutant.after!r}\n")
-        elapsed_s = time.monotonic() - begun_s
-        sys.stderr.write(f"\r{len(results)} of {len(mutants)} mutants, {survivors} survived, {elapsed_s:.0f} s ")
-        sys.stderr.flush()
-    sys.stderr.write(f"{sum(result.cpu_s for result in results):.0f} s of processors\n")
+    progress, stopped = Progress(len(trials)), False
+    try:
+        for result in tried(trials, install, suite, arguments.workers):
+            results.append(result)
+            progress.heard(result, survived=outcome(result, known) == "survived")
+    except KeyboardInterrupt:
+        stopped = True
+    progress.ended()
     places = {mutant.id: n for n, mutant in enumerate(mutants)}
     results.sort(key=lambda result: places[result.mutant.id])
-    _kept(results, known)
-    sys.stdout.write(f"{_told(results, known, time.monotonic() - begun_s)}\n")
-    return 1 if survivors or wrongly_listed(results, known) else 0
+    keep(results, known, RESULTS)
+    cpu_s, elapsed_s = sum(result.cpu_s for result in results), time.monotonic() - begun_s
+    sys.stdout.write(f"{report(results, known)}\n{elapsed_s:.0f} s, {cpu_s:.0f} s of processors; ")
+    sys.stdout.write(f"the suite without a mutant takes {control.cpu_s:.1f} s\n")
+    if stopped:
+        sys.stdout.write(f"stopped before {len(mutants) - len(results):,} were tried\n")
+        return 130
+    return 1 if wrongly_listed(results, known) or any(outcome(result, known) == "survived" for result in results) else 0
 
 
 if __name__ == "__main__":

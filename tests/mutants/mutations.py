@@ -96,7 +96,7 @@ def _sites(parent: ast.AST, scope: str, constant: str) -> Iterator[Site]:
         if field in _SKIPPED_FIELDS or (field == "func" and isinstance(parent, ast.Call)):
             continue
         for index, node in enumerate(value if isinstance(value, list) else [value]):
-            if not isinstance(node, ast.AST) or isinstance(node, _SKIPPED) or _is_doc(node):
+            if not isinstance(node, ast.AST) or isinstance(node, _SKIPPED) or _is_doc(node) or _is_for_checkers(node):
                 continue
             inner, name = scope, constant
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
@@ -113,6 +113,11 @@ def _sites(parent: ast.AST, scope: str, constant: str) -> Iterator[Site]:
 
 def _is_doc(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_for_checkers(node: ast.AST) -> bool:
+    """Whether nothing of it ever runs: imports that only a type checker makes."""
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def _target(node: ast.Assign | ast.AnnAssign) -> str:

@@ -1,0 +1,38 @@
+"""Calls a module's tests without pytest, which alone would take longer than most mutants live."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import product
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+Case = partial[None]
+
+
+def cases(module: ModuleType) -> Iterator[Case]:
+    """Yield each test function of a module with each set of its parameters, in order.
+
+    A test that wants a fixture fails when it is called: whoever tries mutants first tries the suite without any.
+    """
+    for name, function in vars(module).items():
+        if name.startswith("test_") and isinstance(function, FunctionType):
+            marks = [mark for mark in getattr(function, "pytestmark", ()) if mark.name == "parametrize"]
+            for parts in product(*map(_parameters, marks)):
+                yield partial(function, **{name: value for part in parts for name, value in part.items()})
+
+
+def told(case: Case) -> str:
+    """Return a case as people read it."""
+    return f"{case.func.__name__}({', '.join(f'{value!r:.40}' for value in case.keywords.values())})"
+
+
+def _parameters(mark: pytest.Mark) -> Iterable[dict[str, Any]]:
+    names, values = mark.args
+    if isinstance(names, str):
+        return [{names: value} for value in values]
+    return [dict(zip(names, value, strict=True)) for value in values]
+
+
+__all__ = ["Case", "cases", "told"]

@@ -1,0 +1,100 @@
+"""What became of the mutants: the table, the survivors as a difference, the score, and all of it as JSON."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import ndiff
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from tests.mutants.bench import Result
+
+Outcome = Literal["killed", "equivalent", "survived"]
+_COLUMNS = ("mutants", "killed", "equivalent", "survived", "score")
+
+
+class Tally(NamedTuple):
+    """How many mutants there were, and what became of them. `equivalent` are those listed, with a reason."""
+
+    mutants: int
+    killed: int
+    equivalent: int
+    survived: int
+
+    @property
+    def score(self) -> float:
+        """Of those that somebody could tell from the original, how many were told; in percent."""
+        return 100 * self.killed / max(1, self.killed + self.survived)
+
+
+def outcome(result: Result, known: Mapping[str, str]) -> Outcome:
+    """Return what a result means, given the mutants that are listed as equivalent."""
+    if result.killed_by is not None:
+        return "killed"
+    return "equivalent" if result.mutant.id in known else "survived"
+
+
+def tally(results: Sequence[Result], known: Mapping[str, str]) -> Tally:
+    """Count outcomes."""
+    counts = Counter(outcome(result, known) for result in results)
+    return Tally(len(results), counts["killed"], counts["equivalent"], counts["survived"])
+
+
+def by_module(results: Iterable[Result], known: Mapping[str, str]) -> dict[str, Tally]:
+    """Count outcomes per module, in the order in which modules first occur."""
+    parts: dict[str, list[Result]] = {}
+    for result in results:
+        parts.setdefault(result.mutant.module, []).append(result)
+    return {module: tally(part, known) for module, part in parts.items()}
+
+
+def wrongly_listed(results: Iterable[Result], known: Mapping[str, str]) -> list[str]:
+    """Ids of those listed that a test does tell from the original."""
+    return [result.mutant.id for result in results if result.mutant.id in known and result.killed_by is not None]
+
+
+def difference(before: str, after: str) -> list[str]:
+    """Return the lines that differ, `- ` before the original's and `+ ` before the mutant's."""
+    return [line for line in ndiff(before.splitlines(), after.splitlines()) if line[0] in "-+"]
+
+
+def report(results: Sequence[Result], known: Mapping[str, str]) -> str:
+    """Return the survivors and then the table, as text."""
+    lines: list[str] = []
+    for result in results:
+        if outcome(result, known) == "survived":
+            mutant = result.mutant
+            lines += [f"survived: {mutant.id}", f"  {mutant.module}.py, line {mutant.line}, {mutant.operator}"]
+            lines += [*(f"    {line}" for line in difference(mutant.before, mutant.after)), ""]
+    lines += [f"listed as equivalent, but killed: {id_}" for id_ in wrongly_listed(results, known)]
+    lines.append(f"{'module':10}" + "".join(f"{name:>12}" for name in _COLUMNS))
+    for module, row in {**by_module(results, known), "all": tally(results, known)}.items():
+        lines.append(f"{module:10}" + "".join(f"{count:12,}" for count in row) + f"{row.score:10.1f} %")
+    return "\n".join(lines)
+
+
+def keep(results: Sequence[Result], known: Mapping[str, str], path: Path) -> None:
+    """Write everything as JSON."""
+    path.parent.mkdir(exist_ok=True)
+    rows = {**by_module(results, known), "all": tally(results, known)}
+    mutants = [
+        {
+            "id": mutant.id,
+            "module": mutant.module,
+            "line": mutant.line,
+            "operator": mutant.operator,
+            "before": mutant.before,
+            "after": mutant.after,
+            "outcome": outcome(result, known),
+            "killed_by": result.killed_by,
+            "why_equivalent": known.get(mutant.id),
+            "cpu_s": round(result.cpu_s, 3),
+        }
+        for result in results
+        for mutant in [result.mutant]
+    ]
+    tallies = {module: {**row._asdict(), "score": round(row.score, 2)} for module, row in rows.items()}
+    path.write_text(json.dumps({"modules": tallies, "mutants": mutants}, indent=1) + "\n", "utf-8")
+
+
+__all__ = ["Outcome", "Tally", "by_module", "difference", "keep", "outcome", "report", "tally", "wrongly_listed"]
