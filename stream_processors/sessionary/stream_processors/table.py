@@ -110,7 +110,7 @@ _PLAIN_END = ("close_connection", "release_resources", "clear_context")
 
 def cleanup_actions(transition_id: str, reason_code: str) -> tuple[str, ...]:
     """Return what the owning service is asked to do on a transition, in order; nothing where the session goes on."""
-    if transition_id in ("T06", "T08") or reason_code == "timeout_cleanup":
+    if transition_id == "T06" or reason_code == "timeout_cleanup":
         return _MEMORY_FIRST
     if transition_id == "T12" or reason_code == "abnormal_termination":
         return _EXCEPTION_FIRST
