@@ -211,6 +211,23 @@ def test_a_record_that_nobody_can_place_is_rejected_without_a_name() -> None:
     assert (audit_key, line.tenant_id, line.session_id, line.audit_seq) == (b"", "", "", 0)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "detail"),
+    [
+        (None, b"x", "a record without key is a tick, and this is none"),
+        (None, None, "a record without key is a tick, and this is none"),
+        (b"acme", b"x", "key b'acme' is not tenant_id:session_id"),
+        (b"\xff", b"x", "key b'\\xff' is not UTF-8"),
+        (Scribe().key.encoded(), TICK, "a tick has no key"),
+    ],
+)
+def test_a_bad_key_is_told_as_what_it_is(key: bytes | None, value: bytes | None, detail: str) -> None:
+    batch = opened().begin()
+    assert batch.apply(LogRecord(0, START_MS, key, value))
+    ((_, rejected),) = batch.finish().rejected
+    assert (rejected.reason, rejected.detail) == ("bad_key", detail)
+
+
 def test_recovery_takes_the_last_record_of_each_key() -> None:
     court, agent = archived()
     key = agent.key.encoded()

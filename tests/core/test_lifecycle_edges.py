@@ -1,5 +1,7 @@
 """Edges that no random walk comes upon often enough: each of these was found by a mutant that lived."""
 
+from typing import Any
+
 import pytest
 
 from sessionary.schemas.common import CleanupAction
@@ -111,6 +113,22 @@ def test_each_clock_says_which_limit_was_hit_at_the_moment_it_is(
     assert line.event_type == BY_ID[expected[0]].event_type
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("idle_ms", ("T06", "idle", "Agent timeout after 40s without work")),
+        ("max_duration_ms", ("T06", "max_duration", "Agent timeout after 40s: the maximum duration is over")),
+    ],
+)
+def test_in_active_each_clock_names_its_own_limit(name: str, expected: tuple[str, str, str]) -> None:
+    court, agent = Court(), Scribe()
+    limits: dict[str, Any] = {name: 40_000}
+    court.starts(agent, limits=NO_LIMITS._replace(**limits))
+    assert court.passes(39_999, step_ms=5_000) == []
+    court.passes(1)
+    assert told(court) == [expected]
+
+
 def test_a_late_clock_says_when_it_was_due() -> None:
     court, agent = Court(), Scribe()
     court.starts(agent)
@@ -161,3 +179,56 @@ def test_an_update_goes_from_the_version_that_is_to_the_next(base: int, new: int
     court.starts(agent)
     assert court.says(agent, "state_updated", base_version=base, new_version=new) == "refused version_conflict"
     assert court.says(agent, "state_updated", base_version=1, new_version=2) == "applied"
+
+
+@pytest.mark.parametrize("phase", ["processing", "updating", "persisting"])
+def test_an_update_ends_the_writing(phase: str) -> None:
+    court, agent = Court(), Scribe()
+    court.starts(agent)
+    for step in {"processing": (), "updating": ("updating",), "persisting": ("updating", "persisting")}[phase]:
+        assert court.says(agent, "session_phase_changed", phase=step) == "applied"
+    assert court.says(agent, "state_updated", base_version=1, new_version=2) == "applied"
+    assert court.row(agent).phase == "processing"
+
+
+def timed_out_and_resumed(court: Court, agent: Scribe, idle_ms: int = 900_000) -> str:
+    """Bring a session to Active with a clean-up of which nobody has said that it was done; return the clean-up's id."""
+    court.starts(agent, limits=NO_LIMITS._replace(idle_ms=idle_ms))
+    assert len(court.passes(60_000, step_ms=5_000)) == 1
+    cleanup_id: str = court.last_audits()[0].cleanup_id
+    assert court.says(agent, "session_resumed") == "applied"
+    return cleanup_id
+
+
+@pytest.mark.parametrize(("idle_ms", "clock"), [(900_000, "inactive"), (60_000, "idle")])
+def test_a_late_confirmation_in_active_is_a_sign_of_life_and_of_work(idle_ms: int, clock: str) -> None:
+    court, agent = Court(), Scribe()
+    cleanup_id = timed_out_and_resumed(court, agent, idle_ms=idle_ms)
+    court.passes(10_000)
+    assert court.says(agent, "resources_released", cleanup_id=cleanup_id) == "applied"
+    assert court.row(agent).released_at is None
+    court.passes(20_000)
+    assert court.says(agent, "heartbeat") == "applied"
+    rest_ms = 60_000 if clock == "inactive" else 40_000
+    assert court.passes(rest_ms - 1) == []
+    assert court.passes(1) == [f"T06 {clock}"]
+
+
+@pytest.mark.parametrize("state", ["Timeout", "Terminated"])
+def test_released_is_since_the_first_confirmation(state: str) -> None:
+    court, agent = Court(), Scribe()
+    first = timed_out_and_resumed(court, agent)
+    if state == "Timeout":
+        assert court.passes(60_000, step_ms=5_000) == ["T06 inactive"]
+    else:
+        assert court.says(agent, "session_terminated", reason="closed") == "applied"
+    second = court.last_audits()[0].cleanup_id
+    court.passes(10_000)
+    since = court.at
+    for cleanup_id in (first, second):
+        assert court.says(agent, "resources_released", cleanup_id=cleanup_id) == "applied"
+        assert court.row(agent).released_at == since
+        court.passes(10_000)
+    if state == "Terminated":
+        assert court.passes(39_999) == []
+        assert court.passes(1) == ["T14 archived"]

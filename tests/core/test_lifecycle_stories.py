@@ -79,6 +79,8 @@ def test_a_held_session_keeps_what_is_left_of_its_time() -> None:
     assert court.passes(29_999) == []
     assert court.passes(1) == ["T06 max_duration"]
     assert court.says(agent, "session_resumed", snapshot_id="held") == "refused max_duration_exceeded"
+    ((_, rejected),) = court.outcomes[-1].rejected
+    assert rejected.detail == "the session's maximum duration of 50s is over"
 
 
 def test_a_session_does_not_complete_in_the_middle_of_a_write() -> None:

@@ -87,7 +87,8 @@ def test_a_session_is_born_as_the_table_says() -> None:
     assert court.says(agent, "session_created") == "applied"
     (born,) = (row for row in TRANSITIONS if row.source is None)
     assert (born.id, born.event_type, born.target, born.phase) == ("T01", "session_created", "Idle", "creating")
-    assert (court.row(agent).state, court.row(agent).phase) == (born.target, born.phase)
+    row = court.row(agent)
+    assert (row.state, row.phase, row.reason_code) == (born.target, born.phase, "created")
 
 
 def test_a_row_that_only_a_clock_fires_names_no_reasons_of_clients() -> None:

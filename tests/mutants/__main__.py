@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 import sessionary.stream_processors
+import tests
 from tests.mutants.bench import Install, Result, tried
 from tests.mutants.mutations import Mutant, mutants_of
 from tests.mutants.report import keep, outcome, report, wrongly_listed
@@ -98,9 +99,11 @@ def main() -> int:
     for name in PRELOADED:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutants-source-") as folder:
-        source = Path(folder) / "stream_processors"
-        shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
-        compileall.compile_dir(source, quiet=1)
+        source, checks = Path(folder) / "stream_processors", Path(folder) / "tests"
+        # Copies, as a run takes long, and whoever goes on working meanwhile is not to kill anything.
+        for tree, copy in ((SOURCE, source), (ROOT / "tests", checks)):
+            shutil.copytree(tree, copy, ignore=shutil.ignore_patterns("__pycache__"))
+            compileall.compile_dir(copy, quiet=1)  # trials write no bytecode: each would compile every test anew
         mutants = chosen(arguments, source)
         if arguments.list:
             sys.stdout.write("".join(f"{m.id}  line {m.line}: {m.before!r} -> {m.after!r}\n" for m in mutants))
@@ -108,6 +111,7 @@ def main() -> int:
 
         def install(overlay: Path) -> None:
             sessionary.stream_processors.__path__ = [str(overlay), str(source)]
+            tests.__path__ = [str(checks)]
 
         return _tried(mutants, install, arguments)
 
