@@ -296,7 +296,7 @@ def _moved(state: SessionState, fact: Transitioned) -> SessionState:
         case "T04":
             return moved._replace(max_due_at=max(0, (state.max_due_at or now_ms) - now_ms))
         case "T05":
-            return moved._replace(max_due_at=now_ms + (state.max_due_at or 0), epoch=state.epoch + 1, released_at=None)
+            return moved._replace(max_due_at=now_ms + (state.max_due_at or 0), epoch=state.epoch + 1)
         case "T07":
             return moved._replace(epoch=state.epoch + 1, released_at=None)
         case "T11":
