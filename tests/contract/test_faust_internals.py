@@ -35,6 +35,7 @@ def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
         (driver.AIOKafkaConsumerThread, "_ensure_consumer"),
         (driver.AIOKafkaConsumerThread, "on_start"),
         (driver.AIOKafkaConsumerThread, "on_thread_stop"),
+        (driver.AIOKafkaConsumerThread, "call_thread"),
         (Consumer, "getmany"),
         (TransactionManager, "on_rebalance"),
         (TransactionManager, "commit"),

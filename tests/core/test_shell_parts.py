@@ -176,7 +176,7 @@ class FakeProducer:
 
 def outputs(wanted: bool = True) -> Outputs:
     settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
-    return Outputs(settings, sessions(settings), 0, None, lambda: wanted)  # type: ignore[arg-type]
+    return Outputs(settings, sessions(settings), 0, lambda: wanted)
 
 
 def error(code: int, retriable: bool = False, abort: bool = False, fatal: bool = False) -> KafkaError:
@@ -274,7 +274,7 @@ class FakeLedger:
 
 
 def watchdog(ledger: FakeLedger, gave_up: list[str]) -> Watchdog:
-    means: Any = Means(ProcessorSettings(), None, Metrics(), None, None, None)  # type: ignore[arg-type]  # only metrics are used
+    means: Any = Means(ProcessorSettings(), None, Metrics(), None, None)  # type: ignore[arg-type]  # only metrics are used
     return Watchdog(ledger.as_ledger, means, 60.0, gave_up.append)
 
 

@@ -15,13 +15,13 @@ from confluent_kafka.admin._resource import ResourceType
 from sessionary.infra.local.broker import LocalBroker
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.ids import partition_of
+from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.app import wait_for_topics
 from sessionary.stream_processors.faults import Halted, Lost
 from sessionary.stream_processors.fold import LogRecord
 from sessionary.stream_processors.job import sessions
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.outputs import group_member
 from sessionary.stream_processors.partition import PENDING_BYTES_MAX, Means, Ownership
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store import MemoryStore
@@ -58,13 +58,14 @@ class FakeFetching:
 class Bench:
     """One partition with events, and what an ownership of it needs."""
 
-    def __init__(self, kafka: KafkaSettings, events: int = 40) -> None:
+    def __init__(self, kafka: KafkaSettings, events: int = 40, commit_interval_ms: int = 0) -> None:
         self.settings = ProcessorSettings(
             bootstrap_servers=kafka.bootstrap_servers,
             topic_prefix=kafka.topic_prefix,
             partitions=kafka.partitions,
             instance="bench",
             hole_ms=60_000,
+            commit_interval_ms=commit_interval_ms,
         )
         agent, sender = Agent(), Sender(kafka)
         self.partition = partition_of(agent.key.encoded(), kafka.partitions)
@@ -76,7 +77,6 @@ class Bench:
             sessions(self.settings),
             self.metrics,
             OwnThreads(),
-            group_member(self.settings),
             self.fetching,
         )
         self.log = [
@@ -100,7 +100,6 @@ class Bench:
             with suppress(Lost, Halted):
                 await owner.task
         self.means.executor.shutdown()
-        self.means.member.close()
 
 
 def position(owner: Ownership) -> int:
@@ -128,6 +127,25 @@ def test_below_the_position_is_skipped_and_ahead_of_it_is_sought_back(kafka: Kaf
     asyncio.run(story())
     audits = read_records(kafka, kafka.topics.audit)
     assert len(audits) == 2  # created, started: nothing was folded twice, no gap was seen
+
+
+def test_what_arrives_within_the_interval_shares_a_transaction(kafka: KafkaSettings) -> None:
+    interval_ms = 300
+
+    async def story() -> None:
+        bench = Bench(kafka, commit_interval_ms=interval_ms)
+        owner = bench.own()
+        await bench.seen(lambda: owner.is_open)
+        for record in bench.log:
+            owner.offer([record])
+            await asyncio.sleep(0)
+        assert await owner.caught_up(39, WAIT_S)
+        await bench.close(owner)
+
+    asyncio.run(story())
+    first, second = (record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord))
+    assert (first.first_offset, second.last_offset) == (0, 39)
+    assert second.started_at - first.started_at >= interval_ms * 1_000
 
 
 def test_what_was_fetched_before_a_seek_costs_no_second_one(kafka: KafkaSettings) -> None:

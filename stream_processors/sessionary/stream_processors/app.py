@@ -23,7 +23,7 @@ from typing import Any, cast
 
 import faust
 from aiohttp import ClientSession
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from yarl import URL
 
@@ -33,18 +33,18 @@ from sessionary.stream_processors.faults import ProcessorFailed
 from sessionary.stream_processors.fetcher import Fetcher
 from sessionary.stream_processors.job import Job, sessions
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.outputs import group_member
 from sessionary.stream_processors.owners import Ledger, Stores, Watchdog, state_folder
 from sessionary.stream_processors.partition import Means
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.threads import OwnThreads
 from sessionary.stream_processors.ticker import LOOK_S, Ticker
-from sessionary.stream_processors.transport import Assignor, BatchTransport, RecordsTopic
+from sessionary.stream_processors.transport import Assignor, BatchConsumer, BatchTransport, RecordsTopic
 
 _log = logging.getLogger(__name__)
 STUCK_S = 60.0
 _WATCH_S = 5.0
 _PROBE_S = 5.0
+_TELL_S = 0.5  # twice as often as ticks come, so that lag is seen to be 0 between two of them
 _STOP_S = 20.0
 _REPEAT_S = 30.0
 _NEVER_S = 1e9
@@ -143,7 +143,8 @@ class Processor:
         self.app = _faust_app(settings, folder)
         self.app.in_worker = True  # as under `faust worker`: else it knows no transactions, and tells of no rebalance
         self._fetcher = Fetcher(settings)
-        self._means = Means(settings, job, self._metrics, self._executor, group_member(settings), self._fetcher)
+        self._means = Means(settings, job, self._metrics, self._executor, self._fetcher)
+        self._probe = Consumer({**settings.librdkafka(), "group.id": f"{settings.group_id}.probe", "log_level": 0})
         self._temporary = state_folder(settings) if settings.store == "rocksdb" else None
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
         self.ledger = Ledger(self._means, Stores(settings, state, job.unpack))
@@ -161,12 +162,13 @@ class Processor:
         try:
             self._fetcher.start()
             await self.app.start()
-            tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._watch())]
+            tasks = [asyncio.create_task(part()) for part in (self._tick, self._watch, self._tell)]
             await self._wait(tasks)
         finally:
             for task in tasks:
                 task.cancel()
-            await self.ledger.close()
+            if positions := await self.ledger.close():
+                await cast(BatchConsumer, self.app.consumer).tell(positions)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.app.stop(), _STOP_S)
             self._fetcher.close()
@@ -205,6 +207,16 @@ class Processor:
             self._ticker.look(time.time() * 1_000, deadlines)
             await asyncio.sleep(LOOK_S)
 
+    async def _tell(self) -> None:
+        """Commit the group's offsets now and then. The position in the changelog rules; these are for the lag."""
+        told: dict[int, int] = {}
+        while True:
+            await asyncio.sleep(_TELL_S)
+            positions = self.ledger.positions
+            if positions and positions != told:
+                await cast(BatchConsumer, self.app.consumer).tell(positions)
+                told = positions
+
     async def _watch(self) -> None:
         watchdog = Watchdog(self.ledger, self._means, STUCK_S, self._give_up)
         loop = asyncio.get_running_loop()
@@ -219,7 +231,7 @@ class Processor:
         for partition in partitions:
             with contextlib.suppress(KafkaException):
                 topic = TopicPartition(self._settings.topics.events, partition)
-                ends[partition] = self._means.member.get_watermark_offsets(topic, timeout=_PROBE_S)[1]
+                ends[partition] = self._probe.get_watermark_offsets(topic, timeout=_PROBE_S)[1]
         return ends
 
     def _give_up(self, why: str) -> None:

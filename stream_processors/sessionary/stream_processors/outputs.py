@@ -2,7 +2,6 @@
 
     changelog   one record per touched session, and the position
     audit, rejected, cleanup, batches
-    the group's offset
 
 The transactional id names group, topic and partition, so whoever opens a partition fences its former owner, whatever
 that one believes. Everything here blocks and belongs into an executor; one thread at a time.
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
@@ -42,11 +41,6 @@ class Written(NamedTuple):
     elapsed_s: float
 
 
-def group_member(settings: ProcessorSettings) -> Consumer:
-    """Return a consumer that only lends its group's metadata: it never subscribes, so it is no member of the group."""
-    return Consumer({**settings.librdkafka(), "group.id": settings.group_id, "log_level": 0})
-
-
 def _report(error: KafkaError) -> None:
     # A wrong password shows elsewhere as a time-out only.
     if error.code() in _LOGGED_ERRORS:
@@ -56,15 +50,11 @@ def _report(error: KafkaError) -> None:
 class Outputs:
     """Writes outcomes of one partition during one ownership. `wanted` turning false ends its patience."""
 
-    def __init__(
-        self, settings: ProcessorSettings, job: Job, partition: int, member: Consumer, wanted: Callable[[], bool]
-    ) -> None:
+    def __init__(self, settings: ProcessorSettings, job: Job, partition: int, wanted: Callable[[], bool]) -> None:
         self._job = job
         self._topics = settings.topics
         self._partition = partition
-        self._member = member
         self._wanted = wanted
-        self._group: object = None
         self._position_offset: int | None = None
         self.called_s = time.monotonic()  # when the call under way, or the last one, began; read by other threads
         self._producer = Producer(
@@ -85,7 +75,6 @@ class Outputs:
 
     def open(self) -> None:
         """Fence whoever wrote this partition before; its open transaction ends. Raises `Lost`."""
-        self._group = self._member.consumer_group_metadata()
         self._in_place(self._producer.init_transactions, _CALL_TIMEOUT_S)
 
     def write(self, outcome: Outcome, started_at: int) -> Written:
@@ -98,8 +87,6 @@ class Outputs:
             self._position_offset = None
             position = Produced(self._topics.changelog, POSITION_KEY, encode_record(outcome.position))
             self._produce([position], self._delivered)
-            offset = TopicPartition(self._topics.events, self._partition, outcome.position.next_offset)
-            self._in_place(self._producer.send_offsets_to_transaction, [offset], self._group, _CALL_TIMEOUT_S)
             self._in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
         except (Aborted, Halted):
             # Left open, it would hide what stands behind it from every reader, until it times out.
@@ -153,4 +140,4 @@ class Outputs:
         return Aborted(what) if cause.txn_requires_abort() else Lost(what)
 
 
-__all__ = ["Outputs", "Written", "group_member"]
+__all__ = ["Outputs", "Written"]

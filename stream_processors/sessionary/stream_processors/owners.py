@@ -103,9 +103,10 @@ class Ledger:
         self._retiring[partition] = owner
         self._own(partition, owner.generation)
 
-    async def close(self) -> None:
-        """End all, and wait (bounded) for the transactions under way."""
+    async def close(self) -> dict[int, int]:
+        """End all, and wait (bounded) for the transactions under way. Return the next offsets, as `positions` does."""
         self._closed = True
+        opened = [owner for owner in self.owners.values() if owner.is_open]
         for owner in self.owners.values():
             owner.end()
         tasks = [owner.task for owner in (*self.owners.values(), *self._retiring.values())]
@@ -115,6 +116,12 @@ class Ledger:
                 _log.warning("%s did not end in time", task.get_name())
         self.owners = {}
         self._stores.close()
+        return {owner.partition: owner.fold.position.next_offset for owner in opened}
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The next offset of each open partition."""
+        return {partition: owner.fold.position.next_offset for partition, owner in self.owners.items() if owner.is_open}
 
     @property
     def halted(self) -> dict[int, Halted]:

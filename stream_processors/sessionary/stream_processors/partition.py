@@ -19,8 +19,6 @@ from concurrent.futures import Executor
 from operator import attrgetter
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
-from confluent_kafka import Consumer
-
 from sessionary.schemas.errors import Unavailable
 from sessionary.stream_processors.changelog import recover
 from sessionary.stream_processors.faults import Aborted, Halted, Lost
@@ -81,7 +79,6 @@ class Means(NamedTuple):
     job: Job
     metrics: Metrics
     executor: Executor
-    member: Consumer
     fetching: Fetching
 
 
@@ -113,7 +110,7 @@ class Ownership:
         self._held = False
         self._arrived = asyncio.Event()
         self._advanced = asyncio.Event()
-        self._sought_s = 0.0
+        self._sought_s = self._begun_s = 0.0
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
 
@@ -158,6 +155,7 @@ class Ownership:
                 await self._arrived.wait()
                 self._arrived.clear()
                 while self._pending and not self.ended:
+                    await self._paced()
                     await self._step()
         except Halted as fault:
             self.halted = fault
@@ -170,8 +168,7 @@ class Ownership:
 
     async def _open(self) -> None:
         begun_s, means = time.monotonic(), self._means
-        args = means.settings, means.job, self.partition, means.member, self._wanted
-        self._outputs = await self._blocking(Outputs, *args)
+        self._outputs = await self._blocking(Outputs, means.settings, means.job, self.partition, self._wanted)
         await self._bounded(self._outputs, self._outputs.open)
         self._store = store = await self._blocking(self._open_store)
         changelog_next = await self._blocking(recover, means.settings, self.fold, store, means.job.repack, self._wanted)
@@ -191,6 +188,12 @@ class Ownership:
         _log.info("partition %d is open at %d", self.partition, self.fold.position.next_offset)
         self._wake()
 
+    async def _paced(self) -> None:
+        """Wait until the next transaction may begin: what arrives until then shares its price."""
+        pause_s = self._begun_s + self._means.settings.commit_interval_ms / 1_000 - time.monotonic()
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)
+
     async def _step(self) -> None:
         assert self._outputs is not None
         records = self._take()
@@ -198,7 +201,7 @@ class Ownership:
             return
         if records[0].offset != self.fold.position.next_offset and not await self._is_next(records):
             return
-        started_at = time.time_ns() // 1_000
+        self._begun_s, started_at = time.monotonic(), time.time_ns() // 1_000
         batch = self.fold.begin()
         folded = await self._fold_records(batch, records)
         if self.ended:

@@ -22,6 +22,9 @@ class ProcessorSettings(KafkaSettings):
     )
     store: Literal["memory", "rocksdb"] = Field("memory", description="where session state lives: memory or rocksdb")
     state_dir: Path | None = Field(None, description="folder of the RocksDB store; a temporary one where not given")
+    commit_interval_ms: int = Field(
+        30, description="a partition's transactions begin at least this far apart; 0 = back to back", ge=0, le=1_000
+    )
     session_timeout_ms: int = Field(6_000, description="the group gives up a silent worker after this", ge=1_000)
     hole_ms: int = Field(5_000, description="a partition without a record for longer than this had an outage", ge=1)
     quiet_ms: int = Field(25_000, description="after an outage no deadline fires for this long", ge=0)

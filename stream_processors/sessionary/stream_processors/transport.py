@@ -7,16 +7,21 @@ callback, where the group's heartbeats stop. Here
   `fetcher.py` got from librdkafka: aiokafka keeps the membership of the group, and fetches nothing that is looked at;
 - `RecordsTopic` passes that list through undecoded; acks are off, so Faust keeps no gaps and commits nothing;
 - `Marks` hears of a rebalance before anything else and only tells the owners; they open their partitions as tasks;
-- `MemberThread` notes the group's heartbeats, and leaves the group when it stops.
+- `MemberThread` notes the group's heartbeats, commits offsets for whoever watches the group's lag, and leaves the
+  group when it stops.
 
 All names of Faust and aiokafka that are used here are named by tests/contract/test_faust_internals.py.
 """
 
+import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
+from aiokafka.errors import ConsumerStoppedError, KafkaError
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.topics import Topic
 from faust.transport.consumer import TransactionManager
@@ -32,6 +37,7 @@ _log = logging.getLogger(__name__)
 _FAUST_LOG = logging.getLogger("faust.sessionary")
 _LOG_APPEND_TIME = 1
 _LOOK_S = 0.5
+_COMMIT_S = 2.0
 
 
 class Owners(Protocol):
@@ -54,7 +60,7 @@ class Marks(TransactionManager):
         transport.owners.assigned(partitions, self.app.consumer_generation_id)
 
     async def commit(self, offsets: object, start_new_transaction: bool = True) -> bool:
-        """Do nothing: offsets travel in the partitions' own transactions."""
+        """Do nothing: the position in the changelog rules, and `BatchConsumer.tell` commits offsets for the lag."""
         return True
 
 
@@ -78,6 +84,16 @@ class MemberThread(driver.AIOKafkaConsumerThread):
 
         coordinator._do_heartbeat = noted
 
+    async def tell(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit the group's offsets, bounded. One that is refused or late is not missed: the next one follows."""
+        try:
+            await asyncio.wait_for(
+                self._ensure_consumer().commit({place: OffsetAndMetadata(n, "") for place, n in offsets.items()}),
+                _COMMIT_S,
+            )
+        except (KafkaError, ConsumerStoppedError, TimeoutError) as error:
+            _log.debug("offsets were not committed: %r", error)
+
     async def on_thread_stop(self) -> None:
         """Stop, and leave the group. A static member does not leave by itself, and others would wait for it."""
         if self._consumer is not None and self._consumer._coordinator is not None:
@@ -92,6 +108,15 @@ class BatchConsumer(driver.Consumer):
 
     def _new_consumer_thread(self) -> MemberThread:
         return MemberThread(self, loop=self.loop, beacon=self.beacon)
+
+    async def tell(self, positions: Mapping[int, int]) -> None:
+        """Commit the next offset of each partition; nothing reads them but those who watch the lag. Bounded."""
+        topic = cast(BatchTransport, self.transport).events_topic
+        offsets = {TopicPartition(topic, partition): n for partition, n in positions.items()}
+        member = cast(MemberThread, self._thread)
+        # A thread that has just ended answers nobody.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(member.call_thread(member.tell, offsets), 2 * _COMMIT_S)
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:
         """Yield what was fetched; Faust's `timeout` bounds the wait for it, but is long where it is to stop."""
