@@ -1,5 +1,7 @@
 """Batches at their edges: what fills one, what a void one leaves behind, what a transaction says of itself."""
 
+from unittest.mock import patch
+
 import pytest
 
 from sessionary.schemas.records import Gravestone, Position, SessionState
@@ -10,6 +12,7 @@ from sessionary.stream_processors.fold import (
     LogRecord,
     PartitionFold,
 )
+from sessionary.stream_processors.lifecycle import deadline
 from tests.core.court import DECODER, SETTINGS, START_MS, Court
 from tests.support.scribe import TICK, Scribe
 
@@ -244,6 +247,68 @@ def test_recovery_takes_the_last_record_of_each_key() -> None:
     batch = fold.begin()
     assert batch.apply(tick(0, court.at + 2 * WEEK_MS))
     assert batch.rows == {key: None}
+
+
+def test_gravestones_go_in_the_order_of_their_ends_however_they_were_loaded() -> None:
+    court, agents = Court(), [Scribe(f"s{n}") for n in range(3)]
+    for agent in agents:
+        court.says(agent, "session_created")
+        court.says(agent, "session_start_failed")
+        court.passes(10_000, step_ms=5_000)
+    court.passes(300_000, step_ms=5_000)
+    graves = [(agent.key.encoded(), court.fold.rows[agent.key.encoded()]) for agent in agents]
+    fold = PartitionFold(0, SETTINGS, DECODER)
+    for key, row in reversed(graves):
+        fold.load(key, row)
+    fold.loaded()
+    fold.loaded()
+    assert len(fold.graves) == 3
+    batch = fold.begin()
+    for n, (key, row) in enumerate(graves):
+        assert isinstance(row, Gravestone)
+        assert batch.apply(tick(n, row.expires_at))
+        assert list(batch.rows) == [key for key, _ in graves[: n + 1]]
+
+
+def test_a_gravestone_stays_to_its_own_end_though_a_void_batch_had_set_it_earlier() -> None:
+    court, agent = Court(), Scribe()
+    court.starts(agent)
+    assert court.says(agent, "session_terminated", reason="closed") == "applied"
+    court.passes(299_000, step_ms=5_000)
+    fold, offset, key = again(court), len(court.log), agent.key.encoded()
+    assert fold.begin().apply(tick(offset, START_MS + 300_000))
+    batch = fold.begin()
+    assert batch.apply(tick(offset, START_MS + 302_000))
+    fold.merge(batch)
+    batch = fold.begin()
+    assert batch.apply(tick(offset + 1, START_MS + 300_000 + 2 * WEEK_MS))
+    assert batch.rows == {}
+    assert batch.apply(tick(offset + 2, START_MS + 302_000 + 2 * WEEK_MS))
+    assert batch.rows == {key: None}
+
+
+@pytest.mark.parametrize("epoch", [0, 99])
+def test_a_refused_heartbeat_writes_no_row(epoch: int) -> None:
+    court, agent = Court(), Scribe()
+    court.starts(agent)
+    assert court.says(agent, "heartbeat", {"epoch": epoch}).startswith("refused ")
+    assert court.outcomes[-1].rows == {}
+
+
+def test_within_active_no_event_costs_the_working_out_of_a_deadline() -> None:
+    court, agent = Court(), Scribe()
+    court.starts(agent)
+    fold = again(court)
+    key, offset = agent.key.encoded(), len(court.log)
+    batch = fold.begin()
+    with patch("sessionary.stream_processors.fold.deadline", wraps=deadline) as asked:
+        for event_type in ("heartbeat", "session_activity", "state_updated", "heartbeat"):
+            assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.writes(event_type)))
+            offset += 1
+        assert asked.call_count == 0
+        assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.writes("session_paused")))
+        assert asked.call_count == 1
+    assert batch.finish().counts.applied == 5
 
 
 def test_a_new_partition_begins_with_nothing() -> None:
