@@ -13,6 +13,13 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
+def compiler_cpu_s(pid: int) -> float:
+    """Return what the just-in-time compiler's threads of a Java process have used so far."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    fields = [stat.rpartition(")")[2].split() for stat in stats if "CompilerThre" in stat]
+    return sum(int(one[11]) + int(one[12]) for one in fields) / _TICKS_PER_S
+
+
 def rss_bytes(pid: int) -> int:
     """Return a process's resident memory."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -26,4 +33,4 @@ def folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-__all__ = ["cpu_s", "folder_bytes", "rss_bytes"]
+__all__ = ["compiler_cpu_s", "cpu_s", "folder_bytes", "rss_bytes"]
