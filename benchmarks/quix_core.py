@@ -39,7 +39,7 @@ def run_quix(stack: Stack, bench: Bench, workload: Workload, events: int, form: 
     python, kafka = peers.quix_python(), stack.pipeline()
     preload(kafka, workload.stream(events), bench.say)
     group, folder = f"{kafka.topic_prefix}.quix", stack.folder / kafka.topic_prefix
-    path = os.pathsep.join(str(peers.ROOT / root) for root in _SOURCE_ROOTS)
+    path = os.pathsep.join(str(peers.ROOT / root) for root in ("", *_SOURCE_ROOTS))
     places = [kafka.bootstrap_servers, group, kafka.topic_prefix, str(kafka.partitions), str(folder), form]
     watch = Watch(stack, kafka.topics.events, group, kafka.partitions)
     child = stack.run([str(python), str(_PROGRAM), *places], env={"PYTHONPATH": path}, name="quix-core")

@@ -9,22 +9,21 @@ topics. There are no timers here, so no session is archived, and no position, ba
 or query API: less work than the processor does.
 """
 
-import gc
 import pickle
 import sys
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from quixstreams import Application, State, message_context  # type: ignore[import-not-found]  # see benchmarks/peers.py
+from quixstreams import State, message_context  # type: ignore[import-not-found]  # see benchmarks/peers.py
 
+from benchmarks.quix_app import exactly_once, tune
 from sessionary.schemas.codec import Decoder, encode_record, record_header
 from sessionary.schemas.records import AuditRecord, CleanupRequest, Gravestone, RejectedEvent, SessionState
 from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors import audit, judge
 from sessionary.stream_processors.fold import LogRecord
 
-COMMIT_INTERVAL_S = 1.0  # the fastest of 0.1, 1 and 5 s in the keyed count
 _ROW = "row"
 Row = SessionState | Gravestone
 Apply = Callable[[bytes, bytes, int, list[tuple[str, bytes]], State], list[bytes]]
@@ -74,40 +73,13 @@ def records_of(verdict: judge.Applied | judge.Rejected, record: LogRecord, topic
     lines = [encode_record(line) for line in verdict.audits]
     if isinstance(verdict, judge.Applied):
         return lines if verdict.cleanup is None else [*lines, encode_record(verdict.cleanup)]
-    envelope = verdict.envelope
-    rejected = RejectedEvent(
-        reason=verdict.reason,
-        detail=verdict.detail,
-        security=verdict.reason in audit.SECURITY_REASONS,
-        tenant_id=verdict.key.tenant_id or None,
-        session_id=verdict.key.session_id or None,
-        event_id=envelope.event_id if envelope else None,
-        event_type=envelope.event_type if envelope else None,
-        service_id=envelope.service_id if envelope else None,
-        source_topic=topic,
-        source_partition=partition,
-        source_offset=record.offset,
-        appended_at=record.timestamp_ms * 1000,
-        key=record.key,
-        value=record.value,
-        headers=dict(record.headers),
-    )
-    return [*lines, encode_record(rejected)]
+    return [*lines, encode_record(verdict.dead_letter(record, topic, partition))]
 
 
 def main() -> None:
     bootstrap_servers, group, prefix, partitions, folder, form = sys.argv[1:]
     names = TopicNames.below(prefix)
-    app = Application(
-        broker_address=bootstrap_servers,
-        consumer_group=group,
-        auto_offset_reset="earliest",
-        processing_guarantee="exactly-once",
-        commit_interval=COMMIT_INTERVAL_S,
-        state_dir=folder,
-        loglevel="WARNING",
-        producer_extra_config={"linger.ms": 5, "queue.buffering.max.messages": 1_000_000},
-    )
+    app = exactly_once(bootstrap_servers, group, folder)
     events = app.topic(names.events, key_deserializer="bytes", value_deserializer="bytes")
     places = {
         record_header(cls): app.topic(name, key_serializer="bytes", value_serializer="bytes")
@@ -123,7 +95,7 @@ def main() -> None:
     )
     frame = frame.set_headers(lambda value, key, timestamp, headers: None)  # else each output carries the event's
     frame.to_topic(lambda value, key, timestamp, headers: places[value[:width]])
-    gc.set_threshold(50_000, 20, 100)  # as our own processor does
+    tune()
     app.run()
 
 

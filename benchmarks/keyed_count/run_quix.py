@@ -1,4 +1,4 @@
-"""The keyed count in Quix Streams; runs in the environment of benchmarks/peers.py, so it imports nothing of ours.
+"""The keyed count in Quix Streams; runs in the environment of benchmarks/peers.py: nothing of the product is imported.
 
 Arguments: bootstrap servers, group, source topic, output topic, state folder.
 
@@ -6,12 +6,11 @@ The state is bytes, which spares its JSON; a longer commit interval than Kafka S
 writes its changelog, one record per key touched, when it commits.
 """
 
-import gc
 import sys
 
-from quixstreams import Application, State  # type: ignore[import-not-found]  # in an environment of its own
+from quixstreams import State  # type: ignore[import-not-found]  # in an environment of its own
 
-COMMIT_INTERVAL_S = 1.0
+from benchmarks.quix_app import exactly_once, tune
 
 
 def count(value: bytes, state: State) -> bytes:
@@ -23,20 +22,11 @@ def count(value: bytes, state: State) -> bytes:
 
 def main() -> None:
     bootstrap_servers, group, source, output, folder = sys.argv[1:]
-    app = Application(
-        broker_address=bootstrap_servers,
-        consumer_group=group,
-        auto_offset_reset="earliest",
-        processing_guarantee="exactly-once",
-        commit_interval=COMMIT_INTERVAL_S,
-        state_dir=folder,
-        loglevel="WARNING",
-        producer_extra_config={"linger.ms": 5, "queue.buffering.max.messages": 1_000_000},
-    )
+    app = exactly_once(bootstrap_servers, group, folder)
     events = app.topic(source, key_deserializer="bytes", value_deserializer="bytes")
     counts = app.topic(output, key_serializer="bytes", value_serializer="bytes")
     app.dataframe(events).apply(count, stateful=True).to_topic(counts)
-    gc.set_threshold(50_000, 20, 100)  # as our own processor does
+    tune()
     app.run()
 
 

@@ -342,24 +342,7 @@ class Batch:
         self._audits.extend((key, line) for line in verdict.audits)
         if verdict.row is not None and verdict.row is not row:
             self._put(key, row, verdict.row)
-        envelope = verdict.envelope
-        rejected = RejectedEvent(
-            reason=verdict.reason,
-            detail=verdict.detail,
-            security=verdict.reason in audit.SECURITY_REASONS,
-            tenant_id=verdict.key.tenant_id or None,
-            session_id=verdict.key.session_id or None,
-            event_id=envelope.event_id if envelope else None,
-            event_type=envelope.event_type if envelope else None,
-            service_id=envelope.service_id if envelope else None,
-            source_topic=self._fold.settings.events_topic,
-            source_partition=self._fold.partition,
-            source_offset=record.offset,
-            appended_at=record.timestamp_ms * 1000,
-            key=record.key,
-            value=record.value,
-            headers=dict(record.headers),
-        )
+        rejected = verdict.dead_letter(record, self._fold.settings.events_topic, self._fold.partition)
         self._rejected.append((record.key, rejected))
 
 

@@ -14,7 +14,7 @@ from sessionary.schemas.common import Cleanup, Envelope, Refusal, RefusalReason,
 from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.events import ResourcesReleased, SessionCreated, SessionStartFailed, SessionTerminated
 from sessionary.schemas.ids import SessionKey, parse_key, partition_of, valid_name
-from sessionary.schemas.records import AuditRecord, CleanupRequest, Gravestone, SessionState, Tick
+from sessionary.schemas.records import AuditRecord, CleanupRequest, Gravestone, RejectedEvent, SessionState, Tick
 from sessionary.stream_processors import audit
 from sessionary.stream_processors.lifecycle import Fact, Refused, Released, Transitioned, decide, evolve
 from sessionary.stream_processors.limits import outside_ranges, resolved
@@ -65,6 +65,27 @@ class Rejected(NamedTuple):
     envelope: Envelope | None
     row: SessionState | Gravestone | None
     audits: Sequence[AuditRecord]
+
+    def dead_letter(self, record: "LogRecord", topic: str, partition: int) -> RejectedEvent:
+        """Return what the refusal leaves in the rejected topic: the record as it came, and why."""
+        envelope = self.envelope
+        return RejectedEvent(
+            reason=self.reason,
+            detail=self.detail,
+            security=self.reason in audit.SECURITY_REASONS,
+            tenant_id=self.key.tenant_id or None,
+            session_id=self.key.session_id or None,
+            event_id=envelope.event_id if envelope else None,
+            event_type=envelope.event_type if envelope else None,
+            service_id=envelope.service_id if envelope else None,
+            source_topic=topic,
+            source_partition=partition,
+            source_offset=record.offset,
+            appended_at=record.timestamp_ms * 1000,
+            key=record.key,
+            value=record.value,
+            headers=dict(record.headers),
+        )
 
 
 Verdict = Ticked | Duplicate | Applied | Rejected
