@@ -58,3 +58,13 @@ def test_what_a_session_declares_later_tags_its_later_records() -> None:
     assert court.says(agent, "session_paused", {"data_classes": ()}) == "applied"
     (line,) = court.last_audits()
     assert sorted(line.compliance_tags) == ["gdpr_retention", "hipaa_privacy"]
+
+
+def test_what_an_event_declares_tags_its_own_record_too() -> None:
+    court, agent = Court(), Scribe()
+    court.starts(agent)
+    assert court.says(agent, "session_paused", {"data_classes": ("financial",)}) == "applied"
+    (line,) = court.last_audits()
+    assert sorted(line.compliance_tags) == ["gdpr_retention", "sox_audit"]
+    assert line.retention_class == "sox_audit"
+    assert court.row(agent).data_classes == ("financial", "personal")

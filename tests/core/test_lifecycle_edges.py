@@ -232,3 +232,23 @@ def test_released_is_since_the_first_confirmation(state: str) -> None:
     if state == "Terminated":
         assert court.passes(39_999) == []
         assert court.passes(1) == ["T14 archived"]
+
+
+@pytest.mark.parametrize("state", ["unknown", "Active"])
+@pytest.mark.parametrize(
+    ("field", "value", "detail"),
+    [
+        ("producer_seq", 0, "producer_seq is 0; it counts from 1"),
+        ("epoch", -1, "epoch is -1"),
+        ("service_id", "a b", "service_id 'a b' is no name"),
+        ("agent_id", "", "agent_id '' is no name"),
+        ("producer_id", "", "producer_id '' is no name"),
+        ("producer_id", "p:q", "producer_id 'p:q' is no name"),
+        ("user_id", None, "session_created names no user"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_told(field: str, value: Any, detail: str, state: str) -> None:
+    court, agent = brought_to(state)
+    assert court.says(agent, "session_created", {field: value}) == "refused invalid_value"
+    ((_, rejected),) = court.outcomes[-1].rejected
+    assert rejected.detail == detail

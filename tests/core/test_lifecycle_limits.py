@@ -87,6 +87,17 @@ def test_a_context_above_its_limit_is_audited_once_until_it_falls() -> None:
     assert kinds == [[], ["context_limit"], [], [], ["context_limit"]]
 
 
+def test_a_clean_up_says_how_large_the_context_was_when_it_was_last_told() -> None:
+    court, agent = Court(), Scribe()
+    court.starts(agent)
+    for size in (1_000, 2_000, None):
+        assert court.says(agent, "session_activity", {"context_bytes": size}) == "applied"
+    assert court.row(agent).context_bytes == 2_000
+    assert court.says(agent, "session_terminated", reason="closed") == "applied"
+    ((_, request),) = court.outcomes[-1].cleanups
+    assert request.context_bytes == 2_000
+
+
 def test_a_state_above_1_mib_is_refused_and_the_row_stays() -> None:
     court, agent = Court(), Scribe()
     court.starts(agent)
