@@ -33,6 +33,7 @@ PRELOADED = (
     "tests.support.scribe",
     "hypothesis.stateful",
 )
+STOPPED = 130  # as shells have it for Ctrl-C
 _TOLD_EVERY_S = 30.0  # where the progress is kept in a file
 
 
@@ -141,9 +142,12 @@ def _tried(mutants: list[Mutant], install: Install, arguments: argparse.Namespac
     sys.stdout.write(f"the suite without a mutant takes {control.cpu_s:.1f} s\n")
     if stopped:
         sys.stdout.write(f"stopped before {len(mutants) - len(results):,} were tried\n")
-        return 130
+        return STOPPED
     return 1 if wrongly_listed(results, known) or any(outcome(result, known) == "survived" for result in results) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(STOPPED)
