@@ -82,6 +82,10 @@ def parse(words: Sequence[str], letters: Sequence[str]) -> tuple[Options, list[s
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(letters)}")
     if given.runs < 1:
         parser.error("--runs is at least 1")
+    if given.events is not None and given.events < 1:
+        parser.error("--events is at least 1")
+    if given.runs_file is not None and not given.runs_file.is_file():
+        parser.error(f"--runs-file: there is no file {given.runs_file}")
     options = Options(given.runs, given.quick, given.events, given.seed, given.runs_file, given.keep)
     return options, wanted
 

@@ -42,7 +42,10 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="the result for programs; default build/chaos/<seed>.json")
     parser.add_argument("--keep-logs", action="store_true", help="keep the logs also where all is well")
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    if given.minutes <= 0 or given.rate <= 0:
+        parser.error("--minutes and --rate are more than 0")
+    return given
 
 
 def _say(text: str) -> None:

@@ -112,4 +112,20 @@ def test_the_command_line_knows_its_parts() -> None:
     assert (options.quick, wanted) == (True, ["b", "c"])
     with pytest.raises(SystemExit):
         parse(["--only", "z"], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--runs", "0"], "--runs is at least 1"),
+        (["--events", "0"], "--events is at least 1"),
+        (["--runs-file", "nowhere.ndjson"], "there is no file nowhere.ndjson"),
+    ],
+)
+def test_a_senseless_option_ends_before_anything_starts(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(words, ["a"])
+    assert said in capsys.readouterr().err
     assert len({part.name for part in PARTS}) == len(PARTS)

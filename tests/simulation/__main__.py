@@ -18,7 +18,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="print what happened, step by step")
     parser.add_argument("--failures", type=int, default=3, help="stop after so many (default 3)")
     parser.add_argument("--coverage", action="store_true", help="print how often each thing happened")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.schedules < 1 or given.failures < 1:
+        parser.error("--schedules and --failures are at least 1")
+    return given
 
 
 def main() -> int:
