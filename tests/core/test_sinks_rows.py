@@ -104,7 +104,7 @@ def test_history_holds_an_event_with_its_body_and_its_bytes() -> None:
     assert json.loads(row["payload_json"])["kind"] == "llm"
     assert (row["event_type"], row["producer_seq"], row["user_id"]) == ("session_activity", 7, "u1")
     assert (row["key_bytes"], row["value_bytes"], row["decode_error"]) == (KEY, value, "")
-    assert row["headers"] == [("h", b"\xff"), ("h", b"")]
+    assert row["headers"] == [("h", b"\xff"), ("h", None)]
     assert row["retention_class"] == "hipaa_privacy"
     assert row["personal_until"] == NOW_US + 30 * DAY_US
 

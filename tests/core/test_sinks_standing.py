@@ -6,13 +6,13 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sessionary.sinks import consumer
 from sessionary.sinks.consumer import SinkConsumer
 from sessionary.sinks.definitions import SINKS
 from sessionary.sinks.errors import Fenced, Transient
 from sessionary.sinks.flusher import Flusher
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.settings import SinkSettings
+from sessionary.sinks.watchdog import Watchdog
 
 
 class Driver:
@@ -82,7 +82,7 @@ def test_a_consumer_that_is_dead_for_good_ends_the_sink(code: int) -> None:
         sink._on_error(KafkaError(code))
 
 
-def test_a_commit_that_hangs_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_hangs_ends_the_process() -> None:
     definition, settings = SINKS["history"], SinkSettings()
     sink = SinkConsumer(definition, settings, cast(Flusher, None), SinkMetrics("history", "g"))
     sink._consumer.close()
@@ -94,7 +94,48 @@ def test_a_commit_that_hangs_ends_the_process(monkeypatch: pytest.MonkeyPatch) -
             return offsets
 
     sink._consumer = cast(Any, Hanging())
-    monkeypatch.setattr(consumer, "_COMMIT_S_MAX", 0.01)
-    monkeypatch.setattr(consumer, "_give_up", given_up.set)
+    sink.watchdog = Watchdog(0.01, look_s=0.01)
+    sink.watchdog.start(given_up.set)
     sink._commit(0, 5, "")
     assert given_up.is_set()
+
+
+def test_a_group_whose_offsets_are_not_to_be_had_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    definition, settings = SINKS["history"], SinkSettings()
+    sink = SinkConsumer(definition, settings, cast(Flusher, None), SinkMetrics("history", "g"))
+    sink._consumer.close()
+
+    class Away(Driver):
+        asked = 0
+
+        def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+            self.asked += 1
+            if self.asked < 3:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            return super().committed(partitions, timeout)
+
+    driver = Away()
+    sink._consumer = cast(Any, driver)
+    sink._on_assign(cast(Any, driver), [TopicPartition(settings.topics.events, 3)])
+    assert (driver.assigned, sink._unplanned != []) == (set(), True)
+    sink._plan()
+    assert (driver.asked, driver.assigned) == (2, set())
+    sink._plan()
+    assert (driver.asked, driver.assigned, sink._unplanned) == (3, {3}, [])
+    assert "asking again" in caplog.text
+
+
+def test_a_partition_that_is_taken_away_is_not_asked_about_any_more() -> None:
+    definition, settings = SINKS["history"], SinkSettings()
+    sink = SinkConsumer(definition, settings, cast(Flusher, None), SinkMetrics("history", "g"))
+    sink._consumer.close()
+
+    class Away(Driver):
+        def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    sink._consumer = cast(Any, Away())
+    places = [TopicPartition(settings.topics.events, 3)]
+    sink._on_assign(cast(Any, sink._consumer), places)
+    sink._on_lost(cast(Any, sink._consumer), places)
+    assert sink._unplanned == []

@@ -16,12 +16,12 @@ from sessionary.sinks.settings import SinkSettings
 _GC_THRESHOLDS = (500_000, 20, 100)
 
 
-def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event) -> None:
+def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, may_exit: bool = False) -> None:
     """Run the sink `kind` until `stop` is set, then write what it holds and leave. Blocks.
 
-    Sets the process's garbage collector and allocator. Trouble of Kafka or ClickHouse is waited out. Raises
-    `Fenced` where another process runs under the same instance name, `SettingsError`, and `OSError` where the metrics
-    port is taken.
+    `may_exit`: where Kafka never answers a commit, the whole process ends with code 70. Sets the process's garbage
+    collector and allocator. Trouble of Kafka or ClickHouse is waited out. Raises `Fenced` where another process runs
+    under the same instance name, `SettingsError`, and `OSError` where the metrics port is taken.
     """
     gc.set_threshold(*_GC_THRESHOLDS)
     keep_freed_memory()
@@ -29,7 +29,10 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event) -> N
     metrics = SinkMetrics(kind, settings.group(kind))
     flusher = Flusher(definition, settings, metrics, decoder_for(settings))
     with served(metrics, settings):
-        SinkConsumer(definition, settings, flusher, metrics).run(stop)
+        consumer = SinkConsumer(definition, settings, flusher, metrics)
+        if may_exit:
+            consumer.watchdog.start()
+        consumer.run(stop)
 
 
 __all__ = ["SINKS", "SinkKind", "run_sink"]

@@ -156,12 +156,20 @@ class PartitionPlan:
             records = self._cut(lambda record, _rows, _size: record.offset <= replay.to)
             self.in_flight = Batch(self._committed, replay.to, records, None, replay)
         else:
-            limits = self._limits
-            records = self._cut(lambda _record, rows, size: rows < limits.rows and size < limits.bytes)
+            records = self._cut_due()
             first, last = records[0].offset, records[-1].offset
             self.in_flight = Batch(first, last, records, Intent(last, len(records), now_ms))
         self._since = now if self._records else None
         return self.in_flight
+
+    def _cut_due(self) -> list[RawRecord]:
+        """Cut records until there are enough of them: mostly that is what was gathered, without a look at each."""
+        limits, gathered = self._limits, self._records
+        if len(gathered) > limits.rows or self._bytes - gathered[-1].size >= limits.bytes:
+            return self._cut(lambda _record, rows, size: rows < limits.rows and size < limits.bytes)
+        records, self._bytes = list(gathered), 0
+        gathered.clear()
+        return records
 
     def _cut(self, wanted: _Wanted) -> list[RawRecord]:
         cut: list[RawRecord] = []

@@ -5,10 +5,9 @@ partitions are paused and the loop goes on polling, so that the group does not t
 """
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -20,14 +19,14 @@ from sessionary.sinks.flusher import Flusher
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.rows import RawRecord
 from sessionary.sinks.settings import SinkSettings
+from sessionary.sinks.watchdog import Watchdog
 
 _POLL_S = 0.05
 _MESSAGES_PER_CALL = 2_000
 _CALLS_PER_TURN = 5
 _REPORT_S = 1.0
-_COMMITTED_TIMEOUT_S = 30.0
+_COMMITTED_TIMEOUT_S = 10.0
 _COMMIT_S_MAX = 30.0
-_EXIT_STUCK = 70
 # Errors of Kafka that stay until somebody acts.
 _KAFKA_OPERATOR = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: "no_topic",
@@ -76,7 +75,9 @@ class SinkConsumer:
         self._flusher = flusher
         self._metrics = metrics
         self._plans: dict[int, PartitionPlan] = {}
+        self._unplanned: list[TopicPartition] = []  # ours, but nobody has told yet where the group stands
         self._assignments = 0
+        self.watchdog = Watchdog(_COMMIT_S_MAX)
         self._blocked_until: float | None = None
         self._trouble: str | None = None
         self._kafka_trouble = False
@@ -93,6 +94,8 @@ class SinkConsumer:
         try:
             while not stop.is_set():
                 self._metrics.beat()
+                if self._unplanned:
+                    self._plan()
                 self._gather()
                 self._advance(lambda plan: plan.due(time.monotonic()))
                 self._report()
@@ -114,27 +117,26 @@ class SinkConsumer:
                 self._start()
                 return
             now = time.monotonic()
+            plans = self._plans
             for message in messages:
-                self._take(message, now)
-            if len(messages) < _MESSAGES_PER_CALL or any(plan.due(now) for plan in self._plans.values()):
+                if message.error() is None and (plan := plans.get(cast(int, message.partition()))) is not None:
+                    plan.add(_raw(message), now)
+                    self._kafka_well()
+                else:
+                    self._event(message)
+            if len(messages) < _MESSAGES_PER_CALL or any(plan.due(now) for plan in plans.values()):
                 return
 
-    def _take(self, message: Message, now: float) -> None:
-        """Take one message or event."""
-        error = message.error()
-        partition = message.partition()
-        plan = self._plans.get(partition) if partition is not None else None
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            self._on_error(error)
-            return
-        if plan is None:
-            return
-        if self._kafka_trouble:
-            self._kafka_works()
+    def _event(self, message: Message) -> None:
+        """Take what is no record of ours: an error, a log's end, or a record of a partition that is another's now."""
+        error, partition, offset = message.error(), message.partition(), message.offset()
         if error is None:
-            plan.add(_raw(message), now)
-        elif (offset := message.offset()) is not None:
-            plan.reached_end(offset)
+            return
+        if error.code() != KafkaError._PARTITION_EOF:
+            self._on_error(error)
+        elif partition in self._plans and offset is not None:
+            self._plans[partition].reached_end(offset)
+            self._kafka_well()
 
     def _advance(self, wanted: Callable[[PartitionPlan], bool]) -> None:
         """Write what is wanted or still under way; commit the end of partitions that are done."""
@@ -167,16 +169,11 @@ class SinkConsumer:
 
     def _commit(self, partition: int, offset: int, metadata: str) -> None:
         target = TopicPartition(self._topic, partition, offset, metadata=metadata)
-        # librdkafka waits without a limit, and where the answer is lost with a broker that restarts, for ever.
-        alarm = threading.Timer(_COMMIT_S_MAX, _give_up)
-        alarm.daemon = True
-        alarm.start()
         try:
-            done = self._consumer.commit(offsets=[target], asynchronous=False)
+            with self.watchdog.watching():
+                done = self._consumer.commit(offsets=[target], asynchronous=False)
         except KafkaException as error:
             raise self._commit_error(error.args[0]) from error
-        finally:
-            alarm.cancel()
         for answer in done or ():
             if answer.error is not None:
                 raise self._commit_error(answer.error)
@@ -223,17 +220,34 @@ class SinkConsumer:
         if reason is not None and self._blocked_until is None:
             self._metrics.block(reason)
 
-    def _kafka_works(self) -> None:
+    def _kafka_well(self) -> None:
+        if not self._kafka_trouble:
+            return
         self._kafka_trouble = False
         if self._blocked_until is None:
             self._metrics.unblock()
 
-    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._plans.clear()
-        for found in consumer.committed(partitions, timeout=_COMMITTED_TIMEOUT_S) if partitions else ():
-            committed = found.offset if found.offset >= 0 else None
-            self._plans[found.partition] = PartitionPlan(self._limits, committed, found.metadata)
+        self._unplanned = list(partitions)
         self._assignments += 1
+        self._plan()
+
+    def _plan(self) -> None:
+        """Ask where the group stands, and begin there; where Kafka does not say, fetch nothing and be asked again."""
+        try:
+            found = self._consumer.committed(self._unplanned, timeout=_COMMITTED_TIMEOUT_S) if self._unplanned else []
+            errors = [place.error for place in found if place.error is not None]
+        except KafkaException as error:
+            found, errors = [], [error.args[0]]
+        if errors:
+            self._on_error(errors[0])
+            _log.warning("the group's offsets are not to be had, asking again: %s", errors[0])
+        else:
+            self._unplanned = []
+        for place in found if not errors else ():
+            committed = place.offset if place.offset >= 0 else None
+            self._plans[place.partition] = PartitionPlan(self._limits, committed, place.metadata)
         self._start()
 
     def _start(self) -> None:
@@ -261,6 +275,7 @@ class SinkConsumer:
         self._on_lost(_consumer, partitions)
 
     def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._unplanned = []
         for lost in partitions:
             if self._plans.pop(lost.partition, None) is not None:
                 self._metrics.forget(lost.partition)
@@ -286,26 +301,17 @@ class SinkConsumer:
         return known or (0, 0)
 
 
-def _give_up() -> None:
-    """Exit at once: the hanging call cannot be ended otherwise. The next process repeats the batch."""
-    _log.critical("giving up: a commit hangs for %g s", _COMMIT_S_MAX)
-    logging.shutdown()
-    os._exit(_EXIT_STUCK)
-
-
 def _raw(message: Message) -> RawRecord:
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    assert topic is not None
-    assert partition is not None
-    assert offset is not None
+    # Of a record that was fetched: the driver types more than it gives, since messages can be made by hand too.
     return RawRecord(
-        topic, partition, offset, message.timestamp()[1], message.key(), message.value(), _headers(message)
+        cast(str, message.topic()),
+        cast(int, message.partition()),
+        cast(int, message.offset()),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        cast("list[tuple[str, bytes | None]]", message.headers() or ()),
     )
-
-
-def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
-    # The driver's own list; it types more than it gives, since messages can be made by hand too.
-    return cast("list[tuple[str, bytes | None]]", message.headers() or ())
 
 
 __all__ = ["SinkConsumer", "consumer_config"]

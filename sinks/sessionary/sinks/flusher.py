@@ -1,10 +1,8 @@
 """One batch from records to rows in ClickHouse: decode, encode, dead letters, insert. Every step may be repeated."""
 
-import gc
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import Unavailable
@@ -41,10 +39,6 @@ class Flusher:
 
     def write(self, partition: int, batch: Batch) -> None:
         """Write a batch whose intent is committed. Raises `Transient`, `OperatorError`; then call it again."""
-        with _no_collection():
-            self._write(partition, batch)
-
-    def _write(self, partition: int, batch: Batch) -> None:
         token = batch.token(self._group, self._topic, partition)
         self._writer.open()
         rows, letters, sources = self._decoded(batch.records)
@@ -107,18 +101,6 @@ class Flusher:
             _log.error("partition %d: the replay is older than the deduplication window", partition)
         if len(batch.records) != replay.records:
             _log.error("partition %d: %d records declared, %d found", partition, replay.records, len(batch.records))
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the cycle collector off: a batch is many live objects without cycles, and scanning them doubles its cost."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 __all__ = ["Flusher"]

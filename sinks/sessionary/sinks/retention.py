@@ -6,6 +6,7 @@ come with their times; here stand those of rows that come without.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sessionary.sinks.errors import BadRow
@@ -22,8 +23,8 @@ _CLASSES: Final = (
 # What the database can hold: DateTime is 32 bits of seconds, DateTime64 in µs ends with the year 2299.
 TIME_MIN_US: Final = 0
 TIME_MAX_US: Final = 4_260_211_200_000_000  # 2105-01-01
-_REPORTED_MIN_US: Final = -2_208_988_800_000_000  # 1900-01-01
-_REPORTED_MAX_US: Final = 10_413_791_999_999_999  # 2299-12-31, last µs
+REPORTED_MIN_US: Final = -2_208_988_800_000_000  # 1900-01-01
+REPORTED_MAX_US: Final = 10_413_791_999_999_999  # 2299-12-31, last µs
 NEVER_S: Final = 4_260_211_200
 
 
@@ -35,13 +36,20 @@ class Retention(NamedTuple):
     personal_until: int | None
 
 
-def retention_of(data_classes: Sequence[str], appended_us: int) -> Retention:
-    """Return the retention of a row that was appended then, by its data's classes."""
-    personal_until = appended_us + PERSONAL_US if "personal" in data_classes else None
+@lru_cache(maxsize=256)  # there are few combinations, and they come again and again
+def _rule_of(data_classes: tuple[str, ...]) -> tuple[str, int, bool]:
+    """Return the name of the retention, its length, and whether personal data are in it."""
+    personal = "personal" in data_classes
     for data_class, name, period_us in _CLASSES:
         if data_class in data_classes:
-            return Retention(name, appended_us + period_us, personal_until)
-    return Retention("default", appended_us + DEFAULT_US, personal_until)
+            return name, period_us, personal
+    return "default", DEFAULT_US, personal
+
+
+def retention_of(data_classes: Sequence[str], appended_us: int) -> Retention:
+    """Return the retention of a row that was appended then, by its data's classes."""
+    name, period_us, personal = _rule_of(tuple(data_classes))
+    return Retention(name, appended_us + period_us, appended_us + PERSONAL_US if personal else None)
 
 
 def unknown_retention(appended_us: int) -> Retention:
@@ -64,7 +72,7 @@ def reported_time(value_us: int) -> int:
 
     It is only reported: a clock that lies must not cost the trail a row.
     """
-    return min(max(value_us, _REPORTED_MIN_US), _REPORTED_MAX_US)
+    return min(max(value_us, REPORTED_MIN_US), REPORTED_MAX_US)
 
 
 def expiry_s(personal_until_us: int | None) -> int:
@@ -76,6 +84,8 @@ __all__ = [
     "DEFAULT_US",
     "NEVER_S",
     "PERSONAL_US",
+    "REPORTED_MAX_US",
+    "REPORTED_MIN_US",
     "TIME_MAX_US",
     "Retention",
     "checked_time",

@@ -4,22 +4,22 @@ What a record becomes is a property of its bytes alone: a replay of the same rec
 Times go in as integers in the column's own unit.
 """
 
-import base64
-import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.common import Envelope
 from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.ids import parse_key
-from sessionary.schemas.records import AuditRecord, BatchRecord, RejectedEvent, Tick
+from sessionary.schemas.records import AuditRecord, BatchRecord, RejectedEvent
 from sessionary.sinks.errors import BadRow
+from sessionary.sinks.payloads import payload_text
 from sessionary.sinks.retention import (
     DEFAULT_US,
     PERSONAL_US,
+    REPORTED_MAX_US,
+    REPORTED_MIN_US,
     TIME_MAX_US,
-    Retention,
     checked_time,
     expiry_s,
     reported_time,
@@ -116,35 +116,6 @@ def rejected_row(raw: RawRecord, decoder: Decoder) -> Row:
     return (*record, appended + DEFAULT_US, expiry_s(appended + PERSONAL_US), *_position(raw))
 
 
-# What JSON takes as it stands; looked up by exact type, which most values of a payload have.
-_AS_IT_IS: Final = frozenset({str, int, float, bool, type(None)})
-
-
-def _base64(value: object) -> str:
-    assert isinstance(value, bytes)
-    return base64.b64encode(value).decode()
-
-
-# Made once: making an encoder costs as much as encoding a payload.
-_encoded: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_base64).encode
-
-
-def json_text(value: object) -> str:
-    """Return a payload as JSON: classes as objects, bytes as base64."""
-    return _encoded(_plain(value))
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, tuple) and (fields := getattr(value, "_fields", None)) is not None:
-        pairs = zip(fields, value, strict=True)
-        return {name: part if type(part) in _AS_IT_IS else _plain(part) for name, part in pairs}
-    if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return value
-
-
 def _keyed(raw: RawRecord) -> Envelope:
     """Return an empty envelope with the session that the key names, if it names one."""
     try:
@@ -154,45 +125,32 @@ def _keyed(raw: RawRecord) -> Envelope:
     return _NOBODY._replace(tenant_id=key.tenant_id, session_id=key.session_id)
 
 
-class _Content(NamedTuple):
-    """What stands in a record of the events topic."""
-
-    envelope: Envelope
-    payload_json: str
-    decode_error: str
-    retention: Retention
-
-
-def _content(raw: RawRecord, decoder: Decoder, appended_us: int) -> _Content:
-    try:
-        found = decoder.event(raw.value)
-    except DecodeError as error:
-        return _Content(_keyed(raw), "", error.reason, unknown_retention(appended_us))
-    if isinstance(found, Event):
-        envelope = found.envelope
-        occurred_at = reported_time(envelope.occurred_at)
-        if occurred_at != envelope.occurred_at:
-            envelope = envelope._replace(occurred_at=occurred_at)
-        return _Content(envelope, json_text(found.payload), "", retention_of(envelope.data_classes, appended_us))
-    tick: Tick = found
-    envelope = _NOBODY._replace(event_type="tick", occurred_at=appended_us)
-    return _Content(envelope, json_text(tick), "", retention_of((), appended_us))
-
-
 def history_row(raw: RawRecord, decoder: Decoder) -> Row:
     """Return the row of `HISTORY_COLUMNS`: every record has one, readable or not.
 
     Raises `BadRow` only for a record without a usable log time; `Unavailable` as `audit_row`.
     """
-    appended = checked_time("the record's timestamp", raw.timestamp_ms * 1_000)
-    content = _content(raw, decoder, appended)
-    kept = content.retention
+    topic, partition, offset, timestamp_ms, key, value, headers = raw
+    appended = checked_time("the record's timestamp", timestamp_ms * 1_000)
+    error: str = ""
+    try:
+        found = decoder.event(value)
+    except DecodeError as failure:
+        error, envelope, text, kept = failure.reason, _keyed(raw), "", unknown_retention(appended)
+    else:
+        if isinstance(found, Event):
+            envelope, text = found.envelope, payload_text(found.payload)
+            if not REPORTED_MIN_US <= envelope.occurred_at <= REPORTED_MAX_US:
+                envelope = envelope._replace(occurred_at=reported_time(envelope.occurred_at))
+        else:
+            envelope, text = _NOBODY._replace(event_type="tick", occurred_at=appended), payload_text(found)
+        kept = retention_of(envelope.data_classes, appended)
+    name, retain_until, personal_until = kept
     return (
-        *(raw.partition, raw.offset, raw.timestamp_ms, content.decode_error),
-        *content.envelope,
-        *(content.payload_json, raw.key, raw.value),
-        [(name, value or b"") for name, value in raw.headers],
-        *(kept.name, kept.retain_until, kept.personal_until, expiry_s(kept.personal_until), raw.topic, raw.size),
+        *(partition, offset, timestamp_ms, error),
+        *envelope,
+        *(text, key, value, headers),
+        *(name, retain_until, personal_until, expiry_s(personal_until), topic, len(key or b"") + len(value or b"")),
     )
 
 
@@ -245,7 +203,6 @@ __all__ = [
     "batch_row",
     "dead_letter_row",
     "history_row",
-    "json_text",
     "rejected_event",
     "rejected_row",
 ]

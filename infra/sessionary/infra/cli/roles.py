@@ -74,7 +74,7 @@ def sink(kind: Annotated[SinkName, typer.Argument(help="Which topic to carry int
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    run_sink(kind.value, SinkSettings.from_env(), stop)
+    run_sink(kind.value, SinkSettings.from_env(), stop, may_exit=True)
 
 
 __all__ = ["SinkName", "broker", "clickhouse", "processor", "sink"]
