@@ -141,6 +141,7 @@ def test_the_report_counts_by_module_and_shows_what_lives() -> None:
         ("timers", 3, 2, 1, 0),
         ("clock", 2, 1, 0, 1),
     ]
+    assert tally(found[2:3], known).score == 100
     assert wrongly_listed(found, known) == [found[4].mutant.id]
     lines = [line.split() for line in report(found, known).splitlines()]
     assert ["survived:", found[3].mutant.id] in lines

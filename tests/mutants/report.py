@@ -23,8 +23,9 @@ class Tally(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Of those that somebody could tell from the original, how many were told; in percent."""
-        return 100 * self.killed / max(1, self.killed + self.survived)
+        """Of those that somebody could tell from the original, how many were told; in percent, 100 where none were."""
+        told_apart = self.killed + self.survived
+        return 100 * self.killed / told_apart if told_apart else 100.0
 
 
 def outcome(result: Result, known: Mapping[str, str]) -> Outcome:
