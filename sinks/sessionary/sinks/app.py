@@ -12,8 +12,9 @@ from sessionary.sinks.metrics import SinkMetrics, served
 from sessionary.sinks.settings import SinkSettings
 
 # A sink holds up to a million small objects without cycles, and the collector would look at each of them again and
-# again: a fifth of the sink's time went there. What does form cycles (errors, a lost connection) is little.
-_GC_THRESHOLDS = (500_000, 20, 100)
+# again: a fifth of the sink's time went there. What does form cycles (errors, a lost connection) is little, and is
+# collected once there are two millions of it.
+_GC_THRESHOLDS = (2_000_000, 20, 100)
 
 
 def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, may_exit: bool = False) -> None:

@@ -26,8 +26,8 @@ from sessionary.sinks.rows import Row
 from sessionary.sinks.settings import SinkSettings
 
 # Newer servers changed the defaults of the first four. The fifth keeps a long replay from a block over many months. The
-# last leaves rows of one identity to the merges, and readers to FINAL, as rows of two blocks are anyway: collapsing
-# each block before it is stored costs the server's time for an insert.
+# last two leave work to the merges: rows of one identity (readers ask FINAL, as rows of two blocks need it anyway) and
+# the indexes that skip, which say little of parts as small as those that are not merged yet.
 _PINNED: Final = {
     "async_insert": 0,
     "wait_end_of_query": 1,
@@ -35,6 +35,7 @@ _PINNED: Final = {
     "deduplicate_blocks_in_dependent_materialized_views": 1,
     "max_partitions_per_insert_block": 0,
     "optimize_on_insert": 0,
+    "materialize_skip_indexes_on_insert": 0,
 }
 
 _LOW_CARDINALITY: Final = re.compile(r"LowCardinality\((String|Nullable\(String\))\)")
