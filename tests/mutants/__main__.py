@@ -7,6 +7,7 @@ import argparse
 import compileall
 import importlib
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -97,6 +98,8 @@ class Progress:
 
 def main() -> int:
     arguments = _arguments()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)  # in the background too: what was tried so far is told
     for name in PRELOADED:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutants-source-") as folder:

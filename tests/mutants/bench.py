@@ -89,7 +89,8 @@ def _begun(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> _Tri
 
 
 def _trial(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> str | None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; it kills no mutant
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches all processes; it kills no mutant
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S_MAX, CPU_S_MAX + 1))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
     silence = os.open(os.devnull, os.O_WRONLY)
