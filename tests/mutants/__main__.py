@@ -109,6 +109,9 @@ def main() -> int:
             shutil.copytree(tree, copy, ignore=shutil.ignore_patterns("__pycache__"))
             compileall.compile_dir(copy, quiet=1)  # trials write no bytecode: each would compile every test anew
         mutants = chosen(arguments, source)
+        if not mutants:
+            sys.stderr.write(f"no mutant's id holds {arguments.only!r}; --list tells them all\n")
+            return 2
         if arguments.list:
             sys.stdout.write("".join(f"{m.id}  line {m.line}: {m.before!r} -> {m.after!r}\n" for m in mutants))
             return 0
