@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessionary.schemas.events import PAYLOADS, LlmDecision, MessageAppended
+from sessionary.schemas.events import PAYLOADS, LlmDecision, MessageAppended, StateUpdated
 from sessionary.sinks.payloads import TEXT_MAX, json_text, payload_text
 from tests.support.values import values
 
 
-def plainest(value: Any) -> Any:
+def plainest(value: Any, field: str = "") -> Any:
     """As JSON has it, by the simplest rules."""
+    if isinstance(value, str) and field.endswith("_json"):
+        return value
     if isinstance(value, str):
         return value if len(value) <= TEXT_MAX else value[:TEXT_MAX] + "…"
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: plainest(getattr(value, name)) for name in value._fields}
+        return {name: plainest(getattr(value, name), name) for name in value._fields}
     if isinstance(value, Mapping):
         return {name: plainest(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -43,6 +45,13 @@ def test_long_texts_are_cut_and_say_so(length: int) -> None:
         (text,) = (part for part in plainest(payload).values() if part and part != "user" and part != "m")
         assert len(text if isinstance(text, str) else text[0]) == min(length, TEXT_MAX + 1)
         assert json.loads(payload_text(payload)) == plainest(payload)
+
+
+def test_a_text_that_is_json_itself_is_never_cut() -> None:
+    state = json.dumps({"steps": ["x" * TEXT_MAX] * 3})
+    payload = StateUpdated(base_version=1, new_version=2, state_json=state)
+    for text in (payload_text(payload), json_text(payload)):
+        assert json.loads(json.loads(text)["state_json"]) == json.loads(state)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 1e300, -0.0, 0.1])

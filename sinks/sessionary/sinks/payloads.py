@@ -1,7 +1,8 @@
 """Payloads as JSON, to be asked about in SQL; pure.
 
 Classes become objects, bytes base64. Texts are cut behind 1,000 characters and end with `…` then: the original bytes
-stand beside them whole, and both in full would be most of what a database holds and moves. For today's payloads there
+stand beside them whole, and both in full would be most of what a database holds and moves. Fields that hold JSON
+themselves, named so, are never cut: SQL looks into them. For today's payloads there
 are writers compiled once into straight-line Python, by their schemas: they take a third of the time of a general
 encoder, which is asked for everything else.
 """
@@ -18,6 +19,7 @@ from sessionary.schemas.source import Source
 
 TEXT_MAX: Final = 1_000
 _CUT: Final = "…"
+_WHOLE: Final = "_json"  # the end of the names of fields that are not cut
 # What JSON takes as it stands; looked up by exact type, which most values of a payload have.
 _AS_IT_IS: Final = frozenset({int, float, bool, type(None)})
 
@@ -36,10 +38,14 @@ def json_text(value: object) -> str:
     return _encoded(_plain(value))
 
 
+def _stays(name: str, value: object) -> bool:
+    return type(value) in _AS_IT_IS or (isinstance(value, str) and name.endswith(_WHOLE))
+
+
 def _plain(value: object) -> object:
     if isinstance(value, tuple) and (fields := getattr(value, "_fields", None)) is not None:
         pairs = zip(fields, value, strict=True)
-        return {name: part if type(part) in _AS_IT_IS else _plain(part) for name, part in pairs}
+        return {name: part if _stays(name, part) else _plain(part) for name, part in pairs}
     if isinstance(value, Mapping):
         return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -55,14 +61,17 @@ class _Source(Source):
     def __init__(self) -> None:
         super().__init__(["def text(r):"], {"_string": encode_basestring, "_other": _encoded})
 
-    def value(self, schema: Json, indent: int, name: str) -> None:
-        """Turn what `name` holds into text; numbers stay, they are text once they are put between others."""
+    def value(self, schema: Json, indent: int, name: str, *, whole: bool = False) -> None:
+        """Turn what `name` holds into text; numbers stay, they are text once they are put between others.
+
+        `whole`: a text is not cut.
+        """
         if isinstance(schema, str):
             schema = self.named.get(schema, schema)
         match schema:
             case ["null", branch]:
                 self.add(indent, f"if {name} is None: {name} = 'null'", "else:")
-                self.value(branch, indent + 1, name)
+                self.value(branch, indent + 1, name, whole=whole)
             case {"type": "record", "fields": fields}:
                 self.record([field for field in fields if field["name"] != "envelope"], indent, name)
             case {"type": "enum", "name": full_name}:
@@ -81,9 +90,10 @@ class _Source(Source):
                 self.add(indent + 1, f"{parts}.append(f'{{_string({key})}}:{{{item}}}')")
                 self.add(indent, f"{name} = '{{' + ','.join({parts}) + '}}'")
             case {"type": inner}:
-                self.value(inner, indent, name)
+                self.value(inner, indent, name, whole=whole)
             case "string":
-                self.add(indent, f"if len({name}) > {TEXT_MAX}: {name} = {name}[:{TEXT_MAX}] + '{_CUT}'")
+                if not whole:
+                    self.add(indent, f"if len({name}) > {TEXT_MAX}: {name} = {name}[:{TEXT_MAX}] + '{_CUT}'")
                 self.add(indent, f"{name} = _string({name})")
             case "boolean":
                 self.add(indent, f"{name} = 'true' if {name} else 'false'")
@@ -101,7 +111,7 @@ class _Source(Source):
         if names:
             self.add(indent, f"({''.join(f'{part}, ' for part in names)}) = {name}")
         for field, part in zip(fields, names, strict=True):
-            self.value(field["type"], indent, part)
+            self.value(field["type"], indent, part, whole=field["name"].endswith(_WHOLE))
         inside = ",".join(f'"{field["name"]}":{{{part}}}' for field, part in zip(fields, names, strict=True))
         self.add(indent, f"{name} = f'{{{{{inside}}}}}'")
 

@@ -3,8 +3,6 @@
 -- windows are set here (their defaults differ between servers and versions).
 -- Rows go at `retain_until`, personal columns are blanked at `personal_expires`: per row, hence no ttl_only_drop_parts,
 -- which would keep a whole month of rows until the last of them has expired.
--- What an insert costs is mostly its files: parts are one file for all columns until they are large. Ten parts of a size
--- become one, not five: a row is merged fewer times.
 
 CREATE TABLE IF NOT EXISTS {database}.audit
 (
@@ -68,42 +66,40 @@ PARTITION BY (retention_class, toYYYYMM(appended_at))
 ORDER BY (tenant_id, session_id, audit_seq, source_partition, source_offset, source_n)
 TTL toDateTime(retain_until)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 10000,
-    replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800,
-    min_bytes_for_wide_part = 268435456, merge_selector_base = 10;
+    replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800;
 
--- Nearly all rows are here, and each is packed again by each merge: lightly on its first day, well from then on.
 CREATE TABLE IF NOT EXISTS {database}.history
 (
     source_partition UInt32,
     source_offset UInt64 CODEC(Delta, ZSTD(1)),
     appended_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     decode_error LowCardinality(String) COMMENT 'why the bytes are no event; empty where they are one',
-    event_id String,
+    event_id String CODEC(ZSTD(1)),
     event_type LowCardinality(String) COMMENT 'tick for ticks, empty where undecodable',
     schema_version Int32,
     tenant_id LowCardinality(String),
-    session_id String,
-    user_id Nullable(String) TTL personal_expires,
-    agent_id String,
+    session_id String CODEC(ZSTD(1)),
+    user_id Nullable(String) CODEC(ZSTD(1)) TTL personal_expires,
+    agent_id String CODEC(ZSTD(1)),
     agent_role LowCardinality(Nullable(String)),
     service_id LowCardinality(String),
-    actor Nullable(String),
+    actor Nullable(String) CODEC(ZSTD(1)),
     epoch Int64,
-    producer_id String,
+    producer_id String CODEC(ZSTD(1)),
     producer_seq Int64,
-    run_id Nullable(String),
+    run_id Nullable(String) CODEC(ZSTD(1)),
     run_seq Nullable(Int64),
-    step_id Nullable(String),
-    causation_id Nullable(String),
+    step_id Nullable(String) CODEC(ZSTD(1)),
+    causation_id Nullable(String) CODEC(ZSTD(1)),
     occurred_at DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)),
     data_classes Array(LowCardinality(String)),
     context_bytes Nullable(Int64),
     server_version LowCardinality(Nullable(String)),
     protocol_version LowCardinality(Nullable(String)),
-    payload_json String COMMENT 'texts are cut behind 1,000 characters' TTL personal_expires,
-    key_bytes Nullable(String),
-    value_bytes Nullable(String) TTL personal_expires,
-    headers Array(Tuple(name String, value String)),
+    payload_json String CODEC(ZSTD(1)) TTL personal_expires,
+    key_bytes Nullable(String) CODEC(ZSTD(1)),
+    value_bytes Nullable(String) CODEC(ZSTD(1)) TTL personal_expires,
+    headers Array(Tuple(name String, value String)) CODEC(ZSTD(1)),
     retention_class LowCardinality(String),
     retain_until DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)),
     personal_until Nullable(DateTime64(6, 'UTC')),
@@ -121,10 +117,9 @@ CREATE TABLE IF NOT EXISTS {database}.history
 ENGINE = ReplacingMergeTree
 PARTITION BY (retention_class, toYYYYMM(appended_at))
 ORDER BY (tenant_id, session_id, source_partition, source_offset)
-TTL toDateTime(retain_until), toDateTime(appended_at) + INTERVAL 1 DAY RECOMPRESS CODEC(ZSTD(1))
+TTL toDateTime(retain_until)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 10000,
-    replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800,
-    min_bytes_for_wide_part = 268435456, merge_selector_base = 10;
+    replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800;
 
 CREATE TABLE IF NOT EXISTS {database}.rejected
 (
@@ -158,8 +153,7 @@ PARTITION BY toYYYYMM(appended_at)
 ORDER BY (source_topic, source_partition, source_offset)
 TTL toDateTime(retain_until)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 10000,
-    replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800,
-    min_bytes_for_wide_part = 268435456, merge_selector_base = 10;
+    replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800;
 
 -- Two transactions of one number are a fault that must stay visible: hence the offsets in the order.
 CREATE TABLE IF NOT EXISTS {database}.batches
@@ -188,8 +182,7 @@ PARTITION BY toYYYYMM(started_at)
 ORDER BY (partition, number, first_offset, last_offset)
 TTL toDateTime(started_at) + INTERVAL 7 YEAR
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 10000,
-    replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800,
-    min_bytes_for_wide_part = 268435456, merge_selector_base = 10;
+    replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800;
 
 CREATE TABLE IF NOT EXISTS {database}.sink_dead_letters
 (
@@ -216,5 +209,4 @@ PARTITION BY toYYYYMM(appended_at)
 ORDER BY (sink, source_topic, source_partition, source_offset)
 TTL toDateTime(retain_until)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 10000,
-    replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800,
-    min_bytes_for_wide_part = 268435456, merge_selector_base = 10;
+    replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800;
