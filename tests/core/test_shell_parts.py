@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.errors import CommitFailedError, ConsumerStoppedError
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from confluent_kafka import KafkaError, KafkaException
+from faust.exceptions import ConsumerNotStarted
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.records import Gravestone, Position
@@ -26,6 +29,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store import SAVED_AGE_MAX_S, MemoryStore, RocksStore, Saved, Store, usable
 from sessionary.stream_processors.threads import OwnThreads, unless_hung
 from sessionary.stream_processors.ticker import DUE_MS, STEADY_MS, Sent, tick_due
+from sessionary.stream_processors.transport import MemberThread
 
 NOW_MS = 1_000_000.0
 
@@ -257,6 +261,33 @@ class FakeOwner:
         self.is_open = True
         self.fold = self
         self.position = Position(position, 0, 0, 0, 0)
+
+
+class FakeMember:
+    """A member of the group whose commits end as told."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error, self.committed = error, list[object]()
+
+    def _ensure_consumer(self) -> "FakeMember":
+        return self
+
+    async def commit(self, offsets: object) -> None:
+        if self.error is not None:
+            raise self.error
+        self.committed.append(offsets)
+
+
+@pytest.mark.parametrize("error", [CommitFailedError(), ConsumerStoppedError(), ConsumerNotStarted(), TimeoutError()])
+def test_offsets_that_are_not_committed_are_told_to_be_so_and_end_nobody(error: Exception) -> None:
+    member: Any = FakeMember(error)
+    assert not asyncio.run(MemberThread.tell(member, {TopicPartition("events", 0): 7}))
+
+
+def test_offsets_are_committed_as_kafka_has_them() -> None:
+    member: Any = FakeMember(None)
+    assert asyncio.run(MemberThread.tell(member, {TopicPartition("events", 0): 7}))
+    assert member.committed == [{TopicPartition("events", 0): OffsetAndMetadata(7, "")}]
 
 
 class FakeLedger:

@@ -213,8 +213,7 @@ class Processor:
         while True:
             await asyncio.sleep(_TELL_S)
             positions = self.ledger.positions
-            if positions and positions != told:
-                await cast(BatchConsumer, self.app.consumer).tell(positions)
+            if positions and positions != told and await cast(BatchConsumer, self.app.consumer).tell(positions):
                 told = positions
 
     async def _watch(self) -> None:

@@ -14,7 +14,6 @@ All names of Faust and aiokafka that are used here are named by tests/contract/t
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any, Protocol, cast
 from aiokafka.errors import ConsumerStoppedError, KafkaError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from faust.assignor.partition_assignor import PartitionAssignor
+from faust.exceptions import ConsumerNotStarted
 from faust.topics import Topic
 from faust.transport.consumer import TransactionManager
 from faust.transport.drivers import aiokafka as driver
@@ -84,15 +84,17 @@ class MemberThread(driver.AIOKafkaConsumerThread):
 
         coordinator._do_heartbeat = noted
 
-    async def tell(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit the group's offsets, bounded. One that is refused or late is not missed: the next one follows."""
+    async def tell(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Commit the group's offsets, bounded; False where that is refused or late."""
         try:
             await asyncio.wait_for(
                 self._ensure_consumer().commit({place: OffsetAndMetadata(n, "") for place, n in offsets.items()}),
                 _COMMIT_S,
             )
-        except (KafkaError, ConsumerStoppedError, TimeoutError) as error:
+        except (KafkaError, ConsumerStoppedError, ConsumerNotStarted, TimeoutError) as error:
             _log.debug("offsets were not committed: %r", error)
+            return False
+        return True
 
     async def on_thread_stop(self) -> None:
         """Stop, and leave the group. A static member does not leave by itself, and others would wait for it."""
@@ -109,14 +111,16 @@ class BatchConsumer(driver.Consumer):
     def _new_consumer_thread(self) -> MemberThread:
         return MemberThread(self, loop=self.loop, beacon=self.beacon)
 
-    async def tell(self, positions: Mapping[int, int]) -> None:
-        """Commit the next offset of each partition; nothing reads them but those who watch the lag. Bounded."""
+    async def tell(self, positions: Mapping[int, int]) -> bool:
+        """Commit the next offset of each partition, bounded; False where that failed. For watchers of lag."""
         topic = cast(BatchTransport, self.transport).events_topic
         offsets = {TopicPartition(topic, partition): n for partition, n in positions.items()}
         member = cast(MemberThread, self._thread)
-        # A thread that has just ended answers nobody.
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(member.call_thread(member.tell, offsets), 2 * _COMMIT_S)
+        try:
+            told: bool = await asyncio.wait_for(member.call_thread(member.tell, offsets), 2 * _COMMIT_S)
+        except TimeoutError:
+            return False  # a thread that has just ended answers nobody
+        return told
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:
         """Yield what was fetched; Faust's `timeout` bounds the wait for it, but is long where it is to stop."""
