@@ -16,6 +16,7 @@ from faust.exceptions import ConsumerNotStarted
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.records import Gravestone, Position
 from sessionary.stream_processors import outputs as outputs_module
+from sessionary.stream_processors import ticker
 from sessionary.stream_processors.faults import Aborted, Halted, Lost
 from sessionary.stream_processors.fold import Row
 from sessionary.stream_processors.job import sessions
@@ -28,7 +29,7 @@ from sessionary.stream_processors.rows import Rows, pack
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store import SAVED_AGE_MAX_S, MemoryStore, RocksStore, Saved, Store, usable
 from sessionary.stream_processors.threads import OwnThreads, unless_hung
-from sessionary.stream_processors.ticker import DUE_MS, STEADY_MS, Sent, tick_due
+from sessionary.stream_processors.ticker import DUE_MS, RENEW_MS, STEADY_MS, Sent, tick_due
 from sessionary.stream_processors.transport import MemberThread
 
 NOW_MS = 1_000_000.0
@@ -165,7 +166,7 @@ def test_every_metric_is_explained_and_made() -> None:
         assert f"# HELP {name}" in text
 
 
-class FakeProducer:
+class FakeTransactions:
     """Fails as told, then works."""
 
     def __init__(self, *errors: KafkaError) -> None:
@@ -188,13 +189,13 @@ def error(code: int, retriable: bool = False, abort: bool = False, fatal: bool =
 
 
 def test_a_retriable_error_is_retried_in_place() -> None:
-    producer = FakeProducer(*(error(KafkaError._TIMED_OUT, retriable=True) for _ in range(3)))
+    producer = FakeTransactions(*(error(KafkaError._TIMED_OUT, retriable=True) for _ in range(3)))
     assert outputs()._in_place(producer.commit, 1.0) == "committed"
     assert producer.calls == 4
 
 
 def test_patience_ends_with_the_ownership() -> None:
-    producer = FakeProducer(error(KafkaError._TIMED_OUT, retriable=True))
+    producer = FakeTransactions(error(KafkaError._TIMED_OUT, retriable=True))
     with pytest.raises(Lost):
         outputs(wanted=False)._in_place(producer.commit, 1.0)
     assert producer.calls == 1
@@ -202,7 +203,7 @@ def test_patience_ends_with_the_ownership() -> None:
 
 def test_patience_with_one_producer_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs_module, "_PATIENCE_S", 0.05)
-    producer = FakeProducer(*(error(KafkaError._TIMED_OUT, retriable=True) for _ in range(1_000)))
+    producer = FakeTransactions(*(error(KafkaError._TIMED_OUT, retriable=True) for _ in range(1_000)))
     with pytest.raises(Lost):
         outputs()._in_place(producer.commit, 1.0)
     assert producer.calls > 1
@@ -251,7 +252,7 @@ def test_a_call_of_many_steps_is_waited_for_and_a_step_that_hangs_is_left() -> N
 )
 def test_every_other_error_has_one_consequence(cause: KafkaError, fault: type[Exception]) -> None:
     with pytest.raises(fault):
-        outputs()._in_place(FakeProducer(cause).commit, 1.0)
+        outputs()._in_place(FakeTransactions(cause).commit, 1.0)
 
 
 class FakeOwner:
@@ -261,6 +262,39 @@ class FakeOwner:
         self.is_open = True
         self.fold = self
         self.position = Position(position, 0, 0, 0, 0)
+
+
+class FakeProducer:
+    """Fails every delivery, or none."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails, self.reports, self.sent = fails, list[Callable[[], None]](), 0
+
+    def produce(self, topic: str, value: bytes, *, partition: int, on_delivery: Callable[[Any, Any], None]) -> None:
+        self.sent += 1
+        told = error(KafkaError._MSG_TIMED_OUT) if self.fails else None
+        self.reports.append(lambda: on_delivery(told, None))
+
+    def poll(self, timeout_s: float) -> None:
+        while self.reports:
+            self.reports.pop()()
+
+    def purge(self, **options: bool) -> None:
+        """Nothing is held."""
+
+
+def test_a_producer_of_ticks_that_fails_is_replaced_but_not_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[FakeProducer] = []
+
+    def make(config: object) -> FakeProducer:
+        made.append(FakeProducer(fails=len(made) < 2))
+        return made[-1]
+
+    monkeypatch.setattr(ticker, "Producer", make)
+    clock = ticker.Ticker(ProcessorSettings(), Metrics())
+    for second in range(60):
+        clock.look(NOW_MS + second * STEADY_MS, {0: int(NOW_MS) + 900_000})
+    assert [producer.sent for producer in made] == [1, RENEW_MS // STEADY_MS, 60 - 1 - RENEW_MS // STEADY_MS]
 
 
 class FakeMember:

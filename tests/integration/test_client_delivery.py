@@ -15,7 +15,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from sessionary.infra.local.broker import LocalBroker
-from sessionary.producers import ProducerSettings, SessionClient
+from sessionary.infra.local.ports import free_port
+from sessionary.producers import ProducerSettings, SessionClient, spooled, wire
 from sessionary.producers.spooled import SpooledTransport
 from sessionary.schemas.codec import Event, encode_record
 from sessionary.schemas.events import Heartbeat, SessionTerminated
@@ -167,6 +168,27 @@ def test_after_a_fatal_error_everything_open_is_sent_again_in_order(kafka: Kafka
         assert client.flush(60) == 0
         assert client.counters.delivered == client.counters.sent == 905
     assert first_seen(sequences(kafka)[session.session_id, client.producer_id]) == list(range(1, 906))
+    assert errors
+
+
+def test_a_producer_that_finds_no_broker_is_replaced_and_everything_open_is_sent_again_in_order(
+    kafka: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spooled, "_STALL_S", 2.0)
+    lost = iter([{"bootstrap.servers": f"127.0.0.1:{free_port()}"}])  # of the first one only
+    config = wire.producer_config
+    monkeypatch.setattr(wire, "producer_config", lambda of: {**config(of), **next(lost, {})})
+    errors: list[Exception] = []
+    with client_of(settings(kafka, tmp_path / "spool"), errors) as client:
+        session = client.session(user_id="u")
+        for _ in range(300):
+            session.activity("work", "x" * 200)
+        session.complete()
+        assert client.flush(60) == 0
+        assert client.counters.delivered == client.counters.sent
+    numbers = sequences(kafka)[session.session_id, client.producer_id]
+    assert first_seen(numbers) == list(range(1, client.counters.sent + 1))
+    assert next(lost, None) is None
     assert errors
 
 

@@ -2,8 +2,8 @@
 
 While librdkafka has room, `send` does both. Once it has none, events stay in the file and a sender thread hands them on
 in order; `send` then only appends. What dead processes left is handed on first. After a failure that is not the
-record's own fault everything that is not acknowledged is sent again from the file, in order, by a new producer; never
-one alone.
+record's own fault, and where nothing is acknowledged for long, everything that is open is sent again from the file, in
+order, by a new producer; never one alone.
 """
 
 import threading
@@ -23,6 +23,9 @@ from sessionary.schemas.headers import event_headers
 _FRAMES_PER_READ = 32
 _REOPEN_PAUSE_S = 1.0
 _ROOM_WAIT_S = 0.02
+# librdkafka was seen to find no broker again for minutes after one had been killed, without a word. So long without an
+# acknowledgement, and a new producer tries; then twice as long, as the broker may really be away.
+_STALL_S, _STALL_S_MAX = 15.0, 240.0
 # The broker refuses this record itself; sending it again cannot help.
 _OWN_FAULT = frozenset(
     {
@@ -74,10 +77,11 @@ class SpooledTransport(DirectTransport):
     def __init__(self, settings: ProducerSettings, producer_id: str, on_error: OnError) -> None:
         self._spool = Spool(settings.spool_folder, producer_id, settings.spool_bytes_max)
         self._generation = 0
+        self._broken = False
+        self._moved_s, self._patience_s = time.monotonic(), _STALL_S
         self.reported: deque[tuple[_Sent, KafkaError | None, Receipt]] = deque()  # Filled by `_Sent`
         super().__init__(settings, on_error)
         self._decoder = Decoder()
-        self._broken = False
         self._full = False
         self._refused: KafkaError | None = None  # Told by librdkafka while the lock was held
         self._given_up: list[Exception] = []
@@ -118,6 +122,10 @@ class SpooledTransport(DirectTransport):
         if not reports:
             with self._lock:
                 self._spool.truncate()
+                waited_s, generation = self._stalled_s(), self._generation
+            if waited_s:
+                what = f"nothing was acknowledged for {waited_s:.0f} s; all that is open is sent again"
+                self._fail(generation, KafkaError(KafkaError._TIMED_OUT, what))
             return
         outside = next(((sent, error) for sent, error, _ in reports if error and error.code() not in _OWN_FAULT), None)
         settled: list[tuple[OutRecord, Receipt, OnReceipt | None]] = []
@@ -129,6 +137,17 @@ class SpooledTransport(DirectTransport):
         if outside is not None:
             self._fail(outside[0].generation, outside[1])
         self._settle(settled)
+
+    def _stalled_s(self) -> float:
+        """Return for how long nothing has moved, 0 while that is not too long. Hold the lock."""
+        now_s = time.monotonic()
+        if not self._spool.outstanding or self._broken:
+            self._moved_s = now_s
+        waited_s = now_s - self._moved_s
+        if waited_s < self._patience_s:
+            return 0.0
+        self._moved_s, self._patience_s = now_s, min(2 * self._patience_s, _STALL_S_MAX)
+        return waited_s
 
     def _settle(self, settled: list[tuple[OutRecord, Receipt, OnReceipt | None]]) -> None:
         failed = 0
@@ -142,6 +161,8 @@ class SpooledTransport(DirectTransport):
         with self._lock:
             self._tally.failed += failed
             self._tally.delivered += len(settled) - failed
+            if settled:
+                self._moved_s, self._patience_s = time.monotonic(), _STALL_S
             self._tally.changed.notify_all()
             self._work.notify()
 

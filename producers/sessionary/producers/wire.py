@@ -6,6 +6,7 @@ processor does not expect them on.
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -106,6 +107,7 @@ class Wire:
         """Drop what the producer holds, without waiting, and begin with a new one: a fatal error never heals."""
         former, self._producer = self._producer, self._made()
         self._discard(former)
+        threading.Thread(target=_let_go, args=(former,), name="sessionary-discard", daemon=True).start()
 
     def close(self) -> None:
         """Stop polling and drop what the producer holds."""
@@ -125,6 +127,12 @@ class Wire:
         while not self._stop.is_set():
             self._producer.poll(_POLL_S)
             self._polled()
+
+
+def _let_go(producer: Producer) -> None:
+    """Hold the last reference: dropping it waits for librdkafka's threads, and nobody else is to wait for these."""
+    time.sleep(2 * _POLL_S)  # until the poll thread has come back from it
+    producer.poll(0)
 
 
 __all__ = ["DeliveryCallback", "Wire", "named_error", "producer_config"]
