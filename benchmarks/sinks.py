@@ -39,6 +39,7 @@ PROCESSES = {
     "batches": "batches",
 }
 _BROKEN_EVERY = 200
+WARM_UP_SHARE = 0.1
 _COMMAND = str(Path(sys.executable).parent / "sessionary")
 _LOOK_S = 1.0  # each look costs the engine some ms; the figures are from the rows' own stamps
 _DELAY_LOOK_S = 0.05
@@ -48,7 +49,7 @@ _WARM_UP_S = 8.0  # the sinks are still joining their groups
 
 
 class Load(NamedTuple):
-    """One throughput run: rows by kind, and when they landed, s after the first row of all."""
+    """One throughput run: rows by kind, and when they landed, s after the first tenth of all."""
 
     rows_per_s: float
     elapsed_s: float
@@ -56,6 +57,11 @@ class Load(NamedTuple):
     first_s: Mapping[str, float]
     last_s: Mapping[str, float]
     cpu_s: Mapping[str, float]  # of each sink, and of the engine
+
+    @property
+    def counted(self) -> float:
+        """Rows within the time."""
+        return self.rows_per_s * self.elapsed_s
 
 
 def with_broken(events: Iterator[EventRecord]) -> Iterator[EventRecord]:
@@ -142,12 +148,16 @@ def _load(stack: Stack, bench: Bench, kafka: KafkaSettings, wanted: Mapping[str,
 
 
 def _landed(clickhouse: ClickHouse, wanted: Mapping[str, int], cpu: Mapping[str, CpuTrace]) -> Load:
-    """Compute the figures from the engine's own stamp on every row; rows of the first moment started the clock."""
+    """Compute the figures from the engine's own stamp on every row.
+
+    The first tenth of the rows, in which the sinks join their groups one after the other, is left out.
+    """
     tables = " UNION ALL ".join(
         f"SELECT '{kind}' AS kind, toUnixTimestamp64Milli(landed_at) AS at_ms FROM {kind}" for kind in KINDS
     )
     spans = clickhouse.rows(f"SELECT kind, min(at_ms) AS low, max(at_ms) AS high FROM ({tables}) GROUP BY kind")
-    low, high = min(row["low"] for row in spans), max(row["high"] for row in spans)
+    low = clickhouse.one(f"SELECT quantileExactLow({WARM_UP_SHARE})(at_ms) AS low FROM ({tables})")["low"]
+    high = max(row["high"] for row in spans)
     later = clickhouse.one(f"SELECT count() AS n FROM ({tables}) WHERE at_ms > {int(low)}")["n"]
     elapsed_s = (high - low) / 1e3
     if not elapsed_s:
@@ -257,18 +267,20 @@ def run(bench: Bench) -> list[Result]:
 def _throughput(loads: list[Load]) -> list[Result]:
     rows = ", ".join(f"{count:,} {kind}" for kind, count in loads[0].rows.items())
     notes = (
-        f"{rows}; {len(PROCESSES)} sink processes, two of them for the history, one engine; from the first landed row "
-        "to the last, rows of the first moment left out",
+        f"{rows}; {len(PROCESSES)} sink processes, two of them for the history, one engine; the first tenth, in which "
+        "the sinks join their groups one after the other, left out",
         "of one sink: its rows over the time from its own first landed row to its last; all four share the machine",
     )
     details = {"runs": [load._asdict() for load in loads]}
     total = [load.rows_per_s for load in loads]
     results = [Result("sinks together", "rows/s", total, Target(">=", 50_000), notes, details)]
-    count = sum(loads[0].rows.values())
     sinks_s = [sum(load.cpu_s[name] for name in PROCESSES) for load in loads]
+    engine_s = [load.cpu_s["engine"] for load in loads]
     results += [
-        Result("CPU of all sinks per row", "µs", [spent_s / count * 1e6 for spent_s in sinks_s]),
-        Result("CPU of the engine per row", "µs", [load.cpu_s["engine"] / count * 1e6 for load in loads]),
+        Result(
+            f"CPU of {what} per row", "µs", [spent * 1e6 / load.counted for spent, load in zip(cpu, loads, strict=True)]
+        )
+        for what, cpu in (("all sinks", sinks_s), ("the engine", engine_s))
     ]
     for kind in KINDS:
         spans = [load.last_s[kind] - load.first_s[kind] for load in loads if kind in load.last_s]
