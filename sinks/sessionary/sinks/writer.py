@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from clickhouse_connect.datatypes.base import ClickHouseType
 from clickhouse_connect.datatypes.container import Array, Tuple
 from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.common import write_leb128
 from clickhouse_connect.driver.exceptions import DataError
 from clickhouse_connect.driver.insert import InsertContext
 
@@ -161,11 +162,16 @@ def _block(context: InsertContext, rows: Sequence[Row]) -> bytes:
     if not rows:
         return b""
     names, types = context.column_names, context.column_types
-    pieces: list[bytes | bytearray] = [_number(len(names)), _number(len(rows))]
+    head = bytearray()
+    for count in (len(names), len(rows)):
+        write_leb128(count, head)
+    pieces = [head]
     for name, kind, values in zip(names, types, zip(*rows, strict=True), strict=True):
         column = bytearray()
         for text in (name, kind.insert_name):
-            column += _number(len(text)) + text.encode()
+            encoded = text.encode()
+            write_leb128(len(encoded), column)
+            column += encoded
         context.start_column(name)
         try:
             if isinstance(kind, Array) and isinstance(kind.element_type, Tuple):
@@ -176,16 +182,6 @@ def _block(context: InsertContext, rows: Sequence[Row]) -> bytes:
             raise _EncodeFailed(f"{name}: {type(error).__name__}: {error}") from error
         pieces.append(column)
     return b"".join(pieces)
-
-
-def _number(value: int) -> bytes:
-    """Return a length as Native has it: seven bits a byte, the lowest first."""
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _write_pairs(
