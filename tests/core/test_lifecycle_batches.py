@@ -35,6 +35,15 @@ def again(court: Court) -> PartitionFold:
     return fold
 
 
+def about_to_be_archived() -> tuple[PartitionFold, int, bytes]:
+    """Return a fold with one ended session, a second before it is archived, the log's end and the session's key."""
+    court, agent = Court(), Scribe()
+    court.starts(agent)
+    assert court.says(agent, "session_terminated", reason="closed") == "applied"
+    court.passes(299_000, step_ms=5_000)
+    return again(court), len(court.log), agent.key.encoded()
+
+
 def tick(offset: int, at_ms: int) -> LogRecord:
     return LogRecord(offset, at_ms, None, TICK)
 
@@ -167,11 +176,7 @@ def test_a_gravestone_goes_at_its_end_and_not_before_also_after_a_void_batch(voi
 
 
 def test_an_archiving_in_a_void_batch_leaves_no_gravestone_behind() -> None:
-    court, agent = Court(), Scribe()
-    court.starts(agent)
-    assert court.says(agent, "session_terminated", reason="closed") == "applied"
-    court.passes(299_000, step_ms=5_000)
-    fold, offset, key = again(court), len(court.log), agent.key.encoded()
+    fold, offset, key = about_to_be_archived()
     for _ in range(2):
         batch = fold.begin()
         assert batch.apply(tick(offset, START_MS + 300_000))
@@ -271,11 +276,7 @@ def test_gravestones_go_in_the_order_of_their_ends_however_they_were_loaded() ->
 
 
 def test_a_gravestone_stays_to_its_own_end_though_a_void_batch_had_set_it_earlier() -> None:
-    court, agent = Court(), Scribe()
-    court.starts(agent)
-    assert court.says(agent, "session_terminated", reason="closed") == "applied"
-    court.passes(299_000, step_ms=5_000)
-    fold, offset, key = again(court), len(court.log), agent.key.encoded()
+    fold, offset, key = about_to_be_archived()
     assert fold.begin().apply(tick(offset, START_MS + 300_000))
     batch = fold.begin()
     assert batch.apply(tick(offset, START_MS + 302_000))
