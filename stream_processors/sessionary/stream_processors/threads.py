@@ -1,10 +1,13 @@
 """An executor for calls that may never return.
 
-A pool would lose a thread to each of them, in the end all, and the interpreter would wait for them when it ends. Here
-each call has a thread of its own, which nobody waits for; calls are few (one per transaction) and long.
+A pool of so many threads would lose one to each of them, in the end all, and the interpreter would wait for them when
+it ends. Here a call takes a thread that has nothing to do, or a new one where there is none, and nobody waits for
+threads. They are kept: to start one costs its caller, the event loop, a wait until that thread has had the
+interpreter's lock.
 """
 
 import asyncio
+import queue
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -15,7 +18,10 @@ _T = TypeVar("_T")
 
 
 class OwnThreads(Executor):
-    """Runs each call in a daemon thread of its own."""
+    """Runs each call at once in a daemon thread, which has no other call until this one has returned."""
+
+    def __init__(self) -> None:
+        self._idle: list[queue.SimpleQueue[Callable[[], None]]] = []  # of each thread that waits for a call
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> "Future[_T]":
         """Start the call; the future is cancelled only for the caller, the call goes on."""
@@ -24,12 +30,26 @@ class OwnThreads(Executor):
 
         def run() -> None:
             try:
-                future.set_result(fn(*args, **kwargs))
+                result = fn(*args, **kwargs)
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's to see
+                self._idle.append(calls)
                 future.set_exception(error)
+            else:
+                self._idle.append(calls)
+                future.set_result(result)
 
-        threading.Thread(target=run, daemon=True, name=getattr(fn, "__name__", "call")).start()
+        try:
+            calls = self._idle.pop()
+        except IndexError:
+            calls = queue.SimpleQueue()
+            threading.Thread(target=_work, args=(calls,), daemon=True, name="call").start()
+        calls.put(run)
         return future
+
+
+def _work(calls: "queue.SimpleQueue[Callable[[], None]]") -> None:
+    while True:
+        calls.get()()  # bound to no name, so that nothing of a call outlives it
 
 
 async def unless_hung(call: Coroutine[Any, Any, _T], began_s: Callable[[], float], step_s_max: float) -> _T:
