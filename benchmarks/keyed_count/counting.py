@@ -3,7 +3,7 @@
 Everything else is the processor as it is: transport, ownership, batches, transactions, stores, recovery.
 """
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, cast
 
 from sessionary.schemas.records import Position
@@ -80,6 +80,12 @@ class CountingFold:
         self.position = batch.position
 
 
+def _records(changelog: str, output: str, counted: Iterable[Counted]) -> Iterator[Produced]:
+    for key, digits, value in counted:
+        yield _new(Produced, (changelog, key, digits, None))
+        yield _new(Produced, (output, key, b"%b %b" % (digits, value), None))
+
+
 def counting(settings: Any, changelog: str, output: str) -> Job:
     """Return the job: per event one changelog record and one output, both in the event's partition."""
 
@@ -87,11 +93,8 @@ def counting(settings: Any, changelog: str, output: str) -> Job:
         return cast(PartitionFold, CountingFold(partition, settings))
 
     def transaction(partition: int, outcome: Outcome, started_at: int) -> Transaction:
-        records: list[Produced] = []
-        for key, digits, value in cast(list[Counted], outcome.audits):
-            records.append(_new(Produced, (changelog, key, digits, None)))
-            records.append(_new(Produced, (output, key, b"%b %b" % (digits, value), None)))
-        return Transaction(records, {key: b"%d" % count for key, count in cast(dict[bytes, int], outcome.rows).items()})
+        counted = cast(list[Counted], outcome.audits)
+        return Transaction(_records(changelog, output, counted), {key: digits for key, digits, _ in counted})
 
     return Job(new_fold, transaction, lambda value, due: value, int)
 

@@ -4,7 +4,7 @@ The loop (`partition.py`) and the transaction (`outputs.py`) are the same for ev
 this package. Everything here is made once per worker and called without a lock.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import encode_record
@@ -29,9 +29,12 @@ class Produced(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """All that one transaction writes besides the position: records, and the rows as a store keeps them."""
+    """All that one transaction writes besides the position: records, and the rows as a store keeps them.
 
-    records: Sequence[Produced]
+    `records` are gone through once, in order, while the transaction is open: an iterator may make them one by one.
+    """
+
+    records: Iterable[Produced]
     rows: Mapping[bytes, bytes | None]
 
 

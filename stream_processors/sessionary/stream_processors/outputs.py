@@ -9,7 +9,7 @@ that one believes. Everything here blocks and belongs into an executor; one thre
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -97,7 +97,7 @@ class Outputs:
         return Written(rows, self._position_offset + 1, time.time_ns() // 1_000, time.monotonic() - begun_s)
 
     def _produce(
-        self, records: Sequence[Produced], delivered: Callable[[KafkaError | None, Message], None] | None = None
+        self, records: Iterable[Produced], delivered: Callable[[KafkaError | None, Message], None] | None = None
     ) -> None:
         produce, partition = self._producer.produce, self._partition
         for topic, key, value, headers in records:
