@@ -19,22 +19,26 @@ DUE_HEADER = "due"  # of a changelog record: when its row is next looked at; see
 Repack = Callable[[bytes, bytes | None], bytes]
 
 
+Headers = list[tuple[str, bytes | str | None]]
+
+
 class Produced(NamedTuple):
     """One record of a transaction."""
 
     topic: str
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes | str | None]] | None = None
+    headers: Headers | None = None
 
 
 class Transaction(NamedTuple):
     """All that one transaction writes besides the position: records, and the rows as a store keeps them.
 
     `records` are gone through once, in order, while the transaction is open: an iterator may make them one by one.
+    Plain tuples do as well as `Produced`: they are made and taken apart in half its time.
     """
 
-    records: Iterable[Produced]
+    records: Iterable[tuple[str, bytes | None, bytes | None, Headers | None]]
     rows: Mapping[bytes, bytes | None]
 
 
@@ -107,6 +111,7 @@ def batch_record(settings: ProcessorSettings, partition: int, outcome: Outcome, 
 __all__ = [
     "DUE_HEADER",
     "POSITION_KEY",
+    "Headers",
     "Job",
     "Produced",
     "Repack",
