@@ -28,6 +28,7 @@ __all__ = ["Answer", "Engine", "Question"]
 _CODE = re.compile(r"Code: (\d+)\. ")
 _SETTING = re.compile(r"\w+")
 _DRAIN_S = 5.0
+_PIECE_BYTES = 1 << 20  # the engine copies each: one copy of many megabytes is memory that is mapped and cleared anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,8 @@ def _run(handle: Connection, question: Question) -> Answer:
 def _insert(handle: Connection, insert: Insert) -> Answer:
     """Push the data into the insert as one block stream; nothing is committed unless all of it was read."""
     with handle.send_insert(insert.head, insert.format) as stream:
-        if insert.data:
-            stream.append(insert.data)
+        data = insert.data
+        for place in range(0, len(data), _PIECE_BYTES):
+            stream.append(data[place : place + _PIECE_BYTES])
         done = stream.finish()
     return Answer(b"", insert.format, written_rows=done.rows_written, written_bytes=done.bytes_written)
