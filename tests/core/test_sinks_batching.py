@@ -12,9 +12,8 @@ def record(offset: int, size: int = 1) -> RawRecord:
     return RawRecord("t.audit", 2, offset, 1_000 + offset, None, b"v" * size)
 
 
-def gathered(plan: PartitionPlan, *offsets: int, now: float = 0.0) -> PartitionPlan:
-    for offset in offsets:
-        plan.add(record(offset), now)
+def gathered(plan: PartitionPlan, *offsets: int, now: float = 0.0, high: int = 0) -> PartitionPlan:
+    plan.add([record(offset) for offset in offsets], now, high)
     return plan
 
 
@@ -37,8 +36,26 @@ def test_a_batch_is_due_by_rows_bytes_or_age_and_never_when_empty() -> None:
     assert gathered(PartitionPlan(LIMITS, 0, ""), 0, 1).due(1.0)
     assert gathered(PartitionPlan(LIMITS, 0, ""), 0, 1, 2).due(0.0)
     heavy = PartitionPlan(LIMITS, 0, "")
-    heavy.add(record(0, size=100), 0.0)
+    heavy.add([record(0, size=100)], 0.0)
     assert heavy.due(0.0)
+
+
+def test_a_small_batch_waits_for_longer_where_more_waits_in_the_log() -> None:
+    behind = gathered(PartitionPlan(LIMITS, 0, ""), 0, 1, high=5)  # 2, 3 and 4 are to come
+    assert not behind.due(3.999)
+    assert behind.due(4.0)
+    assert gathered(PartitionPlan(LIMITS, 0, ""), 0, 1, high=4).due(1.0)  # no more than it has already
+    assert gathered(behind, 2, high=5).due(0.0)
+    caught_up = gathered(PartitionPlan(LIMITS, 0, ""), 0, high=3)
+    caught_up.reached_end(3)
+    assert caught_up.due(1.0)
+
+
+def test_records_that_were_taken_already_are_dropped() -> None:
+    plan = gathered(PartitionPlan(LIMITS, 0, ""), 0, 1)
+    gathered(plan, 0, 1, 2)
+    gathered(plan, 1, 2)
+    assert offsets(plan.take(0.0, 0)) == [0, 1, 2]
 
 
 def test_the_intent_is_committed_at_the_first_record_and_names_the_last() -> None:
@@ -77,7 +94,7 @@ def test_after_a_crash_the_successor_writes_exactly_the_declared_records_under_t
         first.wrote()  # nothing of this was committed: the successor sees the same offset and metadata
     successor = PartitionPlan(LIMITS, declared.first, metadata)
     assert successor.replaying
-    successor.add(record(4), 0.0)
+    gathered(successor, 4)
     assert not successor.due(99.0)  # whatever its age: the block must be the same
     gathered(successor, 6, 7, 8, 9, 10)
     assert successor.due(0.0)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Message, TopicPartition
 
 from sessionary.schemas.codec import Decoder
 from sessionary.sinks import consumer as module
@@ -15,44 +15,15 @@ from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.settings import SinkSettings
 
 
-class _Message:
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
-
-    def error(self) -> None:
-        return None
-
-    def topic(self) -> str:
-        return "sessionary.audit"
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return self._offset
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 1_000
-
-    def key(self) -> None:
-        return None
-
-    def value(self) -> bytes:
-        return b"v"
-
-    def headers(self) -> None:
-        return None
-
-
 class _Kafka:
     """A consumer whose calls are scripted: each returns the messages from an offset on, or is overtaken first."""
 
     def __init__(self, _config: object, **_: object) -> None:
         self.assigned: list[list[int]] = []
-        self.script: list[Callable[[], list[_Message]]] = []
+        self.script: list[Callable[[], list[Message]]] = []
         self.on_assign: Callable[[Any, list[TopicPartition]], None] = lambda _consumer, _partitions: None
 
-    def consume(self, _count: int, _timeout: float) -> list[_Message]:
+    def consume(self, _count: int, _timeout: float) -> list[Message]:
         return self.script.pop(0)()
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
@@ -61,12 +32,18 @@ class _Kafka:
     def assign(self, partitions: list[TopicPartition]) -> None:
         self.assigned.append([found.offset for found in partitions])
 
+    def get_watermark_offsets(self, _partition: TopicPartition, cached: bool) -> tuple[int, int]:
+        return 0, 0
+
     def resume(self, partitions: list[TopicPartition]) -> None:
         """Nothing is paused here."""
 
 
-def messages(first: int, count: int) -> list[_Message]:
-    return [_Message(offset) for offset in range(first, first + count)]
+def messages(first: int, count: int) -> list[Message]:
+    return [
+        Message(topic="sessionary.audit", partition=0, offset=offset, value=b"v", timestamp=(1, 1_000))
+        for offset in range(first, first + count)
+    ]
 
 
 @pytest.fixture
@@ -88,7 +65,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> tuple[SinkConsumer, _Kafka]:
 def test_messages_that_an_assignment_overtook_are_dropped_and_fetched_again(sink: tuple[SinkConsumer, _Kafka]) -> None:
     found, kafka = sink
 
-    def overtaken() -> list[_Message]:
+    def overtaken() -> list[Message]:
         # Offsets 100 to 149 are not in ClickHouse: were 150 taken first, they would be taken for repetitions.
         kafka.on_assign(kafka, [TopicPartition("sessionary.audit", 0)])
         return messages(150, 10)

@@ -7,6 +7,8 @@ from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
 from sessionary.schemas.common import DataClass, Envelope
 from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.records import RejectedEvent, Tick
+from sessionary.schemas.topics import REJECTED_BYTES_MAX
+from sessionary.sinks.deadletters import encoded_letter
 from sessionary.sinks.errors import BadRow, OperatorError, Transient, classify
 from sessionary.sinks.migrate import Migration, migrations, pending
 from sessionary.sinks.retention import NEVER_S, retention_of
@@ -31,7 +33,7 @@ DECODER = Decoder()
 
 
 def raw(value: bytes | None, key: bytes | None = KEY, timestamp_ms: int = NOW_US // 1_000) -> RawRecord:
-    return RawRecord("t.x", 3, 42, timestamp_ms, key, value, [("h", b"\xff"), ("h", None)])
+    return RawRecord("t.x", 3, 42, timestamp_ms, key, value, lambda: [("h", b"\xff"), ("h", None)])
 
 
 def activity(*data_classes: DataClass, occurred_at: int = NOW_US) -> bytes:
@@ -148,6 +150,16 @@ def test_a_dead_letter_can_always_be_written() -> None:
     letter = dict(zip(DEAD_LETTER_COLUMNS, dead_letter_row("audit", raw(b"\xff", timestamp_ms=-1), "why"), strict=True))
     assert (letter["value"], letter["appended_at"], letter["detail"]) == (b"\xff", 0, "why")
     assert letter["personal_expires"] == NEVER_S
+
+
+def test_a_value_too_large_for_a_letter_stays_where_it_is_and_the_letter_says_so() -> None:
+    fits, large = raw(b"v" * 1_000_000), raw(b"v" * REJECTED_BYTES_MAX)
+    whole, letter = (DECODER.record(encoded_letter(found, "why")) for found in (fits, large))
+    assert isinstance(whole, RejectedEvent)
+    assert isinstance(letter, RejectedEvent)
+    assert whole.value == fits.value
+    assert (letter.value, letter.headers, letter.source_offset) == (None, {}, 42)
+    assert f"why (value of {REJECTED_BYTES_MAX} bytes left out" in letter.detail
 
 
 def test_the_row_stays_for_the_longest_period_and_personal_columns_for_30_days() -> None:

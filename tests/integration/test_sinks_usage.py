@@ -53,7 +53,9 @@ def write(clickhouse: ClickHouseSettings, kind: str, values: list[bytes]) -> Non
         sink.row(RawRecord("t", 0, offset, NOW_US // 1_000, b"k", value), Decoder())
         for offset, value in enumerate(values)
     ]
-    writer.insert(writer.encode(rows), "t", first_try=True)
+    block = writer.block()
+    assert not block.add(rows)
+    writer.insert(block, "t", first_try=True)
     writer.close()
 
 

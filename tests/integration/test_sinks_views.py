@@ -35,9 +35,9 @@ def insert(clickhouse: ClickHouseSettings, records: Sequence[AuditRecord | Batch
         sink.row(RawRecord(f"t.{sink.topic}", 0, offset, NOW_US // 1_000, b"k", encode_record(record)), Decoder())
         for offset, record in enumerate(records)
     ]
-    encoded = writer.encode(rows)
-    assert not encoded.bad
-    writer.insert(encoded, token, first_try=True)
+    block = writer.block()
+    assert not block.add(rows)
+    writer.insert(block, token, first_try=True)
     writer.close()
 
 
@@ -277,9 +277,9 @@ def test_rows_that_fit_no_column_are_found_and_the_others_are_written(migrated: 
     ]
     for bad in (0, 17, 49):
         rows[bad] = (-1, *rows[bad][1:])
-    encoded = writer.encode(rows)
-    assert [value.row for value in encoded.bad] == [0, 17, 49]
-    writer.insert(encoded, "t", first_try=True)
-    writer.insert(encoded, "t", first_try=False)
+    block = writer.block()
+    assert [value.row for value in block.add(rows)] == [0, 17, 49]
+    writer.insert(block, "t", first_try=True)
+    writer.insert(block, "t", first_try=False)
     assert numbers(migrated, "SELECT count(), uniqExact(number) FROM {db}.batches") == [47, 47]
     writer.close()

@@ -82,8 +82,8 @@ class Sink:
         for offset, line in new:
             self.line[offset] = line
             self.next = offset + 1
-            plan_record = RawRecord("audit", self.partition, offset, self.world.now_ms, None, None)
-            self.plan.add(plan_record, now)
+        records = [RawRecord("audit", self.partition, offset, self.world.now_ms, None, None) for offset, _ in new]
+        self.plan.add(records, now, self.log.end)
         if not new or new[-1][0] == self.log.records[-1][0]:
             self.next = self.log.end
             self.plan.reached_end(self.log.end)

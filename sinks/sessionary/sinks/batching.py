@@ -21,6 +21,9 @@ from typing import NamedTuple
 from sessionary.sinks.rows import RawRecord
 
 _VERSION = 1
+# A block that is young and small by comparison with what waits in the log is filled for so many times as long: what an
+# insert costs is mostly the same for few rows and many, so small ones would keep the rest waiting all the more.
+_PATIENCE = 4
 
 # A cut's condition: (record, records so far, their bytes) -> whether the record belongs to the batch.
 _Wanted = Callable[[RawRecord, int, int], bool]
@@ -91,6 +94,7 @@ class PartitionPlan:
         self._since: float | None = None
         self._next = committed  # next offset to be read, as far as is known
         self._end: int | None = None  # end of the log, while nothing lies behind it unread
+        self._high = 0  # the log is known to go on until here
         self.in_flight: Batch | None = None
         self.landed = committed  # every row below is in ClickHouse
 
@@ -116,16 +120,22 @@ class PartitionPlan:
         """Whether the log's end has been read."""
         return self._end is not None
 
-    def add(self, record: RawRecord, now: float) -> None:
-        """Take the next record; one that was already taken is dropped."""
-        if self._next is not None and record.offset < self._next:
+    def add(self, records: Sequence[RawRecord], now: float, high: int = 0) -> None:
+        """Take the next records, in their order; those that were already taken are dropped.
+
+        `high`: the offset before which the log ends, as far as is known.
+        """
+        known, size, taken = self._next or 0, self._bytes, self._records.append
+        for record in records:
+            if record.offset >= known:
+                known = record.offset + 1
+                taken(record)
+                size += record.size
+        if known == (self._next or 0):
             return
-        self._next = record.offset + 1
-        self._end = None
+        self._next, self._bytes, self._end, self._high = known, size, None, high
         if self._since is None:
             self._since = now
-        self._records.append(record)
-        self._bytes += record.size
 
     def reached_end(self, offset: int) -> None:
         """Take note that the log, for the time being, ends before `offset` (behind transaction markers too)."""
@@ -141,8 +151,11 @@ class PartitionPlan:
         return self._since is not None and (
             len(self._records) >= self._limits.rows
             or self._bytes >= self._limits.bytes
-            or now - self._since >= self._limits.seconds
+            or now - self._since >= self._limits.seconds * (_PATIENCE if self._far_behind() else 1)
         )
+
+    def _far_behind(self) -> bool:
+        return self._next is not None and self._high - self._next > len(self._records)
 
     def take(self, now: float, now_ms: int) -> Batch:
         """Freeze the next batch: it stays in flight, unchanged, until `wrote`. Call only when `due`, or with `waiting`.

@@ -8,6 +8,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from itertools import groupby, repeat
+from operator import attrgetter, itemgetter
 from typing import cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -36,6 +38,9 @@ _KAFKA_OPERATOR = {
 }
 # A consumer that met a fatal error answers `_FATAL` to every call from then on, and fetches nothing any more.
 _SHUT_OUT = (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)
+_ms = itemgetter(1)  # of a message's timestamp, behind its kind
+_headers = attrgetter("headers")  # the method: headers are made when they are asked for
+_new = tuple.__new__  # as a NamedTuple's own constructor, in half the time
 _log = logging.getLogger(__name__)
 
 
@@ -54,7 +59,7 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
         "session.timeout.ms": settings.sink_session_timeout_ms,
         "heartbeat.interval.ms": max(500, settings.sink_session_timeout_ms // 6),
         "topic.metadata.refresh.interval.ms": 10_000,
-        "queued.max.messages.kbytes": 16_384,
+        "queued.max.messages.kbytes": 65_536,
         # A partition whose queue is full is asked for again after this long; by default a second.
         "fetch.queue.backoff.ms": 5,
         "log_level": 0,
@@ -117,21 +122,19 @@ class SinkConsumer:
                 self._start()
                 return
             now = time.monotonic()
-            plans = self._plans
-            for message in messages:
-                if message.error() is None and (plan := plans.get(cast(int, message.partition()))) is not None:
-                    plan.add(_raw(message), now)
+            for (partition, is_record), found in groupby(messages, _place):
+                if not is_record:
+                    for message in found:
+                        self._event(message)
+                elif (plan := self._plans.get(partition)) is not None:
+                    plan.add(_raw(self._topic, partition, list(found)), now, self._watermarks(partition)[1])
                     self._kafka_well()
-                else:
-                    self._event(message)
-            if len(messages) < _MESSAGES_PER_CALL or any(plan.due(now) for plan in plans.values()):
+            if len(messages) < _MESSAGES_PER_CALL or any(plan.due(now) for plan in self._plans.values()):
                 return
 
     def _event(self, message: Message) -> None:
-        """Take what is no record of ours: an error, a log's end, or a record of a partition that is another's now."""
-        error, partition, offset = message.error(), message.partition(), message.offset()
-        if error is None:
-            return
+        """Take what is no record: an error, or a log's end."""
+        error, partition, offset = cast(KafkaError, message.error()), message.partition(), message.offset()
         if error.code() != KafkaError._PARTITION_EOF:
             self._on_error(error)
         elif partition in self._plans and offset is not None:
@@ -301,17 +304,23 @@ class SinkConsumer:
         return known or (0, 0)
 
 
-def _raw(message: Message) -> RawRecord:
-    # Of a record that was fetched: the driver types more than it gives, since messages can be made by hand too.
-    return RawRecord(
-        cast(str, message.topic()),
-        cast(int, message.partition()),
-        cast(int, message.offset()),
-        message.timestamp()[1],
-        message.key(),
-        message.value(),
-        cast("list[tuple[str, bytes | None]]", message.headers() or ()),
+def _place(message: Message) -> tuple[int, bool]:
+    return cast(int, message.partition()), message.error() is None
+
+
+def _raw(topic: str, partition: int, messages: list[Message]) -> list[RawRecord]:
+    """Return fetched messages as records; a loop of the interpreter's own would take half as long again."""
+    fields = zip(
+        repeat(topic),
+        repeat(partition),
+        map(Message.offset, messages),
+        map(_ms, map(Message.timestamp, messages)),
+        map(Message.key, messages),
+        map(Message.value, messages),
+        map(_headers, messages),
+        strict=False,  # the first two never end
     )
+    return list(map(_new, repeat(RawRecord), fields))
 
 
 __all__ = ["SinkConsumer", "consumer_config"]

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException, Producer
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.topics import REJECTED_BYTES_MAX
 from sessionary.sinks.errors import Transient
-from sessionary.sinks.rows import RawRecord, rejected_event
+from sessionary.sinks.rows import RawRecord, no_headers, rejected_event
 from sessionary.sinks.settings import SinkSettings
 
 _FLUSH_TIMEOUT_S = 10.0
@@ -33,7 +33,7 @@ class DeadLetters:
         failures: list[str] = []
         producer = self._open()
         for raw, detail in letters:
-            value = _encoded(raw, f"sink {self._sink}: {detail}")
+            value = encoded_letter(raw, f"sink {self._sink}: {detail}")
             try:
                 producer.produce(
                     self._settings.topics.sink_rejected,
@@ -65,13 +65,13 @@ class DeadLetters:
         return self._producer
 
 
-def _encoded(raw: RawRecord, detail: str) -> bytes:
+def encoded_letter(raw: RawRecord, detail: str) -> bytes:
     """Encode the letter; a value that does not fit into one stays where it is, and the letter says so."""
     value = encode_record(rejected_event(raw, detail))
     if len(value) + len(raw.key or b"") + _FRAME_BYTES <= REJECTED_BYTES_MAX:
         return value
     left_out = f"{detail} (value of {len(raw.value or b'')} bytes left out, it stands at the source position)"
-    return encode_record(rejected_event(raw._replace(value=None, headers=()), left_out))
+    return encode_record(rejected_event(raw._replace(value=None, read_headers=no_headers), left_out))
 
 
-__all__ = ["DeadLetters"]
+__all__ = ["DeadLetters", "encoded_letter"]

@@ -11,6 +11,7 @@ from sessionary.sinks.deadletters import DeadLetters
 from sessionary.sinks.definitions import DEAD_LETTERS, SinkDefinition
 from sessionary.sinks.errors import BadRow, Transient
 from sessionary.sinks.metrics import SinkMetrics
+from sessionary.sinks.native import PORTION
 from sessionary.sinks.rows import RawRecord, Row, dead_letter_row
 from sessionary.sinks.settings import SinkSettings
 from sessionary.sinks.writer import Writer
@@ -41,17 +42,19 @@ class Flusher:
         """Write a batch whose intent is committed. Raises `Transient`, `OperatorError`; then call it again."""
         token = batch.token(self._group, self._topic, partition)
         self._writer.open()
-        rows, letters, sources = self._decoded(batch.records)
-        encoded = self._writer.encode(rows)
-        letters += [(sources[value.row], value.detail) for value in encoded.bad]
+        block = self._writer.block()
+        letters: list[tuple[RawRecord, str]] = []
+        for first in range(0, len(batch.records), PORTION):
+            rows, sources = self._decoded(batch.records[first : first + PORTION], letters)
+            letters += [(sources[row], detail) for row, detail in block.add(rows)]
         if letters:
             self._bury(partition, token, letters)
         first_try = batch.replay_of is None and self._tried.get(partition) != token
         self._tried[partition] = token
         began = time.perf_counter()
-        self._writer.insert(encoded, token, first_try=first_try)
+        self._writer.insert(block, token, first_try=first_try)
         self._metrics.insert_seconds.observe(time.perf_counter() - began)
-        self._metrics.rows.inc(encoded.rows)
+        self._metrics.rows.inc(block.rows)
         self._metrics.batches.inc()
         if batch.replay_of is not None:
             self._report_replay(partition, batch)
@@ -60,10 +63,11 @@ class Flusher:
         """Let go of the connection to ClickHouse."""
         self._writer.close()
 
-    def _decoded(self, records: Sequence[RawRecord]) -> tuple[list[Row], list[tuple[RawRecord, str]], list[RawRecord]]:
-        """Return rows, dead letters, and for each row its record."""
+    def _decoded(
+        self, records: Sequence[RawRecord], letters: list[tuple[RawRecord, str]]
+    ) -> tuple[list[Row], list[RawRecord]]:
+        """Return rows, and for each its record; what can become no row goes to `letters`."""
         rows: list[Row] = []
-        letters: list[tuple[RawRecord, str]] = []
         sources: list[RawRecord] = []
         build, decoder = self._definition.row, self._decoder
         for raw in records:
@@ -77,7 +81,7 @@ class Flusher:
             else:
                 rows.append(row)
                 sources.append(raw)
-        return rows, letters, sources
+        return rows, sources
 
     def _bury(self, partition: int, token: str, letters: Sequence[tuple[RawRecord, str]]) -> None:
         kind = self._definition.kind
@@ -87,8 +91,9 @@ class Flusher:
             self._metrics.dead_letters.inc(len(letters))
             for raw, detail in letters:
                 _log.error("dead letter: %s %d:%d: %s", raw.topic, raw.partition, raw.offset, detail)
-        rows = self._writer.encode([dead_letter_row(kind, raw, detail) for raw, detail in letters], DEAD_LETTERS.name)
-        self._writer.insert(rows, f"{token}:dead", first_try=False, table=DEAD_LETTERS.name)
+        block = self._writer.block(DEAD_LETTERS.name)
+        block.add([dead_letter_row(kind, raw, detail) for raw, detail in letters])
+        self._writer.insert(block, f"{token}:dead", first_try=False, table=DEAD_LETTERS.name)
 
     def _report_replay(self, partition: int, batch: Batch) -> None:
         replay = batch.replay_of

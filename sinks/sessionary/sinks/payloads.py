@@ -109,7 +109,8 @@ class _Source(Source):
         """Turn an instance into an object; the fields of class and schema stand in one order."""
         names = [self.name() for _ in fields]
         if names:
-            self.add(indent, f"({''.join(f'{part}, ' for part in names)}) = {name}")
+            # A plain tuple comes apart faster than a named one.
+            self.add(indent, f"({''.join(f'{part}, ' for part in names)}) = {name}[:]")
         for field, part in zip(fields, names, strict=True):
             self.value(field["type"], indent, part, whole=field["name"].endswith(_WHOLE))
         inside = ",".join(f'"{field["name"]}":{{{part}}}' for field, part in zip(fields, names, strict=True))

@@ -26,6 +26,7 @@ TIME_MAX_US: Final = 4_260_211_200_000_000  # 2105-01-01
 REPORTED_MIN_US: Final = -2_208_988_800_000_000  # 1900-01-01
 REPORTED_MAX_US: Final = 10_413_791_999_999_999  # 2299-12-31, last µs
 NEVER_S: Final = 4_260_211_200
+_new = tuple.__new__  # as a NamedTuple's own constructor, in half the time
 
 
 class Retention(NamedTuple):
@@ -48,8 +49,8 @@ def _rule_of(data_classes: tuple[str, ...]) -> tuple[str, int, bool]:
 
 def retention_of(data_classes: Sequence[str], appended_us: int) -> Retention:
     """Return the retention of a row that was appended then, by its data's classes."""
-    name, period_us, personal = _rule_of(tuple(data_classes))
-    return Retention(name, appended_us + period_us, appended_us + PERSONAL_US if personal else None)
+    name, period_us, personal = _rule_of(data_classes if type(data_classes) is tuple else tuple(data_classes))
+    return _new(Retention, (name, appended_us + period_us, appended_us + PERSONAL_US if personal else None))
 
 
 def unknown_retention(appended_us: int) -> Retention:

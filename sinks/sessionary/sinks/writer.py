@@ -5,25 +5,16 @@ bisecting), what fails in sending is trouble of the server or the way to it.
 """
 
 import re
-import struct
-from array import array
-from collections.abc import Sequence
-from itertools import accumulate, chain
-from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from clickhouse_connect.datatypes.base import ClickHouseType
-from clickhouse_connect.datatypes.container import Array, Tuple
 from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.common import write_leb128
-from clickhouse_connect.driver.exceptions import DataError
 from clickhouse_connect.driver.insert import InsertContext
 
 from sessionary.sinks.connection import classified, connect
 from sessionary.sinks.definitions import DEAD_LETTERS, TableSpec
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.migrate import check_client
-from sessionary.sinks.rows import Row
+from sessionary.sinks.native import Block
 from sessionary.sinks.settings import SinkSettings
 
 # Newer servers changed the defaults of the first four. The fifth keeps a long replay from a block over many months. The
@@ -40,38 +31,6 @@ _PINNED: Final = {
 }
 
 _LOW_CARDINALITY: Final = re.compile(r"LowCardinality\((String|Nullable\(String\))\)")
-
-# What the driver's encoders raise at values that do not fit their column: seen for null, range, length, lone
-# surrogates, bytes in text, wrong types in arrays.
-_ENCODE_ERRORS: Final = (
-    DataError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OverflowError,
-    struct.error,
-    KeyError,
-    IndexError,
-)
-
-
-class BadValue(NamedTuple):
-    """A row that fits no block: its place among the rows given, and why."""
-
-    row: int
-    detail: str
-
-
-class Encoded(NamedTuple):
-    """A block ready to be sent, and the rows that are not in it."""
-
-    block: bytes
-    rows: int
-    bad: Sequence[BadValue]
-
-
-class _EncodeFailed(Exception):
-    """The driver could not encode a column."""
 
 
 class Writer:
@@ -115,24 +74,17 @@ class Writer:
             self._client.close()
         self._client = None
 
-    def encode(self, rows: Sequence[Row], table: str | None = None) -> Encoded:
-        """Encode `rows` as one block; those that do not fit are left out and named. Call after `open`."""
-        context = self._contexts[table or self._table]
-        try:
-            return Encoded(_block(context, rows), len(rows), ())
-        except _EncodeFailed as error:
-            bad = list(_bisect(context, rows, 0, str(error)))
-        left_out = {value.row for value in bad}
-        good = [row for index, row in enumerate(rows) if index not in left_out]
-        return Encoded(_block(context, good), len(good), bad)
+    def block(self, table: str | None = None) -> Block:
+        """Return an empty block for the table, or its dead letters. Call after `open`."""
+        return Block(self._contexts[table or self._table])
 
-    def insert(self, encoded: Encoded, token: str, *, first_try: bool, table: str | None = None) -> None:
+    def insert(self, block: Block, token: str, *, first_try: bool, table: str | None = None) -> None:
         """Send a block under its token; harmless if it was sent before. Nothing is sent where it has no rows.
 
         `first_try`: nobody can have written it yet, so the server must report every row. Raises `Transient`,
         `OperatorError`.
         """
-        if not encoded.rows:
+        if not block.rows:
             return
         self.open()
         assert self._client is not None
@@ -141,7 +93,7 @@ class Writer:
             summary = self._client.raw_insert(
                 f"{self._settings.clickhouse_database}.{name}",
                 column_names=self._tables[name].columns,
-                insert_block=encoded.block,
+                insert_block=block.encoded(),
                 settings={**_PINNED, "insert_deduplication_token": token},
                 fmt="Native",
             )
@@ -149,69 +101,8 @@ class Writer:
             self.close()
             raise classified(error) from error
         # Dependent views count too, hence "fewer"; a block that the server knows already may count as none.
-        if first_try and summary.written_rows < encoded.rows:
-            raise OperatorError("short_write", f"{encoded.rows} rows sent, {summary.written_rows} written ({token})")
+        if first_try and summary.written_rows < block.rows:
+            raise OperatorError("short_write", f"{block.rows} rows sent, {summary.written_rows} written ({token})")
 
 
-def _block(context: InsertContext, rows: Sequence[Row]) -> bytes:
-    """Return one Native block, whatever its size: the token covers all of it. Raises `_EncodeFailed`.
-
-    The types' encoders are the driver's; its own way through them begins with the import of pandas, a second of work,
-    and copies the block as it grows.
-    """
-    if not rows:
-        return b""
-    names, types = context.column_names, context.column_types
-    head = bytearray()
-    for count in (len(names), len(rows)):
-        write_leb128(count, head)
-    pieces = [head]
-    for name, kind, values in zip(names, types, zip(*rows, strict=True), strict=True):
-        column = bytearray()
-        for text in (name, kind.insert_name):
-            encoded = text.encode()
-            write_leb128(len(encoded), column)
-            column += encoded
-        context.start_column(name)
-        try:
-            if isinstance(kind, Array) and isinstance(kind.element_type, Tuple):
-                _write_pairs(kind.element_type.element_types, values, column, context)
-            else:
-                kind.write_column(values, column, context)
-        except _ENCODE_ERRORS as error:
-            raise _EncodeFailed(f"{name}: {type(error).__name__}: {error}") from error
-        pieces.append(column)
-    return b"".join(pieces)
-
-
-def _write_pairs(
-    types: Sequence[ClickHouseType], values: Sequence[Any], column: bytearray, context: InsertContext
-) -> None:
-    """Write lists of pairs of texts: where each list ends, then all first parts, then all second ones; null is empty.
-
-    The driver goes through every pair three times.
-    """
-    column += array("Q", accumulate(map(len, values))).tobytes()
-    pairs = list(chain.from_iterable(values))
-    for place, kind in enumerate(types):
-        parts = list(map(itemgetter(place), pairs))
-        if None in parts:
-            parts = [part or b"" for part in parts]
-        kind.write_column(parts, column, context)
-
-
-def _bisect(context: InsertContext, rows: Sequence[Row], start: int, detail: str) -> list[BadValue]:
-    """Return every row of a block that failed which fails by itself; halves that encode are not looked into."""
-    if len(rows) == 1:
-        return [BadValue(start, detail)]
-    bad: list[BadValue] = []
-    middle = len(rows) // 2
-    for offset, half in ((0, rows[:middle]), (middle, rows[middle:])):
-        try:
-            _block(context, half)
-        except _EncodeFailed as error:
-            bad += _bisect(context, half, start + offset, str(error))
-    return bad
-
-
-__all__ = ["BadValue", "Encoded", "Writer"]
+__all__ = ["Writer"]
