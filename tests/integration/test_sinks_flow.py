@@ -183,7 +183,13 @@ def test_without_its_tables_a_sink_stands_still_says_so_and_goes_on_after_the_mi
     with running("audit", settings):
         wait_until(lambda: f"{blocked} 1.0" in scraped(settings), 30, "blocked")
         assert scraped(settings, "/healthz") == "blocked: not_migrated\n"
-        assert migrate.apply(clickhouse) == ["0001_tables", "0002_views", "0003_usage", "0004_cheaper_inserts"]
+        assert migrate.apply(clickhouse) == [
+            "0001_tables",
+            "0002_views",
+            "0003_usage",
+            "0004_cheaper_inserts",
+            "0005_fewer_merges",
+        ]
         assert migrate.apply(clickhouse) == []
         wait_until(counter(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")
         wait_until(lambda: f"{blocked} 0.0" in scraped(settings), 10, "no longer blocked")

@@ -4,29 +4,65 @@ Sources: CloudEvents 1.0, Kafka protocol binding §3.2 (attributes as `ce_*`, `c
 """
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from sessionary.schemas.common import Envelope
 
 CONTENT_TYPE = b"application/avro"
 TYPE_PREFIX = "sessionary."
+Headers = Sequence[tuple[str, bytes | None]]
+_CONTENT_TYPE = ("content-type", CONTENT_TYPE)
+_VERSION = ("ce_specversion", b"1.0")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+@lru_cache(maxsize=4_096)
+def _fixed(tenant_id: str, service_id: str, event_type: str) -> tuple[tuple[str, bytes], tuple[str, bytes]]:
+    """Return source and type, of which there are few."""
+    return ("ce_source", f"/{tenant_id}/{service_id}".encode()), ("ce_type", (TYPE_PREFIX + event_type).encode())
+
+
+@lru_cache(maxsize=4_096)
+def _second(number: int) -> str:
+    return datetime.fromtimestamp(number, UTC).isoformat()[:19]
+
+
+def _attributes(envelope: Envelope) -> list[tuple[str, bytes]]:
+    """Return what CloudEvents asks for. Raises `ValueError`, `OverflowError`, `OSError` beyond the years 1 to 9999."""
+    source, kind = _fixed(envelope.tenant_id, envelope.service_id, envelope.event_type)
+    at = envelope.occurred_at
+    rest = at % 1_000_000
+    time = f"{_second(at // 1_000_000)}.{rest:06}+00:00" if rest else f"{_second(at // 1_000_000)}+00:00"
+    return [
+        _CONTENT_TYPE,
+        _VERSION,
+        ("ce_id", envelope.event_id.encode()),
+        source,
+        kind,
+        ("ce_subject", envelope.session_id.encode()),
+        ("ce_time", time.encode()),
+    ]
 
 
 def event_headers(envelope: Envelope, traceparent: str | None = None) -> list[tuple[str, bytes]]:
     """Return the headers of one event; a malformed `traceparent` is left out, as the specification asks."""
-    headers = [
-        ("content-type", CONTENT_TYPE),
-        ("ce_specversion", b"1.0"),
-        ("ce_id", envelope.event_id.encode()),
-        ("ce_source", f"/{envelope.tenant_id}/{envelope.service_id}".encode()),
-        ("ce_type", (TYPE_PREFIX + envelope.event_type).encode()),
-        ("ce_subject", envelope.session_id.encode()),
-        ("ce_time", datetime.fromtimestamp(envelope.occurred_at / 1e6, UTC).isoformat().encode()),
-    ]
+    headers = _attributes(envelope)
     if traceparent is not None and _TRACEPARENT.fullmatch(traceparent):
         headers.append(("traceparent", traceparent.encode()))
     return headers
 
 
-__all__ = ["CONTENT_TYPE", "TYPE_PREFIX", "event_headers"]
+def untold(envelope: Envelope, headers: Headers) -> Headers:
+    """Return what an event's headers say beyond its envelope: all of them where they do not repeat it exactly."""
+    try:
+        told = _attributes(envelope)
+    except (ValueError, OverflowError, OSError):
+        return headers
+    if headers == told:
+        return ()
+    return headers[len(told) :] if headers[: len(told)] == told else headers
+
+
+__all__ = ["CONTENT_TYPE", "TYPE_PREFIX", "Headers", "event_headers", "untold"]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.common import Envelope
 from sessionary.schemas.errors import DecodeError, Invalid
+from sessionary.schemas.headers import Headers, untold
 from sessionary.schemas.ids import parse_key
 from sessionary.schemas.records import AuditRecord, BatchRecord, RejectedEvent
 from sessionary.sinks.errors import BadRow
@@ -28,9 +29,6 @@ from sessionary.sinks.retention import (
 )
 
 Row = tuple[Any, ...]
-
-
-Headers = Sequence[tuple[str, bytes | None]]
 
 
 def no_headers() -> Headers | None:
@@ -147,6 +145,7 @@ def history_row(raw: RawRecord, decoder: Decoder) -> Row:
     """
     topic, partition, offset, timestamp_ms, key, value, read_headers = raw[:]  # a plain tuple comes apart faster
     appended = checked_time("the record's timestamp", timestamp_ms * 1_000)
+    headers: Headers = read_headers() or ()
     error: str = ""
     try:
         found = decoder.event(value)
@@ -155,7 +154,7 @@ def history_row(raw: RawRecord, decoder: Decoder) -> Row:
     else:
         if isinstance(found, Event):
             envelope, payload = found[:]
-            text = payload_text(payload)
+            text, headers = payload_text(payload), untold(envelope, headers)
             if not REPORTED_MIN_US <= envelope.occurred_at <= REPORTED_MAX_US:
                 envelope = envelope._replace(occurred_at=reported_time(envelope.occurred_at))
         else:
@@ -167,7 +166,7 @@ def history_row(raw: RawRecord, decoder: Decoder) -> Row:
     return (
         (partition, offset, timestamp_ms, error)  # noqa: RUF005
         + envelope
-        + (text, key, value, read_headers() or ())
+        + (text, key, value, headers)
         + (name, retain_until, personal_until, expiry_s(personal_until), topic, size)
     )
 

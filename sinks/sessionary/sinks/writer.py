@@ -93,7 +93,7 @@ class Writer:
             summary = self._client.raw_insert(
                 f"{self._settings.clickhouse_database}.{name}",
                 column_names=self._tables[name].columns,
-                insert_block=block.encoded(),
+                insert_block=memoryview(block.encoded()),
                 settings={**_PINNED, "insert_deduplication_token": token},
                 fmt="Native",
             )
