@@ -20,7 +20,7 @@ from sessionary.schemas.catalogue import current_schemas
 from sessionary.schemas.codec import Decoder, Event, Record, encode_confluent, encode_event, encode_record
 from sessionary.schemas.common import Envelope
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, StateUpdated
-from sessionary.schemas.headers import event_headers
+from sessionary.schemas.headers import event_headers, untold
 from sessionary.schemas.ids import SessionKey
 from tests.support.values import (
     AVRO,
@@ -185,6 +185,27 @@ def test_the_cloudevents_library_reads_our_headers() -> None:
     data = read.get_data()
     assert isinstance(data, bytes)
     assert Decoder().event(data) == event
+
+
+@given(st.integers(-60_000_000_000_000_000, 250_000_000_000_000_000) | st.sampled_from([0, -1, 999_999, 1_000_000]))
+def test_the_time_of_an_event_is_exact_to_the_microsecond(occurred_at: int) -> None:
+    exact = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=occurred_at)
+    headers = dict(event_headers(example(Envelope)._replace(occurred_at=occurred_at)))
+    assert headers["ce_time"] == exact.isoformat().encode()
+
+
+def test_only_headers_that_repeat_the_envelope_exactly_are_told() -> None:
+    envelope = example(Envelope)._replace(occurred_at=1_790_000_000_000_001)
+    own = event_headers(envelope)
+    more: list[tuple[str, bytes | None]] = [("traceparent", b"00-1-2-01"), ("x", None)]
+    assert list(untold(envelope, own)) == []
+    assert list(untold(envelope, [*own, *more])) == more
+    for place, (name, value) in enumerate(own):
+        other: list[tuple[str, bytes | None]] = [*own[:place], (name, value + b"!"), *own[place + 1 :]]
+        for headers in (other, [*other, *more], [*own[:place], *own[place + 1 :]]):
+            assert untold(envelope, headers) == headers
+    assert untold(envelope, [*more, *own]) == [*more, *own]
+    assert untold(envelope._replace(occurred_at=1 << 62), own) == own
 
 
 @pytest.mark.parametrize("traceparent", [None, "", "00-xyz", "00-" + "A" * 32 + "-" + "b" * 16 + "-01", "a\r\nb"])

@@ -6,6 +6,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
 from sessionary.schemas.common import DataClass, Envelope
 from sessionary.schemas.events import SessionActivity
+from sessionary.schemas.headers import event_headers
 from sessionary.schemas.records import RejectedEvent, Tick
 from sessionary.schemas.topics import REJECTED_BYTES_MAX
 from sessionary.sinks.deadletters import encoded_letter
@@ -144,6 +145,23 @@ def test_batches_and_refusals_become_rows() -> None:
     found = dict(zip(REJECTED_COLUMNS, rejected_row(raw(encode_record(refusal)), DECODER), strict=True))
     assert (found["value"], found["headers"], found["source_offset"]) == (b"\xff", {"h": b"\xfe"}, 5)
     assert found["personal_expires"] == (NOW_US + 30 * DAY_US) // 1_000_000
+
+
+def test_history_keeps_of_an_events_headers_what_its_envelope_does_not_say() -> None:
+    value = activity("none")
+    event = DECODER.event(value)
+    assert isinstance(event, Event)
+    own = event_headers(event.envelope)
+    place = HISTORY_COLUMNS.index("headers")
+
+    def kept(*headers: tuple[str, bytes | None], value: bytes = value) -> list[tuple[str, bytes | None]]:
+        return list(history_row(raw(value)._replace(read_headers=lambda: headers), DECODER)[place])
+
+    assert kept() == []
+    found = history_row(raw(value)._replace(read_headers=lambda: [*own, ("x", b"1")]), DECODER)
+    assert list(found[place]) == [("x", b"1")]
+    assert kept(*own[1:]) == own[1:]
+    assert kept(*own, value=b"junk") == own
 
 
 def test_a_dead_letter_can_always_be_written() -> None:

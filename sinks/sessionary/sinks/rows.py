@@ -4,7 +4,7 @@ What a record becomes is a property of its bytes alone: a replay of the same rec
 Times go in as integers in the column's own unit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder, Event
