@@ -22,7 +22,12 @@ class SinkSettings(KafkaSettings, ClickHouseSettings):
         50_000, description="rows of a partition that are written as one block", ge=1, le=500_000
     )
     sink_flush_bytes: int = Field(16 << 20, description="bytes of a partition that are written as one block", ge=1)
-    sink_flush_seconds: float = Field(0.5, description="longest time a row waits for its block", gt=0, le=60)
+    sink_flush_seconds: float = Field(
+        0.5,
+        description="longest time a row waits for its block; four times as long while more waits in the log",
+        gt=0,
+        le=60,
+    )
     sink_session_timeout_ms: int = Field(
         8_000, description="after this long without a sign a sink is dead, and its partitions go to another", ge=6_000
     )
