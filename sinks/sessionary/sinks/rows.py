@@ -56,8 +56,7 @@ class RawRecord(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of key and value."""
-        _, _, _, _, key, value, _ = self[:]
-        return len(key or b"") + len(value or b"")
+        return len(self.key or b"") + len(self.value or b"")
 
 
 RowBuilder = Callable[[RawRecord, Decoder], Row]
@@ -161,13 +160,12 @@ def history_row(raw: RawRecord, decoder: Decoder) -> Row:
             envelope, text = _NOBODY._replace(event_type="tick", occurred_at=appended), payload_text(found)
         kept = retention_of(envelope.data_classes, appended)
     name, retain_until, personal_until = kept[:]
-    size = len(key or b"") + len(value or b"")
     # Added up, they make a tuple in two thirds of the time that unpacking takes.
     return (
         (partition, offset, timestamp_ms, error)  # noqa: RUF005
         + envelope
         + (text, key, value, headers)
-        + (name, retain_until, personal_until, expiry_s(personal_until), topic, size)
+        + (name, retain_until, personal_until, expiry_s(personal_until), topic, raw.size)
     )
 
 
