@@ -8,11 +8,10 @@ from typing import Any, cast
 
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.fold import Counts, LogRecord, Outcome, PartitionFold, Standing
-from sessionary.stream_processors.job import Job, Transaction
+from sessionary.stream_processors.job import Job, PlainProduced, Transaction
 
 RECORDS_MAX = 5_000  # as many as the product's own fold takes into one transaction
 Counted = tuple[bytes, bytes, bytes]  # key, its count in digits, the event's value
-Written = tuple[str, bytes, bytes, None]  # topic, key, value, headers: see `Transaction`
 
 
 class CountingBatch:
@@ -80,7 +79,7 @@ class CountingFold:
         self.position = batch.position
 
 
-def _records(changelog: str, output: str, counted: Iterable[Counted]) -> Iterator[Written]:
+def _records(changelog: str, output: str, counted: Iterable[Counted]) -> Iterator[PlainProduced]:
     for key, digits, value in counted:
         yield changelog, key, digits, None
         yield output, key, b"%b %b" % (digits, value), None

@@ -19,7 +19,7 @@ DUE_HEADER = "due"  # of a changelog record: when its row is next looked at; see
 Repack = Callable[[bytes, bytes | None], bytes]
 
 
-Headers = list[tuple[str, bytes | str | None]]
+_Headers = list[tuple[str, bytes | str | None]]
 
 
 class Produced(NamedTuple):
@@ -28,17 +28,21 @@ class Produced(NamedTuple):
     topic: str
     key: bytes | None
     value: bytes | None
-    headers: Headers | None = None
+    headers: _Headers | None = None
+
+
+PlainProduced = tuple[
+    str, bytes | None, bytes | None, _Headers | None
+]  # the same, made and taken apart in half the time
 
 
 class Transaction(NamedTuple):
     """All that one transaction writes besides the position: records, and the rows as a store keeps them.
 
     `records` are gone through once, in order, while the transaction is open: an iterator may make them one by one.
-    Plain tuples do as well as `Produced`: they are made and taken apart in half its time.
     """
 
-    records: Iterable[tuple[str, bytes | None, bytes | None, Headers | None]]
+    records: Iterable[PlainProduced]
     rows: Mapping[bytes, bytes | None]
 
 
@@ -111,8 +115,8 @@ def batch_record(settings: ProcessorSettings, partition: int, outcome: Outcome, 
 __all__ = [
     "DUE_HEADER",
     "POSITION_KEY",
-    "Headers",
     "Job",
+    "PlainProduced",
     "Produced",
     "Repack",
     "Transaction",

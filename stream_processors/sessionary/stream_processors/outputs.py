@@ -18,7 +18,7 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.stream_processors.faults import Aborted, Halted, Lost
 from sessionary.stream_processors.fold import Outcome
-from sessionary.stream_processors.job import POSITION_KEY, Headers, Job, Produced
+from sessionary.stream_processors.job import POSITION_KEY, Job, PlainProduced, Produced
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Outputs:
 
     def _produce(
         self,
-        records: Iterable[tuple[str, bytes | None, bytes | None, Headers | None]],
+        records: Iterable[PlainProduced],
         delivered: Callable[[KafkaError | None, Message], None] | None = None,
     ) -> None:
         produce, partition = self._producer.produce, self._partition

@@ -1,4 +1,4 @@
--- A row is merged a fifth less often until its part is large: sixteen parts of a size become one, not ten.
+-- A row is merged a sixth less often until its part is large: sixteen parts of a size become one, not ten.
 
 ALTER TABLE {database}.history MODIFY SETTING merge_selector_base = 16;
 
