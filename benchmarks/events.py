@@ -20,12 +20,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sessionary.infra.player.plan import Outcome, PlannedSession, make_plan
-from sessionary.infra.player.runs import Run, read_runs, sample_runs
-from sessionary.infra.player.verbs import perform
+from sessionary.infra.demo.plan import Outcome, PlannedSession, make_plan
+from sessionary.infra.demo.runs import Run, read_runs, sample_runs
+from sessionary.infra.demo.verbs import perform
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import Event, encode_event
-from sessionary.schemas.common import CleanupAction, Envelope, Limits, Snapshot
 from sessionary.schemas.events import (
     EVENT_TYPES,
     Payload,
@@ -37,7 +36,8 @@ from sessionary.schemas.events import (
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import CleanupRequest
-from sessionary.stream_processors.table import TRANSITIONS, cleanup_actions
+from sessionary.schemas.types import CleanupAction, Envelope, Limits, Snapshot
+from sessionary.stream_processors.core.session.transitions import TRANSITIONS, cleanup_actions
 
 # 2026-01-01, µs since the epoch: where the agents' own clocks begin, which nobody judges by.
 EPOCH_US = 1_767_225_600_000_000

@@ -16,13 +16,13 @@ from confluent_kafka import Producer
 
 from benchmarks.events import Template
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.common import ProducerLedger, SessionLimits
 from sessionary.schemas.events import SessionCreated, StateUpdated
 from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
-from sessionary.stream_processors.job import DUE_HEADER, POSITION_KEY
-from sessionary.stream_processors.rows import Packed, pack
+from sessionary.schemas.types import ProducerLedger, SessionLimits
+from sessionary.stream_processors.runtime.job import DUE_HEADER, POSITION_KEY
+from sessionary.stream_processors.store.packed_rows import Packed, pack
 
 FAR_MS = 30 * 86_400_000
 _LIMITS = SessionLimits(**dict.fromkeys(SessionLimits._fields, FAR_MS))._replace(context_limit_bytes=200_000_000)

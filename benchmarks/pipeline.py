@@ -19,8 +19,8 @@ from benchmarks.proc import cpu_s
 from benchmarks.stack import Stack, environment
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
+from sessionary.producers.delivery.kafka_producer import producer_config
 from sessionary.producers.settings import ProducerSettings
-from sessionary.producers.wire import producer_config
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.settings import KafkaSettings

@@ -21,8 +21,9 @@ from benchmarks.quix_app import exactly_once, tune
 from sessionary.schemas.codec import Decoder, encode_record, record_header
 from sessionary.schemas.records import AuditRecord, CleanupRequest, Gravestone, RejectedEvent, SessionState
 from sessionary.schemas.topics import TopicNames
-from sessionary.stream_processors import audit, judge
-from sessionary.stream_processors.fold import LogRecord
+from sessionary.stream_processors.core import trail
+from sessionary.stream_processors.core import verdict as core_verdict
+from sessionary.stream_processors.core.partition import LogRecord
 
 _ROW = "row"
 Row = SessionState | Gravestone
@@ -51,15 +52,15 @@ def judging(topic: str, partitions: int, form: str) -> Apply:
         row = None if stored is None else read_row(stored)
         sources = 0
 
-        def source() -> audit.Source:
+        def source() -> trail.Source:
             nonlocal sources
             sources += 1
-            return audit.Source(place.partition, place.offset, sources - 1, now_ms, 0)
+            return trail.Source(place.partition, place.offset, sources - 1, now_ms, 0)
 
         record = LogRecord(place.offset, timestamp_ms, key, value, headers or ())
-        arrival = judge.Arrival(record, row, place.partition, partitions, now_ms)
-        verdict = judge.judge(arrival, decoder, source)
-        if isinstance(verdict, judge.Applied | judge.Rejected):
+        arrival = core_verdict.Arrival(record, row, place.partition, partitions, now_ms)
+        verdict = core_verdict.judge(arrival, decoder, source)
+        if isinstance(verdict, core_verdict.Applied | core_verdict.Rejected):
             if verdict.row is not None and verdict.row is not row:
                 state.set_bytes(_ROW, write_row(verdict.row))
             return records_of(verdict, record, topic, place.partition)
@@ -68,10 +69,12 @@ def judging(topic: str, partitions: int, form: str) -> Apply:
     return apply
 
 
-def records_of(verdict: judge.Applied | judge.Rejected, record: LogRecord, topic: str, partition: int) -> list[bytes]:
+def records_of(
+    verdict: core_verdict.Applied | core_verdict.Rejected, record: LogRecord, topic: str, partition: int
+) -> list[bytes]:
     """Return what a verdict has to say, encoded; each record's own header names its class."""
     lines = [encode_record(line) for line in verdict.audits]
-    if isinstance(verdict, judge.Applied):
+    if isinstance(verdict, core_verdict.Applied):
         return lines if verdict.cleanup is None else [*lines, encode_record(verdict.cleanup)]
     return [*lines, encode_record(verdict.dead_letter(record, topic, partition))]
 

@@ -22,7 +22,7 @@ from typing import Protocol
 from confluent_kafka import Producer
 
 from sessionary.producers import ProducerSettings, Session, SessionClient
-from sessionary.producers.wire import producer_config
+from sessionary.producers.delivery.kafka_producer import producer_config
 
 SCRIPT_EVENTS = 11
 AUDITED = {0: "session_created", 3: "session_started", 10: "session_terminated"}

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from benchmarks.bench import Bench
 from sessionary.infra.clickhouse import ClickHouse
-from sessionary.infra.local.broker import LocalBroker
-from sessionary.infra.local.clickhouse import LocalClickHouse
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
+from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.process import Child, tail
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sessionary.infra.local.broker import LocalBroker
-from sessionary.infra.local.clickhouse import LocalClickHouse
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
+from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.support.groups import Groups
 from tests.support.logs import log_folder, start_run

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, cast
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.fold import Counts, LogRecord, Outcome, PartitionFold, Standing
-from sessionary.stream_processors.job import Job, PlainProduced, Transaction
+from sessionary.stream_processors.core.partition import Counts, LogRecord, Outcome, PartitionFold, Standing
+from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
 
 RECORDS_MAX = 5_000  # as many as the product's own fold takes into one transaction
 Counted = tuple[bytes, bytes, bytes]  # key, its count in digits, the event's value
 
 
 class CountingBatch:
-    """An overlay on a fold; see `sessionary.stream_processors.fold.Batch`."""
+    """An overlay on a fold; see `sessionary.stream_processors.core.partition.Batch`."""
 
     def __init__(self, fold: "CountingFold") -> None:
         self._committed = fold.counts
@@ -50,7 +50,7 @@ class CountingBatch:
 
 
 class CountingFold:
-    """The counts of one partition; see `sessionary.stream_processors.fold.PartitionFold`."""
+    """The counts of one partition; see `sessionary.stream_processors.core.partition.PartitionFold`."""
 
     next_deadline_ms = None  # nothing ever fires
 

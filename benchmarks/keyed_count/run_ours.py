@@ -12,8 +12,8 @@ import tempfile
 from benchmarks.keyed_count.counting import RECORDS_MAX, counting
 from benchmarks.keyed_count.job import PARTITIONS
 from sessionary.schemas.topics import TopicNames
-from sessionary.stream_processors import app
-from sessionary.stream_processors.fold import FoldSettings
+from sessionary.stream_processors import worker
+from sessionary.stream_processors.core.partition import FoldSettings
 from sessionary.stream_processors.settings import ProcessorSettings
 
 
@@ -32,7 +32,7 @@ class CountSettings(ProcessorSettings):
 async def work(settings: CountSettings, output: str, folder: str) -> None:
     """Count until SIGTERM."""
     bounds = FoldSettings(settings.source, PARTITIONS, records_max=RECORDS_MAX)
-    processor = app.Processor(settings, folder, counting(bounds, settings.changelog, output))
+    processor = worker.Processor(settings, folder, counting(bounds, settings.changelog, output))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, processor.stop)
     await processor.run()
 
@@ -48,7 +48,7 @@ def main() -> None:
         changelog=changelog,
     )
     logging.basicConfig(level=logging.WARNING)
-    app.tune_interpreter()  # as `run_processor` does
+    worker.tune_interpreter()  # as `run_processor` does
     with tempfile.TemporaryDirectory(prefix="keyed-count-") as folder:
         asyncio.run(work(settings, output, folder))
 

@@ -16,11 +16,11 @@ import threading
 import time
 from pathlib import Path
 
-from sessionary.infra.player.plan import SILENT, Action, Plan, PlannedSession, make_plan
-from sessionary.infra.player.play import Player
-from sessionary.infra.player.runs import Run, sample_runs
+from sessionary.infra.demo.plan import SILENT, Action, Plan, PlannedSession, make_plan
+from sessionary.infra.demo.play import Player
+from sessionary.infra.demo.runs import Run, sample_runs
 from sessionary.producers import ProducerSettings
-from sessionary.schemas.common import DataClass, Limits
+from sessionary.schemas.types import DataClass, Limits
 from tests.chaos.chatter import Chatter, session_ids
 from tests.chaos.small_disk import heed_flag
 

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 from sessionary.producers import ProducerSettings, Session, SessionClient
-from sessionary.schemas.common import Limits
+from sessionary.schemas.types import Limits
 
 EVENTS_PER_SESSION = 30
 _TEXT = "the agent thinks aloud " * 20

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
-from sessionary.infra.local.broker import broker_answers
-from sessionary.infra.local.clickhouse import clickhouse_answers
+from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
+from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.local.ports import LOOPBACK, free_ports
 from sessionary.infra.local.supervisor import Part, Supervisor
 from sessionary.infra.stack import api_ready, inherited
@@ -144,7 +144,7 @@ class Stage:
         return self.part("broker", [*_COMMAND, "broker", *options], ready)
 
     def _clickhouse(self, port: int) -> Part:
-        from sessionary.sinks.migrate import apply
+        from sessionary.sinks.clickhouse.migrate import apply
 
         settings = ClickHouseSettings(clickhouse_url=self.clickhouse_url, clickhouse_database=DATABASE)
 

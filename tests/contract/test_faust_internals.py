@@ -11,15 +11,15 @@ import aiokafka
 import faust
 import pytest
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from faust.app.base import App
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.tables.recovery import Recovery
 from faust.topics import Topic
 from faust.transport.consumer import Consumer, ConsumerThread, ThreadDelegateConsumer, TransactionManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import ConsumerMessage
+from faust.worker.base import App
 
-from sessionary.stream_processors import app
+from sessionary.stream_processors import worker
 
 
 def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
@@ -136,7 +136,7 @@ def test_a_consumer_message_has_the_fields_that_are_filled_by_position() -> None
 
 
 def test_settings_that_the_app_is_made_with_exist() -> None:
-    source = inspect.getsource(app._faust_app)
+    source = inspect.getsource(worker._faust_app)
     used = {
         line.partition("=")[0].strip() for line in source.splitlines() if line.startswith("        ") and "=" in line
     }

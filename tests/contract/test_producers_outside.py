@@ -14,10 +14,10 @@ from sessionary.producers import ProducerSettings, Refused, SessionClient, Sessi
 from sessionary.producers.ports import OutRecord, Receipt
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
-from sessionary.schemas.common import RefusalReason
 from sessionary.schemas.events import ResourcesReleased, SessionActivity
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.types import RefusalReason
 from tests.support.fake_control import Asked, Said, control_server
 from tests.support.reading import read_topic
 from tests.support.waiting import wait_until

@@ -4,7 +4,7 @@ from typing import Any
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import SessionState
-from sessionary.stream_processors.fold import FoldSettings, LogRecord, Outcome, PartitionFold
+from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Outcome, PartitionFold
 from tests.auditor.account import Account, differences
 from tests.auditor.reading import LogEntry, Row
 from tests.support.scribe import TICK, Scribe

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from sessionary.schemas.common import CleanupAction, ErrorInfo
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import CleanupAction, ErrorInfo
 from tests.core.court import Court
 from tests.support.scribe import NO_LIMITS, Scribe, snapshot
 

@@ -10,8 +10,8 @@ import pytest
 
 import tests.auditor
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.common import CleanupAction
 from sessionary.schemas.records import BatchRecord
+from sessionary.schemas.types import CleanupAction
 from tests.auditor import checks
 from tests.auditor.checks import audited, worked_out
 from tests.auditor.evidence import OUTPUTS, Evidence, Life, compacted, read_journals

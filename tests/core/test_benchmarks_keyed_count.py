@@ -10,9 +10,9 @@ from benchmarks.keyed_count.check import Auditor, Checked
 from benchmarks.keyed_count.compare import Run, results
 from benchmarks.keyed_count.counting import RECORDS_MAX, counting
 from benchmarks.keyed_count.job import drawn_keys, key
-from sessionary.stream_processors.fold import FoldSettings, LogRecord
-from sessionary.stream_processors.job import Produced
-from sessionary.stream_processors.store import MemoryStore, Saved
+from sessionary.stream_processors.core.partition import FoldSettings, LogRecord
+from sessionary.stream_processors.runtime.job import Produced
+from sessionary.stream_processors.store.stores import MemoryStore, Saved
 
 EVENTS = 400
 KEYS = [number % 7 for number in range(EVENTS)]

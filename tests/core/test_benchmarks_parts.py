@@ -21,7 +21,7 @@ from benchmarks.sinks import visible_at
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import SessionState
-from sessionary.stream_processors.fold import FoldSettings, LogRecord, PartitionFold
+from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, PartitionFold
 
 EVENTS = 3_000
 BEGAN_MS = 1_795_219_200_000

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from tests.core import test_lifecycle_pairs
-from tests.mutants.__main__ import EQUIVALENT, MODULES, SOURCE, equivalents
+from tests.core.stream_processors import test_lifecycle_pairs
+from tests.mutants.__main__ import EQUIVALENT, MODULES, equivalents, text_of
 from tests.mutants.bench import Result
 from tests.mutants.cases import cases, told
 from tests.mutants.mutations import mutants_of
@@ -90,21 +90,21 @@ def test_a_row_of_the_table_is_dropped_and_led_elsewhere() -> None:
 
 def test_ids_are_unique_and_do_not_hang_on_lines() -> None:
     for name in MODULES:
-        text = (SOURCE / f"{name}.py").read_text("utf-8")
+        text = text_of(name)
         found = mutants_of(name, text)
         assert len({mutant.id for mutant in found}) == len(found) > 10
         assert [mutant.id for mutant in mutants_of(name, f"\n\n{text}")] == [mutant.id for mutant in found]
 
 
 def test_every_mutant_can_be_compiled_and_differs() -> None:
-    text = (SOURCE / "timers.py").read_text("utf-8")
-    for n in range(len(mutants_of("timers", text))):
-        mutant = mutants_of("timers", text)[n]
+    text = text_of("core.timers")
+    for n in range(len(mutants_of("core.timers", text))):
+        mutant = mutants_of("core.timers", text)[n]
         compile(mutant.source(), "timers.py", "exec")
 
 
 def test_equivalents_exist_and_have_a_reason() -> None:
-    known = {mutant.id for name in MODULES for mutant in mutants_of(name, (SOURCE / f"{name}.py").read_text("utf-8"))}
+    known = {mutant.id for name in MODULES for mutant in mutants_of(name, text_of(name))}
     assert equivalents().keys() - known == set(), f"gone from the code: take them out of {EQUIVALENT.name}"
     assert all(len(reason) > 10 for reason in equivalents().values())
 

@@ -17,15 +17,15 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from sessionary.infra.local.process import Child
 from sessionary.schemas.codec import Decoder, Event, encode_event
-from sessionary.schemas.common import Envelope, Limits, Snapshot
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionActivity, SessionCreated, SessionPhaseChanged
 from sessionary.schemas.events.session import SessionStarted
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.records import AuditRecord, BatchRecord, Gravestone, Position, RejectedEvent, SessionState
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.stream_processors.fold import FoldSettings, LogRecord, Row
-from sessionary.stream_processors.job import POSITION_KEY
+from sessionary.schemas.types import Envelope, Limits, Snapshot
+from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Row
+from sessionary.stream_processors.runtime.job import POSITION_KEY
 from tests.integration.refold import differing, refold
 from tests.support import Processes, environment, read_records, read_topic, wait_until
 

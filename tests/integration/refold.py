@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, RejectedEvent
-from sessionary.stream_processors.fold import FoldSettings, LogRecord, PartitionFold, Row
+from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, PartitionFold, Row
 
 
 class Refolded(NamedTuple):

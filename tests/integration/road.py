@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
 from sessionary.producers.settings import ProducerSettings
-from sessionary.schemas.common import Limits
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.schemas.types import Limits
 from tests.support.pipelines import environment, run_sql
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until

@@ -18,9 +18,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
     ResourceType,
 )
 
+from sessionary.infra.demo.runs import ModelCall, sample_runs
 from sessionary.infra.environment import read_environment
-from sessionary.infra.local.broker import broker_answers
-from sessionary.infra.player.runs import ModelCall, sample_runs
+from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.topics import apply_topics, topic_differences
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.settings import KafkaSettings

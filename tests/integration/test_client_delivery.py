@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from sessionary.infra.local.broker import LocalBroker
+from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
-from sessionary.producers import ProducerSettings, SessionClient, spooled, wire
-from sessionary.producers.spooled import SpooledTransport
+from sessionary.producers import ProducerSettings, SessionClient
+from sessionary.producers.delivery import kafka_producer as wire
+from sessionary.producers.delivery import spool_transport as spooled
+from sessionary.producers.delivery.spool_transport import SpooledTransport
 from sessionary.schemas.codec import Event, encode_record
 from sessionary.schemas.events import Heartbeat, SessionTerminated
 from sessionary.schemas.records import CleanupRequest

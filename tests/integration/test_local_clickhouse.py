@@ -20,7 +20,7 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
-from sessionary.infra.local.clickhouse import LocalClickHouse
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.errors import StartFailed
 from sessionary.infra.local.ports import LOOPBACK
 

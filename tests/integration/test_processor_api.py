@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sessionary.infra.local.ports import free_ports
-from sessionary.schemas.common import Limits
 from sessionary.schemas.events.session import SessionStarted, SessionStartFailed
 from sessionary.schemas.ids import new_session_id, partition_of
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.stream_processors.openapi import DOCUMENT
+from sessionary.schemas.types import Limits
+from sessionary.stream_processors.api.openapi import DOCUMENT
 from tests.integration.processor_load import Agent, Sender, start_processor
 from tests.integration.test_processor_road import SHORT
 from tests.support import Processes, wait_until

@@ -12,20 +12,20 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
-from sessionary.infra.local.broker import LocalBroker
+from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.stream_processors.app import wait_for_topics
-from sessionary.stream_processors.faults import Halted, Lost
-from sessionary.stream_processors.fold import LogRecord
-from sessionary.stream_processors.job import sessions
+from sessionary.stream_processors.core.partition import LogRecord
+from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.partition import PENDING_BYTES_MAX, Means, Ownership
+from sessionary.stream_processors.runtime.executor import OwnThreads
+from sessionary.stream_processors.runtime.job import sessions
+from sessionary.stream_processors.runtime.partition_owner import PENDING_BYTES_MAX, Means, Ownership
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store import MemoryStore
-from sessionary.stream_processors.threads import OwnThreads
+from sessionary.stream_processors.store.stores import MemoryStore
+from sessionary.stream_processors.worker import wait_for_topics
 from tests.integration.processor_load import Agent, Sender
 from tests.support import read_records, read_topic
 from tests.support.pipelines import new_pipeline

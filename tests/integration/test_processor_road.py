@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sessionary.schemas.common import Limits
 from sessionary.schemas.events.session import SessionActivity, SessionTerminated
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.types import Limits
 from tests.integration.processor_load import (
     Agent,
     Load,

@@ -12,7 +12,7 @@ from sessionary.schemas.events import LlmDecision
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.records import AuditRecord, Gravestone, RejectedEvent, SessionState
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.stream_processors.fold import FoldSettings, LogRecord, Row
+from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Row
 from tests.auditor import account
 from tests.integration.refold import Refolded, differing, refold
 from tests.integration.road import TENANT, Road, brief_limits

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.sinks import migrate
+from sessionary.sinks.clickhouse import migrate
 from tests.support.pipelines import run_sql
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "clickhouse.md"

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from sessionary.infra.local.broker import LocalBroker
-from sessionary.infra.local.clickhouse import LocalClickHouse
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
+from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import RejectedEvent, Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.sinks import migrate
+from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import (

@@ -3,15 +3,15 @@
 import pytest
 
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
-from sessionary.schemas.common import Envelope
 from sessionary.schemas.events import UsageRecorded
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.sinks import migrate
-from sessionary.sinks.definitions import SINKS
-from sessionary.sinks.rows import RawRecord
+from sessionary.schemas.types import Envelope
+from sessionary.sinks.clickhouse import migrate
+from sessionary.sinks.clickhouse.writer import Writer
+from sessionary.sinks.core.definitions import SINKS
+from sessionary.sinks.core.rows import RawRecord
 from sessionary.sinks.settings import SinkSettings
-from sessionary.sinks.writer import Writer
 from tests.integration.sink_rig import NOW_US, session_id
 from tests.support.pipelines import run_sql
 

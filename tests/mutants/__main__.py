@@ -5,7 +5,9 @@ Ends with 1 where a mutant survives that is not listed in equivalent.txt, with i
 
 import argparse
 import compileall
+import contextlib
 import importlib
+import os
 import shutil
 import signal
 import sys
@@ -22,14 +24,23 @@ from tests.mutants.mutations import Mutant, mutants_of
 from tests.mutants.report import keep, outcome, report, wrongly_listed
 from tests.mutants.suite import ROOT, suite
 
-MODULES = ("table", "clock", "timers", "limits", "lifecycle", "ownership", "judge", "fold")
+MODULES = (
+    "core.session.transitions",
+    "core.clock",
+    "core.timers",
+    "core.session.limits",
+    "core.session.machine",
+    "core.sequencing",
+    "core.verdict",
+    "core.partition",
+)
 SOURCE = ROOT / "stream_processors" / "sessionary" / "stream_processors"
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 RESULTS = ROOT / "build" / "mutants.json"
 # Loaded once, for all trials; none of them imports a module that is mutated.
 PRELOADED = (
     "sessionary.schemas.codec",
-    "sessionary.sinks.batching",
+    "sessionary.sinks.core.intent",
     "tests.auditor.account",
     "tests.support.scribe",
     "hypothesis.stateful",
@@ -55,9 +66,14 @@ def equivalents() -> dict[str, str]:
     return {id_: reason.strip() for id_, _, reason in lines if id_ and not id_.startswith("#")}
 
 
+def text_of(module: str, source: Path = SOURCE) -> str:
+    """Return the text of one of `MODULES`."""
+    return (source / module.replace(".", "/")).with_suffix(".py").read_text("utf-8")
+
+
 def chosen(arguments: argparse.Namespace, source: Path) -> list[Mutant]:
     """The mutants that were asked for, in the order of the modules."""
-    found = [mutant for name in MODULES for mutant in mutants_of(name, (source / f"{name}.py").read_text("utf-8"))]
+    found = [mutant for name in MODULES for mutant in mutants_of(name, text_of(name, source))]
     if arguments.only:
         pattern = arguments.only if set(arguments.only) & set("*?") else f"*{arguments.only}*"
         found = [mutant for mutant in found if fnmatch(mutant.id, pattern)]
@@ -117,10 +133,18 @@ def main() -> int:
             return 0
 
         def install(overlay: Path) -> None:
+            # A package is found in one folder only: the mutant's gets links to its neighbours.
+            for package in overlay.iterdir():
+                shutil.copytree(source / package.name, package, copy_function=_link_missing, dirs_exist_ok=True)
             sessionary.stream_processors.__path__ = [str(overlay), str(source)]
             tests.__path__ = [str(checks)]
 
         return _tried(mutants, install, arguments)
+
+
+def _link_missing(neighbour: str, place: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.link(neighbour, place)
 
 
 def _tried(mutants: list[Mutant], install: Install, arguments: argparse.Namespace) -> int:

@@ -98,7 +98,9 @@ def _trial(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> str 
     os.dup2(silence, 2)
     sys.dont_write_bytecode = True
     folder.mkdir()
-    (folder / f"{mutant.module}.py").write_text(mutant.source(), "utf-8")
+    module = (folder / mutant.module.replace(".", "/")).with_suffix(".py")
+    module.parent.mkdir(parents=True, exist_ok=True)
+    module.write_text(mutant.source(), "utf-8")
     install(folder)
     failed = suite(mutant.hint)
     return None if failed is None else f"by {failed}"

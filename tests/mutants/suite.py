@@ -1,8 +1,8 @@
 """What a mutant of the pure core has to get past, in the order in which most of them die soonest.
 
-All tests of the core's rules (`tests/core/test_lifecycle_*.py` but for Hypothesis' machine), schedules of the
-simulation, and the picture that is drawn of the table. Nothing here is imported before the mutant is in place: this
-module's own imports are untouched by any of them.
+All tests of the core's rules (`tests/core/stream_processors/test_lifecycle_*.py` but for Hypothesis' machine),
+schedules of the simulation, and the picture that is drawn of the table. Nothing here is imported before the mutant is
+in place: this module's own imports are untouched by any of them.
 """
 
 import signal
@@ -43,7 +43,7 @@ def suite(hint: str) -> str | None:
 
 def _cases(name: str, event_type: str = "") -> str | None:
     """A file of tests, or those of one event type."""
-    for case in cases(import_module(f"tests.core.test_lifecycle_{name}")):
+    for case in cases(import_module(f"tests.core.stream_processors.test_lifecycle_{name}")):
         if event_type and case.keywords.get("event_type") != event_type:
             continue
         with _limited(CASE_CPU_S_MAX):

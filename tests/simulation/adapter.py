@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import Gravestone, Position, SessionState
-from sessionary.stream_processors.fold import Batch, FoldSettings, LogRecord, Outcome, PartitionFold
+from sessionary.stream_processors.core.partition import Batch, FoldSettings, LogRecord, Outcome, PartitionFold
 
 POSITION_KEY = b"\x00position"
 DECODER = Decoder()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.common import CleanupAction
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
+from sessionary.schemas.types import CleanupAction
 from tests.core.play import BAD_KEYS, BENT, ERRORS, FIELDS, LIMITS, NEXT, WEIGHTS, WORK
 from tests.simulation.clients import Attended, Process, Sent, Session, session_of
 from tests.support.scribe import NO_LIMITS, TICK

@@ -4,8 +4,8 @@ from functools import cache
 from typing import Any
 
 from sessionary.schemas.codec import Event, encode_event
-from sessionary.schemas.common import Envelope
 from sessionary.schemas.events import Payload
+from sessionary.schemas.types import Envelope
 from tests.support.scribe import payload_of
 from tests.support.values import example
 

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from sessionary.schemas.common import RefusalReason
+from sessionary.schemas.types import RefusalReason
 from tests.simulation.checks import faults
 from tests.simulation.running import Failure, checked, ran
 from tests.simulation.world import World

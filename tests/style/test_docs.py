@@ -11,8 +11,8 @@ from typer.main import get_command
 import sessionary.producers
 from sessionary.producers import SessionClient
 from sessionary.producers.testing import memory_client
+from sessionary.stream_processors.core.session.transitions import TRANSITIONS
 from sessionary.stream_processors.diagram import BEGIN, END, main, state_diagram, with_diagram
-from sessionary.stream_processors.table import TRANSITIONS
 from tests.style.project import ROOT, product_modules
 from tests.support.settings_table import TABLE, settings, settings_table
 

@@ -4,10 +4,10 @@ from functools import cache
 from typing import Any
 
 from sessionary.schemas.codec import Event, encode_event, encode_record
-from sessionary.schemas.common import CleanupAction, Envelope, ErrorInfo, Limits, Snapshot
 from sessionary.schemas.events import PAYLOADS, Payload
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import Tick
+from sessionary.schemas.types import CleanupAction, Envelope, ErrorInfo, Limits, Snapshot
 from tests.support.values import example
 
 TICK = encode_record(Tick("court"))

@@ -8,10 +8,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from sessionary.schemas import common, events, records
+from sessionary.schemas import events, records, types
 from sessionary.schemas.codec import Event, Record
-from sessionary.schemas.common import Envelope
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, Payload
+from sessionary.schemas.types import Envelope
 
 AVRO = files("sessionary.schemas") / "avro"
 RECORDS: list[type[Any]] = [
@@ -143,7 +143,6 @@ __all__ = [
     "RAW",
     "RECORDS",
     "as_json",
-    "common",
     "events",
     "events_of",
     "every_example",
@@ -152,5 +151,6 @@ __all__ = [
     "field_types",
     "is_record_class",
     "raw_schemas",
+    "types",
     "values",
 ]

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from sessionary.infra.clickhouse import ClickHouse
+from sessionary.infra.demo.plan import TENANTS
 from sessionary.infra.environment import read_environment, write_environment
-from sessionary.infra.local.broker import broker_answers
-from sessionary.infra.local.clickhouse import clickhouse_answers
+from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
 from sessionary.infra.local.errors import PortTaken, StartFailed
+from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.local.ports import LOOPBACK, free_ports, is_free
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
-from sessionary.infra.player.plan import TENANTS
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
@@ -223,7 +223,7 @@ class Stack:
 
 def _migrate(settings: ClickHouseSettings) -> None:
     # Imported here: ClickHouse's driver takes half a second, which only a start must spend.
-    from sessionary.sinks.migrate import apply
+    from sessionary.sinks.clickhouse.migrate import apply
 
     apply(settings)
     ClickHouse(settings).ping()

@@ -18,7 +18,7 @@ from sessionary.producers.errors import (
     VerdictPending,
 )
 from sessionary.producers.ports import Counters
-from sessionary.producers.session import Session
+from sessionary.producers.session.life import Session
 from sessionary.producers.settings import ProducerSettings
 
 __all__ = [

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
-from sessionary.producers.cleanup import CleanupHandler
 from sessionary.producers.client import SessionClient
+from sessionary.producers.control.cleanup import CleanupHandler
 from sessionary.producers.ports import Counters, Json, SessionView
-from sessionary.producers.session import Session
-from sessionary.schemas.common import DataClass, ErrorInfo, Limits, PauseKind, StartFailureReason
+from sessionary.producers.session.life import Session
 from sessionary.schemas.events import Payload
+from sessionary.schemas.types import DataClass, ErrorInfo, Limits, PauseKind, StartFailureReason
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -17,19 +17,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Literal, Self
 
-from sessionary.producers.cleanup import Answerer, CleanupHandler, KafkaCleanups
-from sessionary.producers.control import HttpControl
-from sessionary.producers.delivery import DirectTransport
-from sessionary.producers.emitter import Emitter, Gate, Identity, Sequences
+from sessionary.producers.control.cleanup import Answerer, CleanupHandler, KafkaCleanups
+from sessionary.producers.control.http import HttpControl
+from sessionary.producers.delivery.emitter import Emitter, Gate, Identity, Sequences
+from sessionary.producers.delivery.spool_transport import SpooledTransport
+from sessionary.producers.delivery.transport import DirectTransport
 from sessionary.producers.errors import ClientClosed, SessionaryError
-from sessionary.producers.handle import NO_LIMITS, Surroundings
-from sessionary.producers.heartbeat import Heartbeats
 from sessionary.producers.ports import Counters, Json, OnError, Ports
-from sessionary.producers.session import Session, Step
+from sessionary.producers.session.handle import NO_LIMITS, Surroundings
+from sessionary.producers.session.heartbeat import Heartbeats
+from sessionary.producers.session.life import Session, Step
 from sessionary.producers.settings import ProducerSettings
-from sessionary.producers.spooled import SpooledTransport
-from sessionary.schemas.common import DataClass, Limits
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
+from sessionary.schemas.types import DataClass, Limits
 
 _log = logging.getLogger("sessionary.producers")
 _SIGTERM_EXIT_CODE = 128 + signal.SIGTERM

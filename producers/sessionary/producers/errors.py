@@ -15,8 +15,8 @@ SessionaryError
     └── ClientClosed                     a verb after `close`
 """
 
-from sessionary.schemas.common import RefusalReason
 from sessionary.schemas.errors import EncodeError, Invalid, SessionaryError, SettingsError, Unavailable
+from sessionary.schemas.types import RefusalReason
 
 
 class ProducerError(SessionaryError):

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
-from sessionary.schemas.common import Limits, RefusalReason
 from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.types import Limits, RefusalReason
 
 
 class OutRecord(NamedTuple):

@@ -25,7 +25,6 @@ from sessionary.producers.ports import (
 )
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder, Event
-from sessionary.schemas.common import Limits, RefusalReason, Snapshot
 from sessionary.schemas.events import (
     Heartbeat,
     SessionCreated,
@@ -41,6 +40,7 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.types import Limits, RefusalReason, Snapshot
 
 _STATES = {
     SessionCreated: "Idle",

@@ -10,7 +10,7 @@
 Roles add their own leaves below these.
 """
 
-from sessionary.schemas.common import RefusalReason
+from sessionary.schemas.types import RefusalReason
 
 
 class SessionaryError(Exception):

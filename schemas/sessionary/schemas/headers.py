@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from sessionary.schemas.common import Envelope
+from sessionary.schemas.types import Envelope
 
 CONTENT_TYPE = b"application/avro"
 TYPE_PREFIX = "sessionary."

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sessionary.schemas.common import (
+from sessionary.schemas.types import (
     AuditKind,
     Cleanup,
     DataClass,

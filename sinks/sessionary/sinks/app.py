@@ -3,12 +3,12 @@
 import gc
 import threading
 
-from sessionary.schemas.decoding import decoder_for
-from sessionary.sinks.consumer import SinkConsumer
-from sessionary.sinks.definitions import SINKS, SinkKind
-from sessionary.sinks.flusher import Flusher
-from sessionary.sinks.memory import keep_freed_memory
+from sessionary.schemas.codec.from_settings import decoder_for
+from sessionary.sinks.core.definitions import SINKS, SinkKind
 from sessionary.sinks.metrics import SinkMetrics, served
+from sessionary.sinks.runtime.consumer import SinkConsumer
+from sessionary.sinks.runtime.flusher import Flusher
+from sessionary.sinks.runtime.memory import keep_freed_memory
 from sessionary.sinks.settings import SinkSettings
 
 # A sink holds up to a million small objects without cycles, and the collector would look at each of them again and

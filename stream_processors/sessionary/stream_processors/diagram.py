@@ -7,7 +7,7 @@ python -m sessionary.stream_processors.diagram ARCHITECTURE.md    replace it bet
 import sys
 from pathlib import Path
 
-from sessionary.stream_processors.table import TRANSITIONS, Transition
+from sessionary.stream_processors.core.session.transitions import TRANSITIONS, Transition
 
 BEGIN = "<!-- state diagram: begin -->"
 END = "<!-- state diagram: end -->"

@@ -76,8 +76,8 @@ def _clickhouse(settings: ClickHouseSettings) -> str:
 
 
 def _migrations(settings: ClickHouseSettings) -> str:
+    from sessionary.sinks.clickhouse.migrate import check
     from sessionary.sinks.errors import OperatorError
-    from sessionary.sinks.migrate import check
 
     try:
         check(settings)
@@ -159,7 +159,7 @@ def checks(environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def _sink_checks(environ: Mapping[str, str], kafka: KafkaSettings) -> Iterator[Check]:
-    from sessionary.sinks.definitions import SINKS
+    from sessionary.sinks.core.definitions import SINKS
     from sessionary.sinks.settings import SinkSettings
 
     settings = SinkSettings.from_env(environ)

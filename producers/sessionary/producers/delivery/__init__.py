@@ -1,0 +1,1 @@
+"""From a payload to an acknowledged record."""

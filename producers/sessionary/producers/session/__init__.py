@@ -1,0 +1,1 @@
+"""One session as an agent sees it."""

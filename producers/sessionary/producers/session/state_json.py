@@ -1,0 +1,53 @@
+"""A session's content as text and as a chain of snapshots. Pure but for the random snapshot id."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+
+from sessionary.producers.errors import Invalid
+from sessionary.producers.ports import Json
+from sessionary.schemas.topics import VALUE_BYTES_MAX
+from sessionary.schemas.types import Snapshot
+
+STATE_BYTES_MAX = VALUE_BYTES_MAX - (16 << 10)  # Leaves room for the envelope around it
+
+
+def canonical_json(state: Mapping[str, Json]) -> str:
+    """Return `state` as JSON, keys sorted, no spaces. Raises `Invalid` for what JSON cannot hold, or above 1 MiB."""
+    try:
+        text = json.dumps(state, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid("invalid_value", f"state is no JSON: {error}") from None
+    if size > STATE_BYTES_MAX:
+        raise Invalid("state_too_large", f"state of {size} bytes: above {STATE_BYTES_MAX} keep a reference in it")
+    return text
+
+
+def parsed_state(text: str) -> dict[str, Json]:
+    """Return the state that `text` holds; raise `Invalid` where it is no JSON object."""
+    try:
+        state = json.loads(text)
+    except ValueError as error:
+        raise Invalid("invalid_value", f"state is no JSON: {error}") from None
+    if not isinstance(state, dict):
+        raise Invalid("invalid_value", f"state is no JSON object but a {type(state).__name__}")
+    return state
+
+
+def full_snapshot(state_json: str, schema_version: int, parent: str | None) -> Snapshot:
+    """Return a full snapshot with a new id that follows `parent` in the chain."""
+    return Snapshot(
+        snapshot_id=f"snap_{secrets.token_hex(6)}",
+        parent_snapshot_id=parent,
+        schema_version=schema_version,
+        state_json=state_json,
+        context=None,
+        content_hash=hashlib.sha256(state_json.encode()).hexdigest(),
+        encoding="full",
+        compression="none",
+    )
+
+
+__all__ = ["STATE_BYTES_MAX", "canonical_json", "full_snapshot", "parsed_state"]

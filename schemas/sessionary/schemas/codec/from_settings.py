@@ -1,0 +1,31 @@
+"""The decoder that settings ask for."""
+
+from sessionary.schemas.codec import Decoder
+from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.settings import KafkaSettings
+
+# A look-up happens once per schema, on the thread that decodes; what fails is asked again by whoever waits.
+_REGISTRY_TIMEOUT_S = 2
+
+
+def decoder_for(settings: KafkaSettings) -> Decoder:
+    """Return a decoder, with a registry where `schema_registry_url` names one. Opens no connection.
+
+    Raises `SettingsError` where the extra `registry` is not installed.
+    """
+    if settings.schema_registry_url is None:
+        return Decoder()
+    try:
+        # An extra: the core install does not bring it.
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        from sessionary.schemas.codec.registry import ConfluentRegistry
+    except ImportError as error:
+        raise SettingsError(
+            f"SESSIONARY_SCHEMA_REGISTRY_URL needs `pip install 'sessionary[registry]'`: {error}"
+        ) from None
+    config = {"url": settings.schema_registry_url, "timeout": _REGISTRY_TIMEOUT_S, "max.retries": 0}
+    return Decoder(ConfluentRegistry(SchemaRegistryClient(config)))
+
+
+__all__ = ["decoder_for"]

@@ -1,0 +1,1 @@
+"""Kafka records in, batches out."""

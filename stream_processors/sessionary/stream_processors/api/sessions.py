@@ -1,0 +1,247 @@
+"""The control API: one session's committed state, read-your-writes, and the worker's health.
+
+    GET /v1/sessions/{session_id}?after=<partition>:<offset>&wait_ms=<ms>     bearer token → tenant
+    GET /healthz   GET /readyz   GET /metrics   GET /openapi.json
+
+The API never decides anything; it only shows the table. A request for a partition that another worker owns is passed
+on to that worker, whose address the group's assignment tells. Errors are RFC 9457 problem documents.
+"""
+
+import hmac
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiohttp.web import Request, Response
+
+from sessionary.schemas.errors import Invalid
+from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
+from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.stream_processors.api.openapi import DOCUMENT, PROBLEM_TYPE_PREFIX
+from sessionary.stream_processors.core.session.machine import deadline
+from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.runtime.assignment import Ledger
+from sessionary.stream_processors.runtime.partition_owner import Ownership
+from sessionary.stream_processors.settings import ProcessorSettings
+
+WAIT_MS_DEFAULT = 5_000
+WAIT_MS_MAX = 10_000
+_ROUTED = "Sessionary-Routed"  # set on a request that one worker passes on; such a one is not passed on again
+_RETRY_AFTER_S = "1"
+_SEVERAL_S = 2.0
+_PASSED_HEADERS = ("Content-Type", "Retry-After", "WWW-Authenticate")
+
+
+class Problem(Exception):
+    """An answer that is not the state; `reason` ends the problem's type."""
+
+    def __init__(self, status: int, reason: str, title: str, detail: str, headers: Mapping[str, str] = {}) -> None:
+        super().__init__(detail)
+        self.status, self.reason, self.title, self.detail, self.headers = status, reason, title, detail, headers
+
+    def response(self) -> Response:
+        """Return the problem document."""
+        document = {
+            "type": PROBLEM_TYPE_PREFIX + self.reason,
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "reason": self.reason,
+        }
+        return Response(
+            status=self.status,
+            body=json.dumps(document).encode(),
+            content_type="application/problem+json",
+            headers=dict(self.headers),
+        )
+
+
+class Question(NamedTuple):
+    """What a caller wants to know."""
+
+    key: SessionKey
+    partition: int
+    after: int | None  # offset in that partition that must have been judged
+    wait_s: float
+
+
+class Group(Protocol):
+    """What the API asks of the consumer group."""
+
+    def urls(self) -> Mapping[int, str]:
+        """Return the address of each partition's owner, as the last assignment told."""
+        ...
+
+    def heartbeat_s(self) -> float:
+        """Return when the group last acknowledged a heartbeat, on the monotonic clock."""
+        ...
+
+    def http(self) -> ClientSession:
+        """Return the client for requests to other workers."""
+        ...
+
+
+def not_ready(detail: str) -> Problem:
+    """Return a 503: the same request may succeed in a moment."""
+    return Problem(503, "not_ready", "Not ready", detail, {"Retry-After": _RETRY_AFTER_S})
+
+
+class ControlApi:
+    """Answers requests; `alive` says whether the worker's own loop goes on."""
+
+    def __init__(
+        self, settings: ProcessorSettings, ledger: Ledger, metrics: Metrics, group: Group, alive: Callable[[], bool]
+    ) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._metrics = metrics
+        self._group = group
+        self._alive = alive
+        self._tokens = [(token.encode(), tenant) for token, tenant in settings.api_tokens.items()]
+
+    async def session(self, request: Request, session_id: str) -> Response:
+        """Answer `GET /v1/sessions/{session_id}`."""
+        try:
+            question = self._question(request, session_id)
+            owner = self._ledger.owners.get(question.partition)
+            if owner is None:
+                return await self._pass_on(request, question.partition)
+            document = await self._answer(owner, question)
+        except Problem as problem:
+            return problem.response()
+        return _json(document)
+
+    async def healthz(self, request: Request) -> Response:
+        """Answer 200 as long as the worker works at all."""
+        return _json({"status": "alive"}) if self._alive() else not_ready("the worker is ending").response()
+
+    async def readyz(self, request: Request) -> Response:
+        """Answer 200 once every owned partition is open, else 503 with what is not."""
+        partitions = {
+            str(partition): f"halted: {owner.halted}" if owner.halted else "open" if owner.is_open else "opening"
+            for partition, owner in sorted(self._ledger.owners.items())
+        }
+        ready = self._ledger.ready and self._alive()
+        return _json({"ready": ready, "partitions": partitions}, 200 if ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Answer in Prometheus' text format."""
+        return Response(
+            body=self._metrics.exposition(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+    async def openapi(self, request: Request) -> Response:
+        """Answer with this API's own description."""
+        return _json(DOCUMENT)
+
+    def _tenant(self, request: Request) -> str:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        given = token.strip().encode()
+        tenants = [tenant for known, tenant in self._tokens if hmac.compare_digest(known, given)]
+        if scheme.lower() != "bearer" or not tenants:
+            detail = "send a known token as Authorization: Bearer …"
+            raise Problem(401, "unauthorized", "Unauthorized", detail, {"WWW-Authenticate": "Bearer"})
+        return tenants[0]
+
+    def _question(self, request: Request, session_id: str) -> Question:
+        tenant_id = self._tenant(request)
+        try:
+            key = SessionKey(tenant_id, checked_session_id(session_id))
+        except Invalid as error:
+            raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
+        partition = partition_of(key.encoded(), self._settings.partitions)
+        after = _after(request.query.get("after"), partition)
+        wait_ms = _number("wait_ms", request.query.get("wait_ms", str(WAIT_MS_DEFAULT)))
+        if wait_ms > WAIT_MS_MAX:
+            raise Problem(400, "invalid_value", "Bad wait_ms", f"wait_ms must not exceed {WAIT_MS_MAX}")
+        return Question(key, partition, after, wait_ms / 1_000)
+
+    async def _answer(self, owner: Ownership, question: Question) -> dict[str, Any]:
+        after = -1 if question.after is None else question.after
+        if not await owner.caught_up(after, question.wait_s):
+            if not owner.is_open:
+                raise not_ready(f"partition {question.partition} is not open yet")
+            raise not_ready(
+                f"partition {question.partition} stands at {owner.fold.position.next_offset}, not behind {after}"
+            )
+        heard_s = max(owner.committed_s, self._group.heartbeat_s())
+        if time.monotonic() - heard_s > self._settings.session_timeout_ms / 1_000:
+            # Somebody else may own the partition by now and know more.
+            raise not_ready("this worker has not heard of its group for a session time-out")
+        row = owner.fold.rows.get(question.key.encoded())
+        if row is None:
+            detail = f"tenant {question.key.tenant_id} has no session {question.key.session_id}"
+            raise Problem(404, "unknown_session", "Unknown session", detail)
+        if isinstance(row, Gravestone):
+            detail = f"session {row.session_id} was archived ({row.reason_code})"
+            raise Problem(410, "session_archived", "Session archived", detail)
+        return session_document(row, question, owner.fold.position.next_offset)
+
+    async def _pass_on(self, request: Request, partition: int) -> Response:
+        url = self._group.urls().get(partition)
+        if url is None or url == self._settings.api_url or url.endswith(":0") or _ROUTED in request.headers:
+            raise not_ready(f"the owner of partition {partition} is not known, or has no API")
+        headers = {"Authorization": request.headers["Authorization"], _ROUTED: self._settings.worker_name}
+        timeout = ClientTimeout(total=WAIT_MS_MAX / 1_000 + _SEVERAL_S, connect=_SEVERAL_S)
+        try:
+            async with self._group.http().get(
+                url + request.path_qs, headers=headers, timeout=timeout, allow_redirects=False
+            ) as answer:
+                passed = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
+                return Response(status=answer.status, body=await answer.read(), headers=passed)
+        except (ClientError, TimeoutError) as error:
+            raise not_ready(f"the owner of partition {partition} does not answer: {type(error).__name__}") from error
+
+
+def session_document(row: SessionState, question: Question, next_offset: int) -> dict[str, Any]:
+    """Return the answer's JSON: the committed state, and what became of the record at `after`."""
+    return {
+        "session_id": row.session_id,
+        "tenant_id": row.tenant_id,
+        "state": row.state,
+        "phase": row.phase,
+        "epoch": row.epoch,
+        "version": row.version,
+        "owner_service": row.owner_service,
+        "state_json": row.state_json,
+        "state_schema_version": row.state_schema_version,
+        "snapshot": row.snapshot._asdict(),
+        "limits": row.limits._asdict(),
+        "deadline_ms": deadline(row).due_ms,
+        "refusals": [refusal._asdict() for refusal in row.refusals],
+        "verdict": None if question.after is None else _verdict(row, question.partition, question.after),
+        "position": {"partition": question.partition, "next_offset": next_offset},
+    }
+
+
+def _verdict(row: SessionState, partition: int, offset: int) -> dict[str, Any]:
+    reason = next((refusal.reason for refusal in row.refusals if refusal.offset == offset), None)
+    outcome = "applied" if reason is None else "refused"
+    return {"partition": partition, "offset": offset, "outcome": outcome, "reason": reason}
+
+
+def _after(text: str | None, partition: int) -> int | None:
+    if text is None:
+        return None
+    first, colon, second = text.partition(":")
+    if not colon:
+        raise Problem(400, "invalid_value", "Bad after", f"after={text!r}: use <partition>:<offset>")
+    if _number("after", first) != partition:
+        detail = f"after={text!r}: this session is in partition {partition}"
+        raise Problem(400, "invalid_value", "Bad after", detail)
+    return _number("after", second)
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise Problem(400, "invalid_value", f"Bad {name}", f"{name}={text!r}: use a whole number, not negative")
+    return int(text)
+
+
+def _json(document: object, status: int = 200) -> Response:
+    return Response(status=status, body=json.dumps(document).encode(), content_type="application/json")
+
+
+__all__ = ["WAIT_MS_DEFAULT", "WAIT_MS_MAX", "ControlApi", "Group", "Problem", "Question", "session_document"]

@@ -1,0 +1,1 @@
+"""Kafka around the core: assignment, fetching, transactions."""

@@ -1,0 +1,131 @@
+"""Reads a partition's changelog to its end: how an opening partition learns its state.
+
+Only the partition's end (`_PARTITION_EOF`) ends the reading: a quiet moment does not. Committed records only; the
+former owner's open transaction was ended when this owner's producer was initialised, so the end is the true one.
+"""
+
+import time
+from collections.abc import Callable
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from sessionary.schemas.codec import Decoder
+from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.partition import PartitionFold
+from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.runtime.job import DUE_HEADER, POSITION_KEY, Repack
+from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.stores import Store, usable
+
+_BATCH_RECORDS = 5_000
+_SILENCE_MAX_S = 60.0
+_TIMEOUT_S = 10.0
+# Trouble on the way to the broker; librdkafka goes on trying by itself.
+_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
+
+
+def reader_of(settings: ProcessorSettings) -> Consumer:
+    """Return a consumer outside any group's life, which reads committed records and tells a partition's end."""
+    return Consumer(
+        {
+            **settings.librdkafka(),
+            "group.id": f"{settings.group_id}.reader",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 10,  # the end is told by the answer to a fetch; an empty one would wait half a second
+            "fetch.queue.backoff.ms": 5,  # by default a full queue rests for a second
+            "log_level": 0,
+        }
+    )
+
+
+def recover(
+    settings: ProcessorSettings, fold: PartitionFold, store: Store, repack: Repack, wanted: Callable[[], bool]
+) -> int:
+    """Load `fold` from `store`, and `store` from what the changelog holds beyond it; return the changelog's end.
+
+    `repack` makes of a record's value and its header `due` what the store keeps.
+
+    Blocks. Raises `Halted` for a record that cannot be read, `Lost` where the broker stays silent or the partition is
+    no longer `wanted`.
+    """
+    reader = reader_of(settings)
+    try:
+        topic = TopicPartition(settings.topics.changelog, fold.partition)
+        low, end = reader.get_watermark_offsets(topic, timeout=_TIMEOUT_S)
+        saved = store.saved
+        store.rows.forget()  # an owner elsewhere may have changed them since
+        if saved is not None and usable(saved, low, end):
+            fold.load_position(saved.position)
+            topic.offset = saved.changelog_next
+        else:
+            store.wipe()
+            topic.offset = OFFSET_BEGINNING
+        fold.rows = store.rows
+        reader.assign([topic])
+        changelog_next = _read(reader, fold, store, repack, wanted)
+        store.filled()
+    except KafkaException as error:
+        raise Lost(f"changelog of partition {fold.partition}: {error.args[0]}") from error
+    finally:
+        reader.close()
+    fold.loaded(store.rows.standing())
+    return changelog_next
+
+
+def _read(reader: Consumer, fold: PartitionFold, store: Store, repack: Repack, wanted: Callable[[], bool]) -> int:
+    heard_s = time.monotonic()
+    while wanted():
+        # Only the first one is waited for: `consume` would wait until it has as many as it may take.
+        first = reader.poll(0.2)
+        for message in (first, *reader.consume(_BATCH_RECORDS, 0)) if first is not None else ():
+            heard_s = time.monotonic()
+            error = message.error()
+            if error is None:
+                _load(fold, store, repack, message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return message.offset() or 0
+            elif error.code() not in _PASSING:
+                raise KafkaException(error)
+        if time.monotonic() - heard_s > _SILENCE_MAX_S:
+            raise Lost(f"changelog of partition {fold.partition}: silent for {_SILENCE_MAX_S:g} s")
+    raise Lost("no longer wanted")
+
+
+def _load(fold: PartitionFold, store: Store, repack: Repack, message: Message) -> None:
+    key, value = message.key() or b"", message.value()
+    assert isinstance(key, bytes)
+    if value is None:
+        store.take(key, None)
+        return
+    assert isinstance(value, bytes)
+    try:
+        if key == POSITION_KEY:
+            fold.load_position(_position(value))
+        else:
+            store.take(key, repack(value, _due(message)))
+    except DecodeError as error:
+        where = f"partition {fold.partition}, offset {message.offset()}, key {key!r}"
+        raise Halted("changelog_unreadable", f"{where}: {error.detail}") from error
+
+
+def _position(value: bytes) -> Position:
+    record = Decoder().record(value)
+    if not isinstance(record, Position):
+        raise DecodeError("unknown_schema", f"a {type(record).__name__} is no position")
+    return record
+
+
+def _due(message: Message) -> bytes | None:
+    headers = message.headers() or []
+    for name, value in headers.items() if isinstance(headers, dict) else headers:
+        if name == DUE_HEADER and isinstance(value, bytes):
+            return value
+    return None
+
+
+__all__ = ["reader_of", "recover"]

@@ -1,0 +1,116 @@
+"""Clean-up: the answer of a handler, whatever it does, and once per request."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from sessionary.producers import ProducerError
+from sessionary.producers.control.cleanup import performed
+from sessionary.producers.testing import memory_client
+from sessionary.schemas.events import ResourcesReleased, SessionPhaseChanged
+from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.types import CleanupAction
+
+ACTIONS = ["close_connection", "release_resources", "clear_context"]
+
+
+def request(session_id: str = "0b0e7f0a-0000-4000-8000-000000000000", cleanup_id: str = "c1") -> CleanupRequest:
+    return CleanupRequest(cleanup_id, "acme", session_id, "service", 3, "closed", "closed", ACTIONS, 1, 500)
+
+
+def seen(actions: list[CleanupAction]) -> list[tuple[str, bool, str | None]]:
+    return [(action.action, action.done, action.detail) for action in actions]
+
+
+def test_a_handler_that_returns_nothing_has_done_everything_in_order() -> None:
+    clock = count(10)
+    actions = performed(request(), lambda _: None, lambda: next(clock))
+    assert actions == [CleanupAction(name, done=True, at=10 + n) for n, name in enumerate(ACTIONS)]
+
+
+def test_reports_are_put_in_the_order_that_was_asked_for() -> None:
+    told = [CleanupAction(name, done=True, at=n) for n, name in enumerate([*reversed(ACTIONS), "more"])]
+    assert [a.action for a in performed(request(), lambda _: told)] == [*ACTIONS, "more"]
+
+
+def test_what_a_handler_raises_fails_the_action_it_was_at() -> None:
+    def handler(_: CleanupRequest) -> Iterator[CleanupAction]:
+        yield CleanupAction(ACTIONS[0], done=True, at=1)
+        raise OSError("stuck")
+
+    assert seen(performed(request(), handler)) == [
+        (ACTIONS[0], True, None),
+        (ACTIONS[1], False, "OSError: stuck"),
+        (ACTIONS[2], False, "not reached"),
+    ]
+
+
+def test_what_was_not_reported_is_not_done() -> None:
+    assert seen(performed(request(), lambda _: [])) == [(name, False, "not reported") for name in ACTIONS]
+
+
+@pytest.mark.parametrize("report", ["done", ("close_connection", True), CleanupAction("a", done=True, at="now")])  # type: ignore[arg-type]
+def test_a_report_that_cannot_be_written_is_a_failure_not_a_crash(report: Any) -> None:
+    actions = performed(request(), lambda _: [report])
+    assert [action.done for action in actions] == [False, False, False]
+    assert "TypeError" in str(actions[0].detail)
+
+
+def test_a_handler_that_never_ends_is_cut_off() -> None:
+    def handler(_: CleanupRequest) -> Iterator[CleanupAction]:
+        for n in count():
+            yield CleanupAction(f"a{n}", done=True, at=n)
+
+    assert len(performed(request(), handler)) < 50
+
+
+def test_a_request_is_handled_once_and_answered_in_the_session_s_sequence() -> None:
+    client, memory = memory_client()
+    calls: list[str] = []
+
+    def handler(asked: CleanupRequest) -> None:
+        calls.append(asked.cleanup_id)
+
+    with client:
+        client.on_cleanup(handler)
+        s = client.session(user_id="u")
+        s.close()
+        for _ in range(3):
+            receipt = memory.request_cleanup(request(s.session_id))
+            assert receipt is not None
+            assert receipt.error is None
+        events = memory.events(s.session_id)
+    assert calls == ["c1"]
+    released = [event for event in events if isinstance(event.payload, ResourcesReleased)]
+    assert len(released) == 1
+    assert [event.envelope.producer_seq for event in events] == list(range(1, len(events) + 1))
+    assert released[0].envelope.epoch == 3
+    assert isinstance(released[0].payload, ResourcesReleased)
+    assert released[0].payload.cleanup_id == "c1"
+    assert released[0].payload.bytes_released == 500
+    assert [action.action for action in released[0].payload.actions] == ACTIONS
+
+
+@pytest.mark.parametrize(
+    ("reason_code", "phases"), [("closed", ["clearing"]), ("timeout_cleanup", ["clearing"]), ("inactive", [])]
+)
+def test_an_ended_session_clears_its_context_after_the_release_and_a_timed_out_one_keeps_it(
+    reason_code: str, phases: list[str]
+) -> None:
+    client, memory = memory_client()
+    with client:
+        client.on_cleanup(lambda _: None)
+        s = client.create(user_id="u")
+        memory.request_cleanup(request(s.session_id)._replace(reason_code=reason_code))
+        payloads = [event.payload for event in memory.events(s.session_id)]
+    assert isinstance(payloads[1], ResourcesReleased)
+    assert [payload.phase for payload in payloads[2:] if isinstance(payload, SessionPhaseChanged)] == phases
+    assert len(payloads) == 2 + len(phases)
+
+
+def test_without_a_handler_a_request_is_an_error() -> None:
+    client, memory = memory_client()
+    with client, pytest.raises(ProducerError):
+        memory.request_cleanup(request())

@@ -1,0 +1,101 @@
+"""The control API's client against a server that says what it is told to."""
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from sessionary.producers import (
+    AuthenticationFailed,
+    Invalid,
+    ProducerSettings,
+    SessionLost,
+    SettingsError,
+    Unavailable,
+)
+from sessionary.producers.control.http import HttpControl
+from sessionary.producers.ports import Verdict
+from tests.support.fake_control import Asked, Said, control_server
+
+BODY: dict[str, Any] = {
+    "session_id": "s",
+    "tenant_id": "acme",
+    "state": "Active",
+    "phase": "processing",
+    "epoch": 2,
+    "version": 4,
+    "owner_service": "billing",
+    "state_json": "{}",
+    "state_schema_version": 1,
+    "snapshot": {"snapshot_id": "snap_1", "state_json": '{"n":1}'},
+    "limits": {"model_ms": 30_000},
+    "deadline_ms": 5,
+    "refusals": [],
+    "verdict": {"partition": 1, "offset": 7, "outcome": "refused", "reason": "stale_epoch"},
+    "position": {"partition": 1, "next_offset": 8},
+}
+
+
+def control(url: str | None) -> HttpControl:
+    return HttpControl(ProducerSettings.from_env({}, control_url=url, api_token="token-1"))
+
+
+def test_it_asks_for_the_verdict_and_reads_the_answer() -> None:
+    asked: list[Asked] = []
+
+    def answer(one: Asked) -> Said:
+        asked.append(one)
+        return Said(200, BODY)
+
+    with control_server(answer) as url:
+        view = control(url).session("s", (1, 7), 5)
+    assert (view.state, view.epoch, view.version, view.snapshot_id) == ("Active", 2, 4, "snap_1")
+    assert view.limits.model_ms == 30_000
+    assert view.verdict == Verdict(applied=False, reason="stale_epoch")
+    assert asked[0].query["after"] == "1:7"
+    assert 0 < int(asked[0].query["wait_ms"]) <= 5_000
+    assert asked[0].authorization == "Bearer token-1"
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (401, AuthenticationFailed),
+        (403, AuthenticationFailed),
+        (404, SessionLost),
+        (410, SessionLost),
+        (400, Invalid),
+        (500, Unavailable),
+        (503, Unavailable),
+    ],
+)
+def test_problems_become_named_errors(status: int, error: type[Exception]) -> None:
+    with (
+        control_server(lambda _: Said(status, {"detail": "because"}, {"Retry-After": "9"})) as url,
+        pytest.raises(error, match="because"),
+    ):
+        control(url).session("s", None, 0.2)
+
+
+def test_an_answer_that_is_no_json_is_no_crash() -> None:
+    with control_server(lambda _: Said(200, b"<html>")) as url, pytest.raises(Unavailable):
+        control(url).session("s", None, 0.1)
+    dated = Said(502, b"<html>", {"Retry-After": "Tue, 1 Jan"})
+    with control_server(lambda _: dated) as url, pytest.raises(Unavailable):
+        control(url).session("s", None, 0.1)
+
+
+def test_a_503_is_asked_again_until_there_is_an_answer() -> None:
+    said = deque([Said(503, {}, {"Retry-After": "0"}), Said(503, {}, {"Retry-After": "0"}), Said(200, BODY)])
+    with control_server(lambda _: said.popleft()) as url:
+        assert control(url).session("s", (1, 7), 30).epoch == 2
+    assert not said
+
+
+def test_nobody_there_is_unavailable_and_no_url_is_a_settings_error() -> None:
+    with control_server(lambda _: Said(200, BODY)) as url:
+        pass
+    with pytest.raises(Unavailable):
+        control(url).session("s", None, 0.1)
+    with pytest.raises(SettingsError, match="SESSIONARY_CONTROL_URL"):
+        control(None).check()

@@ -1,0 +1,40 @@
+"""What an agent imports is small, and says what it is."""
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import sessionary.producers
+
+# The core install's dependencies and what they are made of.
+_ALLOWED = {
+    *("annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"),
+    *("confluent_kafka", "fastavro", "sessionary"),
+    # Compression codecs, which fastavro loads where they happen to be installed.
+    *("backports", "cramjam", "cython_runtime", "lz4", "zstandard"),
+}
+_LIST = """
+import sys
+before = set(sys.modules)
+import sessionary.producers, sessionary.producers.testing
+names = {name.partition(".")[0] for name in set(sys.modules) - before}
+print("\\n".join(sorted(names - set(sys.stdlib_module_names))))
+print("\\n".join(sorted(n for n in sys.modules if n.startswith("sessionary.") and n.count(".") == 1)))
+"""
+
+
+def test_importing_the_client_loads_the_core_dependencies_only() -> None:
+    done = subprocess.run([sys.executable, "-c", _LIST], capture_output=True, text=True, check=True, timeout=60)
+    names = {name for name in done.stdout.split() if not name.startswith(("_", "sessionary."))}
+    assert names <= _ALLOWED
+    roles = {name for name in done.stdout.split() if name.startswith("sessionary.")}
+    assert roles == {"sessionary.producers", "sessionary.schemas"}
+
+
+def test_every_module_lists_what_it_offers_sorted() -> None:
+    for found in pkgutil.walk_packages(sessionary.producers.__path__, "sessionary.producers."):
+        if found.ispkg:
+            continue
+        module = importlib.import_module(found.name)
+        assert all(hasattr(module, name) for name in module.__all__), found.name

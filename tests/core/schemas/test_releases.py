@@ -1,0 +1,77 @@
+"""Every release can be read for ever, and no schema breaks with its last release."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import avro.schema
+import pytest
+from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+
+from sessionary.schemas.codec.catalogue import current_schemas, released_schemas, schema_fingerprint, writer_schemas
+from tests.core.schemas.test_reading import Schema, changed, field_of, read_any
+from tests.support.values import as_json
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+@pytest.mark.parametrize("version", sorted(released_schemas()))
+def test_todays_code_reads_the_bytes_of_every_release(version: str) -> None:
+    golden = json.loads((GOLDEN / f"{version}.json").read_text("utf-8"))
+    assert {name.rpartition(".")[2] for name in released_schemas()[version]} == set(golden)
+    for name, entry in golden.items():
+        read = as_json(read_any(bytes.fromhex(entry["bytes"])))
+        assert holds(entry["value"], read), name
+
+
+def holds(older: Any, newer: Any) -> bool:
+    """Whether all that the older value says still stands in the newer; fields may have come since."""
+    if isinstance(older, dict):
+        return all(key in newer and holds(value, newer[key]) for key, value in older.items())
+    if isinstance(older, list):
+        return len(older) == len(newer) and all(map(holds, older, newer))
+    return bool(older == newer)
+
+
+def compatible(reader: Schema, writer: Schema) -> bool:
+    checker: Any = ReaderWriterCompatibilityChecker
+    result = checker().get_compatibility(avro.schema.parse(json.dumps(reader)), avro.schema.parse(json.dumps(writer)))
+    return bool(result.compatibility is SchemaCompatibilityType.compatible)
+
+
+def last_release() -> dict[str, Schema]:
+    return max(released_schemas().items(), key=lambda item: [int(part) for part in item[0].split(".")])[1]
+
+
+@pytest.mark.parametrize("name", sorted(last_release()))
+def test_a_schema_is_compatible_with_its_last_release_both_ways(name: str) -> None:
+    now, then = current_schemas()[name], last_release()[name]
+    assert compatible(reader=now, writer=then)
+    assert compatible(reader=then, writer=now)
+
+
+def test_every_fingerprint_of_every_release_is_known() -> None:
+    for released in released_schemas().values():
+        assert {schema_fingerprint(schema) for schema in released.values()} <= set(writer_schemas())
+
+
+def test_the_compatibility_check_can_fail() -> None:
+    then = last_release()["sessionary.events.StateUpdated"]
+
+    def needed(schema: Schema) -> None:
+        schema["fields"].append({"name": "new", "type": "string"})
+
+    def retyped(schema: Schema) -> None:
+        field_of(schema, "base_version")["type"] = "string"
+
+    def removed(schema: Schema) -> None:
+        schema["fields"].remove(field_of(schema, "state_json"))
+
+    def optional(schema: Schema) -> None:
+        schema["fields"].append({"name": "new", "type": ["null", "string"], "default": None})
+
+    assert not compatible(changed("StateUpdated", needed), then)
+    assert not compatible(changed("StateUpdated", retyped), then)
+    assert not compatible(then, changed("StateUpdated", removed))
+    assert compatible(changed("StateUpdated", optional), then)
+    assert compatible(then, changed("StateUpdated", optional))

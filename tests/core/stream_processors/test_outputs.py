@@ -1,0 +1,192 @@
+"""What a transaction does with its records, without a broker: their order, a full queue, a record that is refused."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.partition import Counts, Outcome
+from sessionary.stream_processors.errors import Aborted, Halted, Lost
+from sessionary.stream_processors.runtime.executor import OwnThreads
+from sessionary.stream_processors.runtime.job import POSITION_KEY, Job, Produced, Transaction, sessions
+from sessionary.stream_processors.runtime.transaction import Outputs
+from sessionary.stream_processors.settings import ProcessorSettings
+
+SETTINGS = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
+PARTITION = 3
+OUTCOME = Outcome({}, (), (), (), Position(9, 0, 0, 1, 0), Counts(9, 0, 0, 0, 0, 0, 0, 8))
+RECORDS = [
+    record
+    for n in range(4)
+    for record in (
+        Produced("changelog", b"k", b"%d" % n, [("due", b"7")] if n % 2 else None),
+        Produced("audit", b"k", b"%d." % n),
+    )
+]
+
+
+class Message:
+    """What a delivery report shows of a record."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def offset(self) -> int:
+        return self._offset
+
+
+class FakeProducer:
+    """A transactional producer with room for `room` records until it is polled, which refuses some keys or values."""
+
+    def __init__(self, room: int = 1_000, refused: bytes | None = None, code: int = 0) -> None:
+        self.written: list[Produced] = []
+        self.calls: list[str] = []
+        self._room = self._left = room
+        self._refused, self._code = refused, code
+        self._reports: list[Callable[[KafkaError | None, Any], None]] = []
+
+    def begin_transaction(self) -> None:
+        self.calls.append("begin")
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        self.calls.append("commit")
+        for report in self._reports:
+            report(None, Message(41))
+
+    def abort_transaction(self, timeout_s: float) -> None:
+        self.calls.append("abort")
+
+    def poll(self, timeout_s: float) -> int:
+        self.calls.append("poll")
+        self._left = self._room
+        return 0
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        delivered: Callable[[KafkaError | None, Any], None] | None,
+        headers: list[tuple[str, bytes | str | None]] | None = None,
+    ) -> None:
+        assert partition == PARTITION
+        if not self._left:
+            raise BufferError("full")
+        if value is not None and value == self._refused:
+            raise KafkaException(KafkaError(self._code, "told so"))
+        self._left -= 1
+        self.written.append(Produced(topic, key, value, headers))
+        if delivered is not None:
+            self._reports.append(delivered)
+
+
+def outputs(producer: FakeProducer, records: Callable[[], Iterator[Produced] | Sequence[Produced]]) -> Outputs:
+    """An open partition's outputs; what each transaction has to write is `records`."""
+    session_job = sessions(SETTINGS)
+    job = Job(
+        session_job.new_fold,
+        lambda partition, outcome, started_at: Transaction(records(), {b"k": b"3"}),
+        session_job.repack,
+        session_job.unpack,
+    )
+    made = Outputs(SETTINGS, job, PARTITION, lambda: True)
+    made._producer = producer  # type: ignore[assignment]
+    return made
+
+
+@pytest.mark.parametrize("records", [lambda: RECORDS, lambda: iter(RECORDS)], ids=["a list", "one by one"])
+@pytest.mark.parametrize("room", [1_000, 3, 1])
+def test_all_is_written_in_order_and_once_and_the_position_last(
+    records: Callable[[], Iterator[Produced] | Sequence[Produced]], room: int
+) -> None:
+    producer = FakeProducer(room)
+    written = outputs(producer, records).write(OUTCOME, 0)
+    assert producer.written[:-1] == RECORDS
+    assert (producer.written[-1].topic, producer.written[-1].key) == (SETTINGS.topics.changelog, POSITION_KEY)
+    assert (written.rows, written.changelog_next) == ({b"k": b"3"}, 42)
+    assert producer.calls.count("poll") == len(RECORDS) // room  # of its records and the position
+    assert [call for call in producer.calls if call != "poll"] == ["begin", "commit"]
+
+
+@pytest.mark.parametrize(
+    ("code", "fault", "calls"),
+    [
+        (KafkaError.MSG_SIZE_TOO_LARGE, Halted, ["begin", "abort"]),
+        (KafkaError._STATE, Lost, ["begin"]),
+        (KafkaError._UNKNOWN_PARTITION, Lost, ["begin"]),
+    ],
+)
+@pytest.mark.parametrize("refused", [b"0", b"2.", b"3."], ids=["the first", "one between", "the last"])
+def test_a_record_that_is_refused_ends_the_transaction_and_nothing_is_committed(
+    code: int, fault: type[Exception], calls: list[str], refused: bytes
+) -> None:
+    producer = FakeProducer(refused=refused, code=code)
+    with pytest.raises(fault, match="key b'k'"):
+        outputs(producer, lambda: iter(RECORDS)).write(OUTCOME, 0)
+    at = [record.value for record in RECORDS].index(refused)
+    assert producer.written == RECORDS[:at]
+    assert producer.calls == calls
+
+
+def test_a_transaction_that_must_be_aborted_is_and_its_records_come_again() -> None:
+    producer = FakeProducer()
+    fenced = KafkaError(KafkaError.NOT_ENOUGH_REPLICAS, "told so", False, False, True)
+    commit = producer.commit_transaction
+
+    def fails(timeout_s: float) -> None:
+        producer.commit_transaction = commit  # type: ignore[method-assign]
+        raise KafkaException(fenced)
+
+    producer.commit_transaction = fails  # type: ignore[method-assign]
+    made = outputs(producer, lambda: iter(RECORDS))
+    with pytest.raises(Aborted):
+        made.write(OUTCOME, 0)
+    made.write(OUTCOME, 0)
+    assert producer.calls == ["begin", "abort", "begin", "commit"]
+    assert producer.written == 2 * [*RECORDS, producer.written[-1]]
+
+
+def test_a_thread_that_is_done_takes_the_next_call_and_one_that_hangs_takes_none() -> None:
+    async def story() -> None:
+        loop, threads, go_on = asyncio.get_running_loop(), OwnThreads(), threading.Event()
+        first = await loop.run_in_executor(threads, threading.get_ident)
+        assert await loop.run_in_executor(threads, threading.get_ident) == first
+        hanging = loop.run_in_executor(threads, lambda: (threading.get_ident(), go_on.wait(10)))
+        second = [await loop.run_in_executor(threads, threading.get_ident) for _ in range(5)]
+        assert set(second).isdisjoint({first, threading.get_ident()})
+        assert len(set(second)) == 1
+        go_on.set()
+        assert await hanging == (first, True)
+
+    asyncio.run(story())
+
+
+def test_calls_at_the_same_time_have_a_thread_each() -> None:
+    async def story() -> None:
+        loop, threads, meeting = asyncio.get_running_loop(), OwnThreads(), threading.Barrier(20, timeout=10)
+        met = await asyncio.gather(*(loop.run_in_executor(threads, meeting.wait) for _ in range(20)))
+        assert sorted(met) == list(range(20))
+
+    asyncio.run(story())
+
+
+def test_what_a_call_raises_is_its_callers_and_the_thread_goes_on() -> None:
+    async def story() -> None:
+        loop, threads = asyncio.get_running_loop(), OwnThreads()
+        first = await loop.run_in_executor(threads, threading.get_ident)
+        with pytest.raises(ZeroDivisionError):
+            await loop.run_in_executor(threads, lambda: 1 // 0)
+        with pytest.raises(SystemExit):
+            await loop.run_in_executor(threads, exit_thread)
+        assert await loop.run_in_executor(threads, threading.get_ident) == first
+
+    asyncio.run(story())
+
+
+def exit_thread() -> None:
+    raise SystemExit(3)
