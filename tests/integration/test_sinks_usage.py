@@ -8,9 +8,9 @@ from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import Envelope
 from sessionary.sinks.clickhouse import migrate
-from sessionary.sinks.clickhouse.writer import Writer
-from sessionary.sinks.core.definitions import SINKS
-from sessionary.sinks.core.rows import RawRecord
+from sessionary.sinks.clickhouse.inserter import Writer
+from sessionary.sinks.core.rows.history import RawRecord
+from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import NOW_US, session_id
 from tests.support.pipelines import run_sql

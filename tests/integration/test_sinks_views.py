@@ -10,9 +10,9 @@ from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, BatchRecord
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
-from sessionary.sinks.clickhouse.writer import Writer
-from sessionary.sinks.core.definitions import SINKS
-from sessionary.sinks.core.rows import RawRecord
+from sessionary.sinks.clickhouse.inserter import Writer
+from sessionary.sinks.core.rows.history import RawRecord
+from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import DAY_US, NOW_US, audit, batch, numbers, session_id
 from tests.support.pipelines import run_sql

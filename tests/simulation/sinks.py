@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sessionary.sinks.core.intent import Limits, PartitionPlan
-from sessionary.sinks.core.rows import RawRecord
+from sessionary.sinks.core.rows.history import RawRecord
 from tests.simulation.broker import Fenced
 
 if TYPE_CHECKING:

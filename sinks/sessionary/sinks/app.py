@@ -4,10 +4,10 @@ import gc
 import threading
 
 from sessionary.schemas.codec.from_settings import decoder_for
-from sessionary.sinks.core.definitions import SINKS, SinkKind
+from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.metrics import SinkMetrics, served
+from sessionary.sinks.runtime.block_writer import Flusher
 from sessionary.sinks.runtime.consumer import SinkConsumer
-from sessionary.sinks.runtime.flusher import Flusher
 from sessionary.sinks.runtime.memory import keep_freed_memory
 from sessionary.sinks.settings import SinkSettings
 

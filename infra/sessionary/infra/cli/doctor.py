@@ -159,7 +159,7 @@ def checks(environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def _sink_checks(environ: Mapping[str, str], kafka: KafkaSettings) -> Iterator[Check]:
-    from sessionary.sinks.core.definitions import SINKS
+    from sessionary.sinks.core.sink_kinds import SINKS
     from sessionary.sinks.settings import SinkSettings
 
     settings = SinkSettings.from_env(environ)

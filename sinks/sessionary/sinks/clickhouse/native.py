@@ -21,7 +21,7 @@ from clickhouse_connect.driver.common import write_leb128
 from clickhouse_connect.driver.exceptions import DataError
 from clickhouse_connect.driver.insert import InsertContext
 
-from sessionary.sinks.core.rows import Row
+from sessionary.sinks.core.rows.history import Row
 
 PORTION: Final = 500  # rows
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from sessionary.sinks.core.rows import RawRecord
+from sessionary.sinks.core.rows.history import RawRecord
 
 _VERSION = 1
 # A block that is young and small by comparison with what waits in the log is filled for so many times as long: what an

@@ -14,13 +14,13 @@ from typing import cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.sinks.core.definitions import SinkDefinition
 from sessionary.sinks.core.intent import Limits, PartitionPlan
-from sessionary.sinks.core.rows import RawRecord
+from sessionary.sinks.core.rows.history import RawRecord
+from sessionary.sinks.core.sink_kinds import SinkDefinition
 from sessionary.sinks.errors import RETRY_FIRST_S, RETRY_LAST_S, Fenced, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
-from sessionary.sinks.runtime.flusher import Flusher
-from sessionary.sinks.runtime.watchdog import Watchdog
+from sessionary.sinks.runtime.block_writer import Flusher
+from sessionary.sinks.runtime.hung_calls import Watchdog
 from sessionary.sinks.settings import SinkSettings
 
 _POLL_S = 0.05

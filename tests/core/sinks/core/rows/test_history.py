@@ -11,7 +11,7 @@ from sessionary.schemas.topics import REJECTED_BYTES_MAX
 from sessionary.schemas.types import DataClass, Envelope
 from sessionary.sinks.clickhouse.migrate import Migration, migrations, pending
 from sessionary.sinks.core.retention import NEVER_S, retention_of
-from sessionary.sinks.core.rows import (
+from sessionary.sinks.core.rows.history import (
     AUDIT_COLUMNS,
     BATCH_COLUMNS,
     DEAD_LETTER_COLUMNS,
@@ -25,7 +25,7 @@ from sessionary.sinks.core.rows import (
     rejected_row,
 )
 from sessionary.sinks.errors import BadRow, OperatorError, Transient, classify
-from sessionary.sinks.runtime.dead_letters import encoded_letter
+from sessionary.sinks.runtime.dead_letter_producer import encoded_letter
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import DAY_US, NOW_US, audit, batch, session_id
 

@@ -6,12 +6,12 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sessionary.sinks.core.definitions import SINKS
+from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.errors import Fenced, Transient
 from sessionary.sinks.metrics import SinkMetrics
+from sessionary.sinks.runtime.block_writer import Flusher
 from sessionary.sinks.runtime.consumer import SinkConsumer
-from sessionary.sinks.runtime.flusher import Flusher
-from sessionary.sinks.runtime.watchdog import Watchdog
+from sessionary.sinks.runtime.hung_calls import Watchdog
 from sessionary.sinks.settings import SinkSettings
 
 

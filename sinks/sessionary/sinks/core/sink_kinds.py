@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
 
-from sessionary.sinks.core.rows import (
+from sessionary.sinks.core.rows.history import (
     AUDIT_COLUMNS,
     BATCH_COLUMNS,
     DEAD_LETTER_COLUMNS,

@@ -13,7 +13,7 @@ from clickhouse_connect.driver.insert import InsertContext
 from sessionary.sinks.clickhouse.connection import classified, connect
 from sessionary.sinks.clickhouse.migrate import check_client
 from sessionary.sinks.clickhouse.native import Block
-from sessionary.sinks.core.definitions import DEAD_LETTERS, TableSpec
+from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, TableSpec
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.settings import SinkSettings
 

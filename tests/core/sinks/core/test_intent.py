@@ -3,7 +3,7 @@ import json
 import pytest
 
 from sessionary.sinks.core.intent import Batch, Intent, Limits, PartitionPlan, parse_intent
-from sessionary.sinks.core.rows import RawRecord
+from sessionary.sinks.core.rows.history import RawRecord
 
 LIMITS = Limits(rows=3, bytes=100, seconds=1.0)
 

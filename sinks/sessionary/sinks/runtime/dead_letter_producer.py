@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException, Producer
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.topics import REJECTED_BYTES_MAX
-from sessionary.sinks.core.rows import RawRecord, no_headers, rejected_event
+from sessionary.sinks.core.rows.history import RawRecord, no_headers, rejected_event
 from sessionary.sinks.errors import Transient
 from sessionary.sinks.settings import SinkSettings
 

@@ -5,7 +5,7 @@ from clickhouse_connect.datatypes.registry import get_from_name
 from clickhouse_connect.driver.insert import InsertContext
 
 from sessionary.sinks.clickhouse.native import Block
-from sessionary.sinks.core.rows import Row
+from sessionary.sinks.core.rows.history import Row
 
 TYPES = {
     "n": "UInt16",

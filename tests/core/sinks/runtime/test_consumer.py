@@ -7,11 +7,11 @@ import pytest
 from confluent_kafka import Message, TopicPartition
 
 from sessionary.schemas.codec import Decoder
-from sessionary.sinks.core.definitions import SINKS
+from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime import consumer as module
+from sessionary.sinks.runtime.block_writer import Flusher
 from sessionary.sinks.runtime.consumer import SinkConsumer
-from sessionary.sinks.runtime.flusher import Flusher
 from sessionary.sinks.settings import SinkSettings
 
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import Unavailable
+from sessionary.sinks.clickhouse.inserter import Writer
 from sessionary.sinks.clickhouse.native import PORTION
-from sessionary.sinks.clickhouse.writer import Writer
-from sessionary.sinks.core.definitions import DEAD_LETTERS, SinkDefinition
 from sessionary.sinks.core.intent import Batch
-from sessionary.sinks.core.rows import RawRecord, Row, dead_letter_row
+from sessionary.sinks.core.rows.history import RawRecord, Row, dead_letter_row
+from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SinkDefinition
 from sessionary.sinks.errors import BadRow, Transient
 from sessionary.sinks.metrics import SinkMetrics
-from sessionary.sinks.runtime.dead_letters import DeadLetters
+from sessionary.sinks.runtime.dead_letter_producer import DeadLetters
 from sessionary.sinks.settings import SinkSettings
 
 # How long a server remembers tokens (see the tables' settings); a replay of an older batch may double it for a while.

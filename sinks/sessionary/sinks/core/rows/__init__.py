@@ -1,0 +1,1 @@
+"""Kafka records to rows of ClickHouse's tables; pure."""
