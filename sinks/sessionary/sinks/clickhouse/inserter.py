@@ -1,7 +1,7 @@
-"""Rows into ClickHouse, one block per insert, with everything pinned on which its exactness rests.
+"""Inserts blocks into ClickHouse, one per statement, with the settings pinned that exactness needs.
 
-A block is encoded wholly before any of it is sent: what fails in encoding is a property of one row (found by
-bisecting), what fails in sending is trouble of the server or the way to it.
+A block is encoded whole before any of it is sent: an encoding error is the fault of one row (found
+by bisecting), a sending error is the fault of the server or the network.
 """
 
 import re
@@ -10,16 +10,18 @@ from typing import Final, cast
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.insert import InsertContext
 
-from sessionary.sinks.clickhouse.connection import classified, connect
-from sessionary.sinks.clickhouse.migrate import check_client
-from sessionary.sinks.clickhouse.native import Block
+from sessionary.sinks.clickhouse.connection import connect
+from sessionary.sinks.clickhouse.error_classes import classify_error
+from sessionary.sinks.clickhouse.migrate import check_client_database
+from sessionary.sinks.clickhouse.native import NativeBlock
 from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, TableSpec
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.settings import SinkSettings
 
-# Newer servers changed the defaults of the first four. The fifth keeps a long replay from a block over many months. The
-# last two leave work to the merges: rows of one identity (readers ask FINAL, as rows of two blocks need it anyway) and
-# the indexes that skip, which say little of parts as small as those that are not merged yet.
+# The first four are pinned because newer servers changed their defaults. The fifth lets a long
+# replay be one block even if it covers many months. The last two leave work to the merges: rows of
+# one identity collapse there (readers use FINAL anyway, because two blocks may hold one row), and
+# skip indexes say little about parts that are too small to be merged yet.
 _PINNED: Final = {
     "async_insert": 0,
     "wait_end_of_query": 1,
@@ -33,8 +35,11 @@ _PINNED: Final = {
 _LOW_CARDINALITY: Final = re.compile(r"LowCardinality\((String|Nullable\(String\))\)")
 
 
-class Writer:
-    """Writes one table and its dead letters. Blocks; not thread-safe; connects when first needed and after trouble."""
+class TableInserter:
+    """Inserts into the table of one sink and into the table of dead letters.
+
+    Connects at the first use and again after an error. Every method may block; not thread-safe.
+    """
 
     def __init__(self, settings: SinkSettings, table: TableSpec) -> None:
         self._settings = settings
@@ -44,7 +49,7 @@ class Writer:
         self._contexts: dict[str, InsertContext] = {}
 
     def open(self) -> None:
-        """Connect, check the migrations, learn the columns' types; nothing where that is done.
+        """Connect, check the migrations and read the columns' types, unless that is done.
 
         Raises `Transient`, `OperatorError`.
         """
@@ -52,37 +57,38 @@ class Writer:
             return
         client = connect(self._settings, self._settings.sink_insert_timeout_s)
         try:
-            check_client(client, self._settings.clickhouse_database)
-            self._contexts = {name: self._context(client, table) for name, table in self._tables.items()}
-        except Exception as error:  # the driver's errors are classified, never swallowed
+            check_client_database(client, self._settings.clickhouse_database)
+            self._contexts = {name: self._insert_context(client, table) for name, table in self._tables.items()}
+        except Exception as error:  # every error of the driver is classified and raised
             client.close()
-            raise classified(error) from error
+            raise classify_error(error) from error
         self._client = client
 
-    def _context(self, client: Client, table: TableSpec) -> InsertContext:
+    def _insert_context(self, client: Client, table: TableSpec) -> InsertContext:
         database = self._settings.clickhouse_database
         found = client.create_insert_context(table.name, table.columns, database)
-        # The server makes its own dictionaries from plain columns; the driver's are built in a Python loop per value.
+        # The server builds dictionaries from plain columns; the driver would build them in a Python
+        # loop over all values.
         types = [_LOW_CARDINALITY.sub(r"\1", column.name) for column in found.column_types]
         return client.create_insert_context(
             table.name, table.columns, database, column_type_names=types, column_oriented=True
         )
 
     def close(self) -> None:
-        """Let go of the connection; `open` makes a new one."""
+        """Close the connection; `open` makes a new one."""
         if self._client is not None:
             self._client.close()
         self._client = None
 
-    def block(self, table: str | None = None) -> Block:
-        """Return an empty block for the table, or its dead letters. Call after `open`."""
-        return Block(self._contexts[table or self._table])
+    def new_block(self, table: str | None = None) -> NativeBlock:
+        """Return an empty block for `table`, by default the sink's. Call after `open`."""
+        return NativeBlock(self._contexts[table or self._table])
 
-    def insert(self, block: Block, token: str, *, first_try: bool, table: str | None = None) -> None:
-        """Send a block under its token; harmless if it was sent before. Nothing is sent where it has no rows.
+    def insert_block(self, block: NativeBlock, token: str, *, first_try: bool, table: str | None = None) -> None:
+        """Send a block under its token; harmless if it was sent before. An empty block is not sent.
 
-        `first_try`: nobody can have written it yet, so the server must report every row. Raises `Transient`,
-        `OperatorError`.
+        `first_try`: the block cannot be stored yet, so the server must report every row. Raises
+        `Transient`, `OperatorError`.
         """
         if not block.rows:
             return
@@ -93,17 +99,18 @@ class Writer:
             summary = self._client.raw_insert(
                 f"{self._settings.clickhouse_database}.{name}",
                 column_names=self._tables[name].columns,
-                # Before bytes the driver would put the statement: one more copy here, and one at the other end.
-                insert_block=cast(bytes, memoryview(block.encoded())),
+                # Given bytes, the driver would put the statement before them: one more copy here,
+                # and one on the server.
+                insert_block=cast(bytes, memoryview(block.to_bytes())),
                 settings={**_PINNED, "insert_deduplication_token": token},
                 fmt="Native",
             )
-        except Exception as error:  # the driver's errors are classified, never swallowed
+        except Exception as error:  # every error of the driver is classified and raised
             self.close()
-            raise classified(error) from error
-        # Dependent views count too, hence "fewer"; a block that the server knows already may count as none.
+            raise classify_error(error) from error
+        # Dependent views count too, hence "fewer". A known block may count as 0.
         if first_try and summary.written_rows < block.rows:
             raise OperatorError("short_write", f"{block.rows} rows sent, {summary.written_rows} written ({token})")
 
 
-__all__ = ["Writer"]
+__all__ = ["TableInserter"]

@@ -1,4 +1,7 @@
-"""One batch from records to rows in ClickHouse: decode, encode, dead letters, insert. Every step may be repeated."""
+"""One block from records to stored rows: decode, encode, dead letters, insert.
+
+Every step may be repeated.
+"""
 
 import logging
 import time
@@ -6,106 +9,122 @@ from collections.abc import Sequence
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import Unavailable
-from sessionary.sinks.clickhouse.inserter import Writer
+from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.clickhouse.native import PORTION
-from sessionary.sinks.core.intent import Batch
-from sessionary.sinks.core.rows.history import RawRecord, Row, dead_letter_row
+from sessionary.sinks.core.intent import RecordBlock
+from sessionary.sinks.core.rows.dead_letters import dead_letter_row
+from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import TableRow
 from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SinkDefinition
 from sessionary.sinks.errors import BadRow, Transient
 from sessionary.sinks.metrics import SinkMetrics
-from sessionary.sinks.runtime.dead_letter_producer import DeadLetters
+from sessionary.sinks.runtime.dead_letter_producer import DeadLetterProducer
 from sessionary.sinks.settings import SinkSettings
 
-# How long a server remembers tokens (see the tables' settings); a replay of an older batch may double it for a while.
+# How long a server remembers tokens (see the tables' settings). A replay of an older block may
+# leave its rows twice until they are merged.
 _WINDOW_MS = 7 * 86_400_000
 _log = logging.getLogger(__name__)
 
 
-class Flusher:
-    """Writes batches of one sink. Blocks; not thread-safe."""
+class BlockWriter:
+    """Writes the blocks of one sink. Methods block; not thread-safe."""
 
     def __init__(
         self, definition: SinkDefinition, settings: SinkSettings, metrics: SinkMetrics, decoder: Decoder
     ) -> None:
         self._definition = definition
         self._topic = getattr(settings.topics, definition.topic)
-        self._group = settings.group(definition.kind)
+        self._group = settings.group_id(definition.kind)
         self._metrics = metrics
         self._decoder = decoder
-        self._writer = Writer(settings, definition.table)
-        self._dead_letters = DeadLetters(settings, definition.kind)
-        # By partition, the token of the batch under way: what was already tried, and whose letters are already out.
-        self._tried: dict[int, str] = {}
-        self._lettered: dict[int, str] = {}
+        self._inserter = TableInserter(settings, definition.table)
+        self._dead_letters = DeadLetterProducer(settings, definition.kind)
+        # By partition, the token of the block whose insert was tried, and of the block whose
+        # dead letters were acknowledged.
+        self._tried_tokens: dict[int, str] = {}
+        self._lettered_tokens: dict[int, str] = {}
 
-    def write(self, partition: int, batch: Batch) -> None:
-        """Write a batch whose intent is committed. Raises `Transient`, `OperatorError`; then call it again."""
-        token = batch.token(self._group, self._topic, partition)
-        self._writer.open()
-        block = self._writer.block()
+    def write_block(self, partition: int, block: RecordBlock) -> None:
+        """Write a block whose intent is committed.
+
+        Raises `Transient`, `OperatorError`; then call it again with the same block.
+        """
+        token = block.insert_token(self._group, self._topic, partition)
+        self._inserter.open()
+        native = self._inserter.new_block()
         letters: list[tuple[RawRecord, str]] = []
-        for first in range(0, len(batch.records), PORTION):
-            rows, sources = self._decoded(batch.records[first : first + PORTION], letters)
-            letters += [(sources[row], detail) for row, detail in block.add(rows)]
+        for first in range(0, len(block.records), PORTION):
+            rows, stored = self._build_rows(block.records[first : first + PORTION], letters)
+            letters += [(stored[row], detail) for row, detail in native.add_rows(rows)]
         if letters:
-            self._bury(partition, token, letters)
-        first_try = batch.replay_of is None and self._tried.get(partition) != token
-        self._tried[partition] = token
+            self._write_dead_letters(partition, token, letters)
+        first_try = block.replay_of is None and self._tried_tokens.get(partition) != token
+        self._tried_tokens[partition] = token
         began = time.perf_counter()
-        self._writer.insert(block, token, first_try=first_try)
+        self._inserter.insert_block(native, token, first_try=first_try)
         self._metrics.insert_seconds.observe(time.perf_counter() - began)
-        self._metrics.rows.inc(block.rows)
-        self._metrics.batches.inc()
-        if batch.replay_of is not None:
-            self._report_replay(partition, batch)
+        self._metrics.rows.inc(native.rows)
+        self._metrics.blocks.inc()
+        if block.replay_of is not None:
+            self._report_replay(partition, block)
 
     def close(self) -> None:
-        """Let go of the connection to ClickHouse."""
-        self._writer.close()
+        """Close the connection to ClickHouse."""
+        self._inserter.close()
 
-    def _decoded(
+    def _build_rows(
         self, records: Sequence[RawRecord], letters: list[tuple[RawRecord, str]]
-    ) -> tuple[list[Row], list[RawRecord]]:
-        """Return rows, and for each its record; what can become no row goes to `letters`."""
-        rows: list[Row] = []
-        sources: list[RawRecord] = []
-        build, decoder = self._definition.row, self._decoder
+    ) -> tuple[list[TableRow], list[RawRecord]]:
+        """Return rows, and the record of each; append bad records to `letters`."""
+        rows: list[TableRow] = []
+        stored: list[RawRecord] = []
+        build, decoder = self._definition.build_row, self._decoder
         for raw in records:
             try:
                 row = build(raw, decoder)
             except BadRow as error:
                 letters.append((raw, error.detail))
             except Unavailable as error:
-                # A registry that is away says nothing about the bytes.
+                # The registry is unreachable: that says nothing about the record's bytes.
                 raise Transient("registry", str(error)) from error
             else:
                 rows.append(row)
-                sources.append(raw)
-        return rows, sources
+                stored.append(raw)
+        return rows, stored
 
-    def _bury(self, partition: int, token: str, letters: Sequence[tuple[RawRecord, str]]) -> None:
+    def _write_dead_letters(self, partition: int, token: str, letters: Sequence[tuple[RawRecord, str]]) -> None:
         kind = self._definition.kind
-        if self._lettered.get(partition) != token:
-            self._dead_letters.send(letters)
-            self._lettered[partition] = token
+        if self._lettered_tokens.get(partition) != token:
+            self._dead_letters.send_letters(letters)
+            self._lettered_tokens[partition] = token
             self._metrics.dead_letters.inc(len(letters))
             for raw, detail in letters:
                 _log.error("dead letter: %s %d:%d: %s", raw.topic, raw.partition, raw.offset, detail)
-        block = self._writer.block(DEAD_LETTERS.name)
-        block.add([dead_letter_row(kind, raw, detail) for raw, detail in letters])
-        self._writer.insert(block, f"{token}:dead", first_try=False, table=DEAD_LETTERS.name)
+        block = self._inserter.new_block(DEAD_LETTERS.name)
+        block.add_rows([dead_letter_row(kind, raw, detail) for raw, detail in letters])
+        self._inserter.insert_block(block, f"{token}:dead", first_try=False, table=DEAD_LETTERS.name)
 
-    def _report_replay(self, partition: int, batch: Batch) -> None:
-        replay = batch.replay_of
+    def _report_replay(self, partition: int, block: RecordBlock) -> None:
+        replay = block.replay_of
         assert replay is not None
         age_ms = max(0, time.time_ns() // 1_000_000 - replay.at_ms)
         self._metrics.replays.inc()
         self._metrics.replay_age.set(age_ms / 1_000)
-        _log.info("partition %d: replayed %d to %d", partition, batch.first, batch.last)
+        _log.info("partition %d: replayed offsets %d to %d", partition, block.first, block.last)
         if age_ms > _WINDOW_MS:
-            _log.error("partition %d: the replay is older than the deduplication window", partition)
-        if len(batch.records) != replay.records:
-            _log.error("partition %d: %d records declared, %d found", partition, replay.records, len(batch.records))
+            _log.error(
+                "partition %d: the replayed block is older than ClickHouse's deduplication window; "
+                "rows may be stored twice until they are merged",
+                partition,
+            )
+        if len(block.records) != replay.records:
+            _log.error(
+                "partition %d: the replayed block declared %d records, the log has %d",
+                partition,
+                replay.records,
+                len(block.records),
+            )
 
 
-__all__ = ["Flusher"]
+__all__ = ["BlockWriter"]

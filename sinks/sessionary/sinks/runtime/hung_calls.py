@@ -1,7 +1,7 @@
-"""Calls that may hang for ever: one thread for all of them ends the process.
+"""Ends the process if a call hangs: one thread watches all calls that may never return.
 
-librdkafka waits for the answer to a commit without a limit. Where the answer is lost with a broker that restarts there
-is nothing else to be done: the call cannot be ended, and the next process repeats the batch.
+librdkafka waits for the answer to a commit without a limit. If the answer is lost when a broker
+restarts, the call cannot be ended; a new process repeats the block.
 """
 
 import logging
@@ -16,40 +16,40 @@ _log = logging.getLogger(__name__)
 
 
 def end_process() -> None:
-    """Exit at once, without any of the clean-up that might hang too."""
+    """Exit at once, without clean-up that might hang too."""
     logging.shutdown()
     os._exit(_EXIT_STUCK)
 
 
-class Watchdog:
-    """Watches one thread's calls, once it was started; before that it only takes note."""
+class CallWatchdog:
+    """Watches the calls of one thread. Has no effect before `start`."""
 
-    def __init__(self, limit_s: float, look_s: float = 1.0) -> None:
+    def __init__(self, limit_s: float, check_every_s: float = 1.0) -> None:
         """`limit_s`: longest time that a call may take."""
-        self._limit_s, self._look_s = limit_s, look_s
+        self._limit_s, self._check_every_s = limit_s, check_every_s
         self._since: float | None = None
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch what is done in the context. Not nested."""
+    def watch_call(self) -> Iterator[None]:
+        """Watch the call made in the context. Contexts must not be nested."""
         self._since = time.monotonic()
         try:
             yield
         finally:
             self._since = None
 
-    def start(self, give_up: Callable[[], None] = end_process) -> None:
-        """Look from now on, until the process ends or `give_up` returns."""
-        threading.Thread(target=self._look, args=(give_up,), name="watchdog", daemon=True).start()
+    def start(self, on_hung: Callable[[], None] = end_process) -> None:
+        """Start the watching thread. It calls `on_hung` once if a call hangs, and ends."""
+        threading.Thread(target=self._watch, args=(on_hung,), name="watchdog", daemon=True).start()
 
-    def _look(self, give_up: Callable[[], None]) -> None:
+    def _watch(self, on_hung: Callable[[], None]) -> None:
         while True:
-            time.sleep(self._look_s)
+            time.sleep(self._check_every_s)
             since = self._since
             if since is not None and time.monotonic() - since > self._limit_s:
-                _log.critical("giving up: a call hangs for %g s", self._limit_s)
-                give_up()
+                _log.critical("ending the process: a call has been hanging for %g s", self._limit_s)
+                on_hung()
                 return
 
 
-__all__ = ["Watchdog", "end_process"]
+__all__ = ["CallWatchdog", "end_process"]
