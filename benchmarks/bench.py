@@ -40,18 +40,18 @@ class Bench:
         """How often each figure is measured."""
         return 1 if self.options.quick else self.options.runs
 
-    def events(self, full: int, quick: int) -> int:
+    def event_count(self, full: int, quick: int) -> int:
         """Return how many events a part uses: what the caller named, else its own number."""
         return self.options.events or (quick if self.options.quick else full)
 
-    def say(self, text: str) -> None:
+    def print_progress(self, text: str) -> None:
         """Print a progress line to stderr, with the seconds since the start."""
         sys.stderr.write(f"[{time.monotonic() - self._began_s:7.1f} s] {text}\n")
         sys.stderr.flush()
 
-    def once(self, title: str, work: Callable[[], T]) -> T:
+    def run_once(self, title: str, work: Callable[[], T]) -> T:
         """Do one timed piece of work; its time and the load around it go into the results file."""
-        self.say(f"{title} …")
+        self.print_progress(f"{title} …")
         before, began_s = load_average(), time.monotonic()
         outcome = work()
         self.log.append(RunLog(title, round(time.monotonic() - began_s, 3), before, load_average()))
@@ -59,14 +59,14 @@ class Bench:
 
     def repeat(self, title: str, work: Callable[[int], T]) -> list[T]:
         """Call `work(n)` for each run, n from 0; return the outcomes in order."""
-        return [self.once(f"{title}, run {n + 1} of {self.runs}", lambda n=n: work(n)) for n in range(self.runs)]  # type: ignore[misc]
+        return [self.run_once(f"{title}, run {n + 1} of {self.runs}", lambda n=n: work(n)) for n in range(self.runs)]  # type: ignore[misc]
 
-    def found(self, part: str, name: str) -> Result | None:
+    def earlier_result(self, part: str, name: str) -> Result | None:
         """Return a figure that an earlier part of this call measured, None where there is none."""
         return next((result for result in self.done.get(part, ()) if result.name == name), None)
 
 
-def parse(words: Sequence[str], letters: Sequence[str]) -> tuple[Options, list[str]]:
+def parse_options(words: Sequence[str], letters: Sequence[str]) -> tuple[Options, list[str]]:
     """Return the options and the letters of the parts to run. Exits on a wrong word."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="measure the pipeline")
     parser.add_argument("--only", default=",".join(letters), help=f"parts, comma-separated: {','.join(letters)}")
@@ -90,4 +90,4 @@ def parse(words: Sequence[str], letters: Sequence[str]) -> tuple[Options, list[s
     return options, wanted
 
 
-__all__ = ["Bench", "Options", "parse"]
+__all__ = ["Bench", "Options", "parse_options"]

@@ -52,7 +52,7 @@ class Result(NamedTuple):
         """Whether the median reaches the target; None where there is none."""
         return None if self.target is None else self.target.met(self.median)
 
-    def plain(self) -> dict[str, Json]:
+    def as_json(self) -> dict[str, Json]:
         """Return it as JSON."""
         return {
             "name": self.name,
@@ -88,7 +88,7 @@ def write_results(
         "part": part,
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
         **facts,
-        "results": [result.plain() for result in results],
+        "results": [result.as_json() for result in results],
         "runs": [run._asdict() for run in runs],
     }
     draft = path.with_suffix(".json.new")
@@ -97,7 +97,7 @@ def write_results(
     return path
 
 
-def figure(value: float) -> str:
+def format_figure(value: float) -> str:
     """Return a number for people: four digits that count, thousands apart."""
     if value == 0 or abs(value) >= 1_000:
         return f"{value:,.0f}"
@@ -108,17 +108,17 @@ def print_results(title: str, results: Iterable[Result], console: Console) -> No
     """Print the figures as a table in plain characters, then their notes."""
     shown = list(results)
     table = Table(title=title, box=box.ASCII2, title_justify="left")
-    table.add_column("figure", overflow="fold")
+    table.add_column("format_figure", overflow="fold")
     for column in ("median", "min", "max", "spread", "unit", "target", ""):
         table.add_column(column, justify="left" if column in ("unit", "") else "right", no_wrap=True)
     for result in shown:
-        target = "" if result.target is None else f"{result.target.sense} {figure(result.target.value)}"
+        target = "" if result.target is None else f"{result.target.sense} {format_figure(result.target.value)}"
         verdict = {None: "", True: "met", False: "MISSED"}[result.met]
-        numbers = [figure(value) for value in (result.median, min(result.runs), max(result.runs))]
+        numbers = [format_figure(value) for value in (result.median, min(result.runs), max(result.runs))]
         table.add_row(result.name, *numbers, f"{result.spread:.0%}", result.unit, target, verdict)
     console.print(table)
     for note in dict.fromkeys(note for result in shown for note in result.notes):
         console.print(f"  - {note}", highlight=False, markup=False)
 
 
-__all__ = ["RESULTS", "Result", "RunLog", "Target", "figure", "print_results", "write_results"]
+__all__ = ["RESULTS", "Result", "RunLog", "Target", "format_figure", "print_results", "write_results"]

@@ -62,20 +62,20 @@ class BrokenSender:
         self.sent = 0
         self.delivered = 0
 
-    def send(self, kind: BrokenRecord, session: PlannedSession) -> None:
+    def send_record(self, kind: BrokenRecord, session: PlannedSession) -> None:
         """Send one kind of record for `session` and wait for the acknowledgement. Raises `Unavailable`."""
-        record = self._made(kind, session)
+        record = self._make_record(kind, session)
         headers: list[tuple[str, str | bytes | None]] = []
         headers.extend(event_headers(record.envelope) if record.envelope is not None else ())
         for _ in range(record.times):
             self.sent += 1
             self._producer.produce(
-                self._topic, record.value, record.key, headers=headers, on_delivery=self._noted(record)
+                self._topic, record.value, record.key, headers=headers, on_delivery=self._journal_writer(record)
             )
         if self._producer.flush(_FLUSH_S):
             raise Unavailable("the broker does not acknowledge", _FLUSH_S)
 
-    def settle(self) -> None:
+    def poll_acknowledgements(self) -> None:
         """Take acknowledgements that came after `send` had given up waiting, until `close`. Does not block."""
         if not self._journal.closed:
             self._producer.poll(0)
@@ -85,8 +85,8 @@ class BrokenSender:
         self._producer.flush(_FLUSH_S)
         self._journal.close()
 
-    def _noted(self, record: _Record) -> Callable[[KafkaError | None, Message], None]:
-        def delivered(error: KafkaError | None, message: Message) -> None:
+    def _journal_writer(self, record: _Record) -> Callable[[KafkaError | None, Message], None]:
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
             envelope = record.envelope
             self.delivered += error is None
             line = {
@@ -102,9 +102,9 @@ class BrokenSender:
             }
             self._journal.write(json.dumps(line) + "\n")
 
-        return delivered
+        return on_delivery
 
-    def _made(self, kind: BrokenRecord, session: PlannedSession) -> _Record:
+    def _make_record(self, kind: BrokenRecord, session: PlannedSession) -> _Record:
         key = SessionKey(session.tenant_id, session.session_id).encoded()
         match kind:
             case "wrong_bytes":
@@ -112,20 +112,20 @@ class BrokenSender:
             case "unknown_schema":
                 return _Record(key, b"\xc3\x01" + b"\xee" * 8 + b"some body", None)
             case "bad_key":
-                envelope = self._envelope(session)
+                envelope = self._make_envelope(session)
                 key = b"no session at all"
             case "key_mismatch":
-                envelope = self._envelope(session)._replace(session_id=str(uuid.uuid4()))
+                envelope = self._make_envelope(session)._replace(session_id=str(uuid.uuid4()))
             case "foreign_tenant":
-                envelope = self._envelope(session)._replace(tenant_id="mallory")
+                envelope = self._make_envelope(session)._replace(tenant_id="mallory")
             case "stale_epoch":
-                envelope = self._envelope(session, counted=True)._replace(epoch=0)
+                envelope = self._make_envelope(session, counted=True)._replace(epoch=0)
             case "duplicate":
-                envelope = self._envelope(session, counted=True)
+                envelope = self._make_envelope(session, counted=True)
         value = encode_event(Event(envelope, ProgressReported(0.5, 1.0, kind)))
         return _Record(key, value, envelope, times=2 if kind == "duplicate" else 1)
 
-    def _envelope(self, session: PlannedSession, *, counted: bool = False) -> Envelope:
+    def _make_envelope(self, session: PlannedSession, *, counted: bool = False) -> Envelope:
         """An envelope in order; `counted` where the judge will look at its sequence number."""
         seq = self._sequences.get(session.session_id, 0) + 1
         if counted:

@@ -104,7 +104,7 @@ _DECK: tuple[Outcome, ...] = (
     *("cancelled", "recovered", "gave_up", "failed_start", "never_started", "illegal"),
 )
 
-_MISCHIEF: tuple[tuple[Verb, str], ...] = (
+_FAULTY_ACTIONS: tuple[tuple[Verb, str], ...] = (
     *(("illegal", name) for name in ILLEGAL),
     *(("broken", name) for name in BROKEN),
 )
@@ -152,7 +152,7 @@ class PlannedSession(NamedTuple):
 class Plan(NamedTuple):
     """A whole play."""
 
-    play_id: str
+    demo_id: str
     sessions: tuple[PlannedSession, ...]
     duration_s: float
 
@@ -160,28 +160,28 @@ class Plan(NamedTuple):
 def limits_for(speed: float) -> Limits:
     """Return the default limits divided by `speed`, none below its floor: the inactivity budget never under 3 s."""
 
-    def scaled(default_ms: int, floor_ms: int) -> int:
+    def scaled_limit(default_ms: int, floor_ms: int) -> int:
         return max(round(default_ms / speed), floor_ms)
 
     return Limits(
-        init_ms=scaled(15_000, 5_000),
-        model_ms=scaled(30_000, 1_500),
-        tool_ms=scaled(20_000, 1_000),
-        network_ms=scaled(10_000, 500),
-        idle_ms=scaled(900_000, 15_000),
-        attached_run_ms=scaled(900_000, 15_000),
-        max_duration_ms=scaled(28_800_000, 120_000),
-        grace_ms=scaled(300_000, 5_000),
-        hold_ms=scaled(86_400_000, 60_000),
-        recovery_ms=scaled(60_000, 5_000),
-        archive_delay_ms=scaled(60_000, 1_000),
-        release_limit_ms=scaled(300_000, 5_000),
+        init_ms=scaled_limit(15_000, 5_000),
+        model_ms=scaled_limit(30_000, 1_500),
+        tool_ms=scaled_limit(20_000, 1_000),
+        network_ms=scaled_limit(10_000, 500),
+        idle_ms=scaled_limit(900_000, 15_000),
+        attached_run_ms=scaled_limit(900_000, 15_000),
+        max_duration_ms=scaled_limit(28_800_000, 120_000),
+        grace_ms=scaled_limit(300_000, 5_000),
+        hold_ms=scaled_limit(86_400_000, 60_000),
+        recovery_ms=scaled_limit(60_000, 5_000),
+        archive_delay_ms=scaled_limit(60_000, 1_000),
+        release_limit_ms=scaled_limit(300_000, 5_000),
         context_limit_bytes=None,
         override=speed != 1,
     )
 
 
-def _outcomes(count: int, dice: random.Random) -> list[Outcome]:
+def _draw_outcomes(count: int, dice: random.Random) -> list[Outcome]:
     outcomes: list[Outcome] = list(_FIRST)
     while len(outcomes) < count:
         deck = list(_DECK)
@@ -190,7 +190,7 @@ def _outcomes(count: int, dice: random.Random) -> list[Outcome]:
     return outcomes[:count]
 
 
-def _starts(runs: Sequence[Run], speed: float, gap_s_max: float) -> list[float]:
+def _start_times(runs: Sequence[Run], speed: float, gap_s_max: float) -> list[float]:
     """When each run starts: in the recorded distances, none longer than `gap_s_max` of recorded time."""
     now, former, starts = 0.0, None, []
     for run in runs:
@@ -201,7 +201,7 @@ def _starts(runs: Sequence[Run], speed: float, gap_s_max: float) -> list[float]:
     return starts
 
 
-class _Script:
+class _ActionBuilder:
     """Collects the actions of one session in order of time."""
 
     def __init__(self, run: Run, outcome: Outcome, start_s: float, speed: float, dice: random.Random) -> None:
@@ -211,74 +211,74 @@ class _Script:
         self._at_s = start_s
         self.actions: list[Action] = []
 
-    def written(self) -> tuple[Action, ...]:
-        self._do("create")
+    def build_actions(self) -> tuple[Action, ...]:
+        self._add_action("create")
         match self._outcome:
             case "failed_start":
-                self._wait(self._dice.uniform(1, 10))
-                self._do("fail_start")
+                self._advance(self._dice.uniform(1, 10))
+                self._add_action("fail_start")
             case "never_started":
-                self._do("silence")
+                self._add_action("silence")
             case _:
                 self._shift_s += _START_DELAY_S
-                self._do("start")
-                self._work()
+                self._add_action("start")
+                self._add_steps()
         return tuple(self.actions)
 
-    def _do(self, verb: Verb, name: str = "", step: int = 0) -> None:
+    def _add_action(self, verb: Verb, name: str = "", step: int = 0) -> None:
         self.actions.append(Action(self._at_s, verb, name=name, step=step))
 
-    def _wait(self, recorded_s: float, floor_s: float = 0.05) -> None:
+    def _advance(self, recorded_s: float, floor_s: float = 0.05) -> None:
         """Let recorded seconds pass, and shift what follows."""
         pause_s = max(recorded_s / self._speed, floor_s)
         self._at_s += pause_s
         self._shift_s += pause_s
 
-    def _work(self) -> None:
+    def _add_steps(self) -> None:
         steps = self._run.steps
         middle = len(steps) // 2
-        mischief = deque(_MISCHIEF if self._outcome == "illegal" else ())
+        faulty = deque(_FAULTY_ACTIONS if self._outcome == "illegal" else ())
         for done, step in enumerate(steps):
             self._at_s = max(self._at_s, self._start_s + self._shift_s + step.t_s / self._speed)
-            if done == middle and not self._turn():
+            if done == middle and not self._add_midpoint():
                 return
-            self._step(step, done)
-            if mischief:
-                self._do(*mischief.popleft())
-        for verb, name in mischief:
-            self._do(verb, name)
+            self._add_step(step, done)
+            if faulty:
+                self._add_action(*faulty.popleft())
+        for verb, name in faulty:
+            self._add_action(verb, name)
         self._at_s = max(self._at_s, self._start_s + self._shift_s + self._run.duration_s / self._speed)
-        self._do("close" if self._outcome == "closed" else "complete")
+        self._add_action("close" if self._outcome == "closed" else "complete")
 
-    def _step(self, step: Step, done: int) -> None:
+    def _add_step(self, step: Step, done: int) -> None:
         if isinstance(step, ModelCall):
             self.actions.append(Action(self._at_s, "model_call", step.tokens_in, step.tokens_out, step=done))
         else:
             call = Action(self._at_s, "tool_call", name=step.name, succeeded=step.succeeded, step=done)
             self.actions.append(call)
         if done % _STATE_EVERY == _STATE_EVERY - 1:
-            self._do("update_state", step=done + 1)
+            self._add_action("update_state", step=done + 1)
         if done % _PROGRESS_EVERY == _PROGRESS_EVERY - 1:
-            self._do("progress", step=done + 1)
+            self._add_action("progress", step=done + 1)
 
-    def _turn(self) -> bool:
+    def _add_midpoint(self) -> bool:
         """What happens half way; False where nothing comes after it."""
         match self._outcome:
             case "paused":
-                self._do("pause")
-                self._wait(self._dice.uniform(30, 120), floor_s=0.3)
-                self._do("resume")
+                self._add_action("pause")
+                self._advance(self._dice.uniform(30, 120), floor_s=0.3)
+                self._add_action("resume")
             case "recovered":
-                self._do("error")
-                self._wait(self._dice.uniform(5, 30), floor_s=0.2)
-                self._do("recover")
+                self._add_action("error")
+                self._advance(self._dice.uniform(5, 30), floor_s=0.2)
+                self._add_action("recover")
             case "gave_up":
-                self._do("error")
-                self._wait(self._dice.uniform(5, 30), floor_s=0.2)
-                self._do("give_up")
+                self._add_action("error")
+                self._advance(self._dice.uniform(5, 30), floor_s=0.2)
+                self._add_action("give_up")
                 return False
             case "cancelled" | "silent":
-                self._do("cancel" if self._outcome == "cancelled" else "silence")
+                self._add_action("cancel" if self._outcome == "cancelled" else "silence")
                 return False
             case _:
                 pass
@@ -286,11 +286,11 @@ class _Script:
 
 
 def make_plan(
-    runs: Sequence[Run], *, play_id: str, seed: int = 1, speed: float = 60.0, gap_s_max: float = 15.0
+    runs: Sequence[Run], *, demo_id: str, seed: int = 1, speed: float = 60.0, gap_s_max: float = 15.0
 ) -> Plan:
     """Plan one session for each run, in order of their recorded starts.
 
-    `play_id` makes the session ids unique: UUIDv5 of play and place. `gap_s_max` (recorded seconds) bounds the time
+    `demo_id` makes the session ids unique: UUIDv5 of play and place. `gap_s_max` (recorded seconds) bounds the time
     between two starts. Raises `ValueError` for a speed that is not above 0.
     """
     if speed <= 0:
@@ -299,13 +299,13 @@ def make_plan(
     ordered = sorted(runs, key=lambda run: run.start_offset_s)
     limits = limits_for(speed)
     sessions: list[PlannedSession] = []
-    starts = _starts(ordered, speed, gap_s_max)
-    for n, (run, outcome, start_s) in enumerate(zip(ordered, _outcomes(len(runs), dice), starts, strict=True)):
+    starts = _start_times(ordered, speed, gap_s_max)
+    for n, (run, outcome, start_s) in enumerate(zip(ordered, _draw_outcomes(len(runs), dice), starts, strict=True)):
         tenant = dice.choice(list(TENANTS))
         services, data_classes = TENANTS[tenant]
         sessions.append(
             PlannedSession(
-                session_id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{play_id}:{n}")),
+                session_id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{demo_id}:{n}")),
                 tenant_id=tenant,
                 service_id=dice.choice(services),
                 user_id=f"user-{dice.randrange(20) + 1}",
@@ -313,10 +313,10 @@ def make_plan(
                 run_name=run.name,
                 outcome=outcome,
                 limits=limits,
-                actions=_Script(run, outcome, start_s, speed, dice).written(),
+                actions=_ActionBuilder(run, outcome, start_s, speed, dice).build_actions(),
             )
         )
-    return Plan(play_id, tuple(sessions), max(session.actions[-1].at_s for session in sessions))
+    return Plan(demo_id, tuple(sessions), max(session.actions[-1].at_s for session in sessions))
 
 
 __all__ = [

@@ -1,15 +1,15 @@
-"""The SQL behind the figures. Each statement gives one row; `{play:String}` names the play.
+"""The SQL behind the figures. Each statement gives one row; `{demo:String}` names the play.
 
 A play's rows are those of its sessions, and those at the places of its journal: a broken record may name no session.
 Batches hold the records of everybody who was sending: a play's are those between its first and last place in each
 partition, so on a shared stack `events_applied`, `duplicates` and the bytes include the others' events of that time.
 """
 
-_SESSIONS = "(SELECT session_id FROM player_sessions WHERE play_id = {play:String})"
+_SESSIONS = "(SELECT session_id FROM demo_sessions WHERE demo_id = {demo:String})"
 _JOURNAL = """(
     SELECT assumeNotNull(partition) AS at_partition, assumeNotNull(offset) AS at_offset, event_id
-    FROM player_journal
-    WHERE play_id = {play:String} AND error IS NULL AND offset IS NOT NULL
+    FROM demo_journal
+    WHERE demo_id = {demo:String} AND error IS NULL AND offset IS NOT NULL
 )"""
 _BOUNDS = f"(SELECT at_partition, min(at_offset) AS low, max(at_offset) AS high FROM {_JOURNAL} GROUP BY at_partition)"
 _BATCHES = f"""(
@@ -32,7 +32,7 @@ PROGRESS = f"""
 SELECT
     countIf(t.seen = s.expected) AS finished, count() AS planned, sum(t.transitions) AS transitions,
     (SELECT count() FROM v_uncleaned WHERE session_id IN {_SESSIONS}) AS uncleaned
-FROM (SELECT session_id, expected FROM player_sessions WHERE play_id = {{play:String}}) AS s
+FROM (SELECT session_id, expected FROM demo_sessions WHERE demo_id = {{demo:String}}) AS s
 LEFT JOIN
 (
     SELECT
@@ -47,7 +47,7 @@ LEFT JOIN
 UNEXPECTED = f"""
 SELECT
     s.tenant_id AS tenant_id, s.session_id AS session_id, s.outcome AS outcome, s.expected AS expected, t.seen AS seen
-FROM (SELECT * FROM player_sessions WHERE play_id = {{play:String}}) AS s
+FROM (SELECT * FROM demo_sessions WHERE demo_id = {{demo:String}}) AS s
 LEFT JOIN
 (
     SELECT
@@ -116,8 +116,8 @@ SELECT
         (SELECT at_partition, at_offset FROM {_JOURNAL})) AS history_rows,
     (SELECT count() FROM v_timeouts WHERE transition != 'T08' AND session_id IN {_SESSIONS}) AS timeouts,
     (SELECT count() FROM v_timeouts WHERE transition != 'T08' AND session_id IN
-        (SELECT session_id FROM player_sessions WHERE play_id = {{play:String}} AND NOT silent)) AS false_timeouts,
-    (SELECT count() FROM player_sessions WHERE play_id = {{play:String}} AND silent) AS silent_sessions"""
+        (SELECT session_id FROM demo_sessions WHERE demo_id = {{demo:String}} AND NOT silent)) AS false_timeouts,
+    (SELECT count() FROM demo_sessions WHERE demo_id = {{demo:String}} AND silent) AS silent_sessions"""
 
 _QUANTILES = (
     "quantileExactOrNull(0.5)({0}) AS p50, quantileExactOrNull(0.95)({0}) AS p95, quantileExactOrNull(0.99)({0}) AS p99"

@@ -46,7 +46,7 @@ class Run(NamedTuple):
     steps: tuple[Step, ...]
 
 
-def _step(event: object) -> Step | None:
+def _parse_step(event: object) -> Step | None:
     match event:
         case [int() | float(), "start"]:
             return None
@@ -61,7 +61,7 @@ def parse_run(line: str) -> Run:
     """Read one line. Raises `ValueError`, also for a missing or ill-typed field."""
     try:
         raw = json.loads(line)
-        steps = tuple(step for event in raw["events"] if (step := _step(event)) is not None)
+        steps = tuple(step for event in raw["events"] if (step := _parse_step(event)) is not None)
         return Run(
             str(raw["run"]),
             str(raw["task"]),
@@ -73,7 +73,7 @@ def parse_run(line: str) -> Run:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _read_lines(path: Path) -> Iterator[str]:
     with path.open("rb") as plain:
         zipped = plain.read(2) == _GZIP_MAGIC
         plain.seek(0)
@@ -88,7 +88,7 @@ def read_runs(path: Path, count_max: int | None = None) -> list[Run]:
     runs: list[Run] = []
     lines = 0
     try:
-        for line in _lines(path):
+        for line in _read_lines(path):
             if count_max is not None and len(runs) >= count_max:
                 break
             lines += 1

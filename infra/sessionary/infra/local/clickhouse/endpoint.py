@@ -42,12 +42,12 @@ def run_clickhouse(data: Path, port: int, password: str | None = None) -> None:
     engine = Engine(data)
     server = ClickHouseServer(engine, port, password)
 
-    def leave(_number: int, _frame: object) -> None:
+    def request_shutdown(_number: int, _frame: object) -> None:
         # shutdown() waits for the loop that this very thread runs.
         threading.Thread(target=server.shutdown, daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, leave)
+        signal.signal(number, request_shutdown)
     try:
         server.serve_forever(poll_interval=0.1)
     finally:
@@ -98,7 +98,7 @@ class LocalClickHouse(LocalServer):
             [sys.executable, *module, "--data", str(self.data), "--port", str(self.port)], self._log, env
         )
 
-    def answers(self) -> bool:
+    def is_answering(self) -> bool:
         """Whether it answers a ping."""
         return clickhouse_answers(self.port)
 

@@ -23,7 +23,7 @@ from chdb.state.sqlitelike import Connection
 from sessionary.infra.local.clickhouse.sql import Insert, Statement
 from sessionary.infra.local.errors import DataFolderLocked, EngineError, StartFailed
 
-__all__ = ["Answer", "Engine", "Question"]
+__all__ = ["Engine", "StatementRequest", "StatementResult"]
 
 _CODE = re.compile(r"Code: (\d+)\. ")
 _SETTING = re.compile(r"\w+")
@@ -32,7 +32,7 @@ _PIECE_BYTES = 1 << 20  # the engine copies each: one copy of many megabytes is 
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class StatementRequest:
     """A statement and what surrounds it; nothing of it reaches the next one."""
 
     statement: Statement
@@ -43,7 +43,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StatementResult:
     """A result in its format. Rows written count those of dependent views too, as ClickHouse does."""
 
     body: bytes
@@ -54,11 +54,11 @@ class Answer:
     written_bytes: int = 0
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _identifier(name: str) -> str:
+def _quote_identifier(name: str) -> str:
     return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
 
@@ -71,7 +71,7 @@ def _engine_error(error: Exception) -> EngineError:
     return EngineError(int(found[1]), text[found.start() :])
 
 
-def _holder(folder: Path) -> int | None:
+def _lock_holder(folder: Path) -> int | None:
     """The living process that the folder's status file names, other than this one."""
     try:
         found = re.search(r"PID: (\d+)", (folder / "status").read_text())
@@ -101,15 +101,15 @@ class Engine:
             self._keep_open = Connection(self._folder)
         except RuntimeError as error:
             if "initializing EmbeddedServer" in str(error) and (folder / "status").exists():
-                raise DataFolderLocked(folder, _holder(folder)) from error
+                raise DataFolderLocked(folder, _lock_holder(folder)) from error
             raise StartFailed(f"the ClickHouse engine cannot open {folder}: {error}") from error
 
-    def ask(self, question: Question) -> Answer:
+    def run_statement(self, request: StatementRequest) -> StatementResult:
         """Run one statement to its end. Blocks; raises EngineError."""
-        with self._counted():
+        with self._count_statement():
             handle = Connection(self._folder)
             try:
-                return _run(handle, question)
+                return _run_on_handle(handle, request)
             except (RuntimeError, chdb.ChdbError) as error:
                 raise _engine_error(error) from error
             finally:
@@ -125,7 +125,7 @@ class Engine:
         self._keep_open.close()
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count_statement(self) -> Iterator[None]:
         with self._idle:
             if self._closed:
                 raise EngineError(210, "Code: 210. DB::Exception: The endpoint is stopping. (NETWORK_ERROR)")
@@ -138,26 +138,26 @@ class Engine:
                 self._idle.notify_all()
 
 
-def _run(handle: Connection, question: Question) -> Answer:
-    if question.database:
-        handle.query(f"USE {_identifier(question.database)}")
-    if question.settings:
-        for name in question.settings:
+def _run_on_handle(handle: Connection, request: StatementRequest) -> StatementResult:
+    if request.database:
+        handle.query(f"USE {_quote_identifier(request.database)}")
+    if request.settings:
+        for name in request.settings:
             if not _SETTING.fullmatch(name):
                 raise EngineError(115, f"Code: 115. DB::Exception: Unknown setting '{name}'. (UNKNOWN_SETTING)")
-        handle.query("SET " + ", ".join(f"{name}={_quoted(value)}" for name, value in question.settings.items()))
-    insert = question.statement.insert
-    if insert is not None and not question.params:
-        return _insert(handle, insert)
-    result = handle.query(question.statement.text.decode(), question.format, params=dict(question.params))
-    return Answer(result.bytes() or b"", question.format, result.rows_read(), result.bytes_read())
+        handle.query("SET " + ", ".join(f"{name}={_quote_text(value)}" for name, value in request.settings.items()))
+    insert = request.statement.insert
+    if insert is not None and not request.params:
+        return _run_insert(handle, insert)
+    result = handle.query(request.statement.text.decode(), request.format, params=dict(request.params))
+    return StatementResult(result.bytes() or b"", request.format, result.rows_read(), result.bytes_read())
 
 
-def _insert(handle: Connection, insert: Insert) -> Answer:
+def _run_insert(handle: Connection, insert: Insert) -> StatementResult:
     """Push the data into the insert as one block stream; nothing is committed unless all of it was read."""
     with handle.send_insert(insert.head, insert.format) as stream:
         data = insert.data
         for place in range(0, len(data), _PIECE_BYTES):
             stream.append(data[place : place + _PIECE_BYTES])
         done = stream.finish()
-    return Answer(b"", insert.format, written_rows=done.rows_written, written_bytes=done.bytes_written)
+    return StatementResult(b"", insert.format, written_rows=done.rows_written, written_bytes=done.bytes_written)

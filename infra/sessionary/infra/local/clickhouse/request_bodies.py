@@ -10,10 +10,10 @@ from backports import zstd
 
 from sessionary.infra.local.errors import EngineError
 
-__all__ = ["inflate"]
+__all__ = ["decompress_body"]
 
 
-def _lz4(body: bytes) -> bytes:
+def _decompress_lz4(body: bytes) -> bytes:
     """Decode all frames: clients send one per block, and stopping after the first would lose rows without an error."""
     parts: list[bytes] = []
     while body:
@@ -25,7 +25,7 @@ def _lz4(body: bytes) -> bytes:
     return b"".join(parts)
 
 
-def inflate(body: bytes, encoding: str | None) -> bytes:
+def decompress_body(body: bytes, encoding: str | None) -> bytes:
     """The decoded body; an absent encoding means as it is.
 
     Raises EngineError with code 271 for damaged or cut bytes, 89 for an encoding that is not known.
@@ -36,7 +36,7 @@ def inflate(body: bytes, encoding: str | None) -> bytes:
             case "identity":
                 return body
             case "lz4":
-                return _lz4(body)
+                return _decompress_lz4(body)
             case "gzip":
                 return gzip.decompress(body)
             case "deflate":

