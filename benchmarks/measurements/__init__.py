@@ -1,14 +1,27 @@
-"""The parts, in the order in which they run. Each is a module with `run(bench: Bench) -> list[Result]`.
+"""The measurements, in the order in which `python -m benchmarks` runs them.
 
-A module is imported when its turn comes, so that one part's dependencies are not another's. Its name is its results
-file's name, and the name under which `Bench.done` keeps its figures for the parts after it.
+    keyed_count/    a: counting by key, beside other engines
+    full_job        b: the full job of one processor
+    quix_core       b: the same core in Quix Streams
+    latency         c: from the client's call to the audit record
+    recovery        d: recovery from the changelog
+    footprint       e: memory and disk of an idle session
+    sinks           f: rows into ClickHouse
+    sink_delay      f: from an audit record to its visible row, for `sinks`
+    client_cost     g: what the client costs its agent
+    growth          h: cost per event as live sessions grow
+    restart         r: restart and takeover after kill -9
+
+Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
+comes, so that its dependencies are its own. Its module's name is the name of its results file, and
+the key under which `Bench.done` keeps its figures for the measurements after it.
 """
 
 from typing import NamedTuple
 
 
 class Measurement(NamedTuple):
-    """One measuring program: the letter that names it on the command line (several may share one), and its module."""
+    """One measurement. `letter` selects it on the command line; several may share one."""
 
     letter: str
     name: str
@@ -17,7 +30,7 @@ class Measurement(NamedTuple):
     @property
     def module(self) -> str:
         """The module that holds `run`."""
-        return f"benchmarks.{self.name}"
+        return f"benchmarks.measurements.{self.name}"
 
 
 MEASUREMENTS: tuple[Measurement, ...] = (

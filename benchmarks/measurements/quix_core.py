@@ -11,6 +11,7 @@ from benchmarks.harness import peers
 from benchmarks.harness.consumption import GroupProgress, Rate, follow_commits, steady_rate
 from benchmarks.harness.pipeline import preload_events
 from benchmarks.harness.stack import Stack, running_stack
+from benchmarks.machine import ROOT
 from benchmarks.measurements.full_job import EVENTS, EVENTS_QUICK, JobRun, make_workload, run_job
 from benchmarks.measurements.keyed_count.check import count_committed
 from benchmarks.measurements.keyed_count.job import remove_topics
@@ -27,7 +28,7 @@ _NOTE = (
 )
 _GRACE_S = 20.0
 _SOURCE_ROOTS = ("schemas", "stream_processors")
-_PROGRAM = peers.ROOT / "benchmarks" / "run_quix_core.py"
+_PROGRAM = ROOT / "benchmarks" / "programs" / "run_quix_core.py"
 
 
 def run_quix(stack: Stack, bench: Bench, workload: Workload, events: int, form: str) -> tuple[Rate, int]:
@@ -39,7 +40,7 @@ def run_quix(stack: Stack, bench: Bench, workload: Workload, events: int, form: 
     python, kafka = peers.quix_python(), stack.new_pipeline()
     preload_events(kafka, workload.event_stream(events), bench.print_progress)
     group, folder = f"{kafka.topic_prefix}.quix", stack.folder / kafka.topic_prefix
-    path = os.pathsep.join(str(peers.ROOT / root) for root in ("", *_SOURCE_ROOTS))
+    path = os.pathsep.join(str(ROOT / root) for root in ("", *_SOURCE_ROOTS))
     places = [kafka.bootstrap_servers, group, kafka.topic_prefix, str(kafka.partitions), str(folder), form]
     group_progress = GroupProgress(stack, kafka.topics.events, group, kafka.partitions)
     child = stack.run([str(python), str(_PROGRAM), *places], env={"PYTHONPATH": path}, name="quix-core")

@@ -6,46 +6,32 @@ database. Delay: the whole pipeline runs at a steady rate; every audit record's 
 compared with when a query first saw its row.
 """
 
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.bench import Bench
 from benchmarks.harness.pipeline import BatchReader, CpuTrace, Worker, preload_events
-from benchmarks.harness.stack import Stack, environment, running_stack
+from benchmarks.harness.sink_processes import PROCESSES, start_sinks, stop_sinks
+from benchmarks.harness.stack import Stack, running_stack
 from benchmarks.measurements.full_job import make_workload
-from benchmarks.measurements.latency import quantile
+from benchmarks.measurements.sink_delay import delay_results, measure_delays
 from benchmarks.results import Result, Target
 from benchmarks.workload.events import EventRecord, Workload
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.infra.local.process import Child
-from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.schemas.settings import KafkaSettings
 
 # About 800,000 rows: each event makes one of the history, one in nine an audit record.
 EVENTS, EVENTS_QUICK = 700_000, 5_000
 RATE, RATE_QUICK = 500, 100
 SECONDS, SECONDS_QUICK = 30.0, 5.0
 KINDS = ("audit", "history", "rejected", "batches")
-# A sink waits for its own inserts, and nearly all rows are the history's: two processes share its partitions.
-PROCESSES = {
-    "audit": "audit",
-    "history-1": "history",
-    "history-2": "history",
-    "rejected": "rejected",
-    "batches": "batches",
-}
 _BROKEN_EVERY = 200
 WARM_UP_SHARE = 0.1
-_COMMAND = str(Path(sys.executable).parent / "sessionary")
 _LOOK_S = 1.0  # each look costs the engine some ms; the figures are from the rows' own stamps
-_DELAY_LOOK_S = 0.05
 _STALL_S = 120.0
-_ARRIVAL_S = 30.0
-_WARM_UP_S = 8.0  # the sinks are still joining their groups
 
 
 class SinkLoad(NamedTuple):
@@ -106,20 +92,6 @@ def _topic_size(kafka: KafkaSettings, topic: str) -> int:
         consumer.close()
 
 
-def start_sinks(stack: Stack, kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> dict[str, Child]:
-    """Make the tables and start the `PROCESSES`; the database's name keeps their groups apart from other runs'."""
-    env = environment(kafka, clickhouse, pipeline=clickhouse.clickhouse_database)
-    migrated = stack.run([_COMMAND, "db", "migrate"], env=env, name="migrate")
-    if not migrated.wait(60) or migrated.exit_code != 0:
-        raise RuntimeError(f"the migration ended with {migrated.exit_code}:\n{migrated.log.read_text()[-2_000:]}")
-    return {name: stack.run([_COMMAND, "sink", kind], env=env, name=f"sink-{name}") for name, kind in PROCESSES.items()}
-
-
-def _stop_all(children: Sequence[Child]) -> None:
-    for child in children:
-        child.stop(20.0)
-
-
 def _measure_load(stack: Stack, bench: Bench, kafka: KafkaSettings, wanted: Mapping[str, int]) -> SinkLoad:
     settings = stack.new_database()
     sinks = start_sinks(stack, kafka, settings)
@@ -141,7 +113,7 @@ def _measure_load(stack: Stack, bench: Bench, kafka: KafkaSettings, wanted: Mapp
     finally:
         for trace in cpu.values():
             trace.stop()
-        _stop_all([*sinks.values()])
+        stop_sinks(sinks.values())
     found = _load_figures(clickhouse, wanted, cpu)
     bench.print_progress(f"  {found.rows_per_s:,.0f} rows/s")
     return found
@@ -172,86 +144,6 @@ def _load_figures(clickhouse: ClickHouseClient, wanted: Mapping[str, int], cpu: 
     )
 
 
-def _measure_delays(stack: Stack, rate: float, seconds: float) -> list[float]:
-    """Run the whole pipeline at a rate; return each audit record's way to its row, sorted."""
-    kafka, settings = stack.new_pipeline(), stack.new_database()
-    worker = Worker(stack, kafka)
-    sinks = start_sinks(stack, kafka, settings)
-    try:
-        worker.wait_ready()
-        out = stack.folder / f"{kafka.topic_prefix}.sent"
-        words = ("client", "--rate", str(rate), "--seconds", str(seconds), "--out", str(out))
-        sender = stack.start("benchmarks.programs.sender", *words, env=environment(kafka), name="sender")
-        visible = _watch_rows(
-            stack, ClickHouseClient(settings), kafka.partitions, sender, [worker.child, *sinks.values()]
-        )
-        appended = _append_times(kafka)
-    finally:
-        _stop_all([*sinks.values()])
-        worker.stop()
-    began_s = min(at_s for places in appended.values() for _, at_s in places)
-    return sorted(
-        (visible_at(visible[partition], offset) - at_s) * 1e3
-        for partition, places in appended.items()
-        for offset, at_s in places
-        if at_s >= began_s + min(_WARM_UP_S, seconds / 2) and visible[partition] and offset <= visible[partition][-1][0]
-    )
-
-
-def visible_at(looks: Sequence[tuple[int, float]], offset: int) -> float:
-    """Return when a row of at least this offset was first seen; `looks` are (highest offset, moment) in order."""
-    return next(at_s for highest, at_s in looks if highest >= offset)
-
-
-def _watch_rows(
-    stack: Stack, clickhouse: ClickHouseClient, partitions: int, sender: Child, others: Sequence[Child]
-) -> dict[int, list[tuple[int, float]]]:
-    """Look at the table until it has not grown for two seconds after the sender's end. A look is timed by its end."""
-    seen: dict[int, list[tuple[int, float]]] = {partition: [] for partition in range(partitions)}
-    grown_s = time.monotonic()
-    while not sender.wait(_DELAY_LOOK_S) or time.monotonic() - grown_s < 2.0:
-        stack.check_running(*others)
-        rows = clickhouse.fetch_rows(
-            "SELECT src_partition AS p, max(src_offset) AS o FROM audit GROUP BY src_partition"
-        )
-        at_s = time.time()
-        for row in rows:
-            looks = seen[row["p"]]
-            if not looks or row["o"] > looks[-1][0]:
-                looks.append((row["o"], at_s))
-                grown_s = time.monotonic()
-        if sender.exit_code is not None:
-            time.sleep(_DELAY_LOOK_S)
-    if sender.exit_code != 0:
-        raise RuntimeError(f"the sender ended with {sender.exit_code}")
-    return seen
-
-
-def _append_times(kafka: KafkaSettings) -> dict[int, list[tuple[int, float]]]:
-    """Return offset and append time of every committed audit record, by partition."""
-    found: dict[int, list[tuple[int, float]]] = {partition: [] for partition in range(kafka.partitions)}
-    consumer = Consumer(
-        {
-            **kafka.librdkafka(),
-            "group.id": "benchmark",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition(kafka.topics.audit, partition, 0) for partition in found])
-    ends, deadline_s = 0, time.monotonic() + _ARRIVAL_S
-    while ends < kafka.partitions and time.monotonic() < deadline_s:
-        for message in consumer.consume(1_000, 0.2):
-            if message.error() is not None:
-                ends += 1
-                continue
-            found[message.partition() or 0].append((message.offset() or 0, message.timestamp()[1] / 1e3))
-    consumer.close()
-    return found
-
-
 def run(bench: Bench) -> list[Result]:
     """Measure both."""
     quick = bench.options.quick
@@ -269,9 +161,9 @@ def run(bench: Bench) -> list[Result]:
             f"sinks, {sum(wanted.values()):,} rows", lambda _: _measure_load(stack, bench, kafka, wanted)
         )
         delays = bench.repeat(
-            f"audit record to row at {rate:,} events/s", lambda _: _measure_delays(stack, rate, seconds)
+            f"audit record to row at {rate:,} events/s", lambda _: measure_delays(stack, rate, seconds)
         )
-    return [*_throughput_results(loads), *_delay_results(delays, rate)]
+    return [*_throughput_results(loads), *delay_results(delays, rate)]
 
 
 def _throughput_results(loads: list[SinkLoad]) -> list[Result]:
@@ -302,20 +194,4 @@ def _throughput_results(loads: list[SinkLoad]) -> list[Result]:
     return results
 
 
-def _delay_results(delays: list[list[float]], rate: float) -> list[Result]:
-    notes = (
-        f"audit record's append time to the row's first sight by a query, at {rate:,} events/s for the whole pipeline; "
-        f"the first {_WARM_UP_S:g} s, in which the sinks join their groups, left out; looks every "
-        f"{_DELAY_LOOK_S * 1e3:g} ms; a sink gathers rows for up to half a second",
-    )
-    if not all(delays):
-        raise RuntimeError("no row became visible")
-    p50, p95 = ([quantile(run, share) / 1e3 for run in delays] for share in (0.5, 0.95))
-    details = {"records": [len(run) for run in delays]}
-    return [
-        Result("audit record to visible row, p50", "s", p50, None, notes, details),
-        Result("audit record to visible row, p95", "s", p95, Target("<=", 2.0)),
-    ]
-
-
-__all__ = ["run", "visible_at", "with_broken"]
+__all__ = ["run", "with_broken"]

@@ -1,8 +1,8 @@
-"""How both programs on Quix Streams are set up: exactly once. Runs in the environment of benchmarks/peers.py."""
+"""How both programs on Quix Streams are set up: exactly once. Runs in the environment of benchmarks/harness/peers.py."""
 
 import gc
 
-from quixstreams import Application  # type: ignore[import-not-found]  # see benchmarks/peers.py
+from quixstreams import Application  # type: ignore[import-not-found]  # see benchmarks/harness/peers.py
 
 COMMIT_INTERVAL_S = 1.0  # the fastest of 0.1, 1 and 5 s in the keyed count
 

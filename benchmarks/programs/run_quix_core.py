@@ -1,7 +1,7 @@
 """The processor's pure core inside Quix Streams: a stateful `apply`, exactly once.
 
 Arguments: bootstrap servers, group, topic prefix, partitions, state folder, form of the rows. Runs in the environment
-of benchmarks/peers.py, with the project's source roots on its path.
+of benchmarks/harness/peers.py, with the project's source roots on its path.
 
 The row is the value of the session's state: in the form "avro", as the bytes that our changelog holds; in the form
 "pickle", quicker, but readable by this very release only. Audit records, refusals and clean-up requests go to their
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from quixstreams import State, message_context  # type: ignore[import-not-found]  # see benchmarks/peers.py
+from quixstreams import State, message_context  # type: ignore[import-not-found]  # see benchmarks/harness/peers.py
 
 from benchmarks.programs.quix_app import make_application, tune_collector
 from sessionary.schemas.codec import Decoder, encode_record, record_header

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
 from sessionary.infra.demo.runs import ModelCall, sample_runs
 from sessionary.infra.environment import read_environment
 from sessionary.infra.local.kafka.broker import broker_answers
-from sessionary.infra.topics import apply_topics, topic_differences
+from sessionary.infra.topics import apply_topics, list_topic_changes
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import RETENTION_MS
@@ -227,9 +227,9 @@ def test_a_setting_that_somebody_changed_is_found_and_put_right(kafka: KafkaSett
     resource = ConfigResource(ResourceType.TOPIC, kafka.topics.audit, incremental_configs=[change])
     for answer in admin.incremental_alter_configs([resource]).values():
         answer.result(10)
-    wait_until(lambda: topic_differences(kafka) != [], 10, "the difference")
-    assert topic_differences(kafka) == [f"{kafka.topics.audit}: retention.ms = {RETENTION_MS}"]
+    wait_until(lambda: list_topic_changes(kafka) != [], 10, "the difference")
+    assert list_topic_changes(kafka) == [f"{kafka.topics.audit}: retention.ms = {RETENTION_MS}"]
     assert apply_topics(kafka) == [f"{kafka.topics.audit}: retention.ms = {RETENTION_MS}"]
-    wait_until(lambda: topic_differences(kafka) == [], 10, "no difference")
+    wait_until(lambda: list_topic_changes(kafka) == [], 10, "no difference")
     with pytest.raises(Invalid, match="partitions"):
         apply_topics(kafka.model_copy(update={"partitions": kafka.partitions - 1}))

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import peers
+from benchmarks.machine import ROOT
 from benchmarks.measurements.keyed_count.job import Job
 
-QUIX_PROGRAM = peers.HERE / "run_quix.py"
+QUIX_PROGRAM = peers.KEYED_COUNT / "run_quix.py"
 
 
 class Engine(NamedTuple):
@@ -77,7 +78,7 @@ ENGINES: Mapping[str, Engine] = {
 
 def program_environment(folder: Path) -> dict[str, str]:
     """Return what a program started from `folder` needs: this environment, the project importable, no byte code."""
-    return {**os.environ, "PYTHONPATH": str(peers.ROOT), "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder)}
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder)}
 
 
 __all__ = ["ENGINES", "QUIX_PROGRAM", "Engine", "program_environment"]

@@ -1,4 +1,4 @@
-"""The keyed count in Quix Streams; runs in the environment of benchmarks/peers.py: nothing of the product is imported.
+"""The keyed count in Quix Streams; runs in the environment of benchmarks/harness/peers.py: nothing of the product is imported.
 
 Arguments: bootstrap servers, group, source topic, output topic, state folder.
 

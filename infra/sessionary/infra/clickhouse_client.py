@@ -34,10 +34,10 @@ def _encode_parameter(value: str | int | float | None) -> str:
 
 
 class ClickHouseClient:
-    """One database of one server. Every method blocks. Thread-safe: each request has its connection.
+    """One database of one server. Every method blocks. Thread-safe.
 
-    Every method raises `Unavailable` if the server does not answer, `Invalid("invalid_value")` if it
-    refuses the statement, `SettingsError` if it refuses the user.
+    Every method raises `Unavailable` if the server does not answer, `Invalid("invalid_value")` if
+    it refuses the statement, `SettingsError` if it refuses the user.
     """
 
     def __init__(self, settings: ClickHouseSettings, timeout_s: float = 60.0) -> None:

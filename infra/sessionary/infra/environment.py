@@ -59,7 +59,10 @@ def stack_environment(data: Path | None, environ: Mapping[str, str] | None = Non
 
 
 def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `{tenant: bearer token}` from the processor's `{token: tenant}`. Raises `SettingsError`."""
+    """Return `{tenant: bearer token}` from the processor's `{token: tenant}`.
+
+    Raises `SettingsError`.
+    """
     text = environ.get(ENV_PREFIX + "API_TOKENS", "{}")
     try:
         tokens = json.loads(text)

@@ -98,7 +98,10 @@ def _wait_for_free_port(port: int, purpose: str) -> None:
 
 
 def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
-    """Return True if the processor at `url` has recovered its partitions and serves them. Blocks."""
+    """Return True if the processor at `url` has recovered its partitions and serves them.
+
+    Blocks.
+    """
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=timeout_s) as answer:
             return bool(answer.status == 200)
@@ -107,7 +110,10 @@ def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
 
 
 class Stack:
-    """One stack over one folder. The data is kept when it stops. A context manager starts and stops it."""
+    """One stack over one folder.
+
+    The data is kept when it stops. A context manager starts and stops it.
+    """
 
     def __init__(
         self,
@@ -172,7 +178,10 @@ class Stack:
             raise StartFailed(f"{self._setup_error}\n{error}" if self._setup_error else str(error)) from None
 
     def stop(self) -> None:
-        """End every process, the last started first. Blocks until all are gone; may be called twice."""
+        """End every process, the last started first.
+
+        Blocks until all are gone; may be called twice.
+        """
         with self._stopping:
             self._supervisor.stop()
             if self._lock is not None:

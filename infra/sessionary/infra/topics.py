@@ -1,4 +1,7 @@
-"""Creates and configures a broker's topics as `sessionary.schemas.topics` describes them. Idempotent."""
+"""Creates and configures a broker's topics as `sessionary.schemas.topics` describes them.
+
+Idempotent.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -22,7 +25,10 @@ _RETRY_AFTER_S = 2.0
 
 
 class TopicState(NamedTuple):
-    """A topic as the broker has it. `config` holds only the settings that the specification names."""
+    """A topic as the broker has it.
+
+    `config` holds only the settings that the specification names.
+    """
 
     partitions: int
     config: Mapping[str, str | None]

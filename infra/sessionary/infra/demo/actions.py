@@ -1,4 +1,4 @@
-"""What each action of a plan is in the client's verbs."""
+"""One action of a plan, in the client's verbs."""
 
 import time
 from collections.abc import Callable
@@ -25,32 +25,35 @@ from sessionary.schemas.types import ErrorInfo
 BYTES_A_TOKEN = 4
 _MODEL = "model-a"
 _TRIES_MAX = 3
-_USD_MICROS_IN, _USD_MICROS_OUT = 3, 15  # a token's price
+_USD_MICROS_IN, _USD_MICROS_OUT = 3, 15  # per token
 _WORDS = ("session", "agent", "patch", "search", "method", "class", "returns", "value", "error", "test", "line", "file")
 _TEXT = " ".join(_WORDS[n * n % 97 % len(_WORDS)] for n in range(4_000))
 
 
 def filler_text(tokens: int) -> str:
-    """Return a text of `tokens` tokens, 4 bytes each."""
+    """Return a text of `tokens` tokens of 4 bytes each."""
     size = tokens * BYTES_A_TOKEN
     return (_TEXT * (size // len(_TEXT) + 1))[:size]
 
 
 def illegal_event(kind: IllegalEvent) -> Payload:
-    """Return an event that the session of an agent at work must not send."""
+    """Return an event that an Active session must not send."""
     match kind:
         case "recovered_while_active":
             return SessionRecovered()
         case "version_conflict":
             return StateUpdated(999, 1000, "{}")
         case "unknown_cleanup":
-            return ResourcesReleased(derived_id("nobody", "asked"), (), None, host_lost=False)
+            return ResourcesReleased(derived_id("unknown", "cleanup"), (), None, host_lost=False)
         case "phase_order":
             return SessionPhaseChanged("persisting")
 
 
 def perform_action(session: Session, action: Action) -> None:
-    """Do one action other than `create` and `broken`. Blocks where the verb waits for a verdict; raises its errors."""
+    """Perform any action but `create` and `broken`.
+
+    Blocks if the verb waits for a verdict. Raises what the verb raises.
+    """
     match action.verb:
         case "start":
             session.start()
@@ -91,7 +94,7 @@ def _change_state(session: Session, action: Action) -> None:
         case "cancel":
             session.cancel("called off")
         case _:
-            raise AssertionError(f"{action.verb} is no verb of a session")
+            raise AssertionError(f"no verb of a session is called {action.verb}")
 
 
 def _model_call(session: Session, action: Action) -> None:
@@ -116,7 +119,10 @@ def _tool_call(session: Session, action: Action) -> None:
 
 
 def _retry_verdict(verb: Callable[[], object]) -> None:
-    """Ask for a verdict, and again while there is none: the client sends nothing twice."""
+    """Call a verb that waits for a verdict, up to three times.
+
+    The client sends its event only once.
+    """
     for left in reversed(range(_TRIES_MAX)):
         try:
             verb()

@@ -1,6 +1,7 @@
-"""The run's own books, in ClickHouse beside the sinks' tables: what was planned and what was acknowledged.
+"""The ledger of a demo run in ClickHouse: the sessions that were planned, the events acknowledged.
 
-`demo_sessions` and `demo_journal` hold the rows of many plays, told apart by `demo_id`; they go after a week.
+The tables `demo_sessions` and `demo_journal` are in the pipeline's database. They hold the rows of
+many demo runs by `demo_id`, for a week.
 """
 
 import json
@@ -32,7 +33,7 @@ _TABLES = (
 
 
 def record_plan(clickhouse: ClickHouseClient, plan: Plan) -> None:
-    """Make the tables where they are missing and note what is planned. Raises as `ClickHouseClient` does."""
+    """Create missing tables and insert the plan. Blocks. Raises what `ClickHouseClient` raises."""
     for table in _TABLES:
         clickhouse.execute(table)
     clickhouse.insert_rows(
@@ -60,11 +61,14 @@ def _journal_lines(journals: Iterable[Path]) -> Iterator[Row]:
                 try:
                     yield json.loads(line)
                 except ValueError:
-                    raise Invalid("undecodable", f"{path}, line {number} is no journal line") from None
+                    raise Invalid("undecodable", f"{path}, line {number} is not JSON") from None
 
 
 def load_journals(clickhouse: ClickHouseClient, demo_id: str, journals: Iterable[Path]) -> int:
-    """Insert every line of the journals; return how many. Raises `Invalid` for a broken line."""
+    """Insert every line of the journals, return their number. Blocks.
+
+    Raises `Invalid` for a broken line, and what `ClickHouseClient` raises.
+    """
     lines, count = _journal_lines(journals), 0
     while block := [{**line, "demo_id": demo_id} for line in islice(lines, _BLOCK_ROWS)]:
         clickhouse.insert_rows("demo_journal", block)

@@ -1,20 +1,21 @@
-"""What each session of a play does, and when: pure; the same runs, seed and speed give the same plan.
+"""What each session of a demo run does, and when. Pure.
 
-Recorded runs give the timing and the sizes; the plan gives each an outcome, a tenant, a service and limits:
+The same runs, seed and speed give the same plan. The recorded runs determine timing and sizes; the
+plan adds an outcome, a tenant, a service and limits:
 
     outcome        transitions (T08 and T14 may follow)    what happens
-    completed      T01 T02 T13                             works to its end
-    closed         T01 T02 T13                             the same, closed instead
-    cancelled      T01 T02 T13                             called off half way
-    paused         T01 T02 T04 T05 T13                     held half way, then resumed
+    completed      T01 T02 T13                             completes its work
+    closed         T01 T02 T13                             the same, but ends by close
+    cancelled      T01 T02 T13                             is cancelled half way
+    paused         T01 T02 T04 T05 T13                     pauses half way, then resumes
     silent         T01 T02 T06                             falls silent half way and times out
     recovered      T01 T02 T10 T11 T13                     fails half way and recovers
-    gave_up        T01 T02 T10 T12                         fails half way and is closed by force
+    gave_up        T01 T02 T10 T12                         fails half way, is closed by force
     failed_start   T01 T03                                 its configuration is refused
-    never_started  T01 T03                                 falls silent before it started and times out
-    illegal        T01 T02 T13                             sends illegal and broken events between its steps
+    never_started  T01 T03                                 falls silent before it starts
+    illegal        T01 T02 T13                             sends illegal and broken events
 
-`speed` shortens the pauses between events and the limits; a limit never falls below its floor in real time.
+`speed` divides the pauses between events and the limits. A limit never falls below its floor.
 """
 
 import random
@@ -24,6 +25,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from sessionary.infra.demo.runs import ModelCall, Run, Step
+from sessionary.infra.tenants import TENANTS
 from sessionary.schemas.types import DataClass, Limits
 
 Verb = Literal[
@@ -58,9 +60,9 @@ Outcome = Literal[
     "never_started",
     "illegal",
 ]
-# Events that a client in the session's place may send, but not now.
+# Events that the session's client can send, but that its state does not allow.
 IllegalEvent = Literal["recovered_while_active", "version_conflict", "unknown_cleanup", "phase_order"]
-# Records that no client of ours would send.
+# Records that no client would send; `broken_events` explains each one.
 BrokenRecord = Literal[
     "wrong_bytes", "unknown_schema", "bad_key", "key_mismatch", "foreign_tenant", "stale_epoch", "duplicate"
 ]
@@ -75,12 +77,6 @@ BROKEN: tuple[BrokenRecord, ...] = (
     "duplicate",
 )
 
-# tenant → its services, the data that its sessions handle. A service belongs to one tenant.
-TENANTS: dict[str, tuple[tuple[str, ...], tuple[DataClass, ...]]] = {
-    "acme": (("research", "support"), ("personal",)),
-    "globex": (("billing",), ("financial", "personal")),
-    "initech": (("coding",), ("none",)),
-}
 EXPECTED: dict[Outcome, tuple[str, ...]] = {
     "completed": ("T01", "T02", "T13"),
     "closed": ("T01", "T02", "T13"),
@@ -94,7 +90,7 @@ EXPECTED: dict[Outcome, tuple[str, ...]] = {
     "illegal": ("T01", "T02", "T13"),
 }
 SILENT: frozenset[Outcome] = frozenset({"silent", "never_started"})
-# A play of few sessions takes the first of these, so that each kind is seen.
+# Even a demo of six sessions shows each of these kinds.
 _FIRST: tuple[Outcome, ...] = ("completed", "silent", "paused", "illegal", "recovered", "failed_start")
 _DECK: tuple[Outcome, ...] = (
     *("completed",) * 8,
@@ -114,19 +110,19 @@ _START_DELAY_S = 0.05
 
 
 class Action(NamedTuple):
-    """One deed of a session, `at_s` real seconds after the play's start."""
+    """One action of a session, `at_s` real seconds after the demo run's start."""
 
     at_s: float
     verb: Verb
     tokens_in: int = 0
     tokens_out: int = 0
-    name: str = ""  # a tool, a kind of illegal event or broken record
+    name: str = ""  # of a tool, an illegal event or a broken record
     succeeded: bool = True
-    step: int = 0  # steps done so far
+    step: int = 0  # number of steps before this action
 
 
 class PlannedSession(NamedTuple):
-    """A session with all its deeds in order."""
+    """A session with all its actions in order."""
 
     session_id: str
     tenant_id: str
@@ -140,17 +136,20 @@ class PlannedSession(NamedTuple):
 
     @property
     def silent(self) -> bool:
-        """Whether a clock must end or interrupt this session."""
+        """True if a timeout must end or interrupt this session."""
         return self.outcome in SILENT
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """Its transitions, but for T08 and T14, which follow by clocks."""
+        """Its transitions, without clean-up after a timeout (T08) and archiving (T14)."""
         return EXPECTED[self.outcome]
 
 
 class Plan(NamedTuple):
-    """A whole play."""
+    """The plan of a demo run.
+
+    `demo_id` tells its rows in ClickHouse from those of other demo runs.
+    """
 
     demo_id: str
     sessions: tuple[PlannedSession, ...]
@@ -158,7 +157,10 @@ class Plan(NamedTuple):
 
 
 def limits_for(speed: float) -> Limits:
-    """Return the default limits divided by `speed`, none below its floor: the inactivity budget never under 3 s."""
+    """Return the default limits divided by `speed`, but none below its floor.
+
+    The floors keep the inactivity limit (model, tool and network together) at 3 s or more.
+    """
 
     def scaled_limit(default_ms: int, floor_ms: int) -> int:
         return max(round(default_ms / speed), floor_ms)
@@ -191,7 +193,10 @@ def _draw_outcomes(count: int, dice: random.Random) -> list[Outcome]:
 
 
 def _start_times(runs: Sequence[Run], speed: float, gap_s_max: float) -> list[float]:
-    """When each run starts: in the recorded distances, none longer than `gap_s_max` of recorded time."""
+    """Return when each run starts, in real seconds.
+
+    The recorded distances are kept, up to `gap_s_max` recorded seconds.
+    """
     now, former, starts = 0.0, None, []
     for run in runs:
         if former is not None:
@@ -202,7 +207,7 @@ def _start_times(runs: Sequence[Run], speed: float, gap_s_max: float) -> list[fl
 
 
 class _ActionBuilder:
-    """Collects the actions of one session in order of time."""
+    """Builds the actions of one session in order of time."""
 
     def __init__(self, run: Run, outcome: Outcome, start_s: float, speed: float, dice: random.Random) -> None:
         self._run, self._outcome, self._speed, self._dice = run, outcome, speed, dice
@@ -229,7 +234,7 @@ class _ActionBuilder:
         self.actions.append(Action(self._at_s, verb, name=name, step=step))
 
     def _advance(self, recorded_s: float, floor_s: float = 0.05) -> None:
-        """Let recorded seconds pass, and shift what follows."""
+        """Let recorded seconds pass, and shift all later actions."""
         pause_s = max(recorded_s / self._speed, floor_s)
         self._at_s += pause_s
         self._shift_s += pause_s
@@ -262,7 +267,7 @@ class _ActionBuilder:
             self._add_action("progress", step=done + 1)
 
     def _add_midpoint(self) -> bool:
-        """What happens half way; False where nothing comes after it."""
+        """Add what happens half way; return False if it ends the session."""
         match self._outcome:
             case "paused":
                 self._add_action("pause")
@@ -290,8 +295,10 @@ def make_plan(
 ) -> Plan:
     """Plan one session for each run, in order of their recorded starts.
 
-    `demo_id` makes the session ids unique: UUIDv5 of play and place. `gap_s_max` (recorded seconds) bounds the time
-    between two starts. Raises `ValueError` for a speed that is not above 0.
+    `demo_id` makes the session ids unique: each is a UUIDv5 of `demo_id` and the session's index.
+    `gap_s_max` (recorded seconds) bounds the time between two starts.
+
+    Raises `ValueError` if `speed` is not above 0.
     """
     if speed <= 0:
         raise ValueError(f"speed {speed:g} is not above 0")
@@ -324,7 +331,6 @@ __all__ = [
     "EXPECTED",
     "ILLEGAL",
     "SILENT",
-    "TENANTS",
     "Action",
     "BrokenRecord",
     "IllegalEvent",

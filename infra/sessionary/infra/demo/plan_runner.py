@@ -1,7 +1,8 @@
-"""Carries a plan out with the client: one client for each (tenant, service), a heap of due actions, a few threads.
+"""Carries a plan out: one client per tenant and service, a heap of due actions, a few threads.
 
-A session's actions run one after another, each at its time or, after a slow one, at once. The clients stay open until
-`close`, as they answer the clean-up requests of the sessions that ended.
+A session's actions run one after another, each at its time or, after a slow one, at once. The
+clients stay open until `close`, because they answer the clean-up requests of sessions that have
+ended.
 """
 
 import heapq
@@ -26,7 +27,7 @@ _PROGRESS_EVERY_S = 0.5
 
 
 class DemoCounts(NamedTuple):
-    """The clients' own counters, summed; broken records are among `sent` and `delivered`."""
+    """The sums of the clients' counters. `sent` and `delivered` include broken records."""
 
     sent: int
     delivered: int
@@ -37,14 +38,14 @@ class DemoCounts(NamedTuple):
 
 
 class _ActiveSession(NamedTuple):
-    """A session at play."""
+    """A session with the actions that are left."""
 
     planned: PlannedSession
     todo: deque[Action]
 
 
 class PlanRunner:
-    """Plays one plan; a context manager that closes its clients. `play` blocks until the last action is done."""
+    """Carries out one plan. A context manager, which closes the clients."""
 
     def __init__(
         self,
@@ -54,7 +55,11 @@ class PlanRunner:
         folder: Path,
         on_action_error: Callable[[str], None],
     ) -> None:
-        """`environ`: the stack's settings. `tokens`: tenant → bearer token. Journals are written to `folder`."""
+        """`environ`: the stack's variables. `tokens`: bearer token by tenant.
+
+        `folder`: for journals and spool. `on_action_error` is called with the first 20 errors,
+        on the threads of the runner.
+        """
         self._plan = plan
         self._tokens = tokens
         self._folder = folder
@@ -68,7 +73,7 @@ class PlanRunner:
         self._late_s_max = 0.0
         self._due: list[tuple[float, int, _ActiveSession]] = []
         self._open = 0
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._began = 0.0
         self._counts: DemoCounts | None = None
 
@@ -80,15 +85,15 @@ class PlanRunner:
 
     @property
     def journal_paths(self) -> list[Path]:
-        """The NDJSON files, complete once the player is closed."""
+        """The journals, as NDJSON files; complete after `close`."""
         return sorted(self._folder.glob("journal-*.ndjson"))
 
     @property
     def counts(self) -> DemoCounts:
-        """What was sent; final once the player is closed."""
+        """The counters so far; final after `close`."""
         if self._counts is not None:
             return self._counts
-        if self._broken_lock.acquire(blocking=False):  # else somebody is sending, and takes them itself
+        if self._broken_lock.acquire(blocking=False):  # otherwise a sender processes them
             try:
                 self._broken.poll_acknowledgements()
             finally:
@@ -105,11 +110,15 @@ class PlanRunner:
 
     @property
     def open_sessions(self) -> int:
-        """How many sessions have actions left."""
+        """The number of sessions that have actions left."""
         return self._open
 
     def run_plan(self, progress: Callable[[str], None]) -> None:
-        """Do every action at its time. Raises what opening a client raises; troubles of actions are reported."""
+        """Perform every action at its time. Blocks until the last one is done.
+
+        Errors of actions are reported, and end their session's actions. Raises what opening a
+        client raises.
+        """
         for session in self._plan.sessions:
             self._client_for(session)
         sessions = [_ActiveSession(session, deque(session.actions)) for session in self._plan.sessions]
@@ -117,20 +126,21 @@ class PlanRunner:
         heapq.heapify(self._due)
         self._open = len(sessions)
         self._began = time.monotonic()
-        # Threads that live through the whole play: a session's heartbeat stops with the thread that used it last.
-        with ThreadPoolExecutor(_THREADS, "player") as pool:
+        # The threads live until the end: a session's heartbeats stop with the thread that used it
+        # last.
+        with ThreadPoolExecutor(_THREADS, "plan-runner") as pool:
             working = {pool.submit(self._run_thread) for _ in range(_THREADS)}
             while working:
                 done, working = wait(working, _PROGRESS_EVERY_S, FIRST_COMPLETED)
                 for future in done:
                     future.result()
                 progress(
-                    f"playing {time.monotonic() - self._began:.0f} of {self._plan.duration_s:.0f} s: "
+                    f"running {time.monotonic() - self._began:.0f} of {self._plan.duration_s:.0f} s: "
                     f"{len(sessions) - self._open} of {len(sessions)} sessions done, {self.counts.sent} events sent"
                 )
 
     def close(self) -> None:
-        """Drain and close every client."""
+        """Flush and close every client. Blocks."""
         for client in self._clients.values():
             client.close()
         self._broken.close()
@@ -167,11 +177,12 @@ class PlanRunner:
             self._on_action_error(text)
 
     def _run_thread(self) -> None:
-        """One thread: take what is due, do it, put the session back with its next action."""
+        """One thread: take a due session, perform its action, put it back with its next one."""
         try:
             self._run_actions()
         finally:
-            # All are done, or this thread failed: then the others must not wait for its session.
+            # All sessions are done, or this thread failed; then the others must not wait for its
+            # session.
             self._open = 0
 
     def _run_actions(self) -> None:
@@ -185,27 +196,27 @@ class PlanRunner:
                     f"{session.planned.outcome} session {session.planned.session_id}, {action.verb}: {error}"
                 )
                 session.todo.clear()
-            with self._news:
+            with self._changed:
                 if session.todo:
                     heapq.heappush(self._due, (session.todo[0].at_s, n, session))
                 else:
                     self._open -= 1
-                self._news.notify()
+                self._changed.notify()
 
     def _next_due(self) -> tuple[int, _ActiveSession] | None:
-        """Wait for the next due session; None when all are done."""
-        with self._news:
+        """Block until a session is due and return it; None if all are done."""
+        with self._changed:
             while self._open:
                 if not self._due:
-                    self._news.wait(0.1)
+                    self._changed.wait(0.1)
                     continue
                 wait_s = self._due[0][0] - (time.monotonic() - self._began)
                 if wait_s <= 0:
                     self._late_s_max = max(self._late_s_max, -wait_s)
                     _, n, session = heapq.heappop(self._due)
                     return n, session
-                self._news.wait(wait_s)
-            self._news.notify_all()
+                self._changed.wait(wait_s)
+            self._changed.notify_all()
             return None
 
     def _perform(self, planned: PlannedSession, action: Action) -> None:
@@ -219,7 +230,7 @@ class PlanRunner:
             )
         elif action.verb == "broken":
             with self._broken_lock:
-                self._broken.send_record(action.name, planned)  # type: ignore[arg-type]  # the plan's names are the kinds
+                self._broken.send_record(action.name, planned)  # type: ignore[arg-type]  # the plan names a kind
         else:
             perform_action(self._sessions[planned.session_id], action)
 

@@ -1,4 +1,4 @@
-"""The figures of a play, all but the clients' own counters computed by ClickHouse from rows."""
+"""The figures of a demo run. ClickHouse computes all but the clients' counters from rows."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,19 +7,19 @@ from sessionary.infra.clickhouse_client import ClickHouseClient, Json, Row
 from sessionary.infra.demo import queries
 from sessionary.infra.demo.plan_runner import DemoCounts
 
-# Why a play fails, in the report's names; whatever is above 0 here makes the command end with 1.
+# The figures that must be 0; otherwise the command's exit code is 1.
 FAULTS = ("missing", "doubled", "false_timeouts", "unexpected")
 
 
 class Report(NamedTuple):
-    """The figures, and those sessions (20 at most) that went another way than planned."""
+    """The figures, and up to 20 sessions that did not end as planned."""
 
     figures: dict[str, Json]
     unexpected: list[Row]
 
     @property
     def faults(self) -> dict[str, int]:
-        """What must not be: fault → count, only where above 0."""
+        """The figures of `FAULTS` that are above 0."""
         return {name: int(self.figures[name]) for name in FAULTS if self.figures[name]}
 
 
@@ -34,7 +34,10 @@ def _sum_positive(row: Mapping[str, Json]) -> int:
 def make_report(
     clickhouse: ClickHouseClient, demo_id: str, counts: DemoCounts, other_bytes: Mapping[str, int], elapsed_s: float
 ) -> Report:
-    """Compute the figures. `other_bytes`: topics that no sink reads. Raises as `ClickHouseClient` does."""
+    """Compute the figures. Blocks. Raises what `ClickHouseClient` raises.
+
+    `other_bytes`: bytes of topics that no sink reads, by name. `elapsed_s`: of the demo run.
+    """
 
     def fetch_one(sql: str) -> Row:
         return clickhouse.fetch_one(sql, demo=demo_id)
@@ -43,7 +46,7 @@ def make_report(
     missing = fetch_one(queries.MISSING)
     unacknowledged = missing.pop("unacknowledged")
     doubled = fetch_one(queries.DOUBLED)
-    # More rows than a batch wrote, rather than fewer.
+    # A negative number of missing rows means more rows than the batches wrote.
     doubled |= {f"{name}_rows": -min(int(missing[name] or 0), 0) for name in ("audit", "rejected")}
     broken_chains = doubled.pop("broken_chains")
     cleanup = fetch_one(queries.CLEANUP)

@@ -1,4 +1,4 @@
-"""Waits until the pipeline has nothing left to do for a play: by what its rows say, never by a fixed time."""
+"""Waits until the pipeline has finished a demo run: by its rows, never by a fixed time."""
 
 import time
 from collections.abc import Callable, Hashable
@@ -11,7 +11,11 @@ _PAUSE_S = 0.4
 
 
 class PipelineStatus(NamedTuple):
-    """One check at the pipeline: is all done, what would differ if it had moved, and a line for people."""
+    """What one query found.
+
+    `done`: nothing is left to do. `state`: differs from the last one if the pipeline has moved.
+    `text`: a progress line.
+    """
 
     done: bool
     state: Hashable
@@ -19,7 +23,10 @@ class PipelineStatus(NamedTuple):
 
 
 def wait_until_done(check: Callable[[], PipelineStatus], stall_s: float, progress: Callable[[str], None]) -> bool:
-    """PipelineStatus again and again until all is done, or nothing has moved for `stall_s`; return whether all is done."""
+    """Block until `check` reports that all is done, or until nothing has moved for `stall_s`.
+
+    Return True if all is done. `progress` is called with each text before that.
+    """
     former: Hashable = None
     moved_at = time.monotonic()
     while not (seen := check()).done:
@@ -33,16 +40,16 @@ def wait_until_done(check: Callable[[], PipelineStatus], stall_s: float, progres
 
 
 def check_sessions(clickhouse: ClickHouseClient, demo_id: str) -> PipelineStatus:
-    """Whether every session went its planned way and every requested clean-up is confirmed."""
+    """Check that every session has ended as planned and every requested clean-up is confirmed."""
     row = clickhouse.fetch_one(queries.PROGRESS, demo=demo_id)
-    text = f"{row['finished']} of {row['planned']} sessions at their end, {row['uncleaned']} clean-ups outstanding"
+    text = f"{row['finished']} of {row['planned']} sessions finished, {row['uncleaned']} clean-ups outstanding"
     return PipelineStatus(row["finished"] == row["planned"] and row["uncleaned"] == 0, tuple(row.items()), text)
 
 
 def check_rows(clickhouse: ClickHouseClient, demo_id: str) -> PipelineStatus:
-    """Whether every acknowledged event and every outcome has its row."""
+    """Check that every acknowledged event and every outcome has its row."""
     row = clickhouse.fetch_one(queries.MISSING, demo=demo_id)
-    # Of a partition's last batch nobody tells the acknowledgement, where nothing comes after it.
+    # A batch's acknowledgement is recorded by the next batch, so the last one's may stay unknown.
     waiting = {name: count for name, count in row.items() if count and name != "unacknowledged"}
     text = "waiting for rows: " + ", ".join(f"{name} {count}" for name, count in waiting.items())
     return PipelineStatus(not any(count > 0 for count in waiting.values()), tuple(row.items()), text)

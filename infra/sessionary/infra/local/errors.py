@@ -56,9 +56,9 @@ class DataFolderLocked(LocalStackError):
     """
 
     def __init__(self, folder: Path, pid: int | None) -> None:
-        holder = f"in process {pid}" if pid is not None else "in another process"
+        holder = f"by process {pid}" if pid is not None else "by another process"
         super().__init__(
-            f"the ClickHouse folder {folder} is open {holder}: stop that process first, or use another folder"
+            f"the ClickHouse folder {folder} is held {holder}: stop that process first, or use another folder"
         )
         self.folder = folder
         self.pid = pid
@@ -77,7 +77,7 @@ class EngineError(LocalStackError):
 
 
 class StatementRefused(EngineError):
-    """The statement was not run: it could damage the folder, or the local engine cannot serve it."""
+    """The statement was not run: it could damage the folder, or cannot be served here."""
 
     def __init__(self, why: str) -> None:
         super().__init__(344, f"Code: 344. DB::Exception: {why}. (SUPPORT_IS_DISABLED)")

@@ -1,8 +1,8 @@
 """Child processes that cannot outlive their parent.
 
-A parent that is killed with signal 9 runs no clean-up, so the kernel must do it. Each child requests
-SIGKILL at its parent's death (prctl PR_SET_PDEATHSIG) in a small interpreter, which then becomes the
-real program by exec; the request survives exec. The alternatives are worse:
+A parent that is killed with signal 9 runs no clean-up, so the kernel must do it. Each child
+requests SIGKILL at its parent's death (prctl PR_SET_PDEATHSIG) in a small interpreter, which then
+becomes the real program by exec; the request survives exec. The alternatives are worse:
 
 - A pipe that closes with the parent needs a helper process beside every child.
 - `preexec_fn` runs Python between fork and exec of a process with threads, which can deadlock.
@@ -82,7 +82,7 @@ _spawner = _Spawner()
 
 
 class Child:
-    """One program that runs in a session of its own, so that Ctrl-C at the terminal does not reach it.
+    """One program in a session of its own: Ctrl-C at the terminal does not reach it.
 
     Its output is appended to `log`. `pid` is also the id of its process group. Thread-safe.
     """
@@ -108,11 +108,14 @@ class Child:
         return self._exit_code
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until it has ended, up to `timeout_s` (None: no limit). Return True if it has ended."""
+        """Block until it has ended, up to `timeout_s` (None: no limit).
+
+        Return True if it has ended.
+        """
         return self._ended.wait(timeout_s)
 
     def when_ended(self, listener: Callable[[], None]) -> None:
-        """Call `listener` once when it has ended, from another thread; at once if it has ended already."""
+        """Call `listener` once, when it has ended, on another thread; at once if it has ended."""
         with self._lock:
             if not self._ended.is_set():
                 self._listeners.append(listener)
@@ -137,7 +140,8 @@ class Child:
             self.kill()
 
     def _reap_process(self) -> None:
-        # Until a dead child is reaped the kernel does not reuse its pid: signals to the group are safe.
+        # The kernel does not reuse the pid of a dead child before it is reaped, so signals to the
+        # group are safe.
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         _signal_group(self.pid, signal.SIGKILL)
         with self._lock:

@@ -111,7 +111,7 @@ class Schedule:
         )
 
     def next_due(self, now: float) -> float | None:
-        """Return the seconds until the next part can start that waits for time alone; None if none does."""
+        """Return the seconds until the next wait ends; None if no part waits for time alone."""
         waits = [
             self._entries[name].not_before
             for name in self.in_state(PartState.WAITING)
@@ -129,7 +129,7 @@ class Schedule:
         self._entries[name].state = PartState.READY
 
     def record_death(self, name: str, now: float) -> float:
-        """Record that the process ended by itself or could not be started; return its wait in seconds."""
+        """Record that the process ended or could not be started; return its wait in seconds."""
         entry = self._entries[name]
         alive = entry.state in (PartState.STARTING, PartState.READY)
         if alive and now - entry.started_at >= self._back_off.reset_after_s:

@@ -52,8 +52,8 @@ class Part:
 class PartChange:
     """A part's new state.
 
-    If its process ended (WAITING), `exit_code` tells how (negative: by that signal) and `wait_s` how
-    long it waits before it is restarted.
+    If its process ended (WAITING), `exit_code` tells how (negative: by that signal) and `wait_s`
+    how long it waits before it is restarted.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Supervisor:
     ) -> None:
         """Check the parts; start nothing yet. Raises `InvalidPartOrder`.
 
-        `on_change` is called on the supervisor's thread: it must not block, nor stop the supervisor.
+        `on_change` is called on the supervisor's thread: it must neither block nor stop it.
         `grace_s` is the time between SIGTERM and SIGKILL.
         """
         self._parts = {part.name: part for part in parts}

@@ -3,8 +3,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from sessionary.infra.demo.plan import BROKEN, EXPECTED, ILLEGAL, SILENT, TENANTS, Outcome, limits_for, make_plan
+from sessionary.infra.demo.plan import BROKEN, EXPECTED, ILLEGAL, SILENT, Outcome, limits_for, make_plan
 from sessionary.infra.demo.runs import ModelCall, Run, ToolCall, sample_runs
+from sessionary.infra.tenants import TENANTS
 from sessionary.schemas.ids import checked_session_id, valid_name
 
 

@@ -114,9 +114,8 @@ def _show_report(report: "Report", *, as_json: bool) -> None:
     if report.faults:
         print_message("sessions that did not end as planned:")
         for row in report.unexpected:
-            print_message(
-                f"  {row['outcome']} {row['tenant_id']} {row['session_id']}: expected {row['expected']}, saw {row['seen']}"
-            )
+            session = f"{row['outcome']} {row['tenant_id']} {row['session_id']}"
+            print_message(f"  {session}: expected {row['expected']}, saw {row['seen']}")
         raise CheckFailed(", ".join(f"{name}: {count}" for name, count in report.faults.items()))
 
 

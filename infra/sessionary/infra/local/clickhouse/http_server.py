@@ -1,8 +1,8 @@
-"""ClickHouse's HTTP interface in front of the engine: as much of it as drivers (clickhouse-connect) and curl need.
+"""ClickHouse's HTTP interface in front of the engine.
 
-Sessions are ignored (every request stands alone), results are built in memory and sent uncompressed. Not served:
-multipart requests (external tables), the native TCP protocol, users and rights. One password guards the whole
-endpoint.
+It serves what clickhouse-connect and curl need. Sessions are ignored: every request is independent.
+Results are built in memory and sent uncompressed. Not served: multipart requests (external tables),
+the native TCP protocol, users and access rights. One password protects the whole endpoint.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["ClickHouseServer"]
 
 _BODY_BYTES_MAX = 256 * 1024 * 1024
 _LINE_BYTES_MAX = 1024
-# URL parameters that are about the transport; every other one is a setting or a param_*.
+# URL parameters of the transport. Every other one is a setting or a query parameter (param_*).
 _TRANSPORT = frozenset(
     (
         "query",
@@ -52,7 +52,7 @@ _TRANSPORT = frozenset(
         "http_response_buffer_size",
     )
 )
-# As ClickHouse maps its codes: the client's fault, unknown names, no right, not there; all else is 500.
+# HTTP status by ClickHouse's error code, as ClickHouse maps them; every other code is 500.
 _STATUS = {
     **dict.fromkeys((6, 26, 27, 33, 38, 41, 43, 53, 62, 72, 89, 117, 164, 271, 456, 457), 400),
     **dict.fromkeys((16, 46, 47, 50, 56, 60, 73, 81, 115), 404),
@@ -66,9 +66,10 @@ _STATUS = {
 
 
 def _read_statement(query: bytes, body: bytes, *, whole: bool) -> Statement:
-    """Read the statement that begins in the URL and goes on in the body. `whole`: its text is needed in one piece.
+    """Parse the statement that begins in the URL and continues in the body.
 
-    An insert's data are not put behind its head first, as many megabytes would be copied three times for that.
+    `whole`: the text is needed in one piece. Otherwise an insert's data is not joined to its head,
+    because that would copy many megabytes three times.
     """
     if body and not whole and query[:6].upper() == b"INSERT":
         statement = parse_statement(query)
@@ -79,7 +80,7 @@ def _read_statement(query: bytes, body: bytes, *, whole: bool) -> Statement:
 
 
 class _BadRequest(Exception):
-    """The request's framing is broken: nothing after it on this connection can be trusted."""
+    """The request's framing is broken, so the connection must be closed."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -87,22 +88,22 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "sessionary-clickhouse"
     sys_version = ""
     wbufsize = -1
-    # Without TCP_NODELAY a small query takes 48 ms instead of 2.
+    # Without TCP_NODELAY a small query takes 48 ms instead of 2 ms.
     disable_nagle_algorithm = True
     server: ClickHouseServer
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: a line for each request would be most of the log."""
+        """Log nothing: one line per request would fill the log."""
 
     def do_GET(self) -> None:
-        """Probes, and statements that change nothing."""
+        """Answer probes and statements that change nothing."""
         if urlsplit(self.path).path in ("/ping", "/replicas_status"):
             self._send_reply(200, b"Ok.\n", {})
             return
         self._serve_request(may_change=False)
 
     def do_POST(self) -> None:
-        """Any statement."""
+        """Answer any statement."""
         self._serve_request(may_change=True)
 
     def _serve_request(self, *, may_change: bool) -> None:
@@ -128,13 +129,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self._read_chunks()
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal() or int(length) > _BODY_BYTES_MAX:
-            raise _BadRequest(f"Content-Length {length[:20]} is no number up to {_BODY_BYTES_MAX}")
+            raise _BadRequest(f"Content-Length {length[:20]} is not a number up to {_BODY_BYTES_MAX}")
         return self._read_exactly(int(length))
 
     def _read_exactly(self, size: int) -> bytes:
         data = self.rfile.read(size)
         if len(data) != size:
-            raise _BadRequest("the body ends early")
+            raise _BadRequest("the body is shorter than its Content-Length or chunk size")
         return data
 
     def _read_chunks(self) -> bytes:
@@ -166,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise EngineError(516, text)
 
     def _given_password(self) -> str | None:
-        """The password of a Basic, or the token of a Bearer authorisation."""
+        """Return the password of a Basic, or the token of a Bearer authorization."""
         scheme, _, value = self.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return value.strip()
@@ -222,18 +223,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
             self.wfile.flush()
         except (BrokenPipeError, ConnectionResetError):
-            # The client left; what it asked for has been done all the same.
+            # The client disconnected; its statement has run all the same.
             self.close_connection = True
 
 
 class ClickHouseServer(ThreadingHTTPServer):
-    """The interface on a loopback port; bound from construction, serving in `serve_forever`."""
+    """The HTTP interface on a loopback port: bound on construction, served by `serve_forever`."""
 
     request_queue_size = 128
     daemon_threads: ClassVar[bool] = True  # type: ignore[misc]
 
     def __init__(self, engine: Engine, port: int, password: str | None) -> None:
-        """Raises OSError if the port is taken."""
+        """Bind the port. Raises `OSError` if it is in use."""
         self.engine = engine
         self.password = password
         super().__init__((LOOPBACK, port), _Handler)

@@ -1,4 +1,4 @@
-"""Pure: the bytes of a request body behind its Content-Encoding."""
+"""Decompresses request bodies by their Content-Encoding. Pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["decompress_body"]
 
 
 def _decompress_lz4(body: bytes) -> bytes:
-    """Decode all frames: clients send one per block, and stopping after the first would lose rows without an error."""
+    """Decode all frames. Clients send one per block: to stop after the first would lose rows."""
     parts: list[bytes] = []
     while body:
         frame = lz4.frame.LZ4FrameDecompressor()
         parts.append(frame.decompress(body))
         if not frame.eof:
-            raise EOFError("the last lz4 frame is cut short")
+            raise EOFError("the last lz4 frame is truncated")
         body = frame.unused_data or b""
     return b"".join(parts)
 
 
 def decompress_body(body: bytes, encoding: str | None) -> bytes:
-    """The decoded body; an absent encoding means as it is.
+    """Return the decompressed body. `encoding` None: the body is not compressed.
 
-    Raises EngineError with code 271 for damaged or cut bytes, 89 for an encoding that is not known.
+    Raises `EngineError` with code 271 for damaged or truncated bytes, 89 for an unknown encoding.
     """
     kind = (encoding or "identity").strip().lower()
     try:

@@ -1,8 +1,8 @@
-"""Pure: what a statement is, and whether the local engine may run it.
+"""What a statement is, and whether the local engine may run it. Pure.
 
-The engine is trusted with reads and with changes of rows. Definitions are on an allow-list, because one that fails
-halfway can leave metadata behind with which the folder never opens again (`ENGINE = Kafka` does). This guards a
-developer's folder against accidents; it is no security boundary.
+Reads and changes of rows are allowed. Definitions must be on an allow-list: one that fails halfway
+(such as `ENGINE = Kafka`) can leave metadata with which the folder never opens again. This protects
+a developer's folder against accidents; it is no security boundary.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CREATED = frozenset({"TABLE", "VIEW", "MATERIALIZED VIEW", "DATABASE"})
 class _Token:
     text: str
     bare: str
-    """Upper case if it is a word, the sign itself if it is one; empty for quoted names and literals."""
+    """A word in upper case, or a sign; empty for quoted names and literals."""
     depth: int
     start: int
     end: int
@@ -49,7 +49,7 @@ class _Token:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """An INSERT with its data: `head` up to the format's name (without it), then the data in that format."""
+    """An INSERT with its data. `head` is the text before the format's name."""
 
     head: str
     format: str
@@ -58,7 +58,10 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement that may run. `read_only`: changes nothing. `format`: the output format that it names itself."""
+    """One statement that may run.
+
+    `read_only`: it changes nothing. `format`: the output format that its text names.
+    """
 
     text: bytes
     read_only: bool
@@ -67,7 +70,10 @@ class Statement:
 
 
 def _scan_tokens(sql: bytes) -> Iterator[_Token]:
-    """The tokens, lazily (an insert's data is never looked at), without white space and comments."""
+    """Yield the tokens, without white space and comments.
+
+    Lazy, so that an insert's data is never scanned.
+    """
     depth = 0
     for match in _TOKEN.finditer(sql):
         kind = match.lastgroup
@@ -83,7 +89,11 @@ def _scan_tokens(sql: bytes) -> Iterator[_Token]:
 
 
 def parse_statement(sql: bytes) -> Statement:
-    """Read one statement. Raises StatementRefused if it may not run here, EngineError(62) if there is none or more than one."""
+    """Parse one statement.
+
+    Raises `StatementRefused` if it may not run here, `EngineError` with code 62 if there is none or
+    more than one.
+    """
     first = next(_scan_tokens(sql), None)
     if first is None:
         raise EngineError(62, "Code: 62. DB::Exception: Syntax error: Empty query. (SYNTAX_ERROR)")
@@ -113,7 +123,7 @@ def _has_pair(tokens: list[_Token], first: str, second: str) -> bool:
 
 
 def _output_format(tokens: list[_Token]) -> str | None:
-    """The X of a `FORMAT X` that ends the statement or stands before its SETTINGS."""
+    """Return the X of a `FORMAT X` at the end of the statement or before its SETTINGS."""
     for place in range(len(tokens) - 1, 0, -1):
         last = place == len(tokens) - 1 or tokens[place + 1].bare == "SETTINGS"
         if (
@@ -127,7 +137,7 @@ def _output_format(tokens: list[_Token]) -> str | None:
 
 
 def _split_insert(sql: bytes) -> Insert | None:
-    """The parts of an INSERT that brings its data; None for one that selects them."""
+    """Return head, format and data of an INSERT; None for an INSERT ... SELECT."""
     previous: _Token | None = None
     for token in _scan_tokens(sql):
         if token.depth == 0 and previous is not None:
@@ -146,7 +156,10 @@ def _split_insert(sql: bytes) -> Insert | None:
 
 
 def _insert_data(sql: bytes, start: int) -> bytes:
-    """Data begin after blanks and at most one line end: more of them may belong to the data."""
+    """Return the data, which begins after blanks and at most one line end.
+
+    Further line ends may belong to the data.
+    """
     while sql[start : start + 1] in (b" ", b"\t"):
         start += 1
     if sql.startswith(b"\r\n", start):
@@ -172,7 +185,7 @@ def _check_change(tokens: list[_Token]) -> None:
 
 
 def _created_kind(words: list[str]) -> str:
-    """What a CREATE creates: the words after CREATE, OR REPLACE and TEMPORARY."""
+    """Return what a CREATE creates: the words after CREATE, OR REPLACE and TEMPORARY."""
     rest = [word for word in words[:5] if word not in ("CREATE", "OR", "REPLACE", "TEMPORARY")]
     return " ".join(rest[:2]) if rest[:1] == ["MATERIALIZED"] else "".join(rest[:1])
 
@@ -192,13 +205,16 @@ def _check_create(tokens: list[_Token]) -> None:
         if token.bare == "DISK" and after and after[0].bare == "=":
             raise StatementRefused("tables with a disk of their own are not served by the local engine")
         if token.bare == "ENGINE" and not engine_seen:
-            # Only the first is the clause: a later one is a column, as in ORDER BY engine.
+            # Only the first ENGINE is the clause; a later one is a column, as in ORDER BY engine.
             engine_seen = True
             _check_engine(created, after)
 
 
 def _check_source(after: list[_Token]) -> None:
-    """`AS table` copies a definition; `AS function(...)` would define a table over something outside."""
+    """Refuse `AS function(...)`, which defines a table over an outside source.
+
+    `AS table`, which copies a definition, is allowed.
+    """
     name = 2 if len(after) > 2 and after[1].bare == "." else 0
     if (
         after
