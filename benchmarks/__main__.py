@@ -1,7 +1,7 @@
-"""`python -m benchmarks`: run the parts, print their tables, write `results/<measurement>.json`.
+"""`python -m benchmarks`: run measurements, print their tables, write `results/<name>.json`.
 
-Ends with 1 where a figure misses its target, with 2 where a measurement failed. With `--quick` nothing is written to the
-results' folder and no target counts.
+The exit code is 1 if a figure misses its target, 2 if a measurement failed. With `--quick` no
+results file is written and no target is checked.
 """
 
 import importlib
@@ -20,12 +20,12 @@ _WIDTH = 120
 
 
 def _run_measurement(measurement: Measurement, bench: Bench, console: Console) -> bool:
-    """Run one measurement; False where it failed, which is told, and leaves the others their turn."""
+    """Run one measurement. Return False, after a traceback, if it failed; the others still run."""
     bench.print_progress(f"({measurement.letter}) {measurement.title}")
     bench.log.clear()
     try:
         found: list[Result] = importlib.import_module(measurement.module).run(bench)
-    except Exception:  # noqa: BLE001 - one measurement's failure, whatever it is, must not take the others' figures along
+    except Exception:  # noqa: BLE001  the failure of one measurement must not lose the figures of the others
         traceback.print_exc()
         return False
     if bench.options.quick:
@@ -33,7 +33,7 @@ def _run_measurement(measurement: Measurement, bench: Bench, console: Console) -
     bench.done[measurement.name] = found
     print_results(f"({measurement.letter}) {measurement.title}", found, console)
     if not bench.options.quick:
-        # Asked for anew for each measurement: somebody may commit meanwhile.
+        # Read again for each measurement, because the working tree may change in between.
         write_results(measurement.name, found, bench.log, {**machine_facts(), "options": _options_json(bench)})
     return True
 
@@ -45,7 +45,7 @@ def _options_json(bench: Bench) -> dict[str, object]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run what `words` ask for; return the exit code."""
+    """Run the measurements that the arguments `words` name; return the exit code."""
     options, letters = parse_options(words, sorted({measurement.letter for measurement in MEASUREMENTS}))
     bench, console = Bench(options), Console(width=_WIDTH, highlight=False)
     wanted = [measurement for measurement in MEASUREMENTS if measurement.letter in letters]

@@ -1,4 +1,4 @@
-"""What a figure depends on: the machine, the versions, the state of the source; no names of hosts and no paths."""
+"""What a figure depends on: machine, versions, commit. No host names and no paths."""
 
 import os
 import platform
@@ -22,12 +22,12 @@ _PACKAGES = (
 
 
 def load_average() -> tuple[float, float, float]:
-    """Return the load of the last 1, 5 and 15 minutes: runnable processes, waiting ones included."""
+    """Return the load average of the last 1, 5 and 15 minutes."""
     return os.getloadavg()
 
 
 def machine_facts() -> dict[str, Json]:
-    """Return what a results file says about where it was measured."""
+    """Return what a results file says about the machine, the versions and the source."""
     return {
         "machine": {
             "cpu": _cpu_model(),
@@ -72,7 +72,7 @@ def _package_versions() -> dict[str, str]:
 
 
 def _source_state() -> dict[str, Json]:
-    """The commit, and whether anything but results differs from it."""
+    """Return the commit, and whether any file but results differs from it."""
     commit = _run_git("rev-parse", "--short=12", "HEAD")
     changed = _run_git("status", "--porcelain", "--", ".", ":!benchmarks/results")
     return {"commit": commit or None, "dirty": None if changed is None else bool(changed)}

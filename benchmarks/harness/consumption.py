@@ -1,4 +1,4 @@
-"""How fast a program consumes a topic, seen from outside: the group's committed offsets, and its processor time."""
+"""How fast a program consumes a topic, by its group's committed offsets and its CPU time."""
 
 import time
 from collections.abc import Callable
@@ -16,20 +16,20 @@ _CALL_S = 10.0
 
 
 class RunFailed(Exception):
-    """The program ended, or stood still; the text holds the end of its log."""
+    """The program ended, or made no progress. The text holds the end of its log."""
 
 
 class Sample(NamedTuple):
-    """One look."""
+    """One sample of the program."""
 
     at_s: float
     committed: int  # events
     cpu_s: float
-    broker_cpu_s: float  # 0 where the broker is not ours
+    broker_cpu_s: float  # 0 if the broker is not ours
 
 
 class Rate(NamedTuple):
-    """What lies between two looks."""
+    """What happened between two samples."""
 
     events: int
     elapsed_s: float
@@ -43,22 +43,22 @@ class Rate(NamedTuple):
 
     @property
     def cpu_us(self) -> float:
-        """Processor time per event, µs: the same as seconds per million events."""
+        """The program's CPU time per event, µs."""
         return self.cpu_s / self.events * 1e6
 
     @property
     def broker_cpu_us(self) -> float:
-        """The broker's processor time per event, µs."""
+        """The broker's CPU time per event, µs."""
         return self.broker_cpu_s / self.events * 1e6
 
 
 class GroupProgress:
-    """Looks at a group's place in a topic. Only looks: it is no member of the group."""
+    """Reads a group's committed offsets in a topic, without joining the group."""
 
     def __init__(self, stack: Stack, topic: str, group: str, partitions: int) -> None:
         self._broker_pid = stack.broker_pid if stack.own_broker else None
-        # Uncommitted on purpose: else the broker asks to wait while a transaction with offsets is under way. What it
-        # answers are committed offsets either way.
+        # read_uncommitted: otherwise the broker makes us wait while a transaction with offsets is
+        # open. It returns committed offsets either way.
         config = {
             "bootstrap.servers": stack.bootstrap_servers,
             "group.id": group,
@@ -68,7 +68,7 @@ class GroupProgress:
         self._topics = [TopicPartition(topic, partition) for partition in range(partitions)]
 
     def committed_events(self) -> int:
-        """Return how many events are consumed and committed."""
+        """Return the number of events that are consumed and committed."""
         try:
             places = self._consumer.committed(self._topics, timeout=_CALL_S)
         except KafkaException:
@@ -76,18 +76,18 @@ class GroupProgress:
         return sum(max(0, place.offset) for place in places)
 
     def broker_cpu_seconds(self) -> float:
-        """Return the broker's processor time so far; 0 where the broker is not ours."""
+        """Return the broker's CPU time so far; 0 if the broker is not ours."""
         return 0.0 if self._broker_pid is None else cpu_seconds(self._broker_pid)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._consumer.close()
 
 
 def follow_commits(
     progress_of_group: GroupProgress, child: Child, events: int, progress: Callable[[str], None]
 ) -> list[Sample]:
-    """Look until all `events` are committed. Raises `RunFailed`."""
+    """Sample the program until all `events` are committed. Blocks. Raises `RunFailed`."""
     samples: list[Sample] = []
     moved_s = printed_s = time.monotonic()
     while not samples or samples[-1].committed < events:
@@ -103,7 +103,7 @@ def follow_commits(
         if not samples or sample.committed > samples[-1].committed:
             moved_s = sample.at_s
         elif sample.at_s - moved_s > _SILENCE_MAX_S:
-            raise RunFailed(f"stands still at {sample.committed:,} of {events:,}:\n{tail(child.log)}")
+            raise RunFailed(f"no progress after {sample.committed:,} of {events:,} events:\n{tail(child.log)}")
         samples.append(sample)
         if sample.at_s - printed_s > 10:
             printed_s = sample.at_s
@@ -112,11 +112,11 @@ def follow_commits(
 
 
 def steady_rate(samples: list[Sample], warm_up: int) -> Rate:
-    """Return the rate from the first look at which `warm_up` events were through to the last one."""
+    """Return the rate from the first sample with `warm_up` events to the last one."""
     first = next(sample for sample in samples if sample.committed >= warm_up)
     last = samples[-1]
     if first is last:
-        first = samples[0]  # so few events that one look saw it all: begins with the start of the program
+        first = samples[0]  # all events fell into one sample: count from the start
     return Rate(
         last.committed - first.committed,
         last.at_s - first.at_s,

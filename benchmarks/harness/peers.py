@@ -1,6 +1,7 @@
-"""What the other engines need: Kafka Streams' jars and compiled program, and a Python with Quix Streams in it.
+"""Installs the other engines: Kafka Streams with its program, a Python with Quix Streams.
 
-Both stand below build/peers and are made once; Quix has an environment of its own, as its pins differ from ours.
+Both are installed below build/peers, once. Quix Streams has an environment of its own, because its
+pinned dependencies differ from ours.
 """
 
 import hashlib
@@ -25,13 +26,13 @@ _JAVA_RELEASE = "17"
 
 
 class PeerUnavailable(Exception):
-    """An engine that cannot be had here; the text says why."""
+    """An engine cannot be installed here; the text says why."""
 
 
 def _resolve_jars(endpoint: str) -> list[Path]:
     try:
         return [Path(jar) for jar in jgo.build(endpoint).all_jars]
-    except Exception as error:  # jgo raises many kinds (HTTP, XML, its own): all mean the same here
+    except Exception as error:  # jgo raises many kinds (HTTP, XML, its own); all mean the same here
         raise PeerUnavailable(f"cannot resolve {endpoint}: {error}") from error
 
 
@@ -42,7 +43,7 @@ def _run_command(argv: list[str]) -> None:
 
 
 def _compiler_command() -> list[str]:
-    """The machine's javac, else Eclipse's compiler, which needs no JDK."""
+    """Return the command of javac, or of Eclipse's compiler if there is no JDK."""
     if javac := shutil.which("javac"):
         return [javac, "--release", _JAVA_RELEASE]
     jars = os.pathsep.join(map(str, _resolve_jars(_COMPILER)))
@@ -51,10 +52,11 @@ def _compiler_command() -> list[str]:
 
 
 def streams_command() -> list[str]:
-    """Return how to start the keyed count in Kafka Streams, but for its arguments. Raises `PeerUnavailable`.
+    """Return the command of the keyed count in Kafka Streams, without its arguments.
 
-    The Java of the local broker, with what it chooses by itself on a server (both compilers, a quarter of the memory)
-    and G1 named, as it would take the serial collector on a smaller machine.
+    It uses the local broker's Java with its defaults for a server (both compilers, a quarter of the
+    memory). G1 is named, because a small machine would get the serial collector.
+    Raises `PeerUnavailable`.
     """
     source, classes = KEYED_COUNT / "java" / "KeyedCount.java", PEERS / "streams"
     path = os.pathsep.join(map(str, dict.fromkeys([*_resolve_jars(_STREAMS), *_resolve_jars(_NO_LOG)])))
@@ -67,7 +69,10 @@ def streams_command() -> list[str]:
 
 
 def quix_python() -> Path:
-    """Return the interpreter of an environment with the pinned Quix Streams; made the first time. Raises `PeerUnavailable`."""
+    """Return the interpreter of an environment with the pinned Quix Streams.
+
+    The environment is created the first time. Raises `PeerUnavailable`.
+    """
     pins = KEYED_COUNT / "quix-requirements.txt"
     digest = hashlib.sha256(pins.read_bytes()).hexdigest()
     folder = PEERS / "quix"

@@ -1,6 +1,7 @@
-"""One pipeline under measurement: events in, a processor beside it, and what its batch records say.
+"""One pipeline under measurement: events in, a processor process, and its batch records.
 
-Only public seams are used: settings by environment, topics, `/readyz`, `/metrics`, and one line of the log.
+Only public interfaces are used: environment variables, topics, `/readyz`, `/metrics`, and one line
+of the log.
 """
 
 import re
@@ -32,14 +33,17 @@ _PROGRESS_S = 5.0
 
 
 class Batch(NamedTuple):
-    """A committed transaction: its record, and the broker's time of it in s since the epoch."""
+    """A committed transaction: its record, and the broker's time stamp in s since the epoch."""
 
     at_s: float
     record: BatchRecord
 
 
 def preload_events(kafka: KafkaSettings, events: Iterable[EventRecord], say: Callable[[str], None]) -> int:
-    """Write events as agents do, as fast as it goes; return how many. The events topic then holds them all."""
+    """Write events with the client's producer settings, as fast as possible; return their number.
+
+    Blocks until all are acknowledged. Raises `RuntimeError` if some are not.
+    """
     settings = ProducerSettings(bootstrap_servers=kafka.bootstrap_servers, topic_prefix=kafka.topic_prefix)
     ample = {"queue.buffering.max.kbytes": 512 << 10, "queue.buffering.max.messages": 500_000}
     producer = Producer({**producer_config(settings), **ample})
@@ -65,10 +69,10 @@ def preload_events(kafka: KafkaSettings, events: Iterable[EventRecord], say: Cal
 
 
 class Worker:
-    """A processor process with its API."""
+    """A processor process and its API."""
 
     def __init__(self, stack: Stack, kafka: KafkaSettings, name: str = "w1", **settings: str) -> None:
-        """Start it; does not wait. `settings`: fields by name."""
+        """Start the process; do not wait until it is ready. `settings`: settings by field name."""
         self._stack = stack
         self._port = free_port()
         fields = {"instance": name, "api_port": str(self._port), **settings}
@@ -79,11 +83,11 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The id of its process."""
         return self.child.pid
 
     def is_ready(self) -> bool:
-        """Whether it has an assignment, and all of it is open."""
+        """Return True if it has an assignment, and has recovered all of its partitions."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=5) as answer:
                 return bool(answer.status == 200)
@@ -91,7 +95,7 @@ class Worker:
             return False
 
     def wait_ready(self, timeout_s: float = 300.0) -> float:
-        """Wait until all partitions are open; return when, in s since the epoch."""
+        """Block until all partitions are recovered; return the time, in s since the epoch."""
         deadline_s = time.monotonic() + timeout_s
         while not self.is_ready():
             self._stack.check_running(self.child)
@@ -101,16 +105,17 @@ class Worker:
         return time.time()
 
     def read_metrics(self) -> dict[str, float]:
-        """Return all its metrics, by name with labels."""
+        """Return the value of each metric, by name with labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
 
     def opened_s(self) -> tuple[float, float]:
-        """Return when its partitions were assigned and when the last one was open, in s since the epoch.
+        """Return when its partitions were assigned, and when the last one was open.
 
-        All are assigned at one moment; the metric holds the sum of their times from there, the log the moment of each.
+        Both are s since the epoch.         All are assigned at the same time. The log has the
+        moment at which each one was open, the metric the sum of their times since the assignment.
         """
         found = _OPENED.findall(self.child.log.read_text("utf-8", "replace"))
         at_s = {
@@ -118,31 +123,31 @@ class Worker:
         }
         metrics = self.read_metrics()
         if not at_s or metrics["sessionary_partition_open_seconds_count"] != len(at_s):
-            raise RuntimeError("the log and the metrics do not tell of the same openings")
+            raise RuntimeError("the log and the metrics disagree on the number of opened partitions")
         began_s = (sum(at_s.values()) - metrics["sessionary_partition_open_seconds_sum"]) / len(at_s)
         return began_s, max(at_s.values())
 
     def stop(self) -> None:
-        """End it gracefully."""
+        """Stop the process gracefully. Blocks."""
         self.child.stop(20.0)
 
 
 class CpuTrace:
-    """Notes a process's CPU time from `start` to `stop`, or while the context lasts; tells it of any span between."""
+    """Samples a process's CPU time from `start` to `stop`, or while the context lasts."""
 
     def __init__(self, pid: int | None) -> None:
-        """`pid`: a process of this machine; None: nobody's, which takes no time."""
+        """`pid`: a process of this machine; None: no process, whose CPU time is 0."""
         self._pid = pid
         self._seen: list[tuple[float, float]] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample_cpu, name="cpu-trace", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start sampling."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; harmless where it never began."""
+        """Stop sampling; do nothing if it was not started."""
         self._done.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -155,11 +160,11 @@ class CpuTrace:
         self.stop()
 
     def cpu_between(self, first_s: float, last_s: float) -> float:
-        """Return the CPU time used between two moments, s since the epoch."""
+        """Return the CPU seconds between two times, which are in s since the epoch."""
         return self._cpu_at(last_s) - self._cpu_at(first_s)
 
     def _cpu_at(self, moment_s: float) -> float:
-        """Interpolate; before the first and after the last sample, theirs."""
+        """Return the CPU time at a moment, interpolated between samples."""
         if not self._seen:
             return 0.0
         former = self._seen[0]
@@ -176,11 +181,11 @@ class CpuTrace:
             try:
                 self._seen.append((time.time(), cpu_seconds(self._pid)))
             except OSError:
-                return  # it has ended
+                return  # the process has ended
 
 
 class BatchReader:
-    """Follows the batch records of a pipeline from the beginning, committed ones only."""
+    """Reads the committed batch records of a pipeline from the beginning."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._consumer = Consumer(
@@ -199,7 +204,7 @@ class BatchReader:
         self.batches: list[Batch] = []
 
     def read_batches(self, wait_s: float = 0.2) -> int:
-        """Take what is there, waiting a little; return how many batches are known."""
+        """Read new batch records, blocking up to `wait_s`; return the number of all batches."""
         for message in self._consumer.consume(1_000, wait_s):
             value = message.value()
             if message.error() is None and value is not None:
@@ -210,11 +215,14 @@ class BatchReader:
 
     @property
     def judged_events(self) -> int:
-        """Records accounted for, ticks left out."""
+        """The number of events that were applied, refused or duplicates."""
         return sum(record.applied + record.duplicate + record.refused for _, record in self.batches)
 
     def wait_judged(self, events: int, alive: Callable[[], None], say: Callable[[str], None], stall_s: float) -> None:
-        """Wait until so many are judged. Raises `RuntimeError` where nothing moves for `stall_s`."""
+        """Block until so many events are judged. `alive` may raise if a process has ended.
+
+        Raises `RuntimeError` if nothing moves for `stall_s`.
+        """
         moved_s = printed_s = time.monotonic()
         known = -1
         while (judged := self.judged_events) < events:
@@ -223,14 +231,14 @@ class BatchReader:
             if judged != known:
                 known, moved_s = judged, now_s
             elif now_s - moved_s > stall_s:
-                raise RuntimeError(f"{judged} of {events} events judged, and none more for {stall_s:g} s")
+                raise RuntimeError(f"{judged} of {events} events judged, and no more for {stall_s:g} s")
             if now_s - printed_s > _PROGRESS_S:
                 printed_s = now_s
                 say(f"  {judged:,} of {events:,} events judged")
             self.read_batches()
 
     def close(self) -> None:
-        """Leave."""
+        """Close the consumer."""
         self._consumer.close()
 
 

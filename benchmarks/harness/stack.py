@@ -1,11 +1,13 @@
-"""The servers of a measurement: a broker and, where asked for, a ClickHouse endpoint, on a temporary folder.
+"""The servers of a measurement, on a temporary folder: a broker, a ClickHouse endpoint if needed.
 
     with running_stack(bench) as stack:
-        kafka = stack.new_pipeline()                    # topics of its own
-        child = stack.start("sessionary.stream_processors", env=environment(kafka, instance="w1"), name="w1")
+        kafka = stack.new_pipeline()                    # topics of its own child =
+        stack.start("sessionary.stream_processors", env=environment(kafka, instance="w1"),
+        name="w1")
 
-The broker runs as Kafka's own scripts run it (the optimising compiler, G1), other than in tests. Everything that was
-started ends with the context, also when this process is killed; the folder goes unless `--keep`.
+Other than in tests, the broker runs with the JVM options of Kafka's own scripts (the optimising
+compiler, G1). Everything that was started ends with the context, also if this process is killed.
+The folder is deleted, unless `--keep` is given.
 """
 
 import itertools
@@ -32,10 +34,13 @@ PARTITIONS = 4
 
 
 class Stack:
-    """The servers that run, and what is started beside them."""
+    """The servers of a measurement, and the processes that are started beside them."""
 
     def __init__(self, bench: Bench, folder: Path, bootstrap_servers: str | None = None) -> None:
-        """`folder`: for data and logs. `bootstrap_servers`: of a broker that runs already; none is started then."""
+        """`folder`: for data and logs.
+
+        `bootstrap_servers`: a broker that runs already; None starts one.
+        """
         self.folder = folder
         self._bench = bench
         self._names = itertools.count(1)
@@ -51,18 +56,18 @@ class Stack:
 
     @property
     def own_broker(self) -> bool:
-        """Whether the broker is ours, so that its CPU time can be told."""
+        """True if this object started the broker, so that its CPU time can be measured."""
         return self._running is None
 
     @property
     def broker_pid(self) -> int:
-        """The process of our own broker."""
+        """The process id of the own broker, which must run."""
         pid = self._broker.pid
         assert pid is not None, "the broker has ended"
         return pid
 
     def new_pipeline(self, partitions: int = PARTITIONS) -> KafkaSettings:
-        """Make the topics of a pipeline under a prefix of its own."""
+        """Create the topics of a pipeline with a prefix of its own."""
         kafka = KafkaSettings(
             bootstrap_servers=self.bootstrap_servers,
             topic_prefix=f"bench{next(self._names)}-{secrets.token_hex(3)}",
@@ -72,11 +77,11 @@ class Stack:
         return kafka
 
     def drop_pipeline(self, kafka: KafkaSettings) -> None:
-        """Delete a pipeline's topics, so that the next one has its disk and its cache."""
+        """Delete a pipeline's topics, to free disk and cache for the next one."""
         remove_pipeline(kafka)
 
     def new_database(self) -> ClickHouseSettings:
-        """Start the endpoint where it does not run yet, and make an empty database."""
+        """Start the endpoint if it does not run yet, and create an empty database."""
         if self._clickhouse is None:
             self._bench.print_progress("starting the ClickHouse endpoint")
             self._clickhouse = LocalClickHouse(
@@ -94,32 +99,35 @@ class Stack:
 
     @property
     def clickhouse_pid(self) -> int:
-        """The endpoint's process; it must have been started."""
+        """The process id of the endpoint, which must run."""
         pid = None if self._clickhouse is None else self._clickhouse.pid
         assert pid is not None, "the endpoint does not run"
         return pid
 
     def start(self, module: str, *args: str, env: Mapping[str, str] | None = None, name: str) -> Child:
-        """Run `python -m module args`; `env` is added to ours. End it by `Child.stop` or `kill`, or leave it to us."""
+        """Run `python -m module args`; `env` is added to this process's environment.
+
+        The process ends by `Child.stop` or `kill`, or with the stack.
+        """
         return self.run([sys.executable, "-m", module, *args], env=env, name=name)
 
     def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, name: str) -> Child:
-        """Run a command line from the project's folder; its output goes to the log `name`."""
+        """Run a command line. Its output goes to the log `name`, below the stack's folder."""
         log = self.folder / "logs" / f"{next(self._names):03}-{name}.log"
-        temporary = self.folder / "tmp"  # what a killed process leaves goes with the folder
+        temporary = self.folder / "tmp"  # what a killed process leaves is deleted with the folder
         temporary.mkdir(exist_ok=True)
         child = Child(argv, log, {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(temporary), **(env or {})})
         self._children.append(child)
         return child
 
     def check_running(self, *children: Child) -> None:
-        """Raise `RuntimeError` with the log's end where one of them has ended."""
+        """Raise `RuntimeError` with the end of the log if one of the processes has ended."""
         for child in children:
             if child.exit_code is not None:
                 raise RuntimeError(f"a process ended with code {child.exit_code}:\n{tail(child.log, 30)}")
 
     def start_servers(self) -> None:
-        """Start the broker and wait for it; nothing where one runs already."""
+        """Start the broker and block until it serves; do nothing if one was given."""
         if self._running is not None:
             return
         self._bench.print_progress("starting a broker")
@@ -127,7 +135,7 @@ class Stack:
         self._broker.wait_ready()
 
     def stop(self) -> None:
-        """End all, the last one first."""
+        """Stop all processes and servers, the last started first. Blocks."""
         for child in reversed(self._children):
             child.stop(_STOP_GRACE_S)
         if self._clickhouse is not None:
@@ -137,7 +145,7 @@ class Stack:
 
 @contextmanager
 def running_stack(bench: Bench) -> Iterator[Stack]:
-    """Run a broker while the context lasts."""
+    """Run a broker while the context lasts; yield the stack."""
     folder = Path(tempfile.mkdtemp(prefix="sessionary-bench-"))
     stack = Stack(bench, folder)
     try:
@@ -146,7 +154,7 @@ def running_stack(bench: Bench) -> Iterator[Stack]:
     finally:
         stack.stop()
         if bench.options.keep:
-            bench.print_progress(f"data and logs stay in {folder}")
+            bench.print_progress(f"data and logs are kept in {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
 

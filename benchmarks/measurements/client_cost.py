@@ -1,7 +1,7 @@
-"""(g) What the client costs its agent: time of one `emit`, CPU per event, and events delivered by one client.
+"""(g) What the client costs its agent: time of one `emit`, CPU per event, delivered events.
 
-With the spool (the default: every event is written ahead to a file) and without (policy `block`), in a flood and at two
-rates. No processor runs.
+Measured with the spool (the default: every event is first written to a file) and without it (policy
+`block`), as fast as possible and at two rates. No processor runs.
 """
 
 import json
@@ -43,7 +43,7 @@ def _measure_case(stack: Stack, case: _Case, events: int) -> dict[str, float]:
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure it; the cases take turns."""
+    """Measure every case; the cases take turns."""
     flood = bench.event_count(EVENTS, EVENTS_QUICK)
     seconds = SECONDS_QUICK if bench.options.quick else SECONDS
     found: dict[_Case, list[dict[str, float]]] = {case: [] for case in CASES}

@@ -1,4 +1,4 @@
-"""(e) What an idle session costs: memory of the processor with each store, and bytes of RocksDB on disk."""
+"""(e) What an idle session costs: memory with each store, and RocksDB's disk space."""
 
 import time
 from pathlib import Path
@@ -23,7 +23,10 @@ class _Size(NamedTuple):
 
 
 def _measure_size(stack: Stack, kafka: KafkaSettings, folder: Path | None) -> _Size:
-    """Recover, let it tick for a moment, look. `folder`: of a RocksDB store; None: in memory."""
+    """Start a processor, let it recover and settle, return its size.
+
+    `folder`: of a RocksDB store; None: a memory store.
+    """
     settings = {} if folder is None else {"store": "rocksdb", "state_dir": str(folder)}
     worker = Worker(stack, kafka, **settings)
     try:
@@ -37,7 +40,7 @@ def _measure_size(stack: Stack, kafka: KafkaSettings, folder: Path | None) -> _S
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure it: a process with the sessions less one without, both right after recovery."""
+    """Measure a process with the sessions, less one without, both just after recovery."""
     sessions = bench.event_count(SESSIONS, SESSIONS_QUICK)
     workload = make_workload(bench)
     results: list[Result] = []

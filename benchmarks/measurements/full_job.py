@@ -1,7 +1,8 @@
-"""(b) The full job of one processor: decode, fold, state, audit, exactly once, on events made from agent runs.
+"""(b) The full job of one processor: decode, fold, state, audit, exactly once.
 
-One real processor process reads a log that was written before. Time runs from commit to commit, by the broker's stamps
-on the batch records; the first tenth of the events, in which it starts and warms up, is left out.
+One real processor process reads a log of events made from agent runs, which was written before.
+Time is measured from commit to commit, by the broker's time stamps on the batch records. The first
+tenth of the events, in which the process starts and warms up, is left out.
 """
 
 from collections import Counter
@@ -25,12 +26,12 @@ _WARM_UP_EVENTS = 40_000
 
 
 class JobRun(NamedTuple):
-    """What one run came to, after its first tenth."""
+    """The figures of one run, without its first tenth."""
 
     events_per_s: float
     cpu_us: float
     wall_us: float
-    broker_cpu_us: float  # 0 where the broker is not ours
+    broker_cpu_us: float  # 0 if the broker is not ours
     events_a_batch: float
     audits_a_event: float
     archived: int
@@ -39,7 +40,10 @@ class JobRun(NamedTuple):
 def run_job(
     stack: Stack, bench: Bench, workload: Workload, events: int, prepare: Callable[[KafkaSettings], None] | None = None
 ) -> JobRun:
-    """Write the events, let a processor judge them, check that it applied every one. `prepare` comes first."""
+    """Write the events, let a processor judge them, check that it applied every one.
+
+    `prepare` is called first, with the new pipeline. Raises `RuntimeError`.
+    """
     kafka = stack.new_pipeline()
     if prepare is not None:
         prepare(kafka)
@@ -58,7 +62,7 @@ def run_job(
 
 
 def _job_figures(batches: list[Batch], cpu: CpuTrace, broker_cpu: CpuTrace, events: int) -> JobRun:
-    """Check the account and compute the figures."""
+    """Check that every event was applied, and compute the figures."""
     counts: Counter[str] = Counter()
     for _, record in batches:
         counts.update({name: getattr(record, name) for name in ("applied", "duplicate", "refused", "audited")})
@@ -72,7 +76,7 @@ def _job_figures(batches: list[Batch], cpu: CpuTrace, broker_cpu: CpuTrace, even
     first_s, last_s = ordered[n - 1].at_s, ordered[-1].at_s
     counted, wall_s = events - skipped, last_s - first_s
     if not counted or wall_s <= 0:
-        raise RuntimeError(f"{events} events are too few: they went into {len(ordered)} batches")
+        raise RuntimeError(f"{events} events are too few: they fit into {len(ordered)} batches")
     return JobRun(
         events_per_s=counted / wall_s,
         cpu_us=cpu.cpu_between(first_s, last_s) / counted * 1e6,
@@ -85,19 +89,19 @@ def _job_figures(batches: list[Batch], cpu: CpuTrace, broker_cpu: CpuTrace, even
 
 
 def warm_up(stack: Stack, bench: Bench, workload: Workload) -> None:
-    """Let a new broker compile its code on a run that nobody counts; nothing with `--quick`."""
+    """Let a new broker compile its code on a run that is not counted; do nothing with `--quick`."""
     if not bench.options.quick:
         bench.run_once("warm-up of the broker", lambda: run_job(stack, bench, workload, _WARM_UP_EVENTS))
 
 
 def make_workload(bench: Bench) -> Workload:
-    """Return the workload that all parts share."""
+    """Return the workload that all measurements share."""
     concurrent = CONCURRENT_QUICK if bench.options.quick else CONCURRENT
     return Workload(agent_runs(bench.options.runs_file), seed=bench.options.seed, concurrent=concurrent)
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure it."""
+    """Run the measurement."""
     events = bench.event_count(EVENTS, EVENTS_QUICK)
     workload = make_workload(bench)
     with running_stack(bench) as stack:

@@ -1,7 +1,7 @@
-"""(h) Growth: the full job of (b) with 1,000, 100,000 and 1,000,000 other sessions alive in the same processor.
+"""(h) The full job of (b) with 1,000 to 1,000,000 other live sessions in the same processor.
 
-"Alive" means: in the changelog and so in the processor's state, in Active, with timers derived from it; but silent: no
-events come for them, and no deadline is near. Ticks go on. The load on top is the one of (b), byte for byte.
+A live session is in the changelog, and so in the processor's state: Active, with timers, but
+without events and without a near deadline. Ticks continue. The load is that of (b), byte for byte.
 """
 
 import statistics
@@ -28,7 +28,7 @@ def _run_job(stack: Stack, bench: Bench, workload: Workload, live: int, events: 
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure it; the sizes take turns, each round beginning with another: no moment of the machine is one's own."""
+    """Measure every size. The sizes take turns, and each round begins with another one."""
     events = bench.event_count(EVENTS, EVENTS_QUICK)
     sizes = LIVE_QUICK if bench.options.quick else LIVE
     workload = make_workload(bench)

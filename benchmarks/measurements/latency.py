@@ -1,9 +1,9 @@
-"""(c) Latency: an event handed to the client → its audit record seen by a read-committed reader, at three rates.
+"""(c) Latency at three rates: from the client's call to the audit record at a committed reader.
 
-Beside it, in the same run and at the same rate, the box's own baseline: a bare producer with the client's settings, a
-bare transactional hop, the same reader. Sender, hop or processor, and reader are processes of their own. The sender is
-an open loop; its own lateness, where the machine is too busy, is told. The first seconds of each measurement are left
-out.
+The baseline of the machine is measured in the same run and at the same rate: a bare producer with
+the client's settings, a bare transactional hop, the same reader. Sender, hop or processor, and
+reader are processes of their own. The sender is an open loop; if the machine is too busy, its delay
+is reported. The first seconds of each measurement are left out.
 """
 
 import time
@@ -25,7 +25,7 @@ RATES_QUICK = (200,)
 SECONDS, SECONDS_QUICK = 20.0, 4.0
 WARM_UP_S, WARM_UP_QUICK_S = 5.0, 1.0
 JUDGED_RATE, TARGET_MS, TARGET_RATIO = 2_000, 100.0, 1.5
-# A broker that has just started compiles itself, on the cores that are measured, for a minute or two.
+# A new broker compiles its code for a minute or two, on the cores that are measured.
 WARM_RATE, WARM_S, WARM_ROUNDS_MAX, COMPILING_MAX = 4_000, 15.0, 8, 0.1
 _ARRIVAL_S = 30.0
 _READY_S = 60.0
@@ -48,12 +48,12 @@ def quantile(ordered: list[float], share: float) -> float:
 
 
 def wait_file(stack: Stack, path: Path, *children: Child) -> None:
-    """Wait until a process has made its file. Raises `RuntimeError` where it does not."""
+    """Block until a process has created its file. Raises `RuntimeError` if it does not."""
     deadline_s = time.monotonic() + _READY_S
     while not path.exists():
         stack.check_running(*children)
         if time.monotonic() > deadline_s:
-            raise RuntimeError(f"{path.name} did not appear")
+            raise RuntimeError(f"{path.name} did not appear within {_READY_S:g} s")
         time.sleep(0.02)
 
 
@@ -64,7 +64,10 @@ def _read_times(path: Path) -> dict[str, float]:
 def measure_latency(
     stack: Stack, kafka: KafkaSettings, mode: str, rate: float, seconds: float, warm_up_s: float
 ) -> Latency:
-    """Send for so long through what runs already, and compare the two accounts."""
+    """Send for `seconds` through the processor or hop that runs, and compare sent and seen times.
+
+    `mode`: `client` or `plain`, as in `sender`. The first `warm_up_s` are left out.
+    """
     own = {"client": "audit", "plain": "plain"}[mode]
     sent_file, seen_file = stack.folder / f"sent-{time.time_ns()}", stack.folder / f"seen-{time.time_ns()}"
     env = environment(kafka)
@@ -85,7 +88,7 @@ def measure_latency(
 
 
 def _wait_seen(stack: Stack, count: Path, wanted: int, reader: Child) -> None:
-    """Wait until the reader has told of so many; what is then missing is the comparison's to say."""
+    """Wait up to 30 s until the reader has seen `wanted` records."""
     deadline_s = time.monotonic() + _ARRIVAL_S
     while time.monotonic() < deadline_s and not (count.exists() and int(count.read_text() or 0) >= wanted):
         stack.check_running(reader)
@@ -124,7 +127,7 @@ def _one_run(stack: Stack, bench: Bench, rates: Sequence[int]) -> dict[tuple[str
 
 
 def _warm_broker(stack: Stack, bench: Bench) -> None:
-    """Load the broker until its compiler is done with what both modes do, at most so many rounds."""
+    """Load the broker until its compiler is done, up to `WARM_ROUNDS_MAX` rounds."""
     for number in range(WARM_ROUNDS_MAX):
         mode = ("client", "plain")[number % 2]
         before_s, began_s = compiler_cpu_seconds(stack.broker_pid), time.monotonic()
@@ -152,7 +155,7 @@ def _start_processor(stack: Stack, kafka: KafkaSettings) -> Child:
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure it."""
+    """Run the measurement."""
     rates = RATES_QUICK if bench.options.quick else RATES
     with running_stack(bench) as stack:
         if not bench.options.quick:

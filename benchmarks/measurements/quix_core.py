@@ -1,4 +1,4 @@
-"""(b) The same pure core inside Quix Streams, beside our processor: the same events, run after run in turn.
+"""(b) The same pure core inside Quix Streams and in our processor, on the same events, in turn.
 
 python -m benchmarks --only b
 """
@@ -20,7 +20,7 @@ from benchmarks.workload.events import Workload
 
 FORMS = {
     "avro": "rows in avro: as the bytes of our changelog, which any later release reads",
-    "pickle": "rows in pickle: quicker, but of one release only, so no choice for a state that must outlive it",
+    "pickle": "rows in pickle: faster, but only one release can read them, so no choice for a lasting state",
 }
 _NOTE = (
     "Quix Streams {}: the same core in a stateful apply, exactly once, RocksDB state, commits every second; no timers, "
@@ -32,10 +32,12 @@ _PROGRAM = ROOT / "benchmarks" / "programs" / "run_quix_core.py"
 
 
 def run_quix(stack: Stack, bench: Bench, workload: Workload, events: int, form: str) -> tuple[Rate, int]:
-    """Write the events, let the core judge them in Quix Streams; return the rate, and how many audit records there are.
+    """Write the events, let the core judge them in Quix Streams.
 
-    `form` of the rows: see `run_quix_core`. The first tenth is left out. Raises `RunFailed`, `peers.PeerUnavailable`, and
-    `RuntimeError` where an event was refused.
+    Return the rate, without the first tenth, and the number of audit records. `form`: of the rows,
+    see
+    `run_quix_core`. Raises `RunFailed`, `peers.PeerUnavailable`, and `RuntimeError` if an event was
+    refused.
     """
     python, kafka = peers.quix_python(), stack.new_pipeline()
     preload_events(kafka, workload.event_stream(events), bench.print_progress)
@@ -60,14 +62,14 @@ def run_quix(stack: Stack, bench: Bench, workload: Workload, events: int, form: 
 
 
 def _check_audits(ours: JobRun, audits: int, events: int) -> None:
-    """Both must have judged alike. What our timers said of archived sessions is ours alone: Quix has no timers."""
+    """Check that both made as many audit records, except for archiving: Quix has no timers."""
     expected = round(ours.audits_a_event * events) - ours.archived
     if audits != expected:
         raise RuntimeError(f"{audits} audit records in Quix Streams, {expected} in our processor")
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure both, in turn. Where Quix Streams cannot be had, a line says so."""
+    """Measure both, in turn. If Quix Streams cannot be installed, print so and measure nothing."""
     events = bench.event_count(EVENTS, EVENTS_QUICK)
     try:
         peers.quix_python()

@@ -1,4 +1,4 @@
-"""(d) Recovery: how fast an empty processor learns the state of 200,000 sessions from the changelog."""
+"""(d) Recovery: how fast an empty processor reads 200,000 sessions from the changelog."""
 
 from typing import NamedTuple
 
@@ -31,11 +31,11 @@ def _measure_recovery(stack: Stack, kafka: KafkaSettings) -> _Run:
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure it; every run is a new process that begins with nothing."""
+    """Run the measurement; every run is a new process without state."""
     sessions = bench.event_count(SESSIONS, SESSIONS_QUICK)
     workload = make_workload(bench)
     with running_stack(bench) as stack:
-        # One changelog for all runs: a memory store keeps nothing, and nobody writes.
+        # All runs share one changelog: a memory store keeps nothing, and no process writes to it.
         full, empty = stack.new_pipeline(), stack.new_pipeline()
         size = bench.run_once(
             f"changelog of {sessions:,} sessions", lambda: preload_sessions(full, workload.templates, sessions)

@@ -1,7 +1,8 @@
-"""(r) Failover: how long nothing is judged when a processor is killed with signal 9 under load.
+"""(r) Failover: how long no event is judged if a processor is killed with signal 9 under load.
 
-Restart: the same instance is started again at once; until the first batch that it committed is read. Takeover: another
-worker runs beside it; until a batch of that one is read from every partition that the dead one owned.
+Restart: the same instance is started again at once; measured until its first committed batch is
+read. Takeover: another worker runs beside it; measured until a batch of that worker is read from
+every partition that the killed one owned.
 """
 
 import time
@@ -22,15 +23,15 @@ SESSIONS, SESSIONS_QUICK = 10_000, 500
 RATE, RATE_QUICK = 1_000, 200
 SESSION_TIMEOUT_S = 6.0
 _LOAD_S = 300.0
-_CALM_S = 3.0
+_STEADY_S = 3.0
 _WAIT_S = 90.0
 _STOP_S = 20.0
-# What the dead process had sent may still be on its way to the broker when it is gone.
+# Records that the killed process has sent may still be on their way to the broker.
 _ON_ITS_WAY_S = 0.1
 
 
 class _Setup(NamedTuple):
-    """What a measurement happens in."""
+    """Servers, pipeline, reader of batches, and rate of one measurement."""
 
     stack: Stack
     kafka: KafkaSettings
@@ -39,12 +40,15 @@ class _Setup(NamedTuple):
 
 
 def _wait_for_batches(setup: _Setup, what: str, found: Callable[[list[Batch]], bool], *children: Child) -> float:
-    """Read batches until `found`, return when, s since the epoch. Raises `RuntimeError` after a while."""
+    """Read batches until `found` returns True; return the time, in s since the epoch.
+
+    Raises `RuntimeError` after 90 s.
+    """
     deadline_s = time.monotonic() + _WAIT_S
     while not found(setup.reader.batches):
         setup.stack.check_running(*children)
         if time.monotonic() > deadline_s:
-            raise RuntimeError(f"not within {_WAIT_S:g} s: {what}")
+            raise RuntimeError(f"waited {_WAIT_S:g} s in vain for {what}")
         setup.reader.read_batches(0.02)
     return time.time()
 
@@ -56,7 +60,7 @@ def _start_sender(setup: _Setup) -> Child:
 
 
 def _wait_steady(setup: _Setup, owners: set[str], *children: Child) -> None:
-    """Wait until every partition is judged by the workers that should, and has been for a while."""
+    """Wait until the `owners` judge events on every partition, and then for 3 s more."""
     since_s = time.time()
 
     def is_steady(batches: list[Batch]) -> bool:
@@ -69,8 +73,8 @@ def _wait_steady(setup: _Setup, owners: set[str], *children: Child) -> None:
         return len(partitions) == setup.kafka.partitions and {name for _, name in recent} == owners
 
     _wait_for_batches(setup, "load on every partition", is_steady, *children)
-    calm_until_s = time.time() + _CALM_S
-    _wait_for_batches(setup, "calm", lambda _: time.time() > calm_until_s, *children)
+    steady_until_s = time.time() + _STEADY_S
+    _wait_for_batches(setup, "steady load", lambda _: time.time() > steady_until_s, *children)
 
 
 def _measure_restart(setup: _Setup) -> float:
@@ -99,7 +103,7 @@ def _measure_takeover(setup: _Setup) -> float:
         worker.wait_ready()
     load = _start_sender(setup)
     _wait_steady(setup, {"w1", "w2"}, *(worker.child for worker in workers), load)
-    lately_s = time.time() - _CALM_S
+    lately_s = time.time() - _STEADY_S
     owned = {
         batch.record.partition
         for batch in setup.reader.batches
@@ -121,7 +125,7 @@ def _measure_takeover(setup: _Setup) -> float:
 def _repeat_failover(
     stack: Stack, bench: Bench, workload: Workload, sessions: int, title: str, work: Callable[[_Setup], float]
 ) -> list[float]:
-    def once(_: int) -> float:
+    def run_once(_: int) -> float:
         kafka = stack.new_pipeline()
         preload_sessions(kafka, workload.templates, sessions)
         setup = _Setup(stack, kafka, BatchReader(kafka), RATE_QUICK if bench.options.quick else RATE)
@@ -130,11 +134,11 @@ def _repeat_failover(
         finally:
             setup.reader.close()
 
-    return bench.repeat(title, once)
+    return bench.repeat(title, run_once)
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure both."""
+    """Measure restart and takeover."""
     sessions = bench.event_count(SESSIONS, SESSIONS_QUICK)
     rate = RATE_QUICK if bench.options.quick else RATE
     workload = make_workload(bench)

@@ -24,7 +24,7 @@ _WARM_UP_S = 8.0  # the sinks are still joining their groups
 
 
 def measure_delays(stack: Stack, rate: float, seconds: float) -> list[float]:
-    """Run the whole pipeline at a rate; return each audit record's way to its row, sorted."""
+    """Run the whole pipeline at `rate`; return the delay of each audit row in ms, sorted."""
     kafka, settings = stack.new_pipeline(), stack.new_database()
     worker = Worker(stack, kafka)
     sinks = start_sinks(stack, kafka, settings)
@@ -50,14 +50,20 @@ def measure_delays(stack: Stack, rate: float, seconds: float) -> list[float]:
 
 
 def visible_at(looks: Sequence[tuple[int, float]], offset: int) -> float:
-    """Return when a row of at least this offset was first seen; `looks` are (highest offset, moment) in order."""
+    """Return when a row of at least this offset was first seen.
+
+    `looks` are (highest offset, time of the query) in order.
+    """
     return next(at_s for highest, at_s in looks if highest >= offset)
 
 
 def _watch_rows(
     stack: Stack, clickhouse: ClickHouseClient, partitions: int, sender: Child, others: Sequence[Child]
 ) -> dict[int, list[tuple[int, float]]]:
-    """Look at the table until it has not grown for two seconds after the sender's end. A look is timed by its end."""
+    """Query the table until it has not grown for 2 s after the sender's end.
+
+    Return the looks of each partition; a look's time is the end of its query.
+    """
     seen: dict[int, list[tuple[int, float]]] = {partition: [] for partition in range(partitions)}
     grown_s = time.monotonic()
     while not sender.wait(_PAUSE_S) or time.monotonic() - grown_s < 2.0:

@@ -1,9 +1,8 @@
-"""(f) Sinks: rows per second into the local engine, and the time from an audit record to its visible row.
+"""(f) Sinks: rows per second into the local engine, and the delay of a row (see `sink_delay`).
 
-Throughput: a processor first judges events made from agent runs, one in 200 of them broken, so that all four topics
-hold what one and the same work comes to, in its natural proportions. Then the sink processes carry it into an empty
-database. Delay: the whole pipeline runs at a steady rate; every audit record's append time (the broker's stamp) is
-compared with when a query first saw its row.
+A processor first judges events made from agent runs, and broken ones in between, so that all four
+topics hold the records of the same work in their natural proportions. Then the sink processes write
+them into an empty database.
 """
 
 import time
@@ -23,35 +22,35 @@ from benchmarks.workload.events import EventRecord, Workload
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.settings import KafkaSettings
 
-# About 800,000 rows: each event makes one of the history, one in nine an audit record.
+# About 800,000 rows: each event makes a row of history, one in nine an audit record.
 EVENTS, EVENTS_QUICK = 700_000, 5_000
 RATE, RATE_QUICK = 500, 100
 SECONDS, SECONDS_QUICK = 30.0, 5.0
 KINDS = ("audit", "history", "rejected", "batches")
 _BROKEN_EVERY = 200
 WARM_UP_SHARE = 0.1
-_LOOK_S = 1.0  # each look costs the engine some ms; the figures are from the rows' own stamps
+_LOOK_S = 1.0  # between two queries; each costs the engine some ms
 _STALL_S = 120.0
 
 
 class SinkLoad(NamedTuple):
-    """One throughput run: rows by kind, and when they landed, s after the first tenth of all."""
+    """One throughput run. Times are s after the first tenth of all rows was inserted."""
 
     rows_per_s: float
     elapsed_s: float
     rows: Mapping[str, int]
     first_s: Mapping[str, float]
     last_s: Mapping[str, float]
-    cpu_s: Mapping[str, float]  # of each sink, and of the engine
+    cpu_s: Mapping[str, float]  # by sink process, and of the engine
 
     @property
     def rows_counted(self) -> float:
-        """Rows within the time."""
+        """Rows after the first tenth."""
         return self.rows_per_s * self.elapsed_s
 
 
 def with_broken(events: Iterator[EventRecord]) -> Iterator[EventRecord]:
-    """Put a record that nobody can read behind every 200th event."""
+    """Yield the events, with an undecodable record after every 200th one."""
     for number, event in enumerate(events, 1):
         yield event
         if number % _BROKEN_EVERY == 0:
@@ -59,7 +58,7 @@ def with_broken(events: Iterator[EventRecord]) -> Iterator[EventRecord]:
 
 
 def _judged_topics(stack: Stack, bench: Bench, workload: Workload, events: int) -> tuple[KafkaSettings, dict[str, int]]:
-    """Return a pipeline whose topics hold it all, and how many records each sink is to find."""
+    """Return a pipeline whose topics hold all records, and how many of them each sink must find."""
     kafka = stack.new_pipeline()
     written = preload_events(kafka, with_broken(workload.event_stream(events)), bench.print_progress)
     reader, worker = BatchReader(kafka), Worker(stack, kafka)
@@ -83,7 +82,7 @@ def _judged_topics(stack: Stack, bench: Bench, workload: Workload, events: int) 
 
 
 def _topic_size(kafka: KafkaSettings, topic: str) -> int:
-    """Return the number of records of a topic that was never written in transactions nor cleaned."""
+    """Return the number of records of a topic without transactions and without deleted records."""
     consumer = Consumer({**kafka.librdkafka(), "group.id": "benchmark", "log_level": 0})
     try:
         places = [TopicPartition(topic, number) for number in range(kafka.partitions)]
@@ -108,7 +107,7 @@ def _measure_load(stack: Stack, bench: Bench, kafka: KafkaSettings, wanted: Mapp
             if (total := sum(rows.values())) != known:
                 known, moved_s = total, time.monotonic()
             elif time.monotonic() - moved_s > _STALL_S:
-                raise RuntimeError(f"rows {rows}, wanted {dict(wanted)}, and none more for {_STALL_S:g} s")
+                raise RuntimeError(f"rows {rows}, wanted {dict(wanted)}, and no more for {_STALL_S:g} s")
             time.sleep(_LOOK_S)
     finally:
         for trace in cpu.values():
@@ -120,9 +119,9 @@ def _measure_load(stack: Stack, bench: Bench, kafka: KafkaSettings, wanted: Mapp
 
 
 def _load_figures(clickhouse: ClickHouseClient, wanted: Mapping[str, int], cpu: Mapping[str, CpuTrace]) -> SinkLoad:
-    """Compute the figures from the engine's own stamp on every row.
+    """Compute the figures from the engine's time stamp on every row.
 
-    The first tenth of the rows, in which the sinks join their groups one after the other, is left out.
+    The first tenth of the rows, in which the sinks join their groups, is left out.
     """
     tables = " UNION ALL ".join(
         f"SELECT '{kind}' AS kind, toUnixTimestamp64Milli(landed_at) AS at_ms FROM {kind}" for kind in KINDS
@@ -133,7 +132,7 @@ def _load_figures(clickhouse: ClickHouseClient, wanted: Mapping[str, int], cpu: 
     later = clickhouse.fetch_one(f"SELECT count() AS n FROM ({tables}) WHERE at_ms > {int(low)}")["n"]
     elapsed_s = (high - low) / 1e3
     if not elapsed_s:
-        raise RuntimeError("too few rows: all landed in one moment")
+        raise RuntimeError("too few rows: all were inserted at the same time; give a larger --events")
     return SinkLoad(
         rows_per_s=later / elapsed_s,
         elapsed_s=elapsed_s,
@@ -145,7 +144,7 @@ def _load_figures(clickhouse: ClickHouseClient, wanted: Mapping[str, int], cpu: 
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure both."""
+    """Measure throughput and delay."""
     quick = bench.options.quick
     events = bench.event_count(EVENTS, EVENTS_QUICK)
     rate, seconds = (RATE_QUICK, SECONDS_QUICK) if quick else (RATE, SECONDS)
@@ -155,7 +154,7 @@ def run(bench: Bench) -> list[Result]:
             f"topics of {events:,} events", lambda: _judged_topics(stack, bench, workload, events)
         )
         stack.new_database()
-        # A broker and an engine that have just started compile themselves and ask for memory, once.
+        # A new broker compiles its code, and a new engine allocates memory, on the first load.
         bench.run_once("warm-up, not rows_counted", lambda: _measure_load(stack, bench, kafka, wanted))
         loads = bench.repeat(
             f"sinks, {sum(wanted.values()):,} rows", lambda _: _measure_load(stack, bench, kafka, wanted)

@@ -1,10 +1,11 @@
-"""A process that measures what a call of the client costs its agent.
+"""A program that measures what a call of the client costs its agent.
 
     python -m benchmarks.programs.emitting --policy spool|block --events 100000 [--rate 1000]
 
-Emits the events of recorded runs in one session, one after another: as fast as it goes, or at a rate. Prints a line of
-JSON: µs per call (mean, p50, p99), CPU per event of the agent's own thread and of the whole process (delivery threads
-included), events delivered per second from the first call to the last acknowledgement.
+It emits the events of recorded runs in one session, as fast as possible or at a rate. It prints one
+line of JSON: µs per call (mean, p50, p99), CPU time per event of the agent's thread and of the
+whole process (with its delivery threads), and events per second from the first call to the last
+acknowledgement. The exit code is 1 if an event was lost.
 """
 
 import argparse
@@ -27,14 +28,14 @@ _WARM_UP = 200
 
 
 def _run_payloads() -> Iterator[Payload]:
-    """The events of one recorded run after another; those that end or begin a session are left out."""
+    """Return the events of recorded runs, repeated, without those that begin or end a session."""
     lines = [line.payload for template in make_templates(agent_runs()[:20], 1) for line in template.lines]
     kept = [payload for payload in lines if not EVENT_TYPES[type(payload)].startswith("session_")]
     return itertools.cycle(kept)
 
 
 def _emit_events(session: Session, payloads: Iterator[Payload], events: int, rate: float | None) -> list[int]:
-    """Return the time of each call, ns."""
+    """Emit events, at `rate` per second if given; return the time of each call in ns."""
     spent: list[int] = []
     began_s = time.monotonic()
     for number in range(events):
@@ -49,7 +50,7 @@ def _emit_events(session: Session, payloads: Iterator[Payload], events: int, rat
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure, print, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs.emitting")
     parser.add_argument("--policy", choices=("spool", "block"), required=True)
     parser.add_argument("--events", type=int, required=True)

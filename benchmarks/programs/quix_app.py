@@ -1,4 +1,7 @@
-"""How both programs on Quix Streams are set up: exactly once. Runs in the environment of benchmarks/harness/peers.py."""
+"""How both programs on Quix Streams are configured: exactly once.
+
+Runs in the environment of benchmarks/harness/peers.py.
+"""
 
 import gc
 
@@ -22,7 +25,7 @@ def make_application(bootstrap_servers: str, group: str, folder: str) -> Applica
 
 
 def tune_collector() -> None:
-    """Set the garbage collector as our own processor does."""
+    """Configure the garbage collector as our processor does."""
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
 

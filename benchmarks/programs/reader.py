@@ -1,9 +1,10 @@
-"""A process that reads a topic's end, committed records only, and notes when it saw what.
+"""A program that reads new committed records of a topic, and records when it saw each one.
 
     python -m benchmarks.programs.reader audit|plain TOPIC --out FILE
 
-Writes `<FILE>.ready` once it reads, `<FILE>.count` twice a second, and FILE (lines `name ns`) on SIGTERM. `audit`
-decodes audit records and names them `<session>/<event type>`; `plain` takes the name out of a record of `sender plain`.
+It creates `<FILE>.ready` when it begins to read, writes `<FILE>.count` twice a second, and FILE on
+SIGTERM. FILE has lines `name ns`: ns since the epoch. `audit` decodes audit records and names them
+`<session>/<event type>`; `plain` reads the name from a record of `sender plain`.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def _audit_name(decoder: Decoder, value: bytes) -> str | None:
 
 
 def plain_name(value: bytes) -> str | None:
-    """Return the name in a record of `sender plain`, None where it is not to be passed on."""
+    """Return the name in a record of `sender plain`; None if the record is not passed on."""
     return value[1:].rstrip(b"\0").decode() if value[:1] == b"1" else None
 
 
@@ -54,7 +55,7 @@ def _read_records(
 
 
 def main() -> int:
-    """Read until told to stop, then write the file."""
+    """Read until SIGTERM, then write the file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs.reader")
     parser.add_argument("mode", choices=("audit", "plain"))
     parser.add_argument("topic")

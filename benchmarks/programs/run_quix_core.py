@@ -1,12 +1,12 @@
 """The processor's pure core inside Quix Streams: a stateful `apply`, exactly once.
 
-Arguments: bootstrap servers, group, topic prefix, partitions, state folder, form of the rows. Runs in the environment
-of benchmarks/harness/peers.py, with the project's source roots on its path.
+Arguments: bootstrap servers, group, topic prefix, partitions, state folder, form of the rows. Runs
+in the environment of benchmarks/harness/peers.py, with the project's source roots on its path.
 
-The row is the value of the session's state: in the form "avro", as the bytes that our changelog holds; in the form
-"pickle", quicker, but readable by this very release only. Audit records, refusals and clean-up requests go to their
-topics. There are no timers here, so no session is archived, and no position, batch record
-or query API: less work than the processor does.
+A session's state is its row. In the form "avro" it has the bytes of our changelog; "pickle" is
+faster, but only this release can read it. Audit records, refused records and clean-up requests go
+to their topics. It does less than the processor: there are no timers (so no session is archived),
+no positions, no batch records and no query API.
 """
 
 import pickle
@@ -31,17 +31,18 @@ Apply = Callable[[bytes, bytes, int, list[tuple[str, bytes]], State], list[bytes
 
 
 def row_form(name: str) -> tuple[Callable[[bytes], Any], Callable[[Row], bytes]]:
-    """Return how a row is read and written."""
+    """Return the functions that read and write a row."""
     if name == "pickle":
         return pickle.loads, lambda row: pickle.dumps(row, protocol=5)
     return Decoder().record, encode_record
 
 
 def judge_function(topic: str, partitions: int, form: str) -> Apply:
-    """Return what is applied to each event: judge it, keep the row, return the records to write."""
+    """Return the function for each event: judge it, store the row, return the records to write."""
     decoder = Decoder()
     read_row, write_row = row_form(form)
-    clocks_ms: dict[int, int] = defaultdict(int)  # append time never goes back for long; a restart begins with it anew
+    # A restart begins at 0 again; append times rise, so the clock is correct after one record.
+    clocks_ms: dict[int, int] = defaultdict(int)
 
     def apply(
         value: bytes, key: bytes, timestamp_ms: int, headers: list[tuple[str, bytes]], state: State
@@ -72,7 +73,7 @@ def judge_function(topic: str, partitions: int, form: str) -> Apply:
 def records_of(
     verdict: core_verdict.Applied | core_verdict.Rejected, record: LogRecord, topic: str, partition: int
 ) -> list[bytes]:
-    """Return what a verdict has to say, encoded; each record's own header names its class."""
+    """Return the records of a verdict, encoded; the header of each record names its class."""
     lines = [encode_record(line) for line in verdict.audits]
     if isinstance(verdict, core_verdict.Applied):
         return lines if verdict.cleanup is None else [*lines, encode_record(verdict.cleanup)]
@@ -96,7 +97,9 @@ def main() -> None:
     frame = app.dataframe(events).apply(
         judge_function(names.events, int(partitions), form), stateful=True, metadata=True, expand=True
     )
-    frame = frame.set_headers(lambda value, key, timestamp, headers: None)  # else each output carries the event's
+    frame = frame.set_headers(
+        lambda value, key, timestamp, headers: None
+    )  # otherwise each output has the event's headers
     frame.to_topic(lambda value, key, timestamp, headers: places[value[:width]])
     tune_collector()
     app.run()

@@ -1,12 +1,14 @@
-"""A process that sends at a set rate, whatever becomes of it (open loop), and notes when it handed over what.
+"""A program that sends at a fixed rate (open loop), and records when it handed over each event.
 
     python -m benchmarks.programs.sender client|plain --rate 2000 --seconds 20 --out FILE
 
-`client` holds sessions with `SessionClient`, as an agent does; `plain` sends records of the same sizes with a bare
-librdkafka producer of the same settings. Both follow one script of 11 events: created, two phases, started, six
-activities, completed; the first, the fourth and the last make an audit record, 3 of 11.
-The file holds lines `name ns`: of each such event, when it was handed over, ns since the epoch. The last line is
-`late_ms x`: how late the sender was at worst, where the machine was too busy for the rate.
+`client` runs sessions with `SessionClient`, as an agent does. `plain` sends records of the same
+sizes with a bare librdkafka producer of the same settings. Both follow one script of 11 events:
+created, two phases, started, six activities, completed. The first, the fourth and the last make an
+audit record.
+
+FILE has one line `name ns` per such event: when it was handed over, in ns since the epoch. The last
+line is `late_ms x`: the largest delay of the sender, in case the machine is too busy for the rate.
 """
 
 import argparse
@@ -27,22 +29,23 @@ from sessionary.producers.delivery.kafka_producer import producer_config
 SCRIPT_EVENTS = 11
 AUDITED = {0: "session_created", 3: "session_started", 10: "session_terminated"}
 SHARE = len(AUDITED) / SCRIPT_EVENTS
-# Bytes of each event of the script as the client encodes it, value and headers; what `plain` sends.
+# Bytes of each event of the script as the client encodes it, value and headers; `plain` sends as
+# many.
 _EVENT_BYTES = (525, 422, 422, 409, *(443,) * 6, 536)
 _SESSION_PAUSE_S = 0.1
 _SLEEP_S = 0.0005
 
 
 class Script(Protocol):
-    """One session's way through the script."""
+    """One session that follows the script."""
 
     def send_event(self, n: int) -> str | None:
-        """Send event `n`; return the name under which its audit record will be known, None where there is none."""
+        """Send event `n`; return the name of its audit record, None if it makes none."""
         ...
 
 
 class _ClientScript:
-    """The real client."""
+    """Sends with the real client."""
 
     def __init__(self, client: SessionClient) -> None:
         self._client = client
@@ -64,7 +67,7 @@ class _ClientScript:
 
 
 class _PlainScript:
-    """A bare producer. The value's first byte says whether the hop is to pass the record on."""
+    """Sends with a bare producer. The value's first byte says if the hop passes the record on."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self._producer, self._topic = producer, topic
@@ -81,8 +84,8 @@ class _PlainScript:
 
 
 def run_scripts(make: Callable[[], Script], rate: float, seconds: float) -> Iterator[str]:
-    """Run scripts side by side at `rate` events per second; yield the file's lines."""
-    # So many sessions that each sends ten events a second.
+    """Run scripts side by side at `rate` events per second in total; yield the file's lines."""
+    # As many sessions as make the rate if each one sends ten events a second.
     waiting = deque((make(), 0) for _ in range(max(1, round(rate * _SESSION_PAUSE_S))))
     began_s, late_s = time.monotonic(), 0.0
     for number in range(round(rate * seconds)):
@@ -99,7 +102,7 @@ def run_scripts(make: Callable[[], Script], rate: float, seconds: float) -> Iter
 
 
 def main() -> int:
-    """Send, then write the file."""
+    """Send, then write the file; the exit code is 1 if events were not acknowledged."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs.sender")
     parser.add_argument("mode", choices=("client", "plain"))
     parser.add_argument("--rate", type=float, required=True)

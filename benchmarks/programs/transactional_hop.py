@@ -1,9 +1,10 @@
-"""The box's own baseline: the least program that reads, passes on and commits its offsets in one transaction.
+"""The baseline of a latency: reads records, passes them on, commits in one transaction.
 
     python -m benchmarks.programs.transactional_hop IN OUT --ready FILE
 
-librdkafka on both sides, settings as the processor's; one transaction per batch that a poll finds, no state, no
-decoding. Records of `sender plain` that would make an audit record are passed on, all others are counted as read.
+It uses librdkafka on both sides with the processor's settings, and one transaction per batch of a
+poll. It keeps no state and decodes nothing. It passes on the records of `sender plain` that stand
+for an audit record, and only reads the others.
 """
 
 import argparse

@@ -1,16 +1,19 @@
-"""Events made from real agent runs: the records that the client sends for them, multiplied and interleaved.
+"""Events made from recorded agent runs: what the client sends for them, multiplied.
 
-    for event in Workload(agent_runs(bench.options.runs_file), seed=1, concurrent=2_000).event_stream(300_000):
+    for event in Workload(agent_runs(bench.options.runs_file), seed=1,
+    concurrent=2_000).event_stream(300_000):
         producer.produce(topic, event.value, event.key, headers=event.headers)
 
-Each recorded run is played once by the client itself, against memory: the player's plan says what happens (with its
-outcomes that end by themselves; verdicts are granted at once, so every epoch is the one that the judge will give), and
-a clean-up request at the end is answered as an agent answers it. What came out is a template. A session is a template
-under an id, producer and event ids of its own. `concurrent` sessions go on at a time, each event at its recorded
-distance from the last; where one ends, another begins. The same runs, seed and `concurrent` give the same bytes.
+The client itself runs each recorded run once, against memory, as the demo's plan says. Only
+outcomes are used that end without a timeout. Verdicts are granted at once, so every epoch is the
+one that the processor will assign. The clean-up request at the end is answered as an agent answers
+it. The events that the client sent are a template. A session is a template with a session id, a
+producer id and event ids of its own. `concurrent` sessions run at a time, with their recorded
+pauses; when one ends, another one begins. The same runs, seed and `concurrent` give the same bytes.
 
-Every event is legal: a judge that has them in order applies all of them. Limits are wide (an inactivity budget of
-105 s, the most that needs no override), so no deadline fires but the one that archives an ended session.
+Every event is legal: a processor that reads them in order applies all of them. Limits are wide (an
+inactivity limit of 105 s, the largest that needs no override), so no deadline fires but the one
+that archives an ended session.
 """
 
 import heapq
@@ -39,7 +42,7 @@ from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import CleanupAction, Envelope, Limits, Snapshot
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS, cleanup_actions
 
-# 2026-01-01, µs since the epoch: where the agents' own clocks begin, which nobody judges by.
+# 2026-01-01, µs since the epoch: the start of the agents' clocks, which decide nothing.
 EPOCH_US = 1_767_225_600_000_000
 LIMITS = Limits(
     init_ms=300_000,
@@ -58,7 +61,7 @@ LIMITS = Limits(
     override=False,
 )
 _TEMPLATES_MAX = 300
-# In the player's proportions, but for what waits for a clock, and for what is meant to be refused.
+# Left out of the demo's outcomes: those that wait for a timeout, and events that are refused.
 _LEFT_OUT: frozenset[Outcome] = frozenset({"silent", "never_started", "illegal"})
 _MOVING = frozenset(row.event_type for row in TRANSITIONS if row.by != "processor")
 _BEHIND_END_S = 0.05
@@ -81,7 +84,7 @@ class _Line(NamedTuple):
 
 
 class Template(NamedTuple):
-    """What one recorded run becomes. `transitions`: how many there are, up to its end."""
+    """The events of one recorded run. `transitions`: how many of them are transitions."""
 
     outcome: Outcome
     envelope: Envelope
@@ -90,14 +93,14 @@ class Template(NamedTuple):
 
 
 def agent_runs(path: Path | None = None) -> list[Run]:
-    """Return recorded runs: of a file, else the sample of 60 that ships with the player."""
+    """Return the recorded runs of a file, else the demo's sample of 60."""
     return sample_runs(60) if path is None else read_runs(path)
 
 
 def make_templates(runs: Sequence[Run], seed: int) -> list[Template]:
-    """Play each run once (300 of them at most) and return what the client sent."""
+    """Run each recorded run once (300 of them at most) and return what the client sent."""
     chosen = list(runs)[:_TEMPLATES_MAX]
-    # More than are needed, as some are left out; a run is then played with another outcome.
+    # Each run is planned twice, because some outcomes are left out.
     plan = make_plan([*chosen, *chosen], demo_id=f"benchmark-{seed}", seed=seed, speed=1.0)
     wanted = [session for session in plan.sessions if session.outcome not in _LEFT_OUT]
     return [_record_template(session) for session in wanted]
@@ -129,13 +132,13 @@ def _record_template(session: PlannedSession) -> Template:
 
 
 def _collect_sent(lines: list[_Line], memory: InMemoryTransport, at_s: float) -> None:
-    """Note what was sent since the last call."""
+    """Append what was sent since the last call."""
     fresh = memory.events()[len(lines) :]
     lines.extend(_Line(at_s, event.payload, event.envelope.epoch) for event in fresh)
 
 
 def _cleanup_request(session: PlannedSession, last: Event, epoch: int) -> CleanupRequest:
-    """The request that the processor will make of the session's end."""
+    """Return the clean-up request that the processor will send at the session's end."""
     assert isinstance(last.payload, SessionTerminated | SessionStartFailed), last.envelope.event_type
     reason = last.payload.reason
     transition = {"forced": "T12"}.get(reason, "T03" if isinstance(last.payload, SessionStartFailed) else "T13")
@@ -153,7 +156,7 @@ def _cleanup_request(session: PlannedSession, last: Event, epoch: int) -> Cleanu
 
 
 def _reproducible(lines: Sequence[_Line], session_id: str) -> tuple[_Line, ...]:
-    """Replace what the client drew or read from its clock: snapshot ids, times of clean-up."""
+    """Replace random ids and clock times by reproducible ones: snapshot ids, times of clean-up."""
     names: dict[str, str] = {}
 
     def rename_snapshot(given: Snapshot) -> Snapshot:
@@ -175,7 +178,7 @@ def _reproducible(lines: Sequence[_Line], session_id: str) -> tuple[_Line, ...]:
 
 
 class _Session:
-    """One session under way."""
+    """One running session."""
 
     def __init__(self, template: Template, dice: random.Random, began_s: float) -> None:
         self.template, self.began_s, self.done = template, began_s, 0
@@ -186,7 +189,7 @@ class _Session:
 
     @property
     def next_s(self) -> float:
-        """When its next event comes."""
+        """The time of its next event, in recorded seconds."""
         return self.began_s + self.template.lines[self.done].at_s
 
     def next_event(self) -> EventRecord:
@@ -211,18 +214,22 @@ def _draw_uuid(dice: random.Random) -> str:
 
 
 class Workload:
-    """Sessions without end. `stream` may be called again: it begins anew, with the same bytes."""
+    """An endless supply of sessions. Each call of `event_stream` yields the same bytes again."""
 
     def __init__(self, runs: Sequence[Run], *, seed: int = 1, concurrent: int = 2_000) -> None:
-        """Plays the runs: some seconds. `concurrent`: how many sessions are under way at any time."""
+        """Make the templates, which takes some seconds.
+
+        `concurrent`: number of sessions at a time.
+        """
         self.seed, self.concurrent = seed, concurrent
         self.templates = make_templates(runs, seed)
 
     def event_stream(self, events: int) -> Iterator[EventRecord]:
-        """Yield so many events; the sessions under way at the end stay unfinished."""
+        """Yield `events` events. The sessions that run at the end stay unfinished."""
         dice = random.Random(self.seed)
         mean_s = sum(template.lines[-1].at_s for template in self.templates) / len(self.templates)
-        # The first ones begin spread over a session's length: so they end spread, and the mix is even from then on.
+        # The first sessions begin spread over a session's length, so that the mix of events is
+        # even.
         due = [self._start_session(dice, dice.uniform(0, mean_s), n) for n in range(self.concurrent)]
         heapq.heapify(due)
         for _ in range(events):

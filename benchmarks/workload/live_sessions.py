@@ -1,9 +1,9 @@
-"""Sessions that live and are silent: a changelog that holds them, as a processor would have left it.
+"""A changelog full of sessions that live but are silent, as a processor would have written it.
 
-Each is a session of a recorded run half way: Active, with its content, snapshot and sequence ledger; its deadlines are
-30 days away. The rows are encoded once per template; a session's own ids are put in their place, byte by byte.
-This module alone knows how a changelog looks: packed rows by session key, with the header that says when each is next
-looked at, and a position record per partition.
+Each one is a session of a recorded run half way: Active, with its content, snapshot and sequence
+ledger; its deadlines are 30 days away. Rows are encoded once per template; a session's ids are then
+replaced in the bytes. Among the benchmarks only this module knows the format of a changelog: packed
+rows by session key, a header with the next deadline of each, and a position record per partition.
 """
 
 import random
@@ -39,7 +39,7 @@ class LiveRow(NamedTuple):
 
 
 def _half_way_row(template: Template, now_ms: int) -> LiveRow:
-    """Return a template's row in the middle of its run; the key is its tenant's part."""
+    """Return a template's row in the middle of its run; its key is the tenant's prefix only."""
     lines = template.lines[: len(template.lines) // 2]
     created = template.lines[0].payload
     assert isinstance(created, SessionCreated)
@@ -79,9 +79,9 @@ def _half_way_row(template: Template, now_ms: int) -> LiveRow:
 
 
 def session_rows(templates: Sequence[Template], sessions: int, seed: int, now_ms: int) -> Iterator[LiveRow]:
-    """Yield the rows of so many sessions."""
+    """Yield the rows of `sessions` sessions."""
     dice = random.Random(f"live {seed}")
-    # Those that ended before they were Active have no middle.
+    # Sessions that ended before they were Active have no middle.
     rows = [_half_way_row(template, now_ms) for template in templates if template.outcome != "failed_start"]
     no_id, no_producer = _NO_ID.encode(), _NO_PRODUCER.encode()
     for _ in range(sessions):
@@ -92,7 +92,10 @@ def session_rows(templates: Sequence[Template], sessions: int, seed: int, now_ms
 
 
 def preload_sessions(kafka: KafkaSettings, templates: Sequence[Template], sessions: int, seed: int = 1) -> int:
-    """Write the changelog of so many sessions and the positions; return its bytes. The events topic is to be empty."""
+    """Write the changelog of `sessions` sessions and the positions; return its bytes.
+
+    The events topic must be empty. Blocks.
+    """
     now_ms = time.time_ns() // 1_000_000
     producer = Producer(
         {

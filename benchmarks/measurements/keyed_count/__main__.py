@@ -1,4 +1,4 @@
-"""`python -m benchmarks.measurements.keyed_count`: this part alone, with a choice of engines; writes no results file."""
+"""This measurement alone, with a choice of engines; writes no results file."""
 
 import argparse
 
@@ -22,7 +22,7 @@ def main() -> None:
     given = parser.parse_args()
     names = [name.strip() for name in given.engines.split(",")]
     if unknown := sorted(set(names) - set(ENGINES)):
-        parser.error(f"no engine {', '.join(unknown)}; there are {', '.join(ENGINES)}")
+        parser.error(f"there is no engine {', '.join(unknown)}; choose from {', '.join(ENGINES)}")
     bench = Bench(Options(runs=given.rounds, quick=given.quick, events=given.events, keep=given.keep))
     print_results("(a) keyed count", run(bench, names), Console(width=120, highlight=False))
 

@@ -1,4 +1,7 @@
-"""Whether an engine's output is right: every event counted once, per key in order. Shares nothing with any engine."""
+"""Checks an engine's output: every event counted once, per key in order.
+
+Shares no code with any engine.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,21 +16,21 @@ _SILENCE_MAX_S = 60.0
 
 
 class OutputCheck(NamedTuple):
-    """What stands committed on the output topic."""
+    """The result of checking the committed records of the output topic."""
 
     outputs: int
     missing: int  # events without an output
-    doubled: int  # outputs of an event that had one already
-    wrong: int  # outputs with another count than is next for their key, out of order, or of another key
+    doubled: int  # outputs of an event that already has one
+    wrong: int  # outputs with a wrong count, out of order, or of another key
 
     @property
     def is_right(self) -> bool:
-        """Whether it is exactly what it has to be."""
+        """True if no output is missing, doubled or wrong."""
         return not (self.missing or self.doubled or self.wrong)
 
     def __str__(self) -> str:
         if self.is_right:
-            return f"{self.outputs:,} outputs, all right"
+            return f"{self.outputs:,} outputs, all correct"
         return f"WRONG: {self.missing:,} missing, {self.doubled:,} doubled, {self.wrong:,} wrong of {self.outputs:,}"
 
 
@@ -41,7 +44,7 @@ def committed_records(bootstrap_servers: str, topic: str) -> Iterator[list[Messa
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "queued.max.messages.kbytes": 262_144,
-            "fetch.queue.backoff.ms": 5,  # by default a full queue rests for a second
+            "fetch.queue.backoff.ms": 5,  # by default a full queue pauses for a second
             "log_level": 0,
         }
     )
@@ -71,7 +74,7 @@ def count_committed(bootstrap_servers: str, topic: str) -> int:
 
 
 class OutputAuditor:
-    """Takes an output at a time, in the order of its partition."""
+    """Checks outputs one by one, in the order of their partitions."""
 
     def __init__(self, keys: Sequence[int]) -> None:
         self._keys = keys
@@ -82,7 +85,7 @@ class OutputAuditor:
         self._outputs = self._doubled = self._wrong = 0
 
     def take_output(self, record_key: bytes, value: bytes) -> None:
-        """Take an output "count number…"."""
+        """Check one output, `count number…`."""
         count, _, rest = value.partition(b" ")
         number = int(rest[:NUMBER_DIGITS])
         drawn = self._keys[number]
@@ -97,12 +100,12 @@ class OutputAuditor:
         self._latest[drawn] = number
 
     def result(self) -> OutputCheck:
-        """Return what came of it."""
+        """Return the result so far."""
         return OutputCheck(self._outputs, len(self._keys) - sum(self._seen), self._doubled, self._wrong)
 
 
 def check_output(bootstrap_servers: str, topic: str, keys: Sequence[int]) -> OutputCheck:
-    """Read the whole output topic and hold it against the events."""
+    """Read the whole output topic and compare it with the events' keys. Blocks."""
     auditor = OutputAuditor(keys)
     for messages in committed_records(bootstrap_servers, topic):
         for message in messages:

@@ -1,7 +1,7 @@
-"""One engine after the other, round by round, on one broker: rates, ratios of the same round, processor time.
+"""Runs the engines round by round on one broker: rates, ratios within a round, CPU time.
 
-Measured is the way from the first fifth of the events to the last one, by the offsets that the engine's group has
-committed; then all of the output is read and checked.
+The rate is measured from the first fifth of the events to the last one, by the committed offsets of
+the engine's group. Then the whole output is read and checked.
 """
 
 import shutil
@@ -27,7 +27,7 @@ _GRACE_S = 20.0
 
 
 class Source(NamedTuple):
-    """A source topic and what stands on it."""
+    """A source topic, and the key number of each of its events."""
 
     topic: str
     keys: Sequence[int]
@@ -47,7 +47,7 @@ Rounds = Mapping[str, Sequence[Run]]
 
 @contextmanager
 def _job_topics(job: Job) -> Iterator[None]:
-    # One segment suffices for a changelog, so nothing is compacted while an engine runs.
+    # A changelog fits into one segment, so nothing is compacted while an engine runs.
     make_topics(job.bootstrap_servers, [job.output])
     make_topics(job.bootstrap_servers, [job.changelog], {"cleanup.policy": "compact"})
     try:
@@ -57,9 +57,9 @@ def _job_topics(job: Job) -> Iterator[None]:
 
 
 def run_engine(bench: Bench, stack: Stack, engine: Engine, source: Source, name: str) -> Run:
-    """Run an engine over a source to its end, and check it. `name` names its group and topics.
+    """Run an engine over a whole source topic, and check its output.
 
-    Raises `RunFailed`, `peers.PeerUnavailable`.
+    `name` names its group and topics. Blocks. Raises `RunFailed`, `peers.PeerUnavailable`.
     """
     group, changelog = engine.names(name, source.topic)
     events, folder = len(source.keys), stack.folder / name
@@ -84,7 +84,10 @@ def run_engine(bench: Bench, stack: Stack, engine: Engine, source: Source, name:
 
 
 def _run_rounds(bench: Bench, stack: Stack, engines: Sequence[Engine], sources: Mapping[bool, Source]) -> Rounds:
-    """Run all engines `bench.runs` times, one after the other; an engine that fails or is missing drops out."""
+    """Run all engines in turn, `bench.runs` times.
+
+    An engine that fails or is missing is left out.
+    """
     found: dict[str, list[Run]] = defaultdict(list)
     out: set[str] = set()
     for number in range(1, bench.runs + 1):
@@ -103,7 +106,7 @@ def _run_rounds(bench: Bench, stack: Stack, engines: Sequence[Engine], sources: 
             bench.print_progress(
                 f"{name}: {rate.per_s:,.0f} events/s, {rate.cpu_us:.2f} µs of CPU an event; {run.checked}"
             )
-    # Ratios are of the same round, so an engine that dropped out half-way is out altogether.
+    # Ratios need both engines of a round, so an engine that failed once is left out of all rounds.
     return {name: runs for name, runs in found.items() if name not in out}
 
 
@@ -140,7 +143,7 @@ def _ratio_result(engine: Engine, ours: Sequence[Run], theirs: Sequence[Run]) ->
 
 
 def comparison_results(rounds: Rounds) -> list[Result]:
-    """Return rates, processor time and ratios. Raises `RuntimeError` where our own output is wrong."""
+    """Return rates, CPU time and ratios. Raises `RuntimeError` if our own output is wrong."""
     ours = rounds.get(OURS, ())
     if wrong := [str(run.checked) for run in ours if not run.checked.is_right]:
         raise RuntimeError(f"our own output is wrong: {'; '.join(wrong)}")
@@ -150,7 +153,7 @@ def comparison_results(rounds: Rounds) -> list[Result]:
 
 
 def run(bench: Bench, names: Sequence[str] = tuple(ENGINES)) -> list[Result]:
-    """Compare engines, all by default; see `benchmarks.measurements`."""
+    """Compare the named engines, by default all of them."""
     engines = [ENGINES[name] for name in names]
     with running_stack(bench) as stack:
         sources: dict[bool, Source] = {}

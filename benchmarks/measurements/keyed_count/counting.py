@@ -1,6 +1,7 @@
-"""Counting in place of judging: the fold that the product's own partition loop works on, and what it writes.
+"""A job that counts events by key, in place of the session fold.
 
-Everything else is the processor as it is: transport, ownership, batches, transactions, stores, recovery.
+Everything else is the unchanged processor: transport, ownership, batches, transactions, stores and
+recovery.
 """
 
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -10,12 +11,12 @@ from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.partition import Counts, LogRecord, Outcome, PartitionFold, Standing
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
 
-RECORDS_MAX = 5_000  # as many as the product's own fold takes into one transaction
+RECORDS_MAX = 5_000  # the same number per transaction as the product's fold
 Counted = tuple[bytes, bytes, bytes]  # key, its count in digits, the event's value
 
 
 class CountingBatch:
-    """An overlay on a fold; see `sessionary.stream_processors.core.partition.Batch`."""
+    """An overlay on a fold, with the interface of the product's `Batch`."""
 
     def __init__(self, fold: "CountingFold") -> None:
         self._committed = fold.counts
@@ -25,7 +26,7 @@ class CountingBatch:
         self.counted: list[Counted] = []
 
     def apply(self, record: LogRecord) -> bool:
-        """Count one record; False where the batch is full."""
+        """Count one record; return False if the batch is full."""
         counted, counts = self.counted, self.counts
         if len(counted) >= RECORDS_MAX:
             return False
@@ -45,12 +46,12 @@ class CountingBatch:
         position = Position(next_offset, 0, 0, before.batch_number + 1, 0)
         counts = Counts(number, 0, 0, 0, 0, 0, before.next_offset, next_offset - 1)
         self.position = position
-        # What stands in an outcome is for the job's own `transaction` alone.
+        # Only this job's `transaction` reads the outcome's rows and records.
         return Outcome(cast(Any, self.counts), cast(Any, self.counted), (), (), position, counts)
 
 
 class CountingFold:
-    """The counts of one partition; see `sessionary.stream_processors.core.partition.PartitionFold`."""
+    """The counts of one partition, with the interface of the product's `PartitionFold`."""
 
     next_deadline_ms = None  # nothing ever fires
 
@@ -86,7 +87,7 @@ def _output_records(changelog: str, output: str, counted: Iterable[Counted]) -> 
 
 
 def counting_job(settings: Any, changelog: str, output: str) -> Job:
-    """Return the job: per event one changelog record and one output, both in the event's partition."""
+    """Return the job: one changelog record and one output per event, in the event's partition."""
 
     def new_fold(partition: int) -> PartitionFold:
         return cast(PartitionFold, CountingFold(partition, settings))

@@ -1,4 +1,4 @@
-"""How each engine is started, and what it calls its changelog and its group."""
+"""How each engine is started, and the names of its changelog and its group."""
 
 import os
 import sys
@@ -15,14 +15,14 @@ QUIX_PROGRAM = peers.KEYED_COUNT / "run_quix.py"
 
 
 class Engine(NamedTuple):
-    """An engine and one way to run it. `target`: ours must reach so many times its rate."""
+    """An engine and one way to run it. `target`: the least ratio of our rate to its rate."""
 
     name: str
     version: str
     command: Callable[[Job], list[str]]  # may raise `peers.PeerUnavailable`
     names: Callable[[str, str], tuple[str, str]]  # run id and source topic → group, changelog topic
     target: float | None = None
-    few_events: bool = False  # so slow that it gets a small source topic
+    few_events: bool = False  # it is so slow that it gets a small source topic
 
 
 def _our_command(job: Job) -> list[str]:
@@ -77,7 +77,10 @@ ENGINES: Mapping[str, Engine] = {
 
 
 def program_environment(folder: Path) -> dict[str, str]:
-    """Return what a program started from `folder` needs: this environment, the project importable, no byte code."""
+    """Return the environment of an engine's program: ours, with the project on PYTHONPATH.
+
+    `folder`: for temporary files.
+    """
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder)}
 
 

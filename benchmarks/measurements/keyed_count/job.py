@@ -1,4 +1,4 @@
-"""The job itself: what stands on the source topic, and what an engine is told."""
+"""The keyed-count job: the events of the source topic, and the names of one run."""
 
 import random
 import time
@@ -14,12 +14,12 @@ from confluent_kafka.cimpl import NewTopic
 PARTITIONS = 4
 KEYS = 50_000
 VALUE_BYTES = 200
-NUMBER_DIGITS = 8  # a value begins with its event's number, so that a check knows every event
+NUMBER_DIGITS = 8  # a value begins with its event's number, by which the check knows the event
 _TIMEOUT_S = 60.0
 
 
 class Job(NamedTuple):
-    """One run of one engine. Its group, output and changelog are its own."""
+    """One run of one engine, with a group, an output and a changelog of its own."""
 
     bootstrap_servers: str
     source: str
@@ -31,12 +31,12 @@ class Job(NamedTuple):
 
 
 def key_bytes(number: int) -> bytes:
-    """Return the key of this number, of `KEYS`."""
+    """Return the key with this number, from 0 to `KEYS` - 1."""
     return b"key-%05d" % number
 
 
 def drawn_keys(events: int) -> Sequence[int]:
-    """Return the key's number of every event; always the same."""
+    """Return the key number of every event: random, but the same each time."""
     rng = random.Random(1)
     return array("H", (rng.randrange(KEYS) for _ in range(events)))
 
@@ -50,7 +50,7 @@ def make_topics(bootstrap_servers: str, names: Sequence[str], config: dict[str, 
 
 
 def remove_topics(bootstrap_servers: str, names: Sequence[str]) -> None:
-    """Delete topics; one that is not there is no error."""
+    """Delete topics; ignore those that do not exist."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     for deleted in admin.delete_topics(list(names)).values():
         try:
@@ -60,7 +60,10 @@ def remove_topics(bootstrap_servers: str, names: Sequence[str]) -> None:
 
 
 def fill_topic(bootstrap_servers: str, topic: str, keys: Sequence[int], progress: Callable[[str], None]) -> None:
-    """Write the events, uncompressed, in batches of up to 1 MB. Without transactions: offsets count events."""
+    """Write the events, uncompressed, in batches of up to 1 MB. Blocks.
+
+    No transactions are used, so that offsets count events.
+    """
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,

@@ -1,4 +1,4 @@
-"""The keyed count in Faust as it is shipped: a table, an output per event, at least once, defaults.
+"""The keyed count in stock Faust: a table, one output per event, at least once, default settings.
 
 Arguments: bootstrap servers, app id, source topic, output topic, data folder.
 """

@@ -1,4 +1,4 @@
-"""The keyed count in this product's processor, with `counting` in place of the sessions.
+"""The keyed count in our processor, with `counting` in place of the session fold.
 
 Arguments: bootstrap servers, group, source topic, output topic, changelog topic.
 """
@@ -18,14 +18,14 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 
 class CountSettings(ProcessorSettings):
-    """A processor's settings with topics of any name."""
+    """A processor's settings with free topic names."""
 
     source: str
     changelog: str
 
     @property
     def topics(self) -> TopicNames:
-        """Only these two are used."""
+        """Topic names; only events and changelog are used."""
         return super().topics._replace(events=self.source, changelog=self.changelog)
 
 

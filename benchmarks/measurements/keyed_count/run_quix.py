@@ -1,9 +1,10 @@
-"""The keyed count in Quix Streams; runs in the environment of benchmarks/harness/peers.py: nothing of the product is imported.
+"""The keyed count in Quix Streams, in the environment of benchmarks/harness/peers.py.
 
 Arguments: bootstrap servers, group, source topic, output topic, state folder.
 
-The state is bytes, which spares its JSON; a longer commit interval than Kafka Streams' 100 ms suits it better, as it
-writes its changelog, one record per key touched, when it commits.
+Nothing of the product is imported. The state is bytes, which avoids JSON. The commit interval is
+longer than Kafka Streams' 100 ms: Quix writes its changelog when it commits, one record per changed
+key, and is faster so.
 """
 
 import sys

@@ -9,8 +9,6 @@ from rich.console import Console
 
 from benchmarks.bench import Bench, Options
 from benchmarks.machine import machine_facts
-from benchmarks.measurements.latency import quantile
-from benchmarks.measurements.sinks import visible_at
 from benchmarks.results import Result, Target, format_figure, print_results, write_results
 
 
@@ -20,8 +18,6 @@ def test_a_figure_is_the_median_of_its_runs() -> None:
     assert Result("time", "s", [2.0], Target("<=", 1)).met is False
     assert Result("time", "s", [2.0]).met is None
     assert [format_figure(value) for value in (0.0, 12_345.6, 12.3456)] == ["0", "12,346", "12.35"]
-    assert [quantile([1.0, 2.0, 3.0], share) for share in (0.0, 0.5, 0.99)] == [1.0, 2.0, 3.0]
-    assert visible_at([(3, 10.0), (9, 11.0)], 4) == 11.0
 
 
 def test_a_results_file_names_no_machine(tmp_path: Path) -> None:
