@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     record: BatchRecord
 
 
-def preload_events(kafka: KafkaSettings, events: Iterable[EventRecord], say: Callable[[str], None]) -> int:
+def preload_events(kafka: KafkaSettings, events: Iterable[EventRecord], progress: Callable[[str], None]) -> int:
     """Write events with the client's producer settings, as fast as possible; return their number.
 
     Blocks until all are acknowledged. Raises `RuntimeError` if some are not.
@@ -62,7 +62,7 @@ def preload_events(kafka: KafkaSettings, events: Iterable[EventRecord], say: Cal
             producer.poll(0)
             if time.monotonic() - printed_s > _PROGRESS_S:
                 printed_s = time.monotonic()
-                say(f"  {sent:,} events written")
+                progress(f"  {sent:,} events written")
     if left := producer.flush(120):
         raise RuntimeError(f"{left} events were not acknowledged")
     return sent
@@ -167,14 +167,14 @@ class CpuTrace:
         """Return the CPU time at a moment, interpolated between samples."""
         if not self._seen:
             return 0.0
-        former = self._seen[0]
+        previous = self._seen[0]
         for sample in self._seen:
             if sample[0] >= moment_s:
-                span_s = sample[0] - former[0]
-                share = (moment_s - former[0]) / span_s if span_s > 0 else 0.0
-                return former[1] + (sample[1] - former[1]) * max(0.0, share)
-            former = sample
-        return former[1]
+                span_s = sample[0] - previous[0]
+                share = (moment_s - previous[0]) / span_s if span_s > 0 else 0.0
+                return previous[1] + (sample[1] - previous[1]) * max(0.0, share)
+            previous = sample
+        return previous[1]
 
     def _sample_cpu(self) -> None:
         while self._pid is not None and not self._done.wait(_SAMPLE_S):
@@ -218,7 +218,9 @@ class BatchReader:
         """The number of events that were applied, refused or duplicates."""
         return sum(record.applied + record.duplicate + record.refused for _, record in self.batches)
 
-    def wait_judged(self, events: int, alive: Callable[[], None], say: Callable[[str], None], stall_s: float) -> None:
+    def wait_judged(
+        self, events: int, alive: Callable[[], None], progress: Callable[[str], None], stall_s: float
+    ) -> None:
         """Block until so many events are judged. `alive` may raise if a process has ended.
 
         Raises `RuntimeError` if nothing moves for `stall_s`.
@@ -234,7 +236,7 @@ class BatchReader:
                 raise RuntimeError(f"{judged} of {events} events judged, and no more for {stall_s:g} s")
             if now_s - printed_s > _PROGRESS_S:
                 printed_s = now_s
-                say(f"  {judged:,} of {events:,} events judged")
+                progress(f"  {judged:,} of {events:,} events judged")
             self.read_batches()
 
     def close(self) -> None:

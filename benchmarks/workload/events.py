@@ -180,12 +180,12 @@ def _reproducible(lines: Sequence[_Line], session_id: str) -> tuple[_Line, ...]:
 class _Session:
     """One running session."""
 
-    def __init__(self, template: Template, dice: random.Random, began_s: float) -> None:
+    def __init__(self, template: Template, rng: random.Random, began_s: float) -> None:
         self.template, self.began_s, self.done = template, began_s, 0
-        self._dice = dice
-        session_id = _draw_uuid(dice)
+        self._rng = rng
+        session_id = _draw_uuid(rng)
         self._key = SessionKey(template.envelope.tenant_id, session_id).encoded()
-        self._envelope = template.envelope._replace(session_id=session_id, producer_id=_draw_uuid(dice))
+        self._envelope = template.envelope._replace(session_id=session_id, producer_id=_draw_uuid(rng))
 
     @property
     def next_s(self) -> float:
@@ -197,7 +197,7 @@ class _Session:
         at_s, (_, payload, epoch) = self.next_s, self.template.lines[self.done]
         self.done += 1
         envelope = self._envelope._replace(
-            event_id=_draw_uuid(self._dice),
+            event_id=_draw_uuid(self._rng),
             event_type=EVENT_TYPES[type(payload)],
             epoch=epoch,
             producer_seq=self.done,
@@ -209,8 +209,8 @@ class _Session:
         return EventRecord(self._key, encode_event(Event(envelope, payload)), event_headers(envelope))
 
 
-def _draw_uuid(dice: random.Random) -> str:
-    return str(uuid.UUID(int=dice.getrandbits(128), version=4))
+def _draw_uuid(rng: random.Random) -> str:
+    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
 class Workload:
@@ -226,11 +226,11 @@ class Workload:
 
     def event_stream(self, events: int) -> Iterator[EventRecord]:
         """Yield `events` events. The sessions that run at the end stay unfinished."""
-        dice = random.Random(self.seed)
+        rng = random.Random(self.seed)
         mean_s = sum(template.lines[-1].at_s for template in self.templates) / len(self.templates)
         # The first sessions begin spread over a session's length, so that the mix of events is
         # even.
-        due = [self._start_session(dice, dice.uniform(0, mean_s), n) for n in range(self.concurrent)]
+        due = [self._start_session(rng, rng.uniform(0, mean_s), n) for n in range(self.concurrent)]
         heapq.heapify(due)
         for _ in range(events):
             at_s, n, session = due[0]
@@ -238,10 +238,10 @@ class Workload:
             if session.done < len(session.template.lines):
                 heapq.heapreplace(due, (session.next_s, n, session))
             else:
-                heapq.heapreplace(due, self._start_session(dice, at_s, n))
+                heapq.heapreplace(due, self._start_session(rng, at_s, n))
 
-    def _start_session(self, dice: random.Random, at_s: float, n: int) -> tuple[float, int, _Session]:
-        session = _Session(dice.choice(self.templates), dice, at_s)
+    def _start_session(self, rng: random.Random, at_s: float, n: int) -> tuple[float, int, _Session]:
+        session = _Session(rng.choice(self.templates), rng, at_s)
         return session.next_s, n, session
 
 

@@ -80,13 +80,13 @@ def _half_way_row(template: Template, now_ms: int) -> LiveRow:
 
 def session_rows(templates: Sequence[Template], sessions: int, seed: int, now_ms: int) -> Iterator[LiveRow]:
     """Yield the rows of `sessions` sessions."""
-    dice = random.Random(f"live {seed}")
+    rng = random.Random(f"live {seed}")
     # Sessions that ended before they were Active have no middle.
     rows = [_half_way_row(template, now_ms) for template in templates if template.outcome != "failed_start"]
     no_id, no_producer = _NO_ID.encode(), _NO_PRODUCER.encode()
     for _ in range(sessions):
-        key, packed = dice.choice(rows)
-        session_id, producer_id = (str(uuid.UUID(int=dice.getrandbits(128), version=4)).encode() for _ in range(2))
+        key, packed = rng.choice(rows)
+        session_id, producer_id = (str(uuid.UUID(int=rng.getrandbits(128), version=4)).encode() for _ in range(2))
         value = packed.value.replace(no_id, session_id).replace(no_producer, producer_id)
         yield LiveRow(key + session_id, Packed(packed.due, value))
 

@@ -110,9 +110,9 @@ def _write(path: Path, content: object) -> None:
 
 
 def _may_fall_silent(session: PlannedSession) -> bool:
-    """Whether the player may stop beating for it before it ends.
+    """Whether the plan runner may stop beating for it before it ends.
 
-    Some mean to; a verdict or an acknowledgement that does not come lets the player give up on others.
+    Some mean to; a verdict or an acknowledgement that does not come lets the plan runner give up on others.
     """
     return session.silent or any(action.verb in ("resume", "recover", "broken") for action in session.actions)
 
@@ -126,10 +126,10 @@ def _note_plan(folder: Path, name: str, life: int, plan: Plan, chats: list[str])
     _write(folder / f"plan-{life}.json", {"planned_ms": time.time_ns() // 1_000_000, "sessions": sessions})
 
 
-def _tell(plan_runner: PlanRunner, chatter: Chatter, folder: Path, stop: threading.Event, done: threading.Event) -> None:
+def _tell(runner: PlanRunner, chatter: Chatter, folder: Path, stop: threading.Event, done: threading.Event) -> None:
     """Write the status, again and again, until told to stop."""
     while not stop.wait(_STATUS_S):
-        counts = plan_runner.counts
+        counts = runner.counts
         open_ = counts.sent - counts.delivered - counts.dropped - counts.failed  # below 0 where an orphan was replayed
         status = {
             "pid": os.getpid(),
@@ -155,7 +155,7 @@ def run(options: argparse.Namespace) -> None:
     def trouble(text: str) -> None:
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
-    with PlanRunner(plan, os.environ, tokens, folder, trouble) as plan_runner:
+    with PlanRunner(plan, os.environ, tokens, folder, trouble) as runner:
         settings = ProducerSettings.from_env(
             api_token=tokens[options.tenant], spool_dir=folder / "spool", handle_sigterm=False
         )
@@ -164,11 +164,11 @@ def run(options: argparse.Namespace) -> None:
         )
         threads = [
             threading.Thread(target=chatter.talk, args=(chats, rate, options.until)),
-            threading.Thread(target=_tell, args=(plan_runner, chatter, folder, stop, done)),
+            threading.Thread(target=_tell, args=(runner, chatter, folder, stop, done)),
         ]
         for thread in threads:
             thread.start()
-        plan_runner.run_plan(lambda _text: None)
+        runner.run_plan(lambda _text: None)
         done.set()
         stop.wait()
         for thread in threads:

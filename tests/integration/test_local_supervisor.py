@@ -15,8 +15,8 @@ from queue import SimpleQueue
 import pytest
 
 from sessionary.infra.local.errors import InvalidPartOrder, StartFailed
-from sessionary.infra.local.schedule import BackOff, PartState
 from sessionary.infra.local.process import Child
+from sessionary.infra.local.schedule import BackOff, PartState
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
 
 _FOR_EVER = "import threading; threading.Event().wait()"

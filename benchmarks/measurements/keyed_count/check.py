@@ -50,12 +50,12 @@ def committed_records(bootstrap_servers: str, topic: str) -> Iterator[list[Messa
     )
     try:
         reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
-        ended, heard_s = 0, time.monotonic()
+        ended, last_message_s = 0, time.monotonic()
         while ended < PARTITIONS:
             messages = reader.consume(_READ, 0.2)
             if messages:
-                heard_s = time.monotonic()
-            elif time.monotonic() - heard_s > _SILENCE_MAX_S:
+                last_message_s = time.monotonic()
+            elif time.monotonic() - last_message_s > _SILENCE_MAX_S:
                 raise RuntimeError(f"{topic}: silent for {_SILENCE_MAX_S:g} s")
             for message in messages:
                 error = message.error()

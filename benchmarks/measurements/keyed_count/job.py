@@ -75,7 +75,7 @@ def fill_topic(bootstrap_servers: str, topic: str, keys: Sequence[int], progress
             "log_level": 0,
         }
     )
-    begun_s, rest = time.monotonic(), b"." * (VALUE_BYTES - NUMBER_DIGITS)
+    began_s, rest = time.monotonic(), b"." * (VALUE_BYTES - NUMBER_DIGITS)
     encoded = [key_bytes(number) for number in range(KEYS)]
     for number, drawn in enumerate(keys):
         value = b"%0*d%b" % (NUMBER_DIGITS, number, rest)
@@ -89,7 +89,7 @@ def fill_topic(bootstrap_servers: str, topic: str, keys: Sequence[int], progress
             progress(f"{number + 1:,} events written")
     if producer.flush(_TIMEOUT_S):
         raise RuntimeError(f"{topic}: not all events were acknowledged")
-    progress(f"{len(keys):,} events written in {time.monotonic() - begun_s:.0f} s")
+    progress(f"{len(keys):,} events written in {time.monotonic() - began_s:.0f} s")
 
 
 __all__ = [

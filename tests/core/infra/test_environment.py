@@ -49,7 +49,7 @@ def test_the_file_is_for_its_owner_only(served: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{"])
-def test_a_file_of_somebody_else_is_an_error(served: Path, text: str) -> None:
+def test_a_file_of_another_format_is_an_error(served: Path, text: str) -> None:
     (served / "env.json").write_text(text)
     with pytest.raises(SettingsError):
         read_environment(served)

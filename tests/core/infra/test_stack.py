@@ -15,7 +15,7 @@ def test_parts_take_the_shell_s_proxies_but_no_address_of_another_stack() -> Non
     assert inherited_variables({**shell, "SESSIONARY_TOPIC_PREFIX": "x", "SESSIONARY_SASL_USERNAME": "u"}) == shell
 
 
-def test_a_stack_does_not_start_where_somebody_else_holds_its_port(
+def test_a_stack_does_not_start_if_another_process_holds_its_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessionary.infra.stack._PORT_WAIT_S", 0.0)

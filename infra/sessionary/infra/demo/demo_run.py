@@ -44,8 +44,8 @@ def run_demo(
     began = time.monotonic()
     started_ms = time.time_ns() // 1_000_000 - _CLOCK_SLACK_MS
     tokens = tenant_tokens(environ)
-    if lacking := sorted(TENANTS.keys() - tokens.keys()):
-        raise SettingsError(f"SESSIONARY_API_TOKENS has no token for {', '.join(lacking)}: add one per tenant")
+    if missing := sorted(TENANTS.keys() - tokens.keys()):
+        raise SettingsError(f"SESSIONARY_API_TOKENS has no token for {', '.join(missing)}: add one per tenant")
     plan = make_plan(runs, demo_id=secrets.token_hex(8), seed=seed, speed=speed, gap_s_max=gap_s_max)
     clickhouse = ClickHouseClient(ClickHouseSettings.from_env(environ))
     kafka = KafkaSettings.from_env(environ)

@@ -92,7 +92,7 @@ EXPECTED: dict[Outcome, tuple[str, ...]] = {
 SILENT: frozenset[Outcome] = frozenset({"silent", "never_started"})
 # Even a demo of six sessions shows each of these kinds.
 _FIRST: tuple[Outcome, ...] = ("completed", "silent", "paused", "illegal", "recovered", "failed_start")
-_DECK: tuple[Outcome, ...] = (
+_OUTCOME_MIX: tuple[Outcome, ...] = (
     *("completed",) * 8,
     *("closed",) * 2,
     *("paused",) * 2,
@@ -183,12 +183,12 @@ def limits_for(speed: float) -> Limits:
     )
 
 
-def _draw_outcomes(count: int, dice: random.Random) -> list[Outcome]:
+def _draw_outcomes(count: int, rng: random.Random) -> list[Outcome]:
     outcomes: list[Outcome] = list(_FIRST)
     while len(outcomes) < count:
-        deck = list(_DECK)
-        dice.shuffle(deck)
-        outcomes += deck
+        outcome_mix = list(_OUTCOME_MIX)
+        rng.shuffle(outcome_mix)
+        outcomes += outcome_mix
     return outcomes[:count]
 
 
@@ -197,11 +197,11 @@ def _start_times(runs: Sequence[Run], speed: float, gap_s_max: float) -> list[fl
 
     The recorded distances are kept, up to `gap_s_max` recorded seconds.
     """
-    now, former, starts = 0.0, None, []
+    now, previous, starts = 0.0, None, []
     for run in runs:
-        if former is not None:
-            now += min(max(run.start_offset_s - former, 0.0), gap_s_max)
-        former = run.start_offset_s
+        if previous is not None:
+            now += min(max(run.start_offset_s - previous, 0.0), gap_s_max)
+        previous = run.start_offset_s
         starts.append(now / speed)
     return starts
 
@@ -209,8 +209,8 @@ def _start_times(runs: Sequence[Run], speed: float, gap_s_max: float) -> list[fl
 class _ActionBuilder:
     """Builds the actions of one session in order of time."""
 
-    def __init__(self, run: Run, outcome: Outcome, start_s: float, speed: float, dice: random.Random) -> None:
-        self._run, self._outcome, self._speed, self._dice = run, outcome, speed, dice
+    def __init__(self, run: Run, outcome: Outcome, start_s: float, speed: float, rng: random.Random) -> None:
+        self._run, self._outcome, self._speed, self._rng = run, outcome, speed, rng
         self._start_s = start_s
         self._shift_s = _START_DELAY_S
         self._at_s = start_s
@@ -220,7 +220,7 @@ class _ActionBuilder:
         self._add_action("create")
         match self._outcome:
             case "failed_start":
-                self._advance(self._dice.uniform(1, 10))
+                self._advance(self._rng.uniform(1, 10))
                 self._add_action("fail_start")
             case "never_started":
                 self._add_action("silence")
@@ -271,15 +271,15 @@ class _ActionBuilder:
         match self._outcome:
             case "paused":
                 self._add_action("pause")
-                self._advance(self._dice.uniform(30, 120), floor_s=0.3)
+                self._advance(self._rng.uniform(30, 120), floor_s=0.3)
                 self._add_action("resume")
             case "recovered":
                 self._add_action("error")
-                self._advance(self._dice.uniform(5, 30), floor_s=0.2)
+                self._advance(self._rng.uniform(5, 30), floor_s=0.2)
                 self._add_action("recover")
             case "gave_up":
                 self._add_action("error")
-                self._advance(self._dice.uniform(5, 30), floor_s=0.2)
+                self._advance(self._rng.uniform(5, 30), floor_s=0.2)
                 self._add_action("give_up")
                 return False
             case "cancelled" | "silent":
@@ -302,25 +302,25 @@ def make_plan(
     """
     if speed <= 0:
         raise ValueError(f"speed {speed:g} is not above 0")
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     ordered = sorted(runs, key=lambda run: run.start_offset_s)
     limits = limits_for(speed)
     sessions: list[PlannedSession] = []
     starts = _start_times(ordered, speed, gap_s_max)
-    for n, (run, outcome, start_s) in enumerate(zip(ordered, _draw_outcomes(len(runs), dice), starts, strict=True)):
-        tenant = dice.choice(list(TENANTS))
+    for n, (run, outcome, start_s) in enumerate(zip(ordered, _draw_outcomes(len(runs), rng), starts, strict=True)):
+        tenant = rng.choice(list(TENANTS))
         services, data_classes = TENANTS[tenant]
         sessions.append(
             PlannedSession(
                 session_id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{demo_id}:{n}")),
                 tenant_id=tenant,
-                service_id=dice.choice(services),
-                user_id=f"user-{dice.randrange(20) + 1}",
+                service_id=rng.choice(services),
+                user_id=f"user-{rng.randrange(20) + 1}",
                 data_classes=data_classes,
                 run_name=run.name,
                 outcome=outcome,
                 limits=limits,
-                actions=_ActionBuilder(run, outcome, start_s, speed, dice).build_actions(),
+                actions=_ActionBuilder(run, outcome, start_s, speed, rng).build_actions(),
             )
         )
     return Plan(demo_id, tuple(sessions), max(session.actions[-1].at_s for session in sessions))

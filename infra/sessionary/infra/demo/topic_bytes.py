@@ -37,12 +37,12 @@ def topic_bytes(settings: KafkaSettings, topics: Iterable[str], since_ms: int) -
         starts = [place for place in consumer.offsets_for_times(at, timeout=_TIMEOUT_S) if place.offset != OFFSET_END]
         consumer.assign(starts)
         unread = {(place.topic, place.partition) for place in starts}
-        heard_at = time.monotonic()
+        last_message_at = time.monotonic()
         while unread:
             messages = consumer.consume(1_000, _POLL_S)
             if messages:
-                heard_at = time.monotonic()
-            elif time.monotonic() - heard_at > _TIMEOUT_S:
+                last_message_at = time.monotonic()
+            elif time.monotonic() - last_message_at > _TIMEOUT_S:
                 raise Unavailable(f"Kafka at {settings.bootstrap_servers} does not answer", _TIMEOUT_S)
             for message in messages:
                 error, topic = message.error(), message.topic()

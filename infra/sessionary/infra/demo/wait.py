@@ -27,12 +27,12 @@ def wait_until_done(check: Callable[[], PipelineStatus], stall_s: float, progres
 
     Return True if all is done. `progress` is called with each text before that.
     """
-    former: Hashable = None
+    previous: Hashable = None
     moved_at = time.monotonic()
     while not (seen := check()).done:
         progress(seen.text)
-        if seen.state != former:
-            former, moved_at = seen.state, time.monotonic()
+        if seen.state != previous:
+            previous, moved_at = seen.state, time.monotonic()
         elif time.monotonic() - moved_at > stall_s:
             return False
         time.sleep(_PAUSE_S)

@@ -9,8 +9,8 @@ from sessionary.infra.local.ports import free_port
 
 
 @pytest.fixture(autouse=True)
-def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No stack to be found: an empty folder, and addresses where nobody listens."""
+def _no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stack can be found: the folder is empty, and no process listens on the addresses."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("SESSIONARY_")]:
         monkeypatch.delenv(name)

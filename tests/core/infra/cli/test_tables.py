@@ -8,7 +8,7 @@ import pytest
 from sessionary.infra.cli.tables import show_object, show_rows
 
 
-def test_rows_are_a_json_line_each_where_stdout_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_a_json_line_each_if_stdout_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     rows: list[dict[str, object]] = [{"a": 1, "b": "x[red]"}, {"a": None, "b": "ü"}]
     show_rows(rows, as_json=False, columns=["a"])
     show_object(rows[0], as_json=False)

@@ -27,7 +27,7 @@ def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
     assert outcomes[0] != outcomes[1]
 
 
-def test_session_ids_are_uuids_of_the_play_and_of_nothing_else() -> None:
+def test_session_ids_are_uuids_of_the_demo_run_and_of_nothing_else() -> None:
     first, again, other = (make_plan(_runs(30), demo_id=demo, seed=1).sessions for demo in ("a", "a", "b"))
     ids = [session.session_id for session in first]
     assert ids == [session.session_id for session in again]
@@ -36,7 +36,7 @@ def test_session_ids_are_uuids_of_the_play_and_of_nothing_else() -> None:
     assert all(checked_session_id(session_id) == session_id for session_id in ids)
 
 
-def test_six_sessions_show_every_kind_of_fate() -> None:
+def test_six_sessions_show_every_kind_of_outcome() -> None:
     outcomes = {session.outcome for session in make_plan(_runs(6), demo_id="p").sessions}
     assert outcomes == {"completed", "silent", "paused", "illegal", "recovered", "failed_start"}
 
@@ -101,7 +101,7 @@ def test_an_illegal_session_sends_every_illegal_event_and_every_broken_record_be
     assert named == [*(("illegal", name) for name in ILLEGAL), *(("broken", name) for name in BROKEN)]
 
 
-def test_every_step_of_a_run_is_played_with_its_tokens() -> None:
+def test_every_step_of_a_run_is_planned_with_its_tokens() -> None:
     runs = _runs(1)
     (session,) = make_plan(runs, demo_id="p").sessions
     calls = [(action.tokens_in, action.tokens_out) for action in session.actions if action.verb == "model_call"]
@@ -110,7 +110,7 @@ def test_every_step_of_a_run_is_played_with_its_tokens() -> None:
     assert tools == [(step.name, step.succeeded) for step in runs[0].steps if isinstance(step, ToolCall)]
 
 
-def test_speed_shortens_the_play_in_proportion() -> None:
+def test_speed_shortens_the_demo_run_in_proportion() -> None:
     slow, fast = (make_plan(_runs(1), demo_id="p", speed=speed).duration_s for speed in (1.0, 10.0))
     assert slow == pytest.approx(120, abs=1)
     assert fast == pytest.approx(12, abs=1)

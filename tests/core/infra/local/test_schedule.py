@@ -72,7 +72,7 @@ def test_parts_stop_in_reverse_order_and_stay_stopped() -> None:
     assert schedule.in_state(PartState.STOPPED) == ("a", "b", "c")
 
 
-@pytest.mark.parametrize("after", [{"a": ["nobody"]}, {"a": ["b"], "b": ["a"]}, {"a": ["a"]}])
+@pytest.mark.parametrize("after", [{"a": ["unknown"]}, {"a": ["b"], "b": ["a"]}, {"a": ["a"]}])
 def test_parts_without_an_order_are_refused(after: dict[str, list[str]]) -> None:
     with pytest.raises(InvalidPartOrder):
         Schedule(after, BackOff())

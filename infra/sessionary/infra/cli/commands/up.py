@@ -34,7 +34,7 @@ def running_stack(stack: "Stack") -> Iterator[None]:
 
     SIGTERM and Ctrl-C raise `KeyboardInterrupt`. Both signals are ignored while the stack stops.
     """
-    former = signal.signal(signal.SIGTERM, _raise_interrupt)
+    previous = signal.signal(signal.SIGTERM, _raise_interrupt)
     try:
         stack.start()
         yield
@@ -43,7 +43,7 @@ def running_stack(stack: "Stack") -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         stack.stop()
         signal.signal(signal.SIGINT, interrupt)
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def report_exit(change: "PartChange") -> None:

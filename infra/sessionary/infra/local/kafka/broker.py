@@ -36,7 +36,7 @@ _FORMAT_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 2.0
 
 # message.max.bytes: a changelog record of 4 MiB and the overhead of its batch.
-# broker.session.timeout.ms: after SIGKILL the node waits until its former registration expires;
+# broker.session.timeout.ms: after SIGKILL the node waits until its previous registration expires;
 # with the default of 9 s a restart took 11.9 s.
 _PROPERTIES = """\
 process.roles=broker,controller
