@@ -58,10 +58,10 @@ def make_app() -> typer.Typer:
     app.command("doctor", short_help="Check every part of a stack; say what to fix.")(doctor.doctor_command)
     app.add_typer(admin.topics_app, name="topics")
     app.add_typer(admin.db_app, name="db")
-    app.command("broker")(roles.broker_command)
+    app.command("broker", short_help="Run a Kafka broker, for development.")(roles.broker_command)
     app.command("clickhouse", short_help="Serve a ClickHouse engine, for development.")(roles.clickhouse_command)
-    app.command("processor")(roles.processor_command)
-    app.command("sink")(roles.sink_command)
+    app.command("processor", short_help="Run a processor.")(roles.processor_command)
+    app.command("sink", short_help="Run a sink: write one topic to ClickHouse.")(roles.sink_command)
     return app
 
 

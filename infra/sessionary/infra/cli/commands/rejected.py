@@ -79,7 +79,7 @@ def _from_base64(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
-@app.command("show")
+@app.command("show", short_help="Show one refused record and its event.")
 def show_rejected(place: PlaceArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Show one refused record: key, headers and, if it can be decoded, its event."""
     row = _find_rejected(clickhouse_client(data), place)
