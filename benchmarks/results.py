@@ -111,7 +111,7 @@ def print_results(title: str, results: Iterable[Result], console: Console) -> No
     """Print the figures as an ASCII table, then their notes."""
     shown = list(results)
     table = Table(title=title, box=box.ASCII2, title_justify="left")
-    table.add_column("format_figure", overflow="fold")
+    table.add_column("figure", overflow="fold")
     for column in ("median", "min", "max", "spread", "unit", "target", ""):
         table.add_column(column, justify="left" if column in ("unit", "") else "right", no_wrap=True)
     for result in shown:

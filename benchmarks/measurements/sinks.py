@@ -155,7 +155,7 @@ def run(bench: Bench) -> list[Result]:
         )
         stack.new_database()
         # A new broker compiles its code, and a new engine allocates memory, on the first load.
-        bench.run_once("warm-up, not rows_counted", lambda: _measure_load(stack, bench, kafka, wanted))
+        bench.run_once("warm-up, not counted", lambda: _measure_load(stack, bench, kafka, wanted))
         loads = bench.repeat(
             f"sinks, {sum(wanted.values()):,} rows", lambda _: _measure_load(stack, bench, kafka, wanted)
         )
