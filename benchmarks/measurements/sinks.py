@@ -169,7 +169,7 @@ def _throughput_results(loads: list[SinkLoad]) -> list[Result]:
     rows = ", ".join(f"{count:,} {kind}" for kind, count in loads[0].rows.items())
     notes = (
         f"{rows}; {len(PROCESSES)} sink processes, two of them for the history, one engine; one load before, not "
-        "rows_counted; the first tenth, in which the sinks join their groups one after the other, left out",
+        "counted; the first tenth, in which the sinks join their groups one after the other, left out",
         "of one sink: its rows over the time from its own first landed row to its last; all four share the machine",
     )
     details = {"runs": [load._asdict() for load in loads]}
