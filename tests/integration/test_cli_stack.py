@@ -133,8 +133,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         loaded = _command("load", str(runs), "--data", str(data), "--json", timeout_s=180)
         assert loaded.code == 0, loaded.err
         stack = Served(data, loaded.rows[0])
-        # `load` returns when every run has ended, but a timed-out session moves on by itself. Queries
-        # give the same answer twice only after every session has reached its last state.
+        # `load` returns when every run has ended, but a timed-out session moves on by itself.
+        # Queries give the same answer twice only after every session has reached its last state.
         wait_until(
             lambda: {row["state"] for row in stack.ask("sessions")} == {"Archived"},
             60,
