@@ -1,1 +1,13 @@
-"""Measurements of the whole pipeline: `python -m benchmarks`, or `make bench`. What each figure means: README.md."""
+"""Measurements of the whole pipeline: `python -m benchmarks`, or `make bench`.
+
+    __main__         the command line: runs measurements, prints tables, writes results
+    measurements/    what is measured: one module each, a to r
+    workload/        events made from recorded agent runs
+    programs/        processes that a measurement starts beside the pipeline
+    harness/         servers, processor and what is read from outside: offsets, CPU time, memory
+    bench            options, progress lines, repetition
+    results          figures, results files, tables
+    machine          the machine, the versions and the commit of a measurement
+
+README.md explains each figure.
+"""

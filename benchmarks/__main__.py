@@ -1,7 +1,7 @@
-"""`python -m benchmarks`: run the parts, print their tables, write `results/<part>.json`.
+"""`python -m benchmarks`: run measurements, print their tables, write `results/<name>.json`.
 
-Ends with 1 where a figure misses its target, with 2 where a part failed. With `--quick` nothing is written to the
-results' folder and no target counts.
+The exit code is 1 if a figure misses its target, 2 if a measurement failed. With `--quick` no
+results file is written and no target is checked.
 """
 
 import importlib
@@ -11,45 +11,45 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from benchmarks.bench import Bench, parse
-from benchmarks.machine import facts
-from benchmarks.parts import PARTS, Part
+from benchmarks.bench import Bench, parse_options
+from benchmarks.machine import machine_facts
+from benchmarks.measurements import MEASUREMENTS, Measurement
 from benchmarks.results import Result, print_results, write_results
 
 _WIDTH = 120
 
 
-def _run(part: Part, bench: Bench, console: Console) -> bool:
-    """Run one part; False where it failed, which is told, and leaves the others their turn."""
-    bench.say(f"({part.letter}) {part.title}")
+def _run_measurement(measurement: Measurement, bench: Bench, console: Console) -> bool:
+    """Run one measurement. Return False, after a traceback, if it failed; the others still run."""
+    bench.print_progress(f"({measurement.letter}) {measurement.title}")
     bench.log.clear()
     try:
-        found: list[Result] = importlib.import_module(part.module).run(bench)
-    except Exception:  # noqa: BLE001 - one part's failure, whatever it is, must not take the others' figures along
+        found: list[Result] = importlib.import_module(measurement.module).run(bench)
+    except Exception:  # noqa: BLE001  the failure of one measurement must not lose the figures of the others
         traceback.print_exc()
         return False
     if bench.options.quick:
         found = [result._replace(target=None) for result in found]
-    bench.done[part.name] = found
-    print_results(f"({part.letter}) {part.title}", found, console)
+    bench.done[measurement.name] = found
+    print_results(f"({measurement.letter}) {measurement.title}", found, console)
     if not bench.options.quick:
-        # Asked for anew for each part: somebody may commit meanwhile.
-        write_results(part.name, found, bench.log, {**facts(), "options": _said(bench)})
+        # Read again for each measurement, because the working tree may change in between.
+        write_results(measurement.name, found, bench.log, {**machine_facts(), "options": _options_json(bench)})
     return True
 
 
-def _said(bench: Bench) -> dict[str, object]:
+def _options_json(bench: Bench) -> dict[str, object]:
     options = bench.options
     named = options.runs_file.name if options.runs_file else "sample"
     return {"runs": bench.runs, "events": options.events, "seed": options.seed, "agent_runs": named}
 
 
 def main(words: Sequence[str]) -> int:
-    """Run what `words` ask for; return the exit code."""
-    options, letters = parse(words, sorted({part.letter for part in PARTS}))
+    """Run the measurements that the arguments `words` name; return the exit code."""
+    options, letters = parse_options(words, sorted({measurement.letter for measurement in MEASUREMENTS}))
     bench, console = Bench(options), Console(width=_WIDTH, highlight=False)
-    wanted = [part for part in PARTS if part.letter in letters]
-    failed = [part.name for part in wanted if not _run(part, bench, console)]
+    wanted = [measurement for measurement in MEASUREMENTS if measurement.letter in letters]
+    failed = [measurement.name for measurement in wanted if not _run_measurement(measurement, bench, console)]
     missed = [result.name for found in bench.done.values() for result in found if result.met is False]
     if failed:
         sys.stderr.write(f"failed: {', '.join(failed)}\n")

@@ -1,4 +1,4 @@
-"""What a figure depends on: the machine, the versions, the state of the source; no names of hosts and no paths."""
+"""What a figure depends on: machine, versions, commit. No host names and no paths."""
 
 import os
 import platform
@@ -22,12 +22,12 @@ _PACKAGES = (
 
 
 def load_average() -> tuple[float, float, float]:
-    """Return the load of the last 1, 5 and 15 minutes: runnable processes, waiting ones included."""
+    """Return the load average of the last 1, 5 and 15 minutes."""
     return os.getloadavg()
 
 
-def facts() -> dict[str, Json]:
-    """Return what a results file says about where it was measured."""
+def machine_facts() -> dict[str, Json]:
+    """Return what a results file says about the machine, the versions and the source."""
     return {
         "machine": {
             "cpu": _cpu_model(),
@@ -41,9 +41,9 @@ def facts() -> dict[str, Json]:
             "java": _java_version(),
             "kafka": KAFKA_VERSION,
             "librdkafka": libversion()[0],
-            **_packages(),
+            **_package_versions(),
         },
-        "source": _source(),
+        "source": _source_state(),
     }
 
 
@@ -61,7 +61,7 @@ def _java_version() -> str:
     return (done.stderr or done.stdout).partition("\n")[0].strip() or "unknown"
 
 
-def _packages() -> dict[str, str]:
+def _package_versions() -> dict[str, str]:
     found: dict[str, str] = {}
     for name in _PACKAGES:
         try:
@@ -71,14 +71,14 @@ def _packages() -> dict[str, str]:
     return found
 
 
-def _source() -> dict[str, Json]:
-    """The commit, and whether anything but results differs from it."""
-    commit = _git("rev-parse", "--short=12", "HEAD")
-    changed = _git("status", "--porcelain", "--", ".", ":!benchmarks/results")
+def _source_state() -> dict[str, Json]:
+    """Return the commit, and whether any file but results differs from it."""
+    commit = _run_git("rev-parse", "--short=12", "HEAD")
+    changed = _run_git("status", "--porcelain", "--", ".", ":!benchmarks/results")
     return {"commit": commit or None, "dirty": None if changed is None else bool(changed)}
 
 
-def _git(*words: str) -> str | None:
+def _run_git(*words: str) -> str | None:
     try:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -86,4 +86,4 @@ def _git(*words: str) -> str | None:
     return done.stdout.strip()
 
 
-__all__ = ["ROOT", "facts", "load_average"]
+__all__ = ["ROOT", "load_average", "machine_facts"]

@@ -1,4 +1,4 @@
-"""A figure with its runs, the file it is kept in, and the table it is shown in."""
+"""A figure with its runs, the results file that keeps it, and the table that shows it."""
 
 import json
 import statistics
@@ -17,18 +17,21 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 class Target(NamedTuple):
-    """What a figure is to reach: `>= value` or `<= value`, in the figure's unit."""
+    """The target of a figure: `>= value` or `<= value`, in the figure's unit."""
 
     sense: Literal[">=", "<="]
     value: float
 
     def met(self, figure: float) -> bool:
-        """Whether a figure reaches it."""
+        """Return True if the figure meets the target."""
         return figure >= self.value if self.sense == ">=" else figure <= self.value
 
 
 class Result(NamedTuple):
-    """One figure: a value per run. `details`: what else was measured, by name; `notes`: what a reader must know."""
+    """One figure: one value per run.
+
+    `notes`: what a reader must know. `details`: what else was measured, by name.
+    """
 
     name: str
     unit: str
@@ -39,21 +42,21 @@ class Result(NamedTuple):
 
     @property
     def median(self) -> float:
-        """The middle run."""
+        """The median of the runs."""
         return statistics.median(self.runs)
 
     @property
     def spread(self) -> float:
-        """(Largest - smallest) / median; 0 where the median is 0."""
+        """(Largest - smallest) / median; 0 if the median is 0."""
         return (max(self.runs) - min(self.runs)) / self.median if self.median else 0.0
 
     @property
     def met(self) -> bool | None:
-        """Whether the median reaches the target; None where there is none."""
+        """True if the median meets the target; None if there is no target."""
         return None if self.target is None else self.target.met(self.median)
 
-    def plain(self) -> dict[str, Json]:
-        """Return it as JSON."""
+    def as_json(self) -> dict[str, Json]:
+        """Return the figure as JSON values."""
         return {
             "name": self.name,
             "unit": self.unit,
@@ -70,7 +73,7 @@ class Result(NamedTuple):
 
 
 class RunLog(NamedTuple):
-    """One timed piece of work, and how busy the machine was around it."""
+    """One timed piece of work, with the load average before and after it."""
 
     title: str
     seconds: float
@@ -88,7 +91,7 @@ def write_results(
         "part": part,
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
         **facts,
-        "results": [result.plain() for result in results],
+        "results": [result.as_json() for result in results],
         "runs": [run._asdict() for run in runs],
     }
     draft = path.with_suffix(".json.new")
@@ -97,28 +100,28 @@ def write_results(
     return path
 
 
-def figure(value: float) -> str:
-    """Return a number for people: four digits that count, thousands apart."""
+def format_figure(value: float) -> str:
+    """Return a number for people: four significant digits, thousands separated."""
     if value == 0 or abs(value) >= 1_000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
 
 
 def print_results(title: str, results: Iterable[Result], console: Console) -> None:
-    """Print the figures as a table in plain characters, then their notes."""
+    """Print the figures as an ASCII table, then their notes."""
     shown = list(results)
     table = Table(title=title, box=box.ASCII2, title_justify="left")
     table.add_column("figure", overflow="fold")
     for column in ("median", "min", "max", "spread", "unit", "target", ""):
         table.add_column(column, justify="left" if column in ("unit", "") else "right", no_wrap=True)
     for result in shown:
-        target = "" if result.target is None else f"{result.target.sense} {figure(result.target.value)}"
+        target = "" if result.target is None else f"{result.target.sense} {format_figure(result.target.value)}"
         verdict = {None: "", True: "met", False: "MISSED"}[result.met]
-        numbers = [figure(value) for value in (result.median, min(result.runs), max(result.runs))]
+        numbers = [format_figure(value) for value in (result.median, min(result.runs), max(result.runs))]
         table.add_row(result.name, *numbers, f"{result.spread:.0%}", result.unit, target, verdict)
     console.print(table)
     for note in dict.fromkeys(note for result in shown for note in result.notes):
         console.print(f"  - {note}", highlight=False, markup=False)
 
 
-__all__ = ["RESULTS", "Result", "RunLog", "Target", "figure", "print_results", "write_results"]
+__all__ = ["RESULTS", "Result", "RunLog", "Target", "format_figure", "print_results", "write_results"]

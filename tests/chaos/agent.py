@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from sessionary.infra.demo.plan import SILENT, Action, Plan, PlannedSession, make_plan
-from sessionary.infra.demo.play import Player
+from sessionary.infra.demo.plan_runner import PlanRunner
 from sessionary.infra.demo.runs import Run, sample_runs
 from sessionary.producers import ProducerSettings
 from sessionary.schemas.types import DataClass, Limits
@@ -70,10 +70,10 @@ def planned(name: str, life: int, options: argparse.Namespace) -> Plan:
     """Return what this life does: the same for the same seed, name and time that is left."""
     dice = random.Random(f"{options.seed}:{name}:{life}")
     seconds = max(options.until - time.time(), 1.0)
-    play_id = f"{options.seed}:{name}:{life}"
+    demo_id = f"{options.seed}:{name}:{life}"
     made = make_plan(
         _runs(options.rate * (1 - _CHATTER_SHARE), seconds, dice),
-        play_id=play_id,
+        demo_id=demo_id,
         seed=dice.randrange(1 << 30),
         speed=_SPEED,
         gap_s_max=1e9,
@@ -110,9 +110,9 @@ def _write(path: Path, content: object) -> None:
 
 
 def _may_fall_silent(session: PlannedSession) -> bool:
-    """Whether the player may stop beating for it before it ends.
+    """Whether the plan runner may stop beating for it before it ends.
 
-    Some mean to; a verdict or an acknowledgement that does not come lets the player give up on others.
+    Some mean to; a verdict or an acknowledgement that does not come lets the plan runner give up on others.
     """
     return session.silent or any(action.verb in ("resume", "recover", "broken") for action in session.actions)
 
@@ -126,10 +126,10 @@ def _note_plan(folder: Path, name: str, life: int, plan: Plan, chats: list[str])
     _write(folder / f"plan-{life}.json", {"planned_ms": time.time_ns() // 1_000_000, "sessions": sessions})
 
 
-def _tell(player: Player, chatter: Chatter, folder: Path, stop: threading.Event, done: threading.Event) -> None:
+def _tell(runner: PlanRunner, chatter: Chatter, folder: Path, stop: threading.Event, done: threading.Event) -> None:
     """Write the status, again and again, until told to stop."""
     while not stop.wait(_STATUS_S):
-        counts = player.counts
+        counts = runner.counts
         open_ = counts.sent - counts.delivered - counts.dropped - counts.failed  # below 0 where an orphan was replayed
         status = {
             "pid": os.getpid(),
@@ -155,7 +155,7 @@ def run(options: argparse.Namespace) -> None:
     def trouble(text: str) -> None:
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
-    with Player(plan, os.environ, tokens, folder, trouble) as player:
+    with PlanRunner(plan, os.environ, tokens, folder, trouble) as runner:
         settings = ProducerSettings.from_env(
             api_token=tokens[options.tenant], spool_dir=folder / "spool", handle_sigterm=False
         )
@@ -164,11 +164,11 @@ def run(options: argparse.Namespace) -> None:
         )
         threads = [
             threading.Thread(target=chatter.talk, args=(chats, rate, options.until)),
-            threading.Thread(target=_tell, args=(player, chatter, folder, stop, done)),
+            threading.Thread(target=_tell, args=(runner, chatter, folder, stop, done)),
         ]
         for thread in threads:
             thread.start()
-        player.play(lambda _text: None)
+        runner.run_plan(lambda _text: None)
         done.set()
         stop.wait()
         for thread in threads:

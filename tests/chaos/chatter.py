@@ -1,6 +1,6 @@
 """Sessions that talk at a set rate and wait for nothing: what an agent goes on doing while everything else is away.
 
-The player's sessions wait for verdicts, and fall still with the control API; these fill the spool instead.
+The plan runner's sessions wait for verdicts, and fall still with the control API; these fill the spool instead.
 """
 
 import threading

@@ -20,7 +20,7 @@ from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
 from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.local.ports import LOOPBACK, free_ports
 from sessionary.infra.local.supervisor import Part, Supervisor
-from sessionary.infra.stack import api_ready, inherited
+from sessionary.infra.stack import api_ready, inherited_variables
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
@@ -97,7 +97,7 @@ class Stage:
     ) -> Part:
         """Describe a process of this stack; `more` are variables without their prefix."""
         settings = {ENV_PREFIX + key: value for key, value in {**self.environ, **(more or {})}.items()}
-        environ = {**inherited(os.environ), "PYTHONUNBUFFERED": "1", **settings}
+        environ = {**inherited_variables(os.environ), "PYTHONUNBUFFERED": "1", **settings}
         return Part(name, argv, self.logs / f"{name}.log", environ, ready)
 
     def pid(self, name: str) -> int | None:

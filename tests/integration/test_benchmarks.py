@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from benchmarks.bench import Bench, Options
-from benchmarks.events import Workload, agent_runs
-from benchmarks.full_job import run_job
-from benchmarks.stack import Stack
+from benchmarks.harness.stack import Stack
+from benchmarks.measurements.full_job import run_job
+from benchmarks.workload.events import Workload, agent_runs
 from sessionary.schemas.settings import KafkaSettings
 
 

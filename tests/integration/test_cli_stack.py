@@ -1,4 +1,4 @@
-"""The commands for people against real parts: a demo from nothing, and a stack that stays up."""
+"""Commands against real servers: a demo from nothing, and a stack that stays up."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
 from sessionary.infra.demo.runs import ModelCall, sample_runs
 from sessionary.infra.environment import read_environment
 from sessionary.infra.local.kafka.broker import broker_answers
-from sessionary.infra.topics import apply_topics, topic_differences
+from sessionary.infra.topics import apply_topics, list_topic_changes
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import RETENTION_MS
@@ -71,7 +71,7 @@ def _command(*arguments: str, timeout_s: float = 120.0) -> Done:
 
 
 def _check_figures(figures: dict[str, Any], sessions: int) -> None:
-    """What must hold for any play of which nothing went wrong."""
+    """Check what holds for every demo run without a fault."""
     assert figures.keys() >= FIGURES
     assert figures["sessions"] == sessions
     assert figures["events_sent"] == figures["events_acknowledged"] > 10 * sessions
@@ -87,7 +87,7 @@ def _check_figures(figures: dict[str, Any], sessions: int) -> None:
         assert 0 < figures[latency]["p50"] <= figures[latency]["p95"] <= figures[latency]["p99"]
 
 
-def test_the_demo_starts_plays_accounts_and_leaves_nothing_behind() -> None:
+def test_the_demo_starts_runs_accounts_and_leaves_nothing_behind() -> None:
     done = _command("demo", "--sessions", "6", "--json", timeout_s=300.0)
     assert done.code == 0, done.err
     (figures,) = done.rows
@@ -96,7 +96,7 @@ def test_the_demo_starts_plays_accounts_and_leaves_nothing_behind() -> None:
 
 
 class Served(NamedTuple):
-    """A stack that is up, and the play that was loaded into it."""
+    """A stack that is up, and the figures of the runs that were loaded into it."""
 
     data: Path
     figures: dict[str, Any]
@@ -119,7 +119,10 @@ def _line(number: int) -> str:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`sessionary up`, loaded with a few runs; Ctrl-C's signal must end it with 0, and its parts with it."""
+    """Run `sessionary up` and load a few runs.
+
+    SIGINT must end it and its processes, with exit code 0.
+    """
     data = tmp_path_factory.mktemp("stack")
     runs = data / "runs.ndjson"
     runs.write_text("".join(_line(number) for number in range(RUNS)))
@@ -130,8 +133,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         loaded = _command("load", str(runs), "--data", str(data), "--json", timeout_s=180)
         assert loaded.code == 0, loaded.err
         stack = Served(data, loaded.rows[0])
-        # `load` ends as soon as every run has its end, but a session that timed out goes on by itself: to be asked
-        # twice and answer the same, each must have reached its last state.
+        # `load` returns when every run has ended, but a timed-out session moves on by itself.
+        # Queries give the same answer twice only after every session has reached its last state.
         wait_until(
             lambda: {row["state"] for row in stack.ask("sessions")} == {"Archived"},
             60,
@@ -158,7 +161,7 @@ def test_sessions_are_listed_and_filtered(served: Served) -> None:
     ours = [row for row in rows if row["tenant_id"] == tenant]
     assert served.ask("sessions", "--tenant", tenant) == ours
     assert len(served.ask("sessions", "--limit", "2")) == 2
-    assert served.ask("sessions", "--tenant", "nobody") == []
+    assert served.ask("sessions", "--tenant", "unknown") == []
 
 
 def test_a_session_is_shown_by_its_id_or_its_beginning(served: Served) -> None:
@@ -220,16 +223,16 @@ def test_a_second_stack_over_the_same_folder_is_refused(served: Served) -> None:
     assert "another stack" in second.err
 
 
-def test_a_setting_that_somebody_changed_is_found_and_put_right(kafka: KafkaSettings) -> None:
+def test_a_setting_that_was_changed_is_found_and_corrected(kafka: KafkaSettings) -> None:
     assert apply_topics(kafka) == []
     admin = AdminClient({**kafka.librdkafka(), "log_level": 0})
     change = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, kafka.topics.audit, incremental_configs=[change])
     for answer in admin.incremental_alter_configs([resource]).values():
         answer.result(10)
-    wait_until(lambda: topic_differences(kafka) != [], 10, "the difference")
-    assert topic_differences(kafka) == [f"{kafka.topics.audit}: retention.ms = {RETENTION_MS}"]
+    wait_until(lambda: list_topic_changes(kafka) != [], 10, "the difference")
+    assert list_topic_changes(kafka) == [f"{kafka.topics.audit}: retention.ms = {RETENTION_MS}"]
     assert apply_topics(kafka) == [f"{kafka.topics.audit}: retention.ms = {RETENTION_MS}"]
-    wait_until(lambda: topic_differences(kafka) == [], 10, "no difference")
+    wait_until(lambda: list_topic_changes(kafka) == [], 10, "no difference")
     with pytest.raises(Invalid, match="partitions"):
         apply_topics(kafka.model_copy(update={"partitions": kafka.partitions - 1}))

@@ -169,7 +169,7 @@ run_broker(Path(sys.argv[1]), int(sys.argv[2]), lambda line: print(line, flush=T
 
 
 def test_the_foreground_role_becomes_the_broker(tmp_path: Path) -> None:
-    """The same process from the first line to the last, so that a supervisor's signals reach the broker itself."""
+    """The process stays the same, so that a supervisor's signals reach the broker itself."""
     port, log = free_port(), tmp_path / "log"
     role = Child([sys.executable, "-c", _ROLE, str(tmp_path / "data"), str(port)], log)
     try:

@@ -1,4 +1,4 @@
-"""The local ClickHouse endpoint through the driver that production uses, and through bare HTTP where that matters."""
+"""The local ClickHouse endpoint, through the driver of production and through plain HTTP."""
 
 from __future__ import annotations
 
@@ -224,7 +224,9 @@ def test_broken_framing_ends_the_connection(endpoint: LocalClickHouse, request_b
     assert b"Ok." not in answer
 
 
-def test_clients_at_the_same_time_disturb_nobody(endpoint: LocalClickHouse, client: Client, table: str) -> None:
+def test_clients_at_the_same_time_do_not_disturb_each_other(
+    endpoint: LocalClickHouse, client: Client, table: str
+) -> None:
     failures: list[str] = []
 
     def work(worker: int) -> None:
@@ -250,7 +252,7 @@ def test_clients_at_the_same_time_disturb_nobody(endpoint: LocalClickHouse, clie
 
 
 def test_a_refreshable_view_refreshes(client: Client, table: str) -> None:
-    # In a database of its own: the engine's `default` is no Atomic one, which refreshable views need.
+    # Refreshable views need an Atomic database, which the engine's `default` is not.
     database = f"{table}_db"
     client.command(f"CREATE DATABASE {database}")
     view = f"{database}.fresh"
@@ -290,7 +292,7 @@ def test_acknowledged_rows_and_tokens_survive_kill_9(tmp_path: Path) -> None:
             server.wait_ready()
             with _client(server) as driver:
                 found = driver.query("SELECT count(), uniqExact(n) FROM t").result_rows[0]
-                # The insert that was cut may have been stored without an answer, never in part (one block, one part).
+                # The interrupted insert may be stored without an answer, but never in part.
                 assert found in ((acknowledged * 1000,) * 2, ((acknowledged + 1) * 1000,) * 2)
                 for batch in range(acknowledged + 1):
                     _insert(driver, "t", _rows(batch * 1000, 1000), f"t-{batch}")

@@ -14,9 +14,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from sessionary.infra.local.errors import BadParts, StartFailed
-from sessionary.infra.local.parts import BackOff, PartState
+from sessionary.infra.local.errors import InvalidPartOrder, StartFailed
 from sessionary.infra.local.process import Child
+from sessionary.infra.local.schedule import BackOff, PartState
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
 
 _FOR_EVER = "import threading; threading.Event().wait()"
@@ -172,5 +172,5 @@ def test_a_child_survives_the_thread_that_asked_for_it(tmp_path: Path) -> None:
 
 def test_two_parts_of_one_name_are_refused(tmp_path: Path) -> None:
     part = Part("a", _python(_FOR_EVER), tmp_path / "a.log")
-    with pytest.raises(BadParts):
+    with pytest.raises(InvalidPartOrder):
         Supervisor([part, part])

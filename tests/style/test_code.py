@@ -43,7 +43,7 @@ PURE: dict[str, frozenset[str]] = {
     "sinks/core/rows/shared.py": frozenset(),
     "sinks/core/sink_kinds.py": frozenset(),
     "infra/local/clickhouse/request_bodies.py": frozenset(),
-    "infra/local/parts.py": frozenset(),
+    "infra/local/schedule.py": frozenset(),
     "infra/local/clickhouse/sql.py": frozenset(),
     "infra/demo/plan.py": frozenset({"random"}),  # seeded: the same plan from the same seed
 }

@@ -1,1 +1,14 @@
-"""Running sessionary: the command line and the local stack. May import every other package; nobody imports it."""
+"""Running sessionary: the command line, the local stack and the demo.
+
+    cli/                 the command line: `sessionary`
+    stack                the local stack: broker, ClickHouse, processor and sinks
+    local/               a real Kafka broker, the real ClickHouse engine and a supervisor
+    demo/                runs recorded agent runs as sessions, and accounts for every event
+    topics               creates and configures the Kafka topics
+    environment          how a command finds its stack
+    clickhouse_client    a small ClickHouse client over HTTP, for commands
+    tenants              the tenants of the local stack and the demo
+    settings             settings of the commands themselves
+
+This package may import every other package; no other package imports it.
+"""

@@ -1,8 +1,10 @@
-"""How a command finds its stack: by `SESSIONARY_*` variables, or by the file that `sessionary up` writes.
+"""How a command finds its stack: by `SESSIONARY_*` variables, or by the file of `sessionary up`.
 
-`<data>/env.json` holds the variables of the stack that serves that folder. `--data DIR` names it, and then it rules;
-without `--data` the variables of the environment rule, over `./.sessionary/env.json` where that exists and the
-environment names neither a broker nor a ClickHouse.
+`<data>/env.json` holds the variables of the stack that serves that folder.
+
+- With `--data DIR`, the variables of DIR/env.json override the environment.
+- Without `--data`, if the environment names a broker or a ClickHouse, it is used alone.
+- Otherwise the environment overrides ./.sessionary/env.json, if that file exists.
 """
 
 import json
@@ -19,7 +21,7 @@ _ADDRESSES = (ENV_PREFIX + "BOOTSTRAP_SERVERS", ENV_PREFIX + "CLICKHOUSE_URL")
 
 
 def write_environment(data: Path, environ: Mapping[str, str]) -> None:
-    """Write the stack's variables; only the owner may read them, as tokens are among them."""
+    """Write the stack's variables. Only the owner may read the file, because it holds tokens."""
     draft = data / f"{_FILE}.new"
     draft.touch(mode=0o600)
     draft.write_text(json.dumps(dict(environ), indent=1) + "\n")
@@ -27,26 +29,29 @@ def write_environment(data: Path, environ: Mapping[str, str]) -> None:
 
 
 def read_environment(data: Path) -> dict[str, str]:
-    """Read them; empty where there is no file. Raises `SettingsError` for a file that is none of ours."""
+    """Return the folder's variables; empty if there is no file. Raises `SettingsError`."""
     path = data / _FILE
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from None
+        raise SettingsError(f"{path} cannot be read: {error}; sessionary up writes it again") from None
     if not isinstance(found, dict):
-        raise SettingsError(f"{path} holds no variables")
+        raise SettingsError(f"{path} is no JSON object of variables; sessionary up writes it again")
     return {str(name): str(value) for name, value in found.items()}
 
 
 def stack_environment(data: Path | None, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that a command works with. Raises `SettingsError` where `data` names no stack."""
+    """Return the variables for a command; `environ` is by default the process's environment.
+
+    Raises `SettingsError` if `data` is given and no stack has served it.
+    """
     ours = dict(os.environ if environ is None else environ)
     if data is not None:
         found = read_environment(data)
         if not found:
-            raise SettingsError(f"no stack has served {data}: start one by: sessionary up --data {data}")
+            raise SettingsError(f"no stack has served {data}; start one: sessionary up --data {data}")
         return {**ours, **found}
     if any(name in ours for name in _ADDRESSES):
         return ours
@@ -54,7 +59,10 @@ def stack_environment(data: Path | None, environ: Mapping[str, str] | None = Non
 
 
 def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return tenant → bearer token, from the processor's token → tenant. Raises `SettingsError`."""
+    """Return `{tenant: bearer token}` from the processor's `{token: tenant}`.
+
+    Raises `SettingsError`.
+    """
     text = environ.get(ENV_PREFIX + "API_TOKENS", "{}")
     try:
         tokens = json.loads(text)

@@ -1,4 +1,4 @@
-"""Settings of the commands themselves; each role has its own beside it."""
+"""Settings of the commands themselves. Each role has settings of its own as well."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from sessionary.schemas.settings import EnvSettings
 
 
 class CommandSettings(EnvSettings):
-    """What holds for every role that the command line starts."""
+    """Settings of every role that the command line starts."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="least level of what a role writes to stderr"

@@ -1,9 +1,10 @@
-"""The local stack: broker, ClickHouse endpoint, processor and the four sinks as processes under one supervisor.
+"""The local stack: broker, ClickHouse endpoint, processor and four sinks under one supervisor.
 
-<data>/env.json        the variables that reach this stack, for other commands
-<data>/broker/         the broker's storage
-<data>/clickhouse/     the engine's
-<data>/logs/<part>.log
+<data>/env.json           the variables with which other commands find this stack
+<data>/broker/            the broker's storage
+<data>/clickhouse/        the engine's storage
+<data>/logs/<part>.log    one log per process
+<data>/lock               locked while a stack runs over the folder
 """
 
 import fcntl
@@ -19,21 +20,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from sessionary.infra.clickhouse import ClickHouse
-from sessionary.infra.demo.plan import TENANTS
+from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.environment import read_environment, write_environment
 from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
 from sessionary.infra.local.errors import PortTaken, StartFailed
 from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.local.ports import LOOPBACK, free_ports, is_free
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
+from sessionary.infra.tenants import TENANTS
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
 
 SINKS = ("audit", "history", "rejected", "batches")
 _PROBE_TIMEOUT_S = 1.0
-# The parts of a stack that was killed end with it, but not in the same instant.
+# If a stack is killed, its processes end a moment later.
 _PORT_WAIT_S = 5.0
 _PORT_PAUSE_S = 0.1
 _PORTS = {
@@ -42,13 +43,13 @@ _PORTS = {
     "SESSIONARY_CONTROL_URL": "--port-api",
 }
 _COMMAND = (sys.executable, "-m", "sessionary.infra.cli")
-# What of a shell's SESSIONARY_* variables the parts hear. The others may speak of another cluster, or cannot hold for
-# several parts at once (a port of metrics).
-_PASSED_ON = (ENV_PREFIX + "LOG_LEVEL", ENV_PREFIX + "STORE")
+# The only SESSIONARY_* variables that the processes inherit from the shell. The others may name
+# another cluster, or cannot hold for several processes at once (a metrics port).
+_INHERITED = (ENV_PREFIX + "LOG_LEVEL", ENV_PREFIX + "STORE")
 
 
 class Ports(NamedTuple):
-    """Ports of the parts on loopback; None takes the one of the folder's last stack, or a free one."""
+    """Loopback ports of the servers. None: the port of the folder's last stack, else a free one."""
 
     broker: int | None = None
     clickhouse: int | None = None
@@ -60,8 +61,8 @@ def _port_of(address: str | None) -> int | None:
     return int(tail) if tail.isdecimal() else None
 
 
-def _environ(data: Path, ports: Ports, partitions: int) -> dict[str, str]:
-    """The stack's variables. Tokens and ports outlive a restart, so that what was configured by them goes on."""
+def _stack_variables(data: Path, ports: Ports, partitions: int) -> dict[str, str]:
+    """Return the stack's variables. Tokens and ports stay the same when a stack is restarted."""
     known = read_environment(data)
     spare = iter(free_ports(3))
     broker = ports.broker or _port_of(known.get("SESSIONARY_BOOTSTRAP_SERVERS")) or next(spare)
@@ -79,13 +80,16 @@ def _environ(data: Path, ports: Ports, partitions: int) -> dict[str, str]:
     }
 
 
-def inherited(shell: Mapping[str, str]) -> dict[str, str]:
-    """Return what the parts take from the shell: proxies, HOME, TMPDIR and the like; no address of another stack."""
-    return {name: value for name, value in shell.items() if not name.startswith(ENV_PREFIX) or name in _PASSED_ON}
+def inherited_variables(shell: Mapping[str, str]) -> dict[str, str]:
+    """Return what the stack's processes inherit from the shell.
+
+    That is proxy variables, HOME, TMPDIR and so on, but no address of another stack.
+    """
+    return {name: value for name, value in shell.items() if not name.startswith(ENV_PREFIX) or name in _INHERITED}
 
 
-def _await_free(port: int, purpose: str) -> None:
-    """Wait for a port to be free. Raises `PortTaken`."""
+def _wait_for_free_port(port: int, purpose: str) -> None:
+    """Block until a port is free, up to 5 s. Raises `PortTaken`."""
     deadline = time.monotonic() + _PORT_WAIT_S
     while not is_free(port):
         if time.monotonic() > deadline:
@@ -94,7 +98,10 @@ def _await_free(port: int, purpose: str) -> None:
 
 
 def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
-    """Whether the processor at `url` owns its partitions and serves them."""
+    """Return True if the processor at `url` has recovered its partitions and serves them.
+
+    Blocks.
+    """
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=timeout_s) as answer:
             return bool(answer.status == 200)
@@ -103,7 +110,10 @@ def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
 
 
 class Stack:
-    """One stack over one folder. `start` returns at once; the data stays when it stops."""
+    """One stack over one folder.
+
+    The data is kept when it stops. A context manager starts and stops it.
+    """
 
     def __init__(
         self,
@@ -113,14 +123,18 @@ class Stack:
         partitions: int = 4,
         on_change: Callable[[PartChange], None] = lambda _change: None,
     ) -> None:
-        """`on_change` hears of each part, on the supervisor's thread."""
+        """Choose ports and tokens; start nothing yet.
+
+        `data`: the folder, created if missing. `partitions`: of each topic of a new stack.
+        `on_change` is called on the supervisor's thread, once per state change of a process.
+        """
         data.mkdir(parents=True, exist_ok=True)
         self.data = data.resolve()
         self._lock: IO[str] | None = None
-        self.environ = _environ(self.data, ports or Ports(), partitions)
-        self._part_environ = {**inherited(os.environ), **self.environ}
-        self._trouble: str | None = None
-        self._supervisor = Supervisor(self._parts(), on_change)
+        self.environ = _stack_variables(self.data, ports or Ports(), partitions)
+        self._part_environ = {**inherited_variables(os.environ), **self.environ}
+        self._setup_error: str | None = None
+        self._supervisor = Supervisor(self._make_parts(), on_change)
         self._stopping = threading.Lock()
 
     def __enter__(self) -> "Stack":
@@ -131,41 +145,49 @@ class Stack:
         self.stop()
 
     @property
-    def logs(self) -> Path:
-        """The folder of the parts' logs."""
+    def log_folder(self) -> Path:
+        """The folder of the processes' logs."""
         return self.data / "logs"
 
     def start(self) -> None:
-        """Begin, and write the variables to `env.json`.
+        """Start the processes and write the variables to `env.json`; do not wait until they serve.
 
-        Raises `StartFailed` where another stack serves the folder, `PortTaken` where a port is somebody else's.
+        Raises `StartFailed` if another stack serves the folder, `PortTaken` if a port is in use.
         """
         self._lock = (self.data / "lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise StartFailed(f"another stack serves {self.data}: stop it first, or give another folder") from None
-        # Whoever holds a port would answer for our part: the stack would seem ready, and work on a stranger's data.
+            raise StartFailed(
+                f"another stack serves {self.data}: stop it first, or name another folder by --data"
+            ) from None
+        # Another server on our port would answer our probes: the stack would seem ready.
         for name, option in _PORTS.items():
-            _await_free(_port_of(self.environ[name]) or 0, f"this stack; choose another by {option}")
+            _wait_for_free_port(_port_of(self.environ[name]) or 0, f"this stack; choose another port by {option}")
         write_environment(self.data, self.environ)
         self._supervisor.start()
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Block until every part serves. Raises `StartFailed` with the ends of the logs of those that do not."""
+        """Block until every process serves, up to `timeout_s`.
+
+        Raises `StartFailed` with the ends of the logs of the processes that do not serve.
+        """
         try:
             self._supervisor.wait_ready(timeout_s)
         except StartFailed as error:
-            raise StartFailed(f"{self._trouble}\n{error}" if self._trouble else str(error)) from None
+            raise StartFailed(f"{self._setup_error}\n{error}" if self._setup_error else str(error)) from None
 
     def stop(self) -> None:
-        """End every part, last started first; returns when all are gone. May be called twice."""
+        """End every process, the last started first.
+
+        Blocks until all are gone; may be called twice.
+        """
         with self._stopping:
             self._supervisor.stop()
             if self._lock is not None:
                 self._lock.close()
 
-    def _parts(self) -> list[Part]:
+    def _make_parts(self) -> list[Part]:
         kafka = KafkaSettings.from_env(self.environ)
         clickhouse = ClickHouseSettings.from_env(self.environ)
         broker_port = _port_of(kafka.bootstrap_servers) or 0
@@ -173,26 +195,26 @@ class Stack:
         control_url = self.environ["SESSIONARY_CONTROL_URL"]
 
         def broker_ready() -> bool:
-            return broker_answers(kafka.bootstrap_servers) and self._done(lambda: apply_topics(kafka))
+            return broker_answers(kafka.bootstrap_servers) and self._succeeds(lambda: apply_topics(kafka))
 
         def clickhouse_ready() -> bool:
-            return clickhouse_answers(clickhouse_port) and self._done(lambda: _migrate(clickhouse))
+            return clickhouse_answers(clickhouse_port) and self._succeeds(lambda: _migrate_database(clickhouse))
 
         return [
-            self._part("broker", ["--data", str(self.data / "broker"), "--port", str(broker_port)], broker_ready),
-            self._part(
+            self._make_part("broker", ["--data", str(self.data / "broker"), "--port", str(broker_port)], broker_ready),
+            self._make_part(
                 "clickhouse",
                 ["--data", str(self.data / "clickhouse"), "--port", str(clickhouse_port)],
                 clickhouse_ready,
             ),
-            self._part("processor", [], lambda: api_ready(control_url), after=["broker"]),
+            self._make_part("processor", [], lambda: api_ready(control_url), after=["broker"]),
             *(
-                self._part(f"sink-{kind}", [], None, after=["broker", "clickhouse"], command=["sink", kind])
+                self._make_part(f"sink-{kind}", [], None, after=["broker", "clickhouse"], command=["sink", kind])
                 for kind in SINKS
             ),
         ]
 
-    def _part(
+    def _make_part(
         self,
         name: str,
         options: list[str],
@@ -204,29 +226,32 @@ class Stack:
         return Part(
             name=name,
             argv=[*_COMMAND, *(command or [name]), *options],
-            log_path=self.logs / f"{name}.log",
+            log_path=self.log_folder / f"{name}.log",
             env=self._part_environ,
             ready=ready,
             after=after or [],
         )
 
-    def _done(self, step: Callable[[], object]) -> bool:
-        """Do what makes a part that answers fit to be used; what fails is tried again, and told in the end."""
+    def _succeeds(self, step: Callable[[], object]) -> bool:
+        """Run a set-up step and return True if it succeeded.
+
+        The supervisor tries a failed step again; `wait_ready` reports the last error.
+        """
         try:
             step()
         except SessionaryError as error:
-            self._trouble = str(error)
+            self._setup_error = str(error)
             return False
-        self._trouble = None
+        self._setup_error = None
         return True
 
 
-def _migrate(settings: ClickHouseSettings) -> None:
-    # Imported here: ClickHouse's driver takes half a second, which only a start must spend.
+def _migrate_database(settings: ClickHouseSettings) -> None:
+    # Imported here: loading ClickHouse's driver takes half a second.
     from sessionary.sinks.clickhouse.migrate import apply_migrations
 
     apply_migrations(settings)
-    ClickHouse(settings).ping()
+    ClickHouseClient(settings).server_version()
 
 
-__all__ = ["SINKS", "Ports", "Stack", "api_ready", "inherited"]
+__all__ = ["SINKS", "Ports", "Stack", "api_ready", "inherited_variables"]

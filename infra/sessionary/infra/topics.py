@@ -1,4 +1,7 @@
-"""Brings a broker's topics to the state that `sessionary.schemas.topics` describes; idempotent."""
+"""Creates and configures a broker's topics as `sessionary.schemas.topics` describes them.
+
+Idempotent.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -22,51 +25,58 @@ _RETRY_AFTER_S = 2.0
 
 
 class TopicState(NamedTuple):
-    """A topic as the broker has it; `config` holds what was asked about."""
+    """A topic as the broker has it.
+
+    `config` holds only the settings that the specification names.
+    """
 
     partitions: int
     config: Mapping[str, str | None]
 
 
-class TopicDifference(NamedTuple):
-    """What is to be done about one topic: `create` it, or set `config`."""
+class TopicChange(NamedTuple):
+    """A change that one topic needs: `create` it, or set `config`."""
 
     spec: TopicSpec
     create: bool
     config: Mapping[str, str]
 
-    def text(self) -> str:
-        """Say it in one line."""
+    def describe_change(self) -> str:
+        """Return the change in one line."""
         if self.create:
             return f"{self.spec.name}: created with {self.spec.partitions} partitions"
         return f"{self.spec.name}: " + ", ".join(f"{name} = {value}" for name, value in self.config.items())
 
 
-def differences(specs: Sequence[TopicSpec], found: Mapping[str, TopicState]) -> list[TopicDifference]:
-    """Compare; pure. Raises `Invalid` for another number of partitions: with it every key would change its place."""
-    result: list[TopicDifference] = []
+def topic_changes(specs: Sequence[TopicSpec], found: Mapping[str, TopicState]) -> list[TopicChange]:
+    """Return the changes that the topics need. Pure.
+
+    Raises `Invalid` if a topic has another number of partitions: keys would move to other ones.
+    """
+    result: list[TopicChange] = []
     for spec in specs:
         state = found.get(spec.name)
         if state is None:
-            result.append(TopicDifference(spec, create=True, config=spec.config))
+            result.append(TopicChange(spec, create=True, config=spec.config))
             continue
         if state.partitions != spec.partitions:
             raise Invalid(
                 "invalid_value",
-                f"topic {spec.name} has {state.partitions} partitions, the settings say {spec.partitions}: a session's "
-                "place cannot change; set SESSIONARY_PARTITIONS to what is there, or choose another topic prefix",
+                f"topic {spec.name} has {state.partitions} partitions, the settings say {spec.partitions}. Sessions "
+                "cannot move between partitions: set SESSIONARY_PARTITIONS to the number that the topic has, or "
+                "choose another SESSIONARY_TOPIC_PREFIX",
             )
         wrong = {name: value for name, value in spec.config.items() if state.config.get(name) != value}
         if wrong:
-            result.append(TopicDifference(spec, create=False, config=wrong))
+            result.append(TopicChange(spec, create=False, config=wrong))
     return result
 
 
-def _admin(settings: KafkaSettings) -> AdminClient:
+def _admin_client(settings: KafkaSettings) -> AdminClient:
     return AdminClient({**settings.librdkafka(), "log_level": 0})
 
 
-def _found(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, TopicState]:
+def _describe_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, TopicState]:
     metadata = admin.list_topics(timeout=_TIMEOUT_S).topics
     there = [spec for spec in specs if spec.name in metadata and metadata[spec.name].error is None]
     if not there:
@@ -84,7 +94,7 @@ def _found(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, TopicSta
     }
 
 
-def _create(admin: AdminClient, changes: Sequence[TopicDifference], replication_factor: int) -> None:
+def _create_topics(admin: AdminClient, changes: Sequence[TopicChange], replication_factor: int) -> None:
     topics = [
         NewTopic(
             change.spec.name, change.spec.partitions, replication_factor=replication_factor, config=change.spec.config
@@ -95,12 +105,12 @@ def _create(admin: AdminClient, changes: Sequence[TopicDifference], replication_
         try:
             answer.result(_TIMEOUT_S)
         except KafkaException as error:
-            # Somebody else applies the same topics at this moment: they are there, which is all that was asked.
+            # Another process creates the same topics at this moment; they exist, as requested.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
 
 
-def _alter(admin: AdminClient, changes: Sequence[TopicDifference]) -> None:
+def _alter_topics(admin: AdminClient, changes: Sequence[TopicChange]) -> None:
     resources = [
         ConfigResource(
             ResourceType.TOPIC,
@@ -116,34 +126,40 @@ def _alter(admin: AdminClient, changes: Sequence[TopicDifference]) -> None:
         answer.result(_TIMEOUT_S)
 
 
-def topic_differences(settings: KafkaSettings) -> list[str]:
-    """Say what `apply_topics` would do, one line each. Raises `Unavailable`, `Invalid`."""
+def list_topic_changes(settings: KafkaSettings) -> list[str]:
+    """Return what `apply_topics` would change, one line per topic. Blocks.
+
+    Raises `Unavailable`, `Invalid`.
+    """
     specs = topic_specs(settings.topic_prefix, settings.partitions)
     try:
-        found = _found(_admin(settings), specs)
+        found = _describe_topics(_admin_client(settings), specs)
     except KafkaException as error:
-        raise _unavailable(settings, error) from None
-    return [f"{change.spec.name}: missing" if change.create else change.text() for change in differences(specs, found)]
+        raise _kafka_error(settings, error) from None
+    return [
+        f"{change.spec.name}: missing" if change.create else change.describe_change()
+        for change in topic_changes(specs, found)
+    ]
 
 
 def apply_topics(settings: KafkaSettings, replication_factor: int = 1) -> list[str]:
-    """Create what is missing, set what differs; return a line per change (none: all was as it should be).
+    """Create missing topics, correct settings that differ; return one line per change.
 
-    Blocks. Raises `Unavailable` where the broker does not answer, `Invalid` where a topic has another number of
-    partitions or the broker refuses.
+    Blocks. Raises `Unavailable` if the broker does not answer, `Invalid` if a topic has another
+    number of partitions or if the broker refuses a change.
     """
     specs = topic_specs(settings.topic_prefix, settings.partitions, replication_factor)
-    admin = _admin(settings)
+    admin = _admin_client(settings)
     try:
-        changes = differences(specs, _found(admin, specs))
-        _create(admin, [change for change in changes if change.create], replication_factor)
-        _alter(admin, [change for change in changes if not change.create])
+        changes = topic_changes(specs, _describe_topics(admin, specs))
+        _create_topics(admin, [change for change in changes if change.create], replication_factor)
+        _alter_topics(admin, [change for change in changes if not change.create])
     except KafkaException as error:
-        raise _unavailable(settings, error) from None
-    return [change.text() for change in changes]
+        raise _kafka_error(settings, error) from None
+    return [change.describe_change() for change in changes]
 
 
-def _unavailable(settings: KafkaSettings, error: KafkaException) -> Unavailable | Invalid:
+def _kafka_error(settings: KafkaSettings, error: KafkaException) -> Unavailable | Invalid:
     reason: KafkaError = error.args[0]
     if (
         reason.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
@@ -153,4 +169,4 @@ def _unavailable(settings: KafkaSettings, error: KafkaException) -> Unavailable 
     return Invalid("invalid_value", f"Kafka at {settings.bootstrap_servers}: {reason.str()}")
 
 
-__all__ = ["TopicDifference", "TopicState", "apply_topics", "differences", "topic_differences"]
+__all__ = ["TopicChange", "TopicState", "apply_topics", "list_topic_changes", "topic_changes"]

@@ -1,18 +1,16 @@
 """The command line: `sessionary`.
 
-    app.py      the commands' tree, and how an error becomes one line and an exit code
-    errors.py   exit codes
-    output.py   tables for people, JSON lines for programs, progress on stderr
-    options.py  options that several commands share
-    roles.py    broker, clickhouse, processor, sink: one process each, for production and for `up`
-    stack.py    up
-    playing.py  demo, load
-    query.py    sessions, show, timeline, sql
-    rejected.py rejected list, show, replay
-    admin.py    topics apply, db migrate
-    doctor.py   doctor
+    app          the tree of commands; turns an error into one line and an exit code
+    commands/    one module per command or group of commands
+    options      options that several commands share, and clients made from them
+    tables       rows and objects: tables on a terminal, JSON lines elsewhere
+    progress     the progress line of a long command
+    output       lines on stdout and stderr
+    errors       errors of commands, and the exit code of every expected error
+    __main__     `python -m sessionary.infra.cli`
 
-What is slow to import (Faust, ClickHouse's driver, the engine) is imported by the command that needs it.
+A command imports what is slow to load (Faust, ClickHouse's driver, the engine) when it runs, so
+that `sessionary --help` stays fast.
 """
 
 from sessionary.infra.cli.app import main

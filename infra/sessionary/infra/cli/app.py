@@ -1,4 +1,7 @@
-"""The tree of commands. Every expected error ends in one line on stderr and its exit code, never in a traceback."""
+"""The tree of commands, and how a command ends.
+
+Every expected error ends in one line on stderr and an exit code, never in a traceback.
+"""
 
 import logging
 import os
@@ -8,27 +11,27 @@ from typing import Annotated
 
 import typer
 
-from sessionary.infra.cli import admin, doctor, playing, query, rejected, roles, stack
-from sessionary.infra.cli.errors import INTERRUPTED, exit_code, in_words
-from sessionary.infra.cli.output import remark, say
+from sessionary.infra.cli.commands import admin, demo, doctor, rejected, roles, sessions, sql, up
+from sessionary.infra.cli.errors import INTERRUPTED, error_text, exit_code
+from sessionary.infra.cli.output import print_line, print_message
 
 _EPILOG = (
-    "Exit codes: 0 done, 1 a check failed, 2 usage or settings, 3 unreachable, 4 not found, 5 refused input, "
+    "Exit codes: 0 done, 1 a check failed, 2 usage or settings, 3 unreachable, 4 not found, 5 input refused, "
     "6 something must be set up first, 130 interrupted."
 )
 
 
-def _version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        say(version("sessionary"))
+        print_line(version("sessionary"))
         raise typer.Exit
 
 
-def _root(
+def _root_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """State and audit trail of AI-agent sessions, over Kafka and ClickHouse."""
@@ -42,29 +45,29 @@ def make_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         epilog=_EPILOG,
-        callback=_root,
+        callback=_root_options,
     )
-    app.command("demo", short_help="Play agent runs on a stack of its own; account for each.")(playing.demo)
-    app.command("up", short_help="Run the local stack until Ctrl-C; the data stays.")(stack.up)
-    app.command("load", short_help="Play a file of agent runs against a running stack.")(playing.load)
-    app.command("sessions")(query.sessions)
-    app.command("show", short_help="Show one session as it is.")(query.show)
-    app.command("timeline", short_help="Show one session as it went.")(query.timeline)
+    app.command("demo", short_help="Run agent runs on a temporary stack; account for every event.")(demo.demo_command)
+    app.command("up", short_help="Run the local stack until Ctrl-C; its data is kept.")(up.up_command)
+    app.command("load", short_help="Run a file of agent runs against a running stack.")(demo.load_command)
+    app.command("sessions", short_help="List sessions.")(sessions.list_sessions)
+    app.command("show", short_help="Show the state of one session.")(sessions.show_session)
+    app.command("timeline", short_help="Show the history of one session.")(sessions.show_timeline)
     app.add_typer(rejected.app, name="rejected")
-    app.command("sql")(query.sql)
-    app.command("doctor", short_help="Say what is reachable, what is wrong, what to do.")(doctor.doctor)
+    app.command("sql", short_help="Run a query in ClickHouse.")(sql.run_query)
+    app.command("doctor", short_help="Check every part of a stack; say what to fix.")(doctor.doctor_command)
     app.add_typer(admin.topics_app, name="topics")
     app.add_typer(admin.db_app, name="db")
-    app.command("broker")(roles.broker)
-    app.command("clickhouse", short_help="Serve a ClickHouse engine, for development.")(roles.clickhouse)
-    app.command("processor")(roles.processor)
-    app.command("sink")(roles.sink)
+    app.command("broker", short_help="Run a Kafka broker, for development.")(roles.broker_command)
+    app.command("clickhouse", short_help="Serve a ClickHouse engine, for development.")(roles.clickhouse_command)
+    app.command("processor", short_help="Run a processor.")(roles.processor_command)
+    app.command("sink", short_help="Run a sink: write one topic to ClickHouse.")(roles.sink_command)
     return app
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; raises only what is a fault of ours."""
-    # The driver's own line about a failure would stand beside ours; a role's log has it all the same.
+    """Run one command and return its exit code. Only unexpected errors (bugs) are raised."""
+    # Without a handler the driver's own error line would be printed beside ours.
     logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
     try:
         result = make_app()(args=arguments, standalone_mode=False, prog_name="sessionary")
@@ -72,9 +75,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except typer.Abort:
         result = INTERRUPTED
     except BaseException as error:
-        # typer makes a SystemExit of a broken pipe that it sees itself. A server's broken pipe comes as `Unavailable`.
+        # typer turns a broken pipe into a SystemExit. A server's broken pipe is `Unavailable`.
         if isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
-            # The reader, `head` perhaps, has what it wants. What is still buffered must not fail once more at exit.
+            # The reader (`head`, for example) has enough. The buffered rest must not fail at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         if isinstance(error, SystemExit):
@@ -86,15 +89,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = exit_code(error)
         if code is None:
             raise
-        remark(f"sessionary: {in_words(error)}")
+        print_message(f"sessionary: {error_text(error)}")
         return code
-    if result == INTERRUPTED:  # typer answers Ctrl-C by this code, not by an error
-        remark("sessionary: interrupted")
+    if result == INTERRUPTED:  # typer returns this code for Ctrl-C; it raises no error
+        print_message("sessionary: interrupted")
     return result if isinstance(result, int) else 0
 
 
 def main() -> None:
-    """Entry point of `sessionary`."""
+    """Run the command that the process's arguments name, and exit with its code."""
     sys.exit(run())
 
 

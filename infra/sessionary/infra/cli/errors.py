@@ -2,17 +2,18 @@
 
 SessionaryError
 └── CommandError
-    ├── CheckFailed     what was to be shown does not hold
+    ├── CheckFailed     a check of the command failed
     └── NotFound        there is no such session, record or file
 
 code  meaning
 0     done
 1     a check failed: something is missing or doubled, doctor found a fault
 2     usage: a wrong option, a setting missing or malformed, credentials refused
-3     unreachable: broker, ClickHouse or processor do not answer
+3     unreachable: the broker, ClickHouse or the processor does not answer
 4     not found
-5     refused: input that can never be accepted (a broken file, SQL with an error)
-6     something must be set up first: a port is taken, the database is not migrated, a part does not start
+5     refused: the input can never be accepted (a broken file, SQL with an error)
+6     something must be set up first: a port is taken, the database is not migrated, a process does
+      not start
 130   interrupted
 """
 
@@ -29,11 +30,11 @@ class CommandError(SessionaryError):
 
 
 class CheckFailed(CommandError):
-    """What was to be shown does not hold."""
+    """A check failed: an event is missing or doubled, or doctor found a fault."""
 
 
 class NotFound(CommandError):
-    """There is no such thing."""
+    """There is no such session, record or file."""
 
 
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
@@ -52,8 +53,8 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 
 
 def exit_code(error: BaseException) -> int | None:
-    """Return the exit code of an expected error, None for a fault of ours, which deserves its traceback."""
-    # Looked up, not imported: where nobody loaded the client or the sinks, none of their errors can come.
+    """Return the exit code of an expected error; None for a bug, which must show its traceback."""
+    # Not imported: if the client or the sinks are not loaded yet, their errors cannot occur.
     client, sinks = (sys.modules.get(f"sessionary.{part}.errors") for part in ("producers", "sinks"))
     if client is not None and isinstance(error, client.AuthenticationFailed):
         return USAGE
@@ -69,8 +70,8 @@ def exit_code(error: BaseException) -> int | None:
     return UNREACHABLE if type(error).__name__ == "KafkaException" else None
 
 
-def in_words(error: BaseException) -> str:
-    """Return the error as people are told it: without the names that programs go by."""
+def error_text(error: BaseException) -> str:
+    """Return the error's text for people, without the codes that programs read."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     if isinstance(error, Invalid):
@@ -91,6 +92,6 @@ __all__ = [
     "CheckFailed",
     "CommandError",
     "NotFound",
+    "error_text",
     "exit_code",
-    "in_words",
 ]

@@ -1,41 +1,41 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the clients and settings that follow from them."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sessionary.infra.clickhouse import ClickHouse
+from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.environment import stack_environment
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON lines, also on a terminal.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines, also on a terminal.")]
 DataOption = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        help="Folder of a local stack; else SESSIONARY_* variables, else ./.sessionary.",
+        help="Folder of a local stack. Default: the SESSIONARY_* variables, else ./.sessionary.",
         file_okay=False,
         show_default=False,
     ),
 ]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most so many rows.")]
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Of this tenant only.", show_default=False)]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of rows.")]
+TenantOption = Annotated[str | None, typer.Option("--tenant", help="Only this tenant.", show_default=False)]
 
 
 def kafka_settings(data: Path | None) -> KafkaSettings:
-    """Return how to reach the stack's Kafka."""
+    """Return the settings of the stack's Kafka. Raises `SettingsError`."""
     return KafkaSettings.from_env(stack_environment(data))
 
 
 def clickhouse_settings(data: Path | None) -> ClickHouseSettings:
-    """Return how to reach the stack's ClickHouse."""
+    """Return the settings of the stack's ClickHouse. Raises `SettingsError`."""
     return ClickHouseSettings.from_env(stack_environment(data))
 
 
-def clickhouse(data: Path | None) -> ClickHouse:
-    """Return a client of the stack's ClickHouse."""
-    return ClickHouse(clickhouse_settings(data))
+def clickhouse_client(data: Path | None) -> ClickHouseClient:
+    """Return a client of the stack's ClickHouse. Raises `SettingsError`."""
+    return ClickHouseClient(clickhouse_settings(data))
 
 
 __all__ = [
@@ -43,7 +43,7 @@ __all__ = [
     "JsonOption",
     "LimitOption",
     "TenantOption",
-    "clickhouse",
+    "clickhouse_client",
     "clickhouse_settings",
     "kafka_settings",
 ]

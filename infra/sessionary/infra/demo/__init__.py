@@ -1,10 +1,16 @@
-"""Plays recorded agent runs as sessions against a stack, and accounts for every event afterwards.
+"""Runs recorded agent runs as sessions against a stack, and accounts for every event afterwards.
 
-runs.py      reads the NDJSON of recorded runs (a sample of 60 ships beside it)
-plan.py      pure: which session does what, and when
-play.py      carries a plan out with the client
-raw.py       broken events, which no client would send
-accounts.py  the run's own books in ClickHouse: planned sessions and journal
-drain.py     waits until the pipeline has nothing left to do for the run
-report.py    the figures, computed by ClickHouse from rows
+    runs             reads recorded runs from NDJSON (a sample of 60 is part of the package)
+    plan             pure: what each session does, and when
+    actions          one action of a plan, in the client's verbs
+    broken_events    records that no client would send
+    plan_runner      carries a plan out: clients, threads, journals
+    ledger           the plan and the journals, as tables in ClickHouse
+    queries          the SQL behind the figures
+    wait             waits until the pipeline has finished a demo run
+    topic_bytes      counts the bytes of topics that no sink reads
+    report           the figures, computed by ClickHouse from rows
+    demo_run         a whole demo run, from the plan to the report
+
+`sessionary demo` and `sessionary load` call `demo_run`, which uses all the others.
 """

@@ -1,14 +1,15 @@
-"""Records that no client of ours would send, made by a plain producer: what a broken or hostile sender does.
+"""Records that a broken or hostile sender would send, made by a plain producer.
 
-    wrong_bytes     no Avro at all                     → undecodable
-    unknown_schema  a fingerprint that nobody knows    → unknown_schema
-    bad_key         a key that is no session's         → bad_key
-    key_mismatch    another session in the envelope    → key_mismatch
-    foreign_tenant  another tenant in the envelope     → foreign_tenant
-    stale_epoch     an epoch below the session's       → stale_epoch
-    duplicate       one good event twice               → one applied, one duplicate
+    kind              what is wrong                      outcome
+    wrong_bytes       bytes that are not Avro            refused: undecodable
+    unknown_schema    a fingerprint of no schema         refused: unknown_schema
+    bad_key           a key that names no session        refused: bad_key
+    key_mismatch      another session in the envelope    refused: key_mismatch
+    foreign_tenant    another tenant in the envelope     refused: foreign_tenant
+    stale_epoch       an epoch below the session's       refused: stale_epoch
+    duplicate         one valid event sent twice         one applied, one duplicate
 
-Each acknowledged record is a line of the journal, in the form of the client's own.
+Each acknowledged record becomes a journal line, in the format of the client's journal.
 """
 
 import json
@@ -37,7 +38,7 @@ _log = logging.getLogger(__name__)
 class _Record(NamedTuple):
     key: bytes
     value: bytes
-    envelope: Envelope | None  # None where nobody can read one
+    envelope: Envelope | None  # None: the record has no readable envelope
     times: int = 1
 
 
@@ -45,7 +46,7 @@ class BrokenSender:
     """Sends broken records. Not thread-safe: one caller at a time."""
 
     def __init__(self, settings: KafkaSettings, journal: Path) -> None:
-        """Connects lazily; the journal is appended to."""
+        """Connect lazily. Lines are appended to `journal`."""
         self._topic = settings.topics.events
         self._producer = Producer(
             {
@@ -62,31 +63,37 @@ class BrokenSender:
         self.sent = 0
         self.delivered = 0
 
-    def send(self, kind: BrokenRecord, session: PlannedSession) -> None:
-        """Send one kind of record for `session` and wait for the acknowledgement. Raises `Unavailable`."""
-        record = self._made(kind, session)
+    def send_record(self, kind: BrokenRecord, session: PlannedSession) -> None:
+        """Send one kind of record for `session`. Blocks until it is acknowledged.
+
+        Raises `Unavailable` if the broker does not acknowledge it within 30 s.
+        """
+        record = self._make_record(kind, session)
         headers: list[tuple[str, str | bytes | None]] = []
         headers.extend(event_headers(record.envelope) if record.envelope is not None else ())
         for _ in range(record.times):
             self.sent += 1
             self._producer.produce(
-                self._topic, record.value, record.key, headers=headers, on_delivery=self._noted(record)
+                self._topic, record.value, record.key, headers=headers, on_delivery=self._journal_writer(record)
             )
         if self._producer.flush(_FLUSH_S):
-            raise Unavailable("the broker does not acknowledge", _FLUSH_S)
+            raise Unavailable(f"Kafka does not acknowledge a record to {self._topic} within {_FLUSH_S:g} s", _FLUSH_S)
 
-    def settle(self) -> None:
-        """Take acknowledgements that came after `send` had given up waiting, until `close`. Does not block."""
+    def poll_acknowledgements(self) -> None:
+        """Process acknowledgements that came after `send_record` stopped waiting.
+
+        Does not block.
+        """
         if not self._journal.closed:
             self._producer.poll(0)
 
     def close(self) -> None:
-        """Wait for what is outstanding, bounded, and close the journal."""
+        """Wait up to 30 s for outstanding acknowledgements, then close the journal."""
         self._producer.flush(_FLUSH_S)
         self._journal.close()
 
-    def _noted(self, record: _Record) -> Callable[[KafkaError | None, Message], None]:
-        def delivered(error: KafkaError | None, message: Message) -> None:
+    def _journal_writer(self, record: _Record) -> Callable[[KafkaError | None, Message], None]:
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
             envelope = record.envelope
             self.delivered += error is None
             line = {
@@ -102,9 +109,9 @@ class BrokenSender:
             }
             self._journal.write(json.dumps(line) + "\n")
 
-        return delivered
+        return on_delivery
 
-    def _made(self, kind: BrokenRecord, session: PlannedSession) -> _Record:
+    def _make_record(self, kind: BrokenRecord, session: PlannedSession) -> _Record:
         key = SessionKey(session.tenant_id, session.session_id).encoded()
         match kind:
             case "wrong_bytes":
@@ -112,21 +119,24 @@ class BrokenSender:
             case "unknown_schema":
                 return _Record(key, b"\xc3\x01" + b"\xee" * 8 + b"some body", None)
             case "bad_key":
-                envelope = self._envelope(session)
+                envelope = self._make_envelope(session)
                 key = b"no session at all"
             case "key_mismatch":
-                envelope = self._envelope(session)._replace(session_id=str(uuid.uuid4()))
+                envelope = self._make_envelope(session)._replace(session_id=str(uuid.uuid4()))
             case "foreign_tenant":
-                envelope = self._envelope(session)._replace(tenant_id="mallory")
+                envelope = self._make_envelope(session)._replace(tenant_id="mallory")
             case "stale_epoch":
-                envelope = self._envelope(session, counted=True)._replace(epoch=0)
+                envelope = self._make_envelope(session, counted=True)._replace(epoch=0)
             case "duplicate":
-                envelope = self._envelope(session, counted=True)
+                envelope = self._make_envelope(session, counted=True)
         value = encode_event(Event(envelope, ProgressReported(0.5, 1.0, kind)))
         return _Record(key, value, envelope, times=2 if kind == "duplicate" else 1)
 
-    def _envelope(self, session: PlannedSession, *, counted: bool = False) -> Envelope:
-        """An envelope in order; `counted` where the judge will look at its sequence number."""
+    def _make_envelope(self, session: PlannedSession, *, counted: bool = False) -> Envelope:
+        """Return a valid envelope.
+
+        `counted`: the processor will count its sequence number, so the next one must be higher.
+        """
         seq = self._sequences.get(session.session_id, 0) + 1
         if counted:
             self._sequences[session.session_id] = seq

@@ -1,6 +1,7 @@
-"""The run's own books, in ClickHouse beside the sinks' tables: what was planned and what was acknowledged.
+"""The ledger of a demo run in ClickHouse: the sessions that were planned, the events acknowledged.
 
-`player_sessions` and `player_journal` hold the rows of many plays, told apart by `play_id`; they go after a week.
+The tables `demo_sessions` and `demo_journal` are in the pipeline's database. They hold the rows of
+many demo runs by `demo_id`, for a week.
 """
 
 import json
@@ -8,38 +9,38 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from sessionary.infra.clickhouse import ClickHouse, Row
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.demo.plan import Plan
 from sessionary.schemas.errors import Invalid
 
 _BLOCK_ROWS = 10_000
 _TABLES = (
-    """CREATE TABLE IF NOT EXISTS player_sessions
+    """CREATE TABLE IF NOT EXISTS demo_sessions
     (
-        play_id String, tenant_id LowCardinality(String), session_id String, service_id LowCardinality(String),
+        demo_id String, tenant_id LowCardinality(String), session_id String, service_id LowCardinality(String),
         run_name String, outcome LowCardinality(String), silent Bool, expected Array(String),
         written_at DateTime('UTC') DEFAULT now()
     )
-    ENGINE = MergeTree ORDER BY (play_id, session_id) TTL written_at + INTERVAL 7 DAY""",
-    """CREATE TABLE IF NOT EXISTS player_journal
+    ENGINE = MergeTree ORDER BY (demo_id, session_id) TTL written_at + INTERVAL 7 DAY""",
+    """CREATE TABLE IF NOT EXISTS demo_journal
     (
-        play_id String, event_id String, event_type LowCardinality(String), tenant_id LowCardinality(String),
+        demo_id String, event_id String, event_type LowCardinality(String), tenant_id LowCardinality(String),
         session_id String, producer_id String, producer_seq Int64, partition Nullable(UInt32),
         offset Nullable(UInt64), error Nullable(String), written_at DateTime('UTC') DEFAULT now()
     )
-    ENGINE = MergeTree ORDER BY (play_id, event_id) TTL written_at + INTERVAL 7 DAY""",
+    ENGINE = MergeTree ORDER BY (demo_id, event_id) TTL written_at + INTERVAL 7 DAY""",
 )
 
 
-def open_accounts(clickhouse: ClickHouse, plan: Plan) -> None:
-    """Make the tables where they are missing and note what is planned. Raises as `ClickHouse` does."""
+def record_plan(clickhouse: ClickHouseClient, plan: Plan) -> None:
+    """Create missing tables and insert the plan. Blocks. Raises what `ClickHouseClient` raises."""
     for table in _TABLES:
-        clickhouse.command(table)
-    clickhouse.insert(
-        "player_sessions",
+        clickhouse.execute(table)
+    clickhouse.insert_rows(
+        "demo_sessions",
         (
             {
-                "play_id": plan.play_id,
+                "demo_id": plan.demo_id,
                 "tenant_id": session.tenant_id,
                 "session_id": session.session_id,
                 "service_id": session.service_id,
@@ -53,23 +54,26 @@ def open_accounts(clickhouse: ClickHouse, plan: Plan) -> None:
     )
 
 
-def _lines(journals: Iterable[Path]) -> Iterator[Row]:
+def _journal_lines(journals: Iterable[Path]) -> Iterator[Row]:
     for path in journals:
         with path.open() as lines:
             for number, line in enumerate(lines, 1):
                 try:
                     yield json.loads(line)
                 except ValueError:
-                    raise Invalid("undecodable", f"{path}, line {number} is no journal line") from None
+                    raise Invalid("undecodable", f"{path}, line {number} is not JSON") from None
 
 
-def load_journals(clickhouse: ClickHouse, play_id: str, journals: Iterable[Path]) -> int:
-    """Insert every line of the journals; return how many. Raises `Invalid` for a broken line."""
-    lines, count = _lines(journals), 0
-    while block := [{**line, "play_id": play_id} for line in islice(lines, _BLOCK_ROWS)]:
-        clickhouse.insert("player_journal", block)
+def load_journals(clickhouse: ClickHouseClient, demo_id: str, journals: Iterable[Path]) -> int:
+    """Insert every line of the journals, return their number. Blocks.
+
+    Raises `Invalid` for a broken line, and what `ClickHouseClient` raises.
+    """
+    lines, count = _journal_lines(journals), 0
+    while block := [{**line, "demo_id": demo_id} for line in islice(lines, _BLOCK_ROWS)]:
+        clickhouse.insert_rows("demo_journal", block)
         count += len(block)
     return count
 
 
-__all__ = ["load_journals", "open_accounts"]
+__all__ = ["load_journals", "record_plan"]

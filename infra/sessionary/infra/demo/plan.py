@@ -1,20 +1,21 @@
-"""What each session of a play does, and when: pure; the same runs, seed and speed give the same plan.
+"""What each session of a demo run does, and when. Pure.
 
-Recorded runs give the timing and the sizes; the plan gives each an outcome, a tenant, a service and limits:
+The same runs, seed and speed give the same plan. The recorded runs determine timing and sizes; the
+plan adds an outcome, a tenant, a service and limits:
 
     outcome        transitions (T08 and T14 may follow)    what happens
-    completed      T01 T02 T13                             works to its end
-    closed         T01 T02 T13                             the same, closed instead
-    cancelled      T01 T02 T13                             called off half way
-    paused         T01 T02 T04 T05 T13                     held half way, then resumed
+    completed      T01 T02 T13                             completes its work
+    closed         T01 T02 T13                             the same, but ends by close
+    cancelled      T01 T02 T13                             is cancelled half way
+    paused         T01 T02 T04 T05 T13                     pauses half way, then resumes
     silent         T01 T02 T06                             falls silent half way and times out
     recovered      T01 T02 T10 T11 T13                     fails half way and recovers
-    gave_up        T01 T02 T10 T12                         fails half way and is closed by force
+    gave_up        T01 T02 T10 T12                         fails half way, is closed by force
     failed_start   T01 T03                                 its configuration is refused
-    never_started  T01 T03                                 falls silent before it started and times out
-    illegal        T01 T02 T13                             sends illegal and broken events between its steps
+    never_started  T01 T03                                 falls silent before it starts
+    illegal        T01 T02 T13                             sends illegal and broken events
 
-`speed` shortens the pauses between events and the limits; a limit never falls below its floor in real time.
+`speed` divides the pauses between events and the limits. A limit never falls below its floor.
 """
 
 import random
@@ -24,6 +25,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from sessionary.infra.demo.runs import ModelCall, Run, Step
+from sessionary.infra.tenants import TENANTS
 from sessionary.schemas.types import DataClass, Limits
 
 Verb = Literal[
@@ -58,9 +60,9 @@ Outcome = Literal[
     "never_started",
     "illegal",
 ]
-# Events that a client in the session's place may send, but not now.
+# Events that the session's client can send, but that its state does not allow.
 IllegalEvent = Literal["recovered_while_active", "version_conflict", "unknown_cleanup", "phase_order"]
-# Records that no client of ours would send.
+# Records that no client would send; `broken_events` explains each one.
 BrokenRecord = Literal[
     "wrong_bytes", "unknown_schema", "bad_key", "key_mismatch", "foreign_tenant", "stale_epoch", "duplicate"
 ]
@@ -75,12 +77,6 @@ BROKEN: tuple[BrokenRecord, ...] = (
     "duplicate",
 )
 
-# tenant → its services, the data that its sessions handle. A service belongs to one tenant.
-TENANTS: dict[str, tuple[tuple[str, ...], tuple[DataClass, ...]]] = {
-    "acme": (("research", "support"), ("personal",)),
-    "globex": (("billing",), ("financial", "personal")),
-    "initech": (("coding",), ("none",)),
-}
 EXPECTED: dict[Outcome, tuple[str, ...]] = {
     "completed": ("T01", "T02", "T13"),
     "closed": ("T01", "T02", "T13"),
@@ -94,9 +90,9 @@ EXPECTED: dict[Outcome, tuple[str, ...]] = {
     "illegal": ("T01", "T02", "T13"),
 }
 SILENT: frozenset[Outcome] = frozenset({"silent", "never_started"})
-# A play of few sessions takes the first of these, so that each kind is seen.
+# Even a demo of six sessions shows each of these kinds.
 _FIRST: tuple[Outcome, ...] = ("completed", "silent", "paused", "illegal", "recovered", "failed_start")
-_DECK: tuple[Outcome, ...] = (
+_OUTCOME_MIX: tuple[Outcome, ...] = (
     *("completed",) * 8,
     *("closed",) * 2,
     *("paused",) * 2,
@@ -104,7 +100,7 @@ _DECK: tuple[Outcome, ...] = (
     *("cancelled", "recovered", "gave_up", "failed_start", "never_started", "illegal"),
 )
 
-_MISCHIEF: tuple[tuple[Verb, str], ...] = (
+_FAULTY_ACTIONS: tuple[tuple[Verb, str], ...] = (
     *(("illegal", name) for name in ILLEGAL),
     *(("broken", name) for name in BROKEN),
 )
@@ -114,19 +110,19 @@ _START_DELAY_S = 0.05
 
 
 class Action(NamedTuple):
-    """One deed of a session, `at_s` real seconds after the play's start."""
+    """One action of a session, `at_s` real seconds after the demo run's start."""
 
     at_s: float
     verb: Verb
     tokens_in: int = 0
     tokens_out: int = 0
-    name: str = ""  # a tool, a kind of illegal event or broken record
+    name: str = ""  # of a tool, an illegal event or a broken record
     succeeded: bool = True
-    step: int = 0  # steps done so far
+    step: int = 0  # number of steps before this action
 
 
 class PlannedSession(NamedTuple):
-    """A session with all its deeds in order."""
+    """A session with all its actions in order."""
 
     session_id: str
     tenant_id: str
@@ -140,145 +136,154 @@ class PlannedSession(NamedTuple):
 
     @property
     def silent(self) -> bool:
-        """Whether a clock must end or interrupt this session."""
+        """True if a timeout must end or interrupt this session."""
         return self.outcome in SILENT
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """Its transitions, but for T08 and T14, which follow by clocks."""
+        """Its transitions, without clean-up after a timeout (T08) and archiving (T14)."""
         return EXPECTED[self.outcome]
 
 
 class Plan(NamedTuple):
-    """A whole play."""
+    """The plan of a demo run.
 
-    play_id: str
+    `demo_id` tells its rows in ClickHouse from those of other demo runs.
+    """
+
+    demo_id: str
     sessions: tuple[PlannedSession, ...]
     duration_s: float
 
 
 def limits_for(speed: float) -> Limits:
-    """Return the default limits divided by `speed`, none below its floor: the inactivity budget never under 3 s."""
+    """Return the default limits divided by `speed`, but none below its floor.
 
-    def scaled(default_ms: int, floor_ms: int) -> int:
+    The floors keep the inactivity limit (model, tool and network together) at 3 s or more.
+    """
+
+    def scaled_limit(default_ms: int, floor_ms: int) -> int:
         return max(round(default_ms / speed), floor_ms)
 
     return Limits(
-        init_ms=scaled(15_000, 5_000),
-        model_ms=scaled(30_000, 1_500),
-        tool_ms=scaled(20_000, 1_000),
-        network_ms=scaled(10_000, 500),
-        idle_ms=scaled(900_000, 15_000),
-        attached_run_ms=scaled(900_000, 15_000),
-        max_duration_ms=scaled(28_800_000, 120_000),
-        grace_ms=scaled(300_000, 5_000),
-        hold_ms=scaled(86_400_000, 60_000),
-        recovery_ms=scaled(60_000, 5_000),
-        archive_delay_ms=scaled(60_000, 1_000),
-        release_limit_ms=scaled(300_000, 5_000),
+        init_ms=scaled_limit(15_000, 5_000),
+        model_ms=scaled_limit(30_000, 1_500),
+        tool_ms=scaled_limit(20_000, 1_000),
+        network_ms=scaled_limit(10_000, 500),
+        idle_ms=scaled_limit(900_000, 15_000),
+        attached_run_ms=scaled_limit(900_000, 15_000),
+        max_duration_ms=scaled_limit(28_800_000, 120_000),
+        grace_ms=scaled_limit(300_000, 5_000),
+        hold_ms=scaled_limit(86_400_000, 60_000),
+        recovery_ms=scaled_limit(60_000, 5_000),
+        archive_delay_ms=scaled_limit(60_000, 1_000),
+        release_limit_ms=scaled_limit(300_000, 5_000),
         context_limit_bytes=None,
         override=speed != 1,
     )
 
 
-def _outcomes(count: int, dice: random.Random) -> list[Outcome]:
+def _draw_outcomes(count: int, rng: random.Random) -> list[Outcome]:
     outcomes: list[Outcome] = list(_FIRST)
     while len(outcomes) < count:
-        deck = list(_DECK)
-        dice.shuffle(deck)
-        outcomes += deck
+        outcome_mix = list(_OUTCOME_MIX)
+        rng.shuffle(outcome_mix)
+        outcomes += outcome_mix
     return outcomes[:count]
 
 
-def _starts(runs: Sequence[Run], speed: float, gap_s_max: float) -> list[float]:
-    """When each run starts: in the recorded distances, none longer than `gap_s_max` of recorded time."""
-    now, former, starts = 0.0, None, []
+def _start_times(runs: Sequence[Run], speed: float, gap_s_max: float) -> list[float]:
+    """Return when each run starts, in real seconds.
+
+    The recorded distances are kept, up to `gap_s_max` recorded seconds.
+    """
+    now, previous, starts = 0.0, None, []
     for run in runs:
-        if former is not None:
-            now += min(max(run.start_offset_s - former, 0.0), gap_s_max)
-        former = run.start_offset_s
+        if previous is not None:
+            now += min(max(run.start_offset_s - previous, 0.0), gap_s_max)
+        previous = run.start_offset_s
         starts.append(now / speed)
     return starts
 
 
-class _Script:
-    """Collects the actions of one session in order of time."""
+class _ActionBuilder:
+    """Builds the actions of one session in order of time."""
 
-    def __init__(self, run: Run, outcome: Outcome, start_s: float, speed: float, dice: random.Random) -> None:
-        self._run, self._outcome, self._speed, self._dice = run, outcome, speed, dice
+    def __init__(self, run: Run, outcome: Outcome, start_s: float, speed: float, rng: random.Random) -> None:
+        self._run, self._outcome, self._speed, self._rng = run, outcome, speed, rng
         self._start_s = start_s
         self._shift_s = _START_DELAY_S
         self._at_s = start_s
         self.actions: list[Action] = []
 
-    def written(self) -> tuple[Action, ...]:
-        self._do("create")
+    def build_actions(self) -> tuple[Action, ...]:
+        self._add_action("create")
         match self._outcome:
             case "failed_start":
-                self._wait(self._dice.uniform(1, 10))
-                self._do("fail_start")
+                self._advance(self._rng.uniform(1, 10))
+                self._add_action("fail_start")
             case "never_started":
-                self._do("silence")
+                self._add_action("silence")
             case _:
                 self._shift_s += _START_DELAY_S
-                self._do("start")
-                self._work()
+                self._add_action("start")
+                self._add_steps()
         return tuple(self.actions)
 
-    def _do(self, verb: Verb, name: str = "", step: int = 0) -> None:
+    def _add_action(self, verb: Verb, name: str = "", step: int = 0) -> None:
         self.actions.append(Action(self._at_s, verb, name=name, step=step))
 
-    def _wait(self, recorded_s: float, floor_s: float = 0.05) -> None:
-        """Let recorded seconds pass, and shift what follows."""
+    def _advance(self, recorded_s: float, floor_s: float = 0.05) -> None:
+        """Let recorded seconds pass, and shift all later actions."""
         pause_s = max(recorded_s / self._speed, floor_s)
         self._at_s += pause_s
         self._shift_s += pause_s
 
-    def _work(self) -> None:
+    def _add_steps(self) -> None:
         steps = self._run.steps
         middle = len(steps) // 2
-        mischief = deque(_MISCHIEF if self._outcome == "illegal" else ())
+        faulty = deque(_FAULTY_ACTIONS if self._outcome == "illegal" else ())
         for done, step in enumerate(steps):
             self._at_s = max(self._at_s, self._start_s + self._shift_s + step.t_s / self._speed)
-            if done == middle and not self._turn():
+            if done == middle and not self._add_midpoint():
                 return
-            self._step(step, done)
-            if mischief:
-                self._do(*mischief.popleft())
-        for verb, name in mischief:
-            self._do(verb, name)
+            self._add_step(step, done)
+            if faulty:
+                self._add_action(*faulty.popleft())
+        for verb, name in faulty:
+            self._add_action(verb, name)
         self._at_s = max(self._at_s, self._start_s + self._shift_s + self._run.duration_s / self._speed)
-        self._do("close" if self._outcome == "closed" else "complete")
+        self._add_action("close" if self._outcome == "closed" else "complete")
 
-    def _step(self, step: Step, done: int) -> None:
+    def _add_step(self, step: Step, done: int) -> None:
         if isinstance(step, ModelCall):
             self.actions.append(Action(self._at_s, "model_call", step.tokens_in, step.tokens_out, step=done))
         else:
             call = Action(self._at_s, "tool_call", name=step.name, succeeded=step.succeeded, step=done)
             self.actions.append(call)
         if done % _STATE_EVERY == _STATE_EVERY - 1:
-            self._do("update_state", step=done + 1)
+            self._add_action("update_state", step=done + 1)
         if done % _PROGRESS_EVERY == _PROGRESS_EVERY - 1:
-            self._do("progress", step=done + 1)
+            self._add_action("progress", step=done + 1)
 
-    def _turn(self) -> bool:
-        """What happens half way; False where nothing comes after it."""
+    def _add_midpoint(self) -> bool:
+        """Add what happens half way; return False if it ends the session."""
         match self._outcome:
             case "paused":
-                self._do("pause")
-                self._wait(self._dice.uniform(30, 120), floor_s=0.3)
-                self._do("resume")
+                self._add_action("pause")
+                self._advance(self._rng.uniform(30, 120), floor_s=0.3)
+                self._add_action("resume")
             case "recovered":
-                self._do("error")
-                self._wait(self._dice.uniform(5, 30), floor_s=0.2)
-                self._do("recover")
+                self._add_action("error")
+                self._advance(self._rng.uniform(5, 30), floor_s=0.2)
+                self._add_action("recover")
             case "gave_up":
-                self._do("error")
-                self._wait(self._dice.uniform(5, 30), floor_s=0.2)
-                self._do("give_up")
+                self._add_action("error")
+                self._advance(self._rng.uniform(5, 30), floor_s=0.2)
+                self._add_action("give_up")
                 return False
             case "cancelled" | "silent":
-                self._do("cancel" if self._outcome == "cancelled" else "silence")
+                self._add_action("cancel" if self._outcome == "cancelled" else "silence")
                 return False
             case _:
                 pass
@@ -286,37 +291,39 @@ class _Script:
 
 
 def make_plan(
-    runs: Sequence[Run], *, play_id: str, seed: int = 1, speed: float = 60.0, gap_s_max: float = 15.0
+    runs: Sequence[Run], *, demo_id: str, seed: int = 1, speed: float = 60.0, gap_s_max: float = 15.0
 ) -> Plan:
     """Plan one session for each run, in order of their recorded starts.
 
-    `play_id` makes the session ids unique: UUIDv5 of play and place. `gap_s_max` (recorded seconds) bounds the time
-    between two starts. Raises `ValueError` for a speed that is not above 0.
+    `demo_id` makes the session ids unique: each is a UUIDv5 of `demo_id` and the session's index.
+    `gap_s_max` (recorded seconds) bounds the time between two starts.
+
+    Raises `ValueError` if `speed` is not above 0.
     """
     if speed <= 0:
         raise ValueError(f"speed {speed:g} is not above 0")
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     ordered = sorted(runs, key=lambda run: run.start_offset_s)
     limits = limits_for(speed)
     sessions: list[PlannedSession] = []
-    starts = _starts(ordered, speed, gap_s_max)
-    for n, (run, outcome, start_s) in enumerate(zip(ordered, _outcomes(len(runs), dice), starts, strict=True)):
-        tenant = dice.choice(list(TENANTS))
+    starts = _start_times(ordered, speed, gap_s_max)
+    for n, (run, outcome, start_s) in enumerate(zip(ordered, _draw_outcomes(len(runs), rng), starts, strict=True)):
+        tenant = rng.choice(list(TENANTS))
         services, data_classes = TENANTS[tenant]
         sessions.append(
             PlannedSession(
-                session_id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{play_id}:{n}")),
+                session_id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{demo_id}:{n}")),
                 tenant_id=tenant,
-                service_id=dice.choice(services),
-                user_id=f"user-{dice.randrange(20) + 1}",
+                service_id=rng.choice(services),
+                user_id=f"user-{rng.randrange(20) + 1}",
                 data_classes=data_classes,
                 run_name=run.name,
                 outcome=outcome,
                 limits=limits,
-                actions=_Script(run, outcome, start_s, speed, dice).written(),
+                actions=_ActionBuilder(run, outcome, start_s, speed, rng).build_actions(),
             )
         )
-    return Plan(play_id, tuple(sessions), max(session.actions[-1].at_s for session in sessions))
+    return Plan(demo_id, tuple(sessions), max(session.actions[-1].at_s for session in sessions))
 
 
 __all__ = [
@@ -324,7 +331,6 @@ __all__ = [
     "EXPECTED",
     "ILLEGAL",
     "SILENT",
-    "TENANTS",
     "Action",
     "BrokenRecord",
     "IllegalEvent",

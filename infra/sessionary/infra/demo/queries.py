@@ -1,15 +1,16 @@
-"""The SQL behind the figures. Each statement gives one row; `{play:String}` names the play.
+"""The SQL behind the figures. Each statement but UNEXPECTED gives one row.
 
-A play's rows are those of its sessions, and those at the places of its journal: a broken record may name no session.
-Batches hold the records of everybody who was sending: a play's are those between its first and last place in each
-partition, so on a shared stack `events_applied`, `duplicates` and the bytes include the others' events of that time.
+`{demo:String}` is the id of the demo run. Its rows are those of its sessions, and those at the
+offsets of its journal, because a broken record may name no session. Its batches are those between
+its first and last offset in each partition. On a shared stack they contain the events of other
+senders too, which `events_applied`, `duplicates` and the bytes then include.
 """
 
-_SESSIONS = "(SELECT session_id FROM player_sessions WHERE play_id = {play:String})"
+_SESSIONS = "(SELECT session_id FROM demo_sessions WHERE demo_id = {demo:String})"
 _JOURNAL = """(
     SELECT assumeNotNull(partition) AS at_partition, assumeNotNull(offset) AS at_offset, event_id
-    FROM player_journal
-    WHERE play_id = {play:String} AND error IS NULL AND offset IS NOT NULL
+    FROM demo_journal
+    WHERE demo_id = {demo:String} AND error IS NULL AND offset IS NOT NULL
 )"""
 _BOUNDS = f"(SELECT at_partition, min(at_offset) AS low, max(at_offset) AS high FROM {_JOURNAL} GROUP BY at_partition)"
 _BATCHES = f"""(
@@ -27,12 +28,12 @@ def _between_bounds(table: str) -> str:
 )"""
 
 
-# How far the pipeline is: grows until there is nothing left to do.
+# How far the pipeline is. The demo run is done if finished = planned and uncleaned = 0.
 PROGRESS = f"""
 SELECT
     countIf(t.seen = s.expected) AS finished, count() AS planned, sum(t.transitions) AS transitions,
     (SELECT count() FROM v_uncleaned WHERE session_id IN {_SESSIONS}) AS uncleaned
-FROM (SELECT session_id, expected FROM player_sessions WHERE play_id = {{play:String}}) AS s
+FROM (SELECT session_id, expected FROM demo_sessions WHERE demo_id = {{demo:String}}) AS s
 LEFT JOIN
 (
     SELECT
@@ -43,11 +44,11 @@ LEFT JOIN
     GROUP BY session_id
 ) AS t ON t.session_id = s.session_id"""
 
-# Sessions that took another way than planned, for people.
+# Sessions that did not end as planned, for people; at most 20 rows.
 UNEXPECTED = f"""
 SELECT
     s.tenant_id AS tenant_id, s.session_id AS session_id, s.outcome AS outcome, s.expected AS expected, t.seen AS seen
-FROM (SELECT * FROM player_sessions WHERE play_id = {{play:String}}) AS s
+FROM (SELECT * FROM demo_sessions WHERE demo_id = {{demo:String}}) AS s
 LEFT JOIN
 (
     SELECT
@@ -60,7 +61,7 @@ LEFT JOIN
 WHERE t.seen != s.expected
 ORDER BY session_id LIMIT 20"""
 
-# Acknowledged, but not to be found: in the history, in a batch; judged, but the record of it has no row.
+# Acknowledged events that are in no history row or no batch; outcomes that have no row.
 MISSING = f"""
 SELECT
     (SELECT count() FROM {_JOURNAL} AS j LEFT ANTI JOIN history AS h
@@ -84,7 +85,7 @@ SELECT
     (SELECT count() FROM v_transitions WHERE session_id IN {_SESSIONS}) -
         (SELECT count() FROM v_transition_latency WHERE session_id IN {_SESSIONS}) AS unacknowledged"""
 
-# Without FINAL: a row that a merge would hide counts too.
+# Without FINAL, so that a row that a merge would hide counts too.
 DOUBLED = f"""
 SELECT
     (SELECT sum(n - 1) FROM (SELECT count() AS n FROM history WHERE session_id IN {_SESSIONS}
@@ -116,8 +117,8 @@ SELECT
         (SELECT at_partition, at_offset FROM {_JOURNAL})) AS history_rows,
     (SELECT count() FROM v_timeouts WHERE transition != 'T08' AND session_id IN {_SESSIONS}) AS timeouts,
     (SELECT count() FROM v_timeouts WHERE transition != 'T08' AND session_id IN
-        (SELECT session_id FROM player_sessions WHERE play_id = {{play:String}} AND NOT silent)) AS false_timeouts,
-    (SELECT count() FROM player_sessions WHERE play_id = {{play:String}} AND silent) AS silent_sessions"""
+        (SELECT session_id FROM demo_sessions WHERE demo_id = {{demo:String}} AND NOT silent)) AS false_timeouts,
+    (SELECT count() FROM demo_sessions WHERE demo_id = {{demo:String}} AND silent) AS silent_sessions"""
 
 _QUANTILES = (
     "quantileExactOrNull(0.5)({0}) AS p50, quantileExactOrNull(0.95)({0}) AS p95, quantileExactOrNull(0.99)({0}) AS p99"
@@ -134,7 +135,8 @@ TIMEOUT_LATENESS = (
     "SELECT quantileExactOrNull(0.95)(lateness_s) AS p95, maxOrNull(lateness_s) AS max "
     f"FROM v_timeouts WHERE transition != 'T08' AND session_id IN {_SESSIONS}"
 )
-# Of timed-out sessions, from the timeout to the confirmed release; a vanished host is told apart.
+# Clean-ups of timed-out sessions: from the timeout to the confirmed release. Sessions whose host
+# was lost are no part of the reclaim rate.
 CLEANUP = f"""
 SELECT
     avgOrNullIf(assumeNotNull(latency_s), confirmed) AS avg,

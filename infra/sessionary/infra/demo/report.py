@@ -1,78 +1,81 @@
-"""The figures of a play, all but the clients' own counters computed by ClickHouse from rows."""
+"""The figures of a demo run. ClickHouse computes all but the clients' counters from rows."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sessionary.infra.clickhouse import ClickHouse, Json, Row
+from sessionary.infra.clickhouse_client import ClickHouseClient, Json, Row
 from sessionary.infra.demo import queries
-from sessionary.infra.demo.play import PlayCounts
+from sessionary.infra.demo.plan_runner import DemoCounts
 
-# Why a play fails, in the report's names; whatever is above 0 here makes the command end with 1.
+# The figures that must be 0; otherwise the command's exit code is 1.
 FAULTS = ("missing", "doubled", "false_timeouts", "unexpected")
 
 
 class Report(NamedTuple):
-    """The figures, and those sessions (20 at most) that went another way than planned."""
+    """The figures, and up to 20 sessions that did not end as planned."""
 
     figures: dict[str, Json]
     unexpected: list[Row]
 
     @property
     def faults(self) -> dict[str, int]:
-        """What must not be: fault → count, only where above 0."""
+        """The figures of `FAULTS` that are above 0."""
         return {name: int(self.figures[name]) for name in FAULTS if self.figures[name]}
 
 
-def _rounded(row: Mapping[str, Json], digits: int) -> Row:
+def _round_values(row: Mapping[str, Json], digits: int) -> Row:
     return {name: None if value is None else round(value, digits) for name, value in row.items()}
 
 
-def _total(row: Mapping[str, Json]) -> int:
+def _sum_positive(row: Mapping[str, Json]) -> int:
     return sum(max(int(count or 0), 0) for count in row.values())
 
 
 def make_report(
-    clickhouse: ClickHouse, play_id: str, counts: PlayCounts, other_bytes: Mapping[str, int], elapsed_s: float
+    clickhouse: ClickHouseClient, demo_id: str, counts: DemoCounts, other_bytes: Mapping[str, int], elapsed_s: float
 ) -> Report:
-    """Compute the figures. `other_bytes`: topics that no sink reads. Raises as `ClickHouse` does."""
+    """Compute the figures. Blocks. Raises what `ClickHouseClient` raises.
 
-    def one(sql: str) -> Row:
-        return clickhouse.one(sql, play=play_id)
+    `other_bytes`: bytes of topics that no sink reads, by name. `elapsed_s`: of the demo run.
+    """
 
-    progress = one(queries.PROGRESS)
-    missing = one(queries.MISSING)
+    def fetch_one(sql: str) -> Row:
+        return clickhouse.fetch_one(sql, demo=demo_id)
+
+    progress = fetch_one(queries.PROGRESS)
+    missing = fetch_one(queries.MISSING)
     unacknowledged = missing.pop("unacknowledged")
-    doubled = one(queries.DOUBLED)
-    # More rows than a batch wrote, rather than fewer.
+    doubled = fetch_one(queries.DOUBLED)
+    # A negative number of missing rows means more rows than the batches wrote.
     doubled |= {f"{name}_rows": -min(int(missing[name] or 0), 0) for name in ("audit", "rejected")}
     broken_chains = doubled.pop("broken_chains")
-    cleanup = one(queries.CLEANUP)
+    cleanup = fetch_one(queries.CLEANUP)
     reclaim_rate = cleanup.pop("reclaim_rate")
-    size = {name: int(count or 0) for name, count in (one(queries.BYTES) | dict(other_bytes)).items()}
-    counted = one(queries.COUNTS)
+    size = {name: int(count or 0) for name, count in (fetch_one(queries.BYTES) | dict(other_bytes)).items()}
+    counted = fetch_one(queries.COUNTS)
     figures: dict[str, Json] = {
         "sessions": progress["planned"],
         "events_sent": counts.sent,
         "events_acknowledged": counts.delivered,
         "heartbeats": counts.heartbeats,
         **{name: int(count or 0) for name, count in counted.items()},
-        "missing": _total(missing),
-        "doubled": _total(doubled),
+        "missing": _sum_positive(missing),
+        "doubled": _sum_positive(doubled),
         "dropped": counts.dropped + counts.failed,
         "unexpected": progress["planned"] - progress["finished"],
         "broken_chains": int(broken_chains or 0),
         "unacknowledged_transitions": max(int(unacknowledged), 0),
-        "transition_latency_ms": _rounded(one(queries.TRANSITION_LATENCY), 1),
-        "audit_write_latency_ms": _rounded(one(queries.AUDIT_WRITE_LATENCY), 1),
-        "timeout_lateness_s": _rounded(one(queries.TIMEOUT_LATENESS), 3),
-        "cleanup_latency_s": _rounded(cleanup, 3),
+        "transition_latency_ms": _round_values(fetch_one(queries.TRANSITION_LATENCY), 1),
+        "audit_write_latency_ms": _round_values(fetch_one(queries.AUDIT_WRITE_LATENCY), 1),
+        "timeout_lateness_s": _round_values(fetch_one(queries.TIMEOUT_LATENESS), 3),
+        "cleanup_latency_s": _round_values(cleanup, 3),
         "reclaim_rate": None if reclaim_rate is None else round(reclaim_rate, 4),
         "audit_io_share": round(size["audit"] / total, 4) if (total := sum(size.values())) else None,
         "bytes_by_topic": size,
         "actions_late_s_max": counts.actions_late_s_max,
         "elapsed_s": round(elapsed_s, 1),
     }
-    return Report(figures, clickhouse.rows(queries.UNEXPECTED, play=play_id))
+    return Report(figures, clickhouse.fetch_rows(queries.UNEXPECTED, demo=demo_id))
 
 
 __all__ = ["FAULTS", "Report", "make_report"]

@@ -1,4 +1,4 @@
-"""Bytes of topics that no sink reads, counted by a plain consumer: keys and values, uncompressed."""
+"""Counts the bytes of topics that no sink reads: keys and values, uncompressed."""
 
 import logging
 import time
@@ -15,7 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 def topic_bytes(settings: KafkaSettings, topics: Iterable[str], since_ms: int) -> dict[str, int]:
-    """Return topic → bytes of its records appended since then (ms since the epoch). Raises `Unavailable`."""
+    """Return, by topic, the bytes of its committed records since `since_ms` (ms since the epoch).
+
+    Blocks. Raises `Unavailable`.
+    """
     sums = dict.fromkeys(topics, 0)
     consumer = Consumer(
         {
@@ -30,21 +33,21 @@ def topic_bytes(settings: KafkaSettings, topics: Iterable[str], since_ms: int) -
     )
     try:
         at = [TopicPartition(topic, n, since_ms) for topic in sums for n in range(settings.partitions)]
-        # Where nothing is that young the answer is the end: nothing to read there.
+        # OFFSET_END: the partition has no record that is so young.
         starts = [place for place in consumer.offsets_for_times(at, timeout=_TIMEOUT_S) if place.offset != OFFSET_END]
         consumer.assign(starts)
         unread = {(place.topic, place.partition) for place in starts}
-        heard_at = time.monotonic()
+        last_message_at = time.monotonic()
         while unread:
             messages = consumer.consume(1_000, _POLL_S)
             if messages:
-                heard_at = time.monotonic()
-            elif time.monotonic() - heard_at > _TIMEOUT_S:
+                last_message_at = time.monotonic()
+            elif time.monotonic() - last_message_at > _TIMEOUT_S:
                 raise Unavailable(f"Kafka at {settings.bootstrap_servers} does not answer", _TIMEOUT_S)
             for message in messages:
                 error, topic = message.error(), message.topic()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    # Said again where records came meanwhile.
+                    # Reported again if more records came in the meantime.
                     unread.discard((topic or "", message.partition() or 0))
                 elif error is None and topic is not None:
                     sums[topic] += len(message.key() or b"") + len(message.value() or b"")

@@ -1,7 +1,8 @@
 """Free loopback ports.
 
-Ports are picked below the range from which the kernel serves outgoing connections: a server that was killed finds its
-port again at its next start, where a port of that range may meanwhile be the local end of somebody's connection.
+Ports are chosen below the range that the kernel uses for outgoing connections. A server that was
+killed can therefore bind its port again; a port of that range may have become the local end of a
+connection in the meantime.
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ def _ephemeral_floor() -> int:
     return floor if floor > _LOWEST + _TRIES_MAX else _EPHEMERAL_FLOOR_DEFAULT
 
 
-def _bound(port: int) -> socket.socket | None:
-    """A socket bound to the port, or None. SO_REUSEADDR as servers set it: a port in TIME_WAIT counts as free."""
+def _bound_socket(port: int) -> socket.socket | None:
+    """Return a socket that listens on the port, None if that fails.
+
+    SO_REUSEADDR is set, as servers do: a port in TIME_WAIT counts as free.
+    """
     probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((LOOPBACK, port))
-        # Two sockets with SO_REUSEADDR may both bind; only one may listen.
+        # Two sockets with SO_REUSEADDR can both bind, but only one can listen.
         probe.listen(1)
     except OSError:
         probe.close()
@@ -43,8 +47,8 @@ def _bound(port: int) -> socket.socket | None:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now."""
-    probe = _bound(port)
+    """Return True if a server could listen on this loopback port now."""
+    probe = _bound_socket(port)
     if probe is None:
         return False
     probe.close()
@@ -52,7 +56,10 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` distinct ports that nobody listens on at this moment. They are not reserved: use them soon."""
+    """Return `count` distinct loopback ports that no process listens on at this moment.
+
+    The ports are not reserved: use them soon. Raises `OSError` if there are too few.
+    """
     chooser = random.SystemRandom()
     floor = _ephemeral_floor()
     ports: list[int] = []
@@ -61,7 +68,7 @@ def free_ports(count: int) -> list[int]:
             if len(ports) == count:
                 break
             port = chooser.randrange(_LOWEST, floor)
-            probe = _bound(port)
+            probe = _bound_socket(port)
             if probe is not None:
                 held.enter_context(probe)
                 ports.append(port)
@@ -71,5 +78,5 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port() -> int:
-    """One port that nobody listens on at this moment."""
+    """Return one loopback port that no process listens on at this moment. Raises `OSError`."""
     return free_ports(1)[0]

@@ -18,6 +18,7 @@ from typing import NamedTuple, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from sessionary.schemas.headers import header_pairs
 from sessionary.stream_processors.core.partition import LogRecord
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -40,9 +41,7 @@ class _Record(LogRecord):
     @property
     def headers(self) -> Sequence[tuple[str, bytes]]:
         """See `LogRecord`."""
-        found = cast(Message, self[4]).headers() or []
-        pairs = found.items() if isinstance(found, dict) else found
-        return [(name, value.encode() if isinstance(value, str) else value or b"") for name, value in pairs]
+        return header_pairs(cast(Message, self[4]).headers())
 
 
 class Fetched(NamedTuple):

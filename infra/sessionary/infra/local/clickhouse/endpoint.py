@@ -1,4 +1,4 @@
-"""The local ClickHouse endpoint: the engine over a folder behind ClickHouse's HTTP interface, on loopback.
+"""The local ClickHouse endpoint: the engine behind ClickHouse's HTTP interface, on loopback.
 
 For development and tests. Production names a real ClickHouse; the same driver talks to both.
 """
@@ -22,32 +22,33 @@ from sessionary.sinks.runtime.memory import keep_freed_memory
 __all__ = ["PASSWORD_VARIABLE", "LocalClickHouse", "clickhouse_answers", "run_clickhouse"]
 
 PASSWORD_VARIABLE = "SESSIONARY_CLICKHOUSE_PASSWORD"
-"""Where a child process finds its password: an argument could be read by every user of the machine."""
+"""The variable that passes the password to a child process; every user could read an argument."""
 
 
 def run_clickhouse(data: Path, port: int, password: str | None = None) -> None:
-    """Serve the folder until SIGTERM or SIGINT, then close it cleanly. Must run in the main thread.
+    """Serve the folder until SIGTERM or SIGINT, then close it cleanly.
 
-    Raises PortTaken, DataFolderLocked, StartFailed.
+    Blocks; must run in the main thread. `password` None: no password is required.
+    Raises `PortTaken`, `DataFolderLocked`, `StartFailed`.
     """
     keep_freed_memory()
     if not is_free(port):
         raise PortTaken(port, "ClickHouse")
-    # The engine reads the zone once; drivers are told UTC.
+    # The engine reads the time zone once; drivers expect UTC.
     os.environ["TZ"] = "UTC"
-    # Imported here: the engine is 0.5 GB of library, which a parent that only starts the child need not load.
+    # Imported here: a parent that only starts the child must not load 0.5 GB of engine.
     from sessionary.infra.local.clickhouse.engine import Engine
     from sessionary.infra.local.clickhouse.http_server import ClickHouseServer
 
     engine = Engine(data)
     server = ClickHouseServer(engine, port, password)
 
-    def leave(_number: int, _frame: object) -> None:
-        # shutdown() waits for the loop that this very thread runs.
+    def request_shutdown(_number: int, _frame: object) -> None:
+        # shutdown() waits for the serving loop, which runs in this thread.
         threading.Thread(target=server.shutdown, daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, leave)
+        signal.signal(number, request_shutdown)
     try:
         server.serve_forever(poll_interval=0.1)
     finally:
@@ -56,7 +57,10 @@ def run_clickhouse(data: Path, port: int, password: str | None = None) -> None:
 
 
 def clickhouse_answers(port: int, timeout_s: float = 2.0) -> bool:
-    """Whether the endpoint on this loopback port answers its ping."""
+    """Return True if the endpoint on this loopback port answers a ping.
+
+    Blocks up to `timeout_s`.
+    """
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout_s)
     try:
         connection.request("GET", "/ping")
@@ -68,14 +72,14 @@ def clickhouse_answers(port: int, timeout_s: float = 2.0) -> bool:
 
 
 class LocalClickHouse(LocalServer):
-    """The endpoint as a child process (a fresh interpreter), which the kernel ends if this process dies.
+    """The endpoint as a child process. The kernel ends it if this process dies.
 
-    The data stays, and the port: `start` after `stop` or `kill` serves the same rows at the same address. Not
-    thread-safe.
+    Data and port are kept: `start` after `stop` or `kill` serves the same rows at the same address.
+    Not thread-safe.
     """
 
     def __init__(self, data: Path, port: int | None, log: Path, password: str | None = None) -> None:
-        """`data`: the engine's folder, made if missing. `port`: None takes a free one."""
+        """`data`: the engine's folder, created if missing. `port`: None chooses a free one."""
         super().__init__("the ClickHouse endpoint", log)
         self.data = data.resolve()
         self._password = password
@@ -83,11 +87,14 @@ class LocalClickHouse(LocalServer):
 
     @property
     def url(self) -> str:
-        """The address for an HTTP driver, without the password."""
+        """The address for an HTTP driver; it does not contain the password."""
         return f"http://{LOOPBACK}:{self.port}"
 
     def start(self) -> None:
-        """Start; does not wait until it serves. RuntimeError if it runs already."""
+        """Start the endpoint; do not wait until it serves.
+
+        Raises `RuntimeError` if it runs already.
+        """
         self.check_stopped()
         env = {**os.environ, "TZ": "UTC"}
         env.pop(PASSWORD_VARIABLE, None)
@@ -98,13 +105,13 @@ class LocalClickHouse(LocalServer):
             [sys.executable, *module, "--data", str(self.data), "--port", str(self.port)], self._log, env
         )
 
-    def answers(self) -> bool:
-        """Whether it answers a ping."""
+    def is_answering(self) -> bool:
+        """Return True if the endpoint answers a ping."""
         return clickhouse_answers(self.port)
 
 
 def main() -> int:
-    """`python -m sessionary.infra.local.clickhouse.endpoint`; the password comes from the environment."""
+    """Serve as a program; the password comes from `PASSWORD_VARIABLE`. Return the exit code."""
     parser = argparse.ArgumentParser(prog="sessionary.infra.local.clickhouse.endpoint")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)

@@ -1,9 +1,10 @@
 """The ClickHouse engine (chdb) over a folder.
 
-One process at a time may have the folder open, and a child forked after that hangs: the engine belongs into a process
-of its own. Inside, statements run in parallel, each on a handle of its own (opening one takes 0.7 ms). Measured with
-four threads that insert and select for ten seconds: all counts right, 2.1 times as many statements as behind a lock.
-A handle is never used twice, because USE and SET stay on it.
+Only one process at a time can open the folder, and a child that is forked afterwards hangs. The
+engine therefore needs a process of its own. Inside it, statements run in parallel, each on a handle
+of its own (opening one takes 0.7 ms). Measured with four threads that insert and select for ten
+seconds: all counts are correct, and 2.1 times as many statements run as behind a lock. A handle is
+never used twice, because USE and SET stay in effect on it.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ from chdb.state.sqlitelike import Connection
 from sessionary.infra.local.clickhouse.sql import Insert, Statement
 from sessionary.infra.local.errors import DataFolderLocked, EngineError, StartFailed
 
-__all__ = ["Answer", "Engine", "Question"]
+__all__ = ["Engine", "StatementRequest", "StatementResult"]
 
 _CODE = re.compile(r"Code: (\d+)\. ")
 _SETTING = re.compile(r"\w+")
 _DRAIN_S = 5.0
-_PIECE_BYTES = 1 << 20  # the engine copies each: one copy of many megabytes is memory that is mapped and cleared anew
+# The engine copies each piece; a copy of many megabytes would be mapped and cleared each time.
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A statement and what surrounds it; nothing of it reaches the next one."""
+class StatementRequest:
+    """A statement with its settings and parameters; they hold for this statement only."""
 
     statement: Statement
     database: str | None
@@ -43,8 +45,8 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A result in its format. Rows written count those of dependent views too, as ClickHouse does."""
+class StatementResult:
+    """A result in its format. As in ClickHouse, `written_rows` includes rows of dependent views."""
 
     body: bytes
     format: str
@@ -54,16 +56,16 @@ class Answer:
     written_bytes: int = 0
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _identifier(name: str) -> str:
+def _quote_identifier(name: str) -> str:
     return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
 
 def _engine_error(error: Exception) -> EngineError:
-    """The engine's text from its code on; in front of it the binding says where it happened."""
+    """Return the engine's error without the text that the Python binding puts before it."""
     text = str(error)
     found = _CODE.search(text)
     if found is None:
@@ -71,8 +73,8 @@ def _engine_error(error: Exception) -> EngineError:
     return EngineError(int(found[1]), text[found.start() :])
 
 
-def _holder(folder: Path) -> int | None:
-    """The living process that the folder's status file names, other than this one."""
+def _lock_holder(folder: Path) -> int | None:
+    """Return the living process that the folder's status file names, if it is not this one."""
     try:
         found = re.search(r"PID: (\d+)", (folder / "status").read_text())
         pid = int(found[1]) if found else os.getpid()
@@ -80,43 +82,46 @@ def _holder(folder: Path) -> int | None:
             return None
         os.kill(pid, 0)
     except PermissionError:
-        return pid  # alive, but another user's
+        return pid  # the process lives, but belongs to another user
     except OSError:
         return None
     return pid
 
 
 class Engine:
-    """The engine over `folder`, open from construction to `close`. Thread-safe."""
+    """The engine over a folder, open from construction to `close`. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        """Open, or make, the folder. Raises DataFolderLocked, or StartFailed with the engine's text."""
+        """Open the folder, created if missing.
+
+        Raises `DataFolderLocked`, or `StartFailed` with the engine's text.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = str(folder.resolve())
         self._idle = threading.Condition()
         self._running = 0
         self._closed = False
         try:
-            # The engine lives as long as one handle does.
+            # The engine stays loaded as long as one handle is open.
             self._keep_open = Connection(self._folder)
         except RuntimeError as error:
             if "initializing EmbeddedServer" in str(error) and (folder / "status").exists():
-                raise DataFolderLocked(folder, _holder(folder)) from error
+                raise DataFolderLocked(folder, _lock_holder(folder)) from error
             raise StartFailed(f"the ClickHouse engine cannot open {folder}: {error}") from error
 
-    def ask(self, question: Question) -> Answer:
-        """Run one statement to its end. Blocks; raises EngineError."""
-        with self._counted():
+    def run_statement(self, request: StatementRequest) -> StatementResult:
+        """Run one statement to its end and return its result. Blocks. Raises `EngineError`."""
+        with self._count_statement():
             handle = Connection(self._folder)
             try:
-                return _run(handle, question)
+                return _run_on_handle(handle, request)
             except (RuntimeError, chdb.ChdbError) as error:
                 raise _engine_error(error) from error
             finally:
                 handle.close()
 
     def close(self) -> None:
-        """Refuse new statements, wait up to 5 s for those that run, then close the folder."""
+        """Refuse new statements, wait up to 5 s for running ones, then close the folder. Blocks."""
         deadline = time.monotonic() + _DRAIN_S
         with self._idle:
             self._closed = True
@@ -125,7 +130,7 @@ class Engine:
         self._keep_open.close()
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count_statement(self) -> Iterator[None]:
         with self._idle:
             if self._closed:
                 raise EngineError(210, "Code: 210. DB::Exception: The endpoint is stopping. (NETWORK_ERROR)")
@@ -138,26 +143,26 @@ class Engine:
                 self._idle.notify_all()
 
 
-def _run(handle: Connection, question: Question) -> Answer:
-    if question.database:
-        handle.query(f"USE {_identifier(question.database)}")
-    if question.settings:
-        for name in question.settings:
+def _run_on_handle(handle: Connection, request: StatementRequest) -> StatementResult:
+    if request.database:
+        handle.query(f"USE {_quote_identifier(request.database)}")
+    if request.settings:
+        for name in request.settings:
             if not _SETTING.fullmatch(name):
                 raise EngineError(115, f"Code: 115. DB::Exception: Unknown setting '{name}'. (UNKNOWN_SETTING)")
-        handle.query("SET " + ", ".join(f"{name}={_quoted(value)}" for name, value in question.settings.items()))
-    insert = question.statement.insert
-    if insert is not None and not question.params:
-        return _insert(handle, insert)
-    result = handle.query(question.statement.text.decode(), question.format, params=dict(question.params))
-    return Answer(result.bytes() or b"", question.format, result.rows_read(), result.bytes_read())
+        handle.query("SET " + ", ".join(f"{name}={_quote_text(value)}" for name, value in request.settings.items()))
+    insert = request.statement.insert
+    if insert is not None and not request.params:
+        return _run_insert(handle, insert)
+    result = handle.query(request.statement.text.decode(), request.format, params=dict(request.params))
+    return StatementResult(result.bytes() or b"", request.format, result.rows_read(), result.bytes_read())
 
 
-def _insert(handle: Connection, insert: Insert) -> Answer:
-    """Push the data into the insert as one block stream; nothing is committed unless all of it was read."""
+def _run_insert(handle: Connection, insert: Insert) -> StatementResult:
+    """Stream the data into the insert. Nothing is committed unless all of it was read."""
     with handle.send_insert(insert.head, insert.format) as stream:
         data = insert.data
         for place in range(0, len(data), _PIECE_BYTES):
             stream.append(data[place : place + _PIECE_BYTES])
         done = stream.finish()
-    return Answer(b"", insert.format, written_rows=done.rows_written, written_bytes=done.bytes_written)
+    return StatementResult(b"", insert.format, written_rows=done.rows_written, written_bytes=done.bytes_written)

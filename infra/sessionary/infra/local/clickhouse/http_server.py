@@ -1,8 +1,8 @@
-"""ClickHouse's HTTP interface in front of the engine: as much of it as drivers (clickhouse-connect) and curl need.
+"""ClickHouse's HTTP interface in front of the engine.
 
-Sessions are ignored (every request stands alone), results are built in memory and sent uncompressed. Not served:
-multipart requests (external tables), the native TCP protocol, users and rights. One password guards the whole
-endpoint.
+It serves what clickhouse-connect and curl need. Sessions are ignored: every request is independent.
+Results are built in memory and sent uncompressed. Not served: multipart requests (external tables),
+the native TCP protocol, users and access rights. One password protects the whole endpoint.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
-from sessionary.infra.local.clickhouse.engine import Answer, Engine, Question
-from sessionary.infra.local.clickhouse.request_bodies import inflate
-from sessionary.infra.local.clickhouse.sql import Statement, parse
+from sessionary.infra.local.clickhouse.engine import Engine, StatementRequest, StatementResult
+from sessionary.infra.local.clickhouse.request_bodies import decompress_body
+from sessionary.infra.local.clickhouse.sql import Statement, parse_statement
 from sessionary.infra.local.errors import EngineError
 from sessionary.infra.local.ports import LOOPBACK
 
@@ -27,7 +27,7 @@ __all__ = ["ClickHouseServer"]
 
 _BODY_BYTES_MAX = 256 * 1024 * 1024
 _LINE_BYTES_MAX = 1024
-# URL parameters that are about the transport; every other one is a setting or a param_*.
+# URL parameters of the transport. Every other one is a setting or a query parameter (param_*).
 _TRANSPORT = frozenset(
     (
         "query",
@@ -52,7 +52,7 @@ _TRANSPORT = frozenset(
         "http_response_buffer_size",
     )
 )
-# As ClickHouse maps its codes: the client's fault, unknown names, no right, not there; all else is 500.
+# HTTP status by ClickHouse's error code, as ClickHouse maps them; every other code is 500.
 _STATUS = {
     **dict.fromkeys((6, 26, 27, 33, 38, 41, 43, 53, 62, 72, 89, 117, 164, 271, 456, 457), 400),
     **dict.fromkeys((16, 46, 47, 50, 56, 60, 73, 81, 115), 404),
@@ -65,21 +65,22 @@ _STATUS = {
 }
 
 
-def _statement(query: bytes, body: bytes, *, whole: bool) -> Statement:
-    """Read the statement that begins in the URL and goes on in the body. `whole`: its text is needed in one piece.
+def _read_statement(query: bytes, body: bytes, *, whole: bool) -> Statement:
+    """Parse the statement that begins in the URL and continues in the body.
 
-    An insert's data are not put behind its head first, as many megabytes would be copied three times for that.
+    `whole`: the text is needed in one piece. Otherwise an insert's data is not joined to its head,
+    because that would copy many megabytes three times.
     """
     if body and not whole and query[:6].upper() == b"INSERT":
-        statement = parse(query)
+        statement = parse_statement(query)
         insert = statement.insert
         if insert is not None and insert.format != "Values" and not insert.data:
             return replace(statement, insert=replace(insert, data=body))
-    return parse(b"\n".join(part for part in (query, body) if part))
+    return parse_statement(b"\n".join(part for part in (query, body) if part))
 
 
 class _BadRequest(Exception):
-    """The request's framing is broken: nothing after it on this connection can be trusted."""
+    """The request's framing is broken, so the connection must be closed."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -87,55 +88,57 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "sessionary-clickhouse"
     sys_version = ""
     wbufsize = -1
-    # Without TCP_NODELAY a small query takes 48 ms instead of 2.
+    # Without TCP_NODELAY a small query takes 48 ms instead of 2 ms.
     disable_nagle_algorithm = True
     server: ClickHouseServer
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: a line for each request would be most of the log."""
+        """Log nothing: one line per request would fill the log."""
 
     def do_GET(self) -> None:
-        """Probes, and statements that change nothing."""
+        """Answer probes and statements that change nothing."""
         if urlsplit(self.path).path in ("/ping", "/replicas_status"):
-            self._reply(200, b"Ok.\n", {})
+            self._send_reply(200, b"Ok.\n", {})
             return
-        self._serve(may_change=False)
+        self._serve_request(may_change=False)
 
     def do_POST(self) -> None:
-        """Any statement."""
-        self._serve(may_change=True)
+        """Answer any statement."""
+        self._serve_request(may_change=True)
 
-    def _serve(self, *, may_change: bool) -> None:
+    def _serve_request(self, *, may_change: bool) -> None:
         url = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
         query_id = url.get("query_id") or str(uuid.uuid4())
         try:
-            body = self._body()
-            self._authorise(url)
-            answer = self._ask(url, inflate(body, self.headers.get("Content-Encoding")), may_change=may_change)
+            body = self._read_body()
+            self._check_password(url)
+            answer = self._run_request(
+                url, decompress_body(body, self.headers.get("Content-Encoding")), may_change=may_change
+            )
         except _BadRequest as error:
             self.close_connection = True
-            self._reply(400, f"{error}\n".encode(), {"Connection": "close"})
+            self._send_reply(400, f"{error}\n".encode(), {"Connection": "close"})
         except EngineError as error:
             headers = {"X-ClickHouse-Exception-Code": str(error.code), "X-ClickHouse-Query-Id": query_id}
-            self._reply(_STATUS.get(error.code, 500), f"{error}\n".encode(), headers)
+            self._send_reply(_STATUS.get(error.code, 500), f"{error}\n".encode(), headers)
         else:
-            self._reply_answer(answer, query_id)
+            self._send_answer(answer, query_id)
 
-    def _body(self) -> bytes:
+    def _read_body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
-            return self._chunks()
+            return self._read_chunks()
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal() or int(length) > _BODY_BYTES_MAX:
-            raise _BadRequest(f"Content-Length {length[:20]} is no number up to {_BODY_BYTES_MAX}")
-        return self._exactly(int(length))
+            raise _BadRequest(f"Content-Length {length[:20]} is not a number up to {_BODY_BYTES_MAX}")
+        return self._read_exactly(int(length))
 
-    def _exactly(self, size: int) -> bytes:
+    def _read_exactly(self, size: int) -> bytes:
         data = self.rfile.read(size)
         if len(data) != size:
-            raise _BadRequest("the body ends early")
+            raise _BadRequest("the body is shorter than its Content-Length or chunk size")
         return data
 
-    def _chunks(self) -> bytes:
+    def _read_chunks(self) -> bytes:
         parts: list[bytes] = []
         left = _BODY_BYTES_MAX
         while True:
@@ -151,20 +154,20 @@ class _Handler(BaseHTTPRequestHandler):
                 while self.rfile.readline(_LINE_BYTES_MAX).strip():
                     pass  # trailers
                 return b"".join(parts)
-            parts.append(self._exactly(size))
+            parts.append(self._read_exactly(size))
             self.rfile.readline(_LINE_BYTES_MAX)
 
-    def _authorise(self, url: dict[str, str]) -> None:
+    def _check_password(self, url: dict[str, str]) -> None:
         wanted = self.server.password
         if wanted is None:
             return
-        given = self._secret() or url.get("password") or self.headers.get("X-ClickHouse-Key") or ""
+        given = self._given_password() or url.get("password") or self.headers.get("X-ClickHouse-Key") or ""
         if not hmac.compare_digest(given.encode(), wanted.encode()):
             text = "Code: 516. DB::Exception: Authentication failed: password is incorrect. (AUTHENTICATION_FAILED)"
             raise EngineError(516, text)
 
-    def _secret(self) -> str | None:
-        """The password of a Basic, or the token of a Bearer authorisation."""
+    def _given_password(self) -> str | None:
+        """Return the password of a Basic, or the token of a Bearer authorization."""
         scheme, _, value = self.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return value.strip()
@@ -175,27 +178,27 @@ class _Handler(BaseHTTPRequestHandler):
         except (Base64Error, UnicodeDecodeError):
             return None
 
-    def _ask(self, url: dict[str, str], body: bytes, *, may_change: bool) -> Answer:
+    def _run_request(self, url: dict[str, str], body: bytes, *, may_change: bool) -> StatementResult:
         if self.headers.get_content_maintype() == "multipart":
             raise EngineError(48, "Code: 48. DB::Exception: Multipart requests are not served. (NOT_IMPLEMENTED)")
         query = url.get("query", "").encode()
         if not query and not body:
-            return Answer(b"Ok.\n", "TabSeparated")
+            return StatementResult(b"Ok.\n", "TabSeparated")
         params = {k.removeprefix("param_"): v for k, v in url.items() if k.startswith("param_")}
-        statement = _statement(query, body, whole=bool(params))
+        statement = _read_statement(query, body, whole=bool(params))
         if not may_change and not statement.read_only:
             raise EngineError(164, "Code: 164. DB::Exception: Method GET implies readonly, use POST. (READONLY)")
         wanted = url.get("default_format") or self.headers.get("X-ClickHouse-Format")
-        question = Question(
+        request = StatementRequest(
             statement=statement,
             database=url.get("database") or self.headers.get("X-ClickHouse-Database"),
             settings={k: v for k, v in url.items() if k not in _TRANSPORT and not k.startswith("param_")},
             params=params,
             format=statement.format or wanted or "TabSeparated",
         )
-        return self.server.engine.ask(question)
+        return self.server.engine.run_statement(request)
 
-    def _reply_answer(self, answer: Answer, query_id: str) -> None:
+    def _send_answer(self, answer: StatementResult, query_id: str) -> None:
         summary = {
             "read_rows": str(answer.read_rows),
             "read_bytes": str(answer.read_bytes),
@@ -208,9 +211,9 @@ class _Handler(BaseHTTPRequestHandler):
             "X-ClickHouse-Format": answer.format,
             "X-ClickHouse-Timezone": "UTC",
         }
-        self._reply(200, answer.body, headers)
+        self._send_reply(200, answer.body, headers)
 
-    def _reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+    def _send_reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         try:
             self.send_response(status)
             for name, value in headers.items():
@@ -220,18 +223,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
             self.wfile.flush()
         except (BrokenPipeError, ConnectionResetError):
-            # The client left; what it asked for has been done all the same.
+            # The client disconnected; its statement has run all the same.
             self.close_connection = True
 
 
 class ClickHouseServer(ThreadingHTTPServer):
-    """The interface on a loopback port; bound from construction, serving in `serve_forever`."""
+    """The HTTP interface on a loopback port: bound on construction, served by `serve_forever`."""
 
     request_queue_size = 128
     daemon_threads: ClassVar[bool] = True  # type: ignore[misc]
 
     def __init__(self, engine: Engine, port: int, password: str | None) -> None:
-        """Raises OSError if the port is taken."""
+        """Bind the port. Raises `OSError` if it is in use."""
         self.engine = engine
         self.password = password
         super().__init__((LOOPBACK, port), _Handler)

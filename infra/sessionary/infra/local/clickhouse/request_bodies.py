@@ -1,4 +1,4 @@
-"""Pure: the bytes of a request body behind its Content-Encoding."""
+"""Decompresses request bodies by their Content-Encoding. Pure."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from backports import zstd
 
 from sessionary.infra.local.errors import EngineError
 
-__all__ = ["inflate"]
+__all__ = ["decompress_body"]
 
 
-def _lz4(body: bytes) -> bytes:
-    """Decode all frames: clients send one per block, and stopping after the first would lose rows without an error."""
+def _decompress_lz4(body: bytes) -> bytes:
+    """Decode all frames. Clients send one per block: to stop after the first would lose rows."""
     parts: list[bytes] = []
     while body:
         frame = lz4.frame.LZ4FrameDecompressor()
         parts.append(frame.decompress(body))
         if not frame.eof:
-            raise EOFError("the last lz4 frame is cut short")
+            raise EOFError("the last lz4 frame is truncated")
         body = frame.unused_data or b""
     return b"".join(parts)
 
 
-def inflate(body: bytes, encoding: str | None) -> bytes:
-    """The decoded body; an absent encoding means as it is.
+def decompress_body(body: bytes, encoding: str | None) -> bytes:
+    """Return the decompressed body. `encoding` None: the body is not compressed.
 
-    Raises EngineError with code 271 for damaged or cut bytes, 89 for an encoding that is not known.
+    Raises `EngineError` with code 271 for damaged or truncated bytes, 89 for an unknown encoding.
     """
     kind = (encoding or "identity").strip().lower()
     try:
@@ -36,7 +36,7 @@ def inflate(body: bytes, encoding: str | None) -> bytes:
             case "identity":
                 return body
             case "lz4":
-                return _lz4(body)
+                return _decompress_lz4(body)
             case "gzip":
                 return gzip.decompress(body)
             case "deflate":

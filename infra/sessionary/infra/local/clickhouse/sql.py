@@ -1,8 +1,8 @@
-"""Pure: what a statement is, and whether the local engine may run it.
+"""What a statement is, and whether the local engine may run it. Pure.
 
-The engine is trusted with reads and with changes of rows. Definitions are on an allow-list, because one that fails
-halfway can leave metadata behind with which the folder never opens again (`ENGINE = Kafka` does). This guards a
-developer's folder against accidents; it is no security boundary.
+Reads and changes of rows are allowed. Definitions must be on an allow-list: one that fails halfway
+(such as `ENGINE = Kafka`) can leave metadata with which the folder never opens again. This protects
+a developer's folder against accidents; it is no security boundary.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sessionary.infra.local.errors import EngineError, Refused
+from sessionary.infra.local.errors import EngineError, StatementRefused
 
-__all__ = ["Insert", "Statement", "parse"]
+__all__ = ["Insert", "Statement", "parse_statement"]
 
 _TOKEN = re.compile(
     rb"""
@@ -41,7 +41,7 @@ _CREATED = frozenset({"TABLE", "VIEW", "MATERIALIZED VIEW", "DATABASE"})
 class _Token:
     text: str
     bare: str
-    """Upper case if it is a word, the sign itself if it is one; empty for quoted names and literals."""
+    """A word in upper case, or a sign; empty for quoted names and literals."""
     depth: int
     start: int
     end: int
@@ -49,7 +49,7 @@ class _Token:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """An INSERT with its data: `head` up to the format's name (without it), then the data in that format."""
+    """An INSERT with its data. `head` is the text before the format's name."""
 
     head: str
     format: str
@@ -58,7 +58,10 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement that may run. `read_only`: changes nothing. `format`: the output format that it names itself."""
+    """One statement that may run.
+
+    `read_only`: it changes nothing. `format`: the output format that its text names.
+    """
 
     text: bytes
     read_only: bool
@@ -66,8 +69,11 @@ class Statement:
     insert: Insert | None = None
 
 
-def _tokens(sql: bytes) -> Iterator[_Token]:
-    """The tokens, lazily (an insert's data is never looked at), without white space and comments."""
+def _scan_tokens(sql: bytes) -> Iterator[_Token]:
+    """Yield the tokens, without white space and comments.
+
+    Lazy, so that an insert's data is never scanned.
+    """
     depth = 0
     for match in _TOKEN.finditer(sql):
         kind = match.lastgroup
@@ -82,38 +88,42 @@ def _tokens(sql: bytes) -> Iterator[_Token]:
             depth += 1
 
 
-def parse(sql: bytes) -> Statement:
-    """Read one statement. Raises Refused if it may not run here, EngineError(62) if there is none or more than one."""
-    first = next(_tokens(sql), None)
+def parse_statement(sql: bytes) -> Statement:
+    """Parse one statement.
+
+    Raises `StatementRefused` if it may not run here, `EngineError` with code 62 if there is none or
+    more than one.
+    """
+    first = next(_scan_tokens(sql), None)
     if first is None:
         raise EngineError(62, "Code: 62. DB::Exception: Syntax error: Empty query. (SYNTAX_ERROR)")
     if first.bare == "INSERT":
-        insert = _insert(sql)
+        insert = _split_insert(sql)
         if insert is not None:
             return Statement(sql, read_only=False, insert=insert)
-    tokens = _single(sql)
+    tokens = _single_statement(sql)
     if first.bare in _READS:
-        if _has(tokens, "INTO", "OUTFILE"):
-            raise Refused("INTO OUTFILE is done by the client, not over HTTP")
+        if _has_pair(tokens, "INTO", "OUTFILE"):
+            raise StatementRefused("INTO OUTFILE is done by the client, not over HTTP")
         return Statement(sql, read_only=True, format=_output_format(tokens))
     _check_change(tokens)
     return Statement(sql, read_only=False)
 
 
-def _single(sql: bytes) -> list[_Token]:
-    tokens = list(_tokens(sql))
+def _single_statement(sql: bytes) -> list[_Token]:
+    tokens = list(_scan_tokens(sql))
     end = next((place for place, token in enumerate(tokens) if token.bare == ";"), len(tokens))
     if any(token.bare != ";" for token in tokens[end:]):
         raise EngineError(62, "Code: 62. DB::Exception: Syntax error: Multi-statements are not allowed. (SYNTAX_ERROR)")
     return tokens[:end]
 
 
-def _has(tokens: list[_Token], first: str, second: str) -> bool:
+def _has_pair(tokens: list[_Token], first: str, second: str) -> bool:
     return any(a.bare == first and b.bare == second for a, b in pairwise(tokens))
 
 
 def _output_format(tokens: list[_Token]) -> str | None:
-    """The X of a `FORMAT X` that ends the statement or stands before its SETTINGS."""
+    """Return the X of a `FORMAT X` at the end of the statement or before its SETTINGS."""
     for place in range(len(tokens) - 1, 0, -1):
         last = place == len(tokens) - 1 or tokens[place + 1].bare == "SETTINGS"
         if (
@@ -126,27 +136,30 @@ def _output_format(tokens: list[_Token]) -> str | None:
     return None
 
 
-def _insert(sql: bytes) -> Insert | None:
-    """The parts of an INSERT that brings its data; None for one that selects them."""
+def _split_insert(sql: bytes) -> Insert | None:
+    """Return head, format and data of an INSERT; None for an INSERT ... SELECT."""
     previous: _Token | None = None
-    for token in _tokens(sql):
+    for token in _scan_tokens(sql):
         if token.depth == 0 and previous is not None:
             if previous.bare in ("INTO", "TABLE") and token.bare == "FUNCTION":
-                raise Refused("INSERT INTO FUNCTION is not served by the local engine")
+                raise StatementRefused("INSERT INTO FUNCTION is not served by the local engine")
             if previous.bare == "FROM" and token.bare == "INFILE":
-                raise Refused("FROM INFILE is done by the client, not over HTTP")
+                raise StatementRefused("FROM INFILE is done by the client, not over HTTP")
             if token.bare in ("SELECT", "WITH", ";"):
                 return None
             if token.bare == "VALUES":
                 return Insert(sql[: token.start].decode(), "Values", sql[token.end :].strip(b"; \t\r\n"))
             if previous.bare == "FORMAT" and token.bare.isidentifier():
-                return Insert(sql[: previous.start].decode(), token.text, _data(sql, token.end))
+                return Insert(sql[: previous.start].decode(), token.text, _insert_data(sql, token.end))
         previous = token
     return None
 
 
-def _data(sql: bytes, start: int) -> bytes:
-    """Data begin after blanks and at most one line end: more of them may belong to the data."""
+def _insert_data(sql: bytes, start: int) -> bytes:
+    """Return the data, which begins after blanks and at most one line end.
+
+    Further line ends may belong to the data.
+    """
     while sql[start : start + 1] in (b" ", b"\t"):
         start += 1
     if sql.startswith(b"\r\n", start):
@@ -163,24 +176,24 @@ def _check_change(tokens: list[_Token]) -> None:
         return
     if verb == "ALTER" and second == "TABLE":
         if "FETCH" in words or "ATTACH" in words:
-            raise Refused("ALTER TABLE with FETCH or ATTACH is not served by the local engine")
+            raise StatementRefused("ALTER TABLE with FETCH or ATTACH is not served by the local engine")
         return
     if verb in ("CREATE", "REPLACE"):
         _check_create(tokens)
         return
-    raise Refused(f"{verb} {second} is not served by the local engine".replace("  ", " "))
+    raise StatementRefused(f"{verb} {second} is not served by the local engine".replace("  ", " "))
 
 
-def _created(words: list[str]) -> str:
-    """What a CREATE creates: the words after CREATE, OR REPLACE and TEMPORARY."""
+def _created_kind(words: list[str]) -> str:
+    """Return what a CREATE creates: the words after CREATE, OR REPLACE and TEMPORARY."""
     rest = [word for word in words[:5] if word not in ("CREATE", "OR", "REPLACE", "TEMPORARY")]
     return " ".join(rest[:2]) if rest[:1] == ["MATERIALIZED"] else "".join(rest[:1])
 
 
 def _check_create(tokens: list[_Token]) -> None:
-    created = _created([token.bare for token in tokens])
+    created = _created_kind([token.bare for token in tokens])
     if created not in _CREATED:
-        raise Refused(f"CREATE {created} is not served by the local engine")
+        raise StatementRefused(f"CREATE {created} is not served by the local engine")
     outer = [token for token in tokens if token.depth == 0]
     engine_seen = False
     for place, token in enumerate(outer):
@@ -190,15 +203,18 @@ def _check_create(tokens: list[_Token]) -> None:
         if token.bare == "AS":
             _check_source(after)
         if token.bare == "DISK" and after and after[0].bare == "=":
-            raise Refused("tables with a disk of their own are not served by the local engine")
+            raise StatementRefused("tables with a disk of their own are not served by the local engine")
         if token.bare == "ENGINE" and not engine_seen:
-            # Only the first is the clause: a later one is a column, as in ORDER BY engine.
+            # Only the first ENGINE is the clause; a later one is a column, as in ORDER BY engine.
             engine_seen = True
             _check_engine(created, after)
 
 
 def _check_source(after: list[_Token]) -> None:
-    """`AS table` copies a definition; `AS function(...)` would define a table over something outside."""
+    """Refuse `AS function(...)`, which defines a table over an outside source.
+
+    `AS table`, which copies a definition, is allowed.
+    """
     name = 2 if len(after) > 2 and after[1].bare == "." else 0
     if (
         after
@@ -206,7 +222,7 @@ def _check_source(after: list[_Token]) -> None:
         and len(after) > name + 1
         and after[name + 1].bare == "("
     ):
-        raise Refused("tables over table functions are not served by the local engine")
+        raise StatementRefused("tables over table functions are not served by the local engine")
 
 
 def _check_engine(created: str, after: list[_Token]) -> None:
@@ -214,4 +230,6 @@ def _check_engine(created: str, after: list[_Token]) -> None:
     engine = named[0].text if named else ""
     allowed = engine in _DATABASE_ENGINES if created == "DATABASE" else _ENGINE.fullmatch(engine) is not None
     if not allowed:
-        raise Refused(f"ENGINE = {engine} is not served by the local engine: the MergeTree family, Memory and Null are")
+        raise StatementRefused(
+            f"ENGINE = {engine} is not served by the local engine: the MergeTree family, Memory and Null are"
+        )

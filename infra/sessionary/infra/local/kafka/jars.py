@@ -1,4 +1,7 @@
-"""The broker's jars, resolved by jgo (a Maven resolver in Python) into its own cache: about 20 s once, then 0.2 s."""
+"""The broker's jars. jgo, a Maven resolver in Python, downloads them into its cache.
+
+The first resolution takes about 20 s, later ones 0.2 s.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,18 @@ from sessionary.infra.local.errors import JarsUnavailable
 __all__ = ["KAFKA_VERSION", "Progress", "kafka_jars"]
 
 KAFKA_VERSION = "4.1.2"
-# Two resolutions, not one joined by "+": log4j's parent POM manages kafka-clients to 3.8.0, and a joint resolution
-# would give the broker that. Kafka brings no slf4j binding of its own; without one the broker's log stays empty.
+# Two resolutions, because log4j's parent POM manages kafka-clients to 3.8.0: a joint resolution (by
+# "+") would give the broker that version. Kafka has no slf4j binding of its own; without one the
+# broker's log stays empty.
 _KAFKA = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"
 _LOGGING = "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"
 
 Progress = Callable[[str], None]
-"""Takes one line for a human, without a line end."""
+"""Called with one line of text for people, without a line end."""
 
 
 class _Downloads(logging.Handler):
-    """Turns jgo's debug lines about jars into progress lines."""
+    """A log handler that turns jgo's debug lines about jars into progress lines."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(logging.DEBUG)
@@ -38,18 +42,18 @@ class _Downloads(logging.Handler):
             self._progress(f"downloading {text.rpartition('/')[2]}")
 
 
-def _resolve(endpoint: str) -> list[Path]:
+def _resolve_jars(endpoint: str) -> list[Path]:
     return [Path(jar) for jar in jgo.build(endpoint).all_jars]
 
 
-def _artifact(jar: Path) -> str:
+def _artifact_name(jar: Path) -> str:
     return jar.stem.rpartition("-")[0]
 
 
 def kafka_jars(progress: Progress) -> list[Path]:
-    """All jars of the broker's class path, downloaded if they are not cached.
+    """Return all jars of the broker's class path; download those that are not cached.
 
-    Blocks; one process at a time resolves. Raises JarsUnavailable.
+    Blocks. Only one process at a time resolves. Raises `JarsUnavailable`.
     """
     log = logging.getLogger("jgo")
     level, downloads = log.level, _Downloads(progress)
@@ -60,14 +64,16 @@ def kafka_jars(progress: Progress) -> list[Path]:
     try:
         with lock.open("a") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            kafka, extra = _resolve(_KAFKA), _resolve(_LOGGING)
-    except Exception as error:  # jgo raises many kinds (HTTP, XML, its own): all mean the same here
-        raise JarsUnavailable(f"cannot resolve {_KAFKA}: {error}") from error
+            kafka, extra = _resolve_jars(_KAFKA), _resolve_jars(_LOGGING)
+    except Exception as error:  # jgo raises many kinds (HTTP, XML, its own); all mean the same here
+        raise JarsUnavailable(
+            f"the jars of {_KAFKA} cannot be downloaded: {error}; check the network, then try again"
+        ) from error
     finally:
         log.setLevel(level)
         log.propagate = True
         log.removeHandler(downloads)
     if not any(jar.name == f"kafka-clients-{KAFKA_VERSION}.jar" for jar in kafka):
-        raise JarsUnavailable(f"the resolver gave another version of kafka-clients than {KAFKA_VERSION}")
-    known = {_artifact(jar) for jar in kafka}
-    return kafka + [jar for jar in extra if _artifact(jar) not in known]
+        raise JarsUnavailable(f"the resolver returned another version of kafka-clients than {KAFKA_VERSION}")
+    known = {_artifact_name(jar) for jar in kafka}
+    return kafka + [jar for jar in extra if _artifact_name(jar) not in known]

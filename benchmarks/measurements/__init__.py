@@ -1,0 +1,49 @@
+"""The measurements, in the order in which `python -m benchmarks` runs them.
+
+    keyed_count/    a: counting by key, beside other engines
+    full_job        b: the full job of one processor
+    quix_core       b: the same core in Quix Streams
+    latency         c: from the client's call to the audit record
+    recovery        d: recovery from the changelog
+    footprint       e: memory and disk of an idle session
+    sinks           f: rows into ClickHouse
+    sink_delay      f: from an audit record to its visible row, for `sinks`
+    client_cost     g: what the client costs its agent
+    growth          h: cost per event as live sessions grow
+    restart         r: restart and takeover after kill -9
+
+Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
+comes, so that its dependencies are its own. Its module's name is the name of its results file, and
+the key under which `Bench.done` keeps its figures for the measurements after it.
+"""
+
+from typing import NamedTuple
+
+
+class Measurement(NamedTuple):
+    """One measurement. `letter` selects it on the command line; several may share one."""
+
+    letter: str
+    name: str
+    title: str
+
+    @property
+    def module(self) -> str:
+        """The module that holds `run`."""
+        return f"benchmarks.measurements.{self.name}"
+
+
+MEASUREMENTS: tuple[Measurement, ...] = (
+    Measurement("a", "keyed_count", "Counting by key, beside other engines"),
+    Measurement("b", "full_job", "The full job of one processor"),
+    Measurement("b", "quix_core", "The same core in Quix Streams"),
+    Measurement("c", "latency", "From the client's call to the audit record"),
+    Measurement("d", "recovery", "Recovery from the changelog"),
+    Measurement("e", "footprint", "What an idle session costs"),
+    Measurement("f", "sinks", "Rows into ClickHouse"),
+    Measurement("g", "client_cost", "What the client costs its agent"),
+    Measurement("h", "growth", "Cost per event as live sessions grow"),
+    Measurement("r", "restart", "Restart and takeover after kill -9"),
+)
+
+__all__ = ["MEASUREMENTS", "Measurement"]

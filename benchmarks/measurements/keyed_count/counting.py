@@ -1,0 +1,102 @@
+"""A job that counts events by key, in place of the session fold.
+
+Everything else is the unchanged processor: transport, ownership, batches, transactions, stores and
+recovery.
+"""
+
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any, cast
+
+from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.partition import Counts, LogRecord, Outcome, PartitionFold, Standing
+from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
+
+RECORDS_MAX = 5_000  # the same number per transaction as the product's fold
+Counted = tuple[bytes, bytes, bytes]  # key, its count in digits, the event's value
+
+
+class CountingBatch:
+    """An overlay on a fold, with the interface of the product's `Batch`."""
+
+    def __init__(self, fold: "CountingFold") -> None:
+        self._committed = fold.counts
+        self._before = self.position = fold.position
+        self._last: LogRecord | None = None
+        self.counts: dict[bytes, int] = {}
+        self.counted: list[Counted] = []
+
+    def apply(self, record: LogRecord) -> bool:
+        """Count one record; return False if the batch is full."""
+        counted, counts = self.counted, self.counts
+        if len(counted) >= RECORDS_MAX:
+            return False
+        _, _, key, value, _ = record
+        if key is None or value is None:
+            raise ValueError("an event has a key and a value")
+        count = counts[key] if key in counts else self._committed.get(key, 0)
+        counts[key] = count = count + 1
+        counted.append((key, b"%d" % count, value))
+        self._last = record
+        return True
+
+    def finish(self) -> Outcome:
+        """Return what the transaction has to write."""
+        before, number = self._before, len(self.counted)
+        next_offset = before.next_offset if self._last is None else self._last.offset + 1
+        position = Position(next_offset, 0, 0, before.batch_number + 1, 0)
+        counts = Counts(number, 0, 0, 0, 0, 0, before.next_offset, next_offset - 1)
+        self.position = position
+        # Only this job's `transaction` reads the outcome's rows and records.
+        return Outcome(cast(Any, self.counts), cast(Any, self.counted), (), (), position, counts)
+
+
+class CountingFold:
+    """The counts of one partition, with the interface of the product's `PartitionFold`."""
+
+    next_deadline_ms = None  # nothing ever fires
+
+    def __init__(self, partition: int, settings: Any) -> None:
+        self.partition = partition
+        self.settings = settings
+        self.rows: MutableMapping[bytes, Any] = {}
+        self.counts: dict[bytes, int] = {}
+        self.position = Position(0, 0, 0, 0, 0)
+
+    def load_position(self, position: Position) -> None:
+        """Take the changelog's position record."""
+        self.position = position
+
+    def loaded(self, standing: Iterable[Standing]) -> None:
+        """Take the counts that the store has."""
+        self.counts = dict(self.rows.items())
+
+    def begin(self) -> CountingBatch:
+        """Open a batch on the committed counts."""
+        return CountingBatch(self)
+
+    def merge(self, batch: CountingBatch) -> None:
+        """Make a batch's counts the committed ones."""
+        self.counts.update(batch.counts)
+        self.position = batch.position
+
+
+def _output_records(changelog: str, output: str, counted: Iterable[Counted]) -> Iterator[PlainProduced]:
+    for key, digits, value in counted:
+        yield changelog, key, digits, None
+        yield output, key, b"%b %b" % (digits, value), None
+
+
+def counting_job(settings: Any, changelog: str, output: str) -> Job:
+    """Return the job: one changelog record and one output per event, in the event's partition."""
+
+    def new_fold(partition: int) -> PartitionFold:
+        return cast(PartitionFold, CountingFold(partition, settings))
+
+    def transaction(partition: int, outcome: Outcome, started_at: int) -> Transaction:
+        counted = cast(list[Counted], outcome.audits)
+        return Transaction(_output_records(changelog, output, counted), {key: digits for key, digits, _ in counted})
+
+    return Job(new_fold, transaction, lambda value, due: value, int)
+
+
+__all__ = ["RECORDS_MAX", "CountingBatch", "CountingFold", "counting_job"]

@@ -1,0 +1,11 @@
+"""Processes that measurements start beside the pipeline.
+
+    sender               sends events at a fixed rate, and records when
+    reader               reads committed records, and records when
+    transactional_hop    the baseline of a latency: reads, passes on, commits in one transaction
+    emitting             measures what a call of the client costs its agent
+    quix_app             how the programs on Quix Streams are configured
+    run_quix_core        the processor's pure core in Quix Streams
+
+Each program documents its arguments.
+"""

@@ -1,0 +1,109 @@
+"""The processor's pure core inside Quix Streams: a stateful `apply`, exactly once.
+
+Arguments: bootstrap servers, group, topic prefix, partitions, state folder, form of the rows. Runs
+in the environment of benchmarks/harness/peers.py, with the project's source roots on its path.
+
+A session's state is its row. In the form "avro" it has the bytes of our changelog; "pickle" is
+faster, but only this release can read it. Audit records, refused records and clean-up requests go
+to their topics. It does less than the processor: there are no timers (so no session is archived),
+no positions, no batch records and no query API.
+"""
+
+import pickle
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from quixstreams import State, message_context  # type: ignore[import-not-found]  # see benchmarks/harness/peers.py
+
+from benchmarks.programs.quix_app import make_application, tune_collector
+from sessionary.schemas.codec import Decoder, encode_record, record_header
+from sessionary.schemas.records import AuditRecord, CleanupRequest, Gravestone, RejectedEvent, SessionState
+from sessionary.schemas.topics import TopicNames
+from sessionary.stream_processors.core import trail
+from sessionary.stream_processors.core import verdict as core_verdict
+from sessionary.stream_processors.core.partition import LogRecord
+
+_ROW = "row"
+Row = SessionState | Gravestone
+Apply = Callable[[bytes, bytes, int, list[tuple[str, bytes]], State], list[bytes]]
+
+
+def row_form(name: str) -> tuple[Callable[[bytes], Any], Callable[[Row], bytes]]:
+    """Return the functions that read and write a row."""
+    if name == "pickle":
+        return pickle.loads, lambda row: pickle.dumps(row, protocol=5)
+    return Decoder().record, encode_record
+
+
+def judge_function(topic: str, partitions: int, form: str) -> Apply:
+    """Return the function for each event: judge it, store the row, return the records to write."""
+    decoder = Decoder()
+    read_row, write_row = row_form(form)
+    # A restart begins at 0 again; append times rise, so the clock is correct after one record.
+    clocks_ms: dict[int, int] = defaultdict(int)
+
+    def apply(
+        value: bytes, key: bytes, timestamp_ms: int, headers: list[tuple[str, bytes]], state: State
+    ) -> list[bytes]:
+        place = message_context()
+        now_ms = clocks_ms[place.partition] = max(clocks_ms[place.partition], timestamp_ms)
+        stored = state.get_bytes(_ROW)
+        row = None if stored is None else read_row(stored)
+        sources = 0
+
+        def next_source() -> trail.Source:
+            nonlocal sources
+            sources += 1
+            return trail.Source(place.partition, place.offset, sources - 1, now_ms, 0)
+
+        record = LogRecord(place.offset, timestamp_ms, key, value, headers or ())
+        arrival = core_verdict.Arrival(record, row, place.partition, partitions, now_ms)
+        verdict = core_verdict.judge(arrival, decoder, next_source)
+        if isinstance(verdict, core_verdict.Applied | core_verdict.Rejected):
+            if verdict.row is not None and verdict.row is not row:
+                state.set_bytes(_ROW, write_row(verdict.row))
+            return records_of(verdict, record, topic, place.partition)
+        return []
+
+    return apply
+
+
+def records_of(
+    verdict: core_verdict.Applied | core_verdict.Rejected, record: LogRecord, topic: str, partition: int
+) -> list[bytes]:
+    """Return the records of a verdict, encoded; the header of each record names its class."""
+    lines = [encode_record(line) for line in verdict.audits]
+    if isinstance(verdict, core_verdict.Applied):
+        return lines if verdict.cleanup is None else [*lines, encode_record(verdict.cleanup)]
+    return [*lines, encode_record(verdict.dead_letter(record, topic, partition))]
+
+
+def main() -> None:
+    bootstrap_servers, group, prefix, partitions, folder, form = sys.argv[1:]
+    names = TopicNames.below(prefix)
+    app = make_application(bootstrap_servers, group, folder)
+    events = app.topic(names.events, key_deserializer="bytes", value_deserializer="bytes")
+    places = {
+        record_header(cls): app.topic(name, key_serializer="bytes", value_serializer="bytes")
+        for cls, name in (
+            (AuditRecord, names.audit),
+            (RejectedEvent, names.rejected),
+            (CleanupRequest, names.cleanup),
+        )
+    }
+    width = len(record_header(AuditRecord))
+    frame = app.dataframe(events).apply(
+        judge_function(names.events, int(partitions), form), stateful=True, metadata=True, expand=True
+    )
+    frame = frame.set_headers(
+        lambda value, key, timestamp, headers: None
+    )  # otherwise each output has the event's headers
+    frame.to_topic(lambda value, key, timestamp, headers: places[value[:width]])
+    tune_collector()
+    app.run()
+
+
+if __name__ == "__main__":
+    main()

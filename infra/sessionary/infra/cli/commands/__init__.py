@@ -1,0 +1,13 @@
+"""The commands, in the order in which `sessionary --help` lists them.
+
+    demo        demo, load: run recorded agent runs and account for every event
+    up          up: run the local stack until Ctrl-C
+    sessions    sessions, show, timeline: what ClickHouse knows of sessions
+    rejected    rejected list, show, replay
+    sql         sql: run a query
+    doctor      doctor: check every part of a stack
+    admin       topics apply, db migrate
+    roles       broker, clickhouse, processor, sink: one process each
+
+Each command is a function that typer calls; `cli.app` adds them to the tree.
+"""

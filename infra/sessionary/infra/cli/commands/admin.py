@@ -1,0 +1,61 @@
+"""`sessionary topics apply` and `sessionary db migrate`: what must exist before the roles start."""
+
+from typing import Annotated
+
+import typer
+
+from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_settings, kafka_settings
+from sessionary.infra.cli.output import print_message
+from sessionary.infra.cli.tables import show_rows
+
+topics_app = typer.Typer(no_args_is_help=True, help="Create and configure the Kafka topics.")
+db_app = typer.Typer(no_args_is_help=True, help="Create and migrate the ClickHouse database.")
+
+
+@topics_app.callback()
+def _topics_group() -> None:
+    """Keep `apply` a subcommand: typer would merge a group of one command with its command."""
+
+
+@db_app.callback()
+def _db_group() -> None:
+    """Keep `migrate` a subcommand, for the same reason."""
+
+
+@topics_app.command("apply")
+def apply_topics_command(
+    replication_factor: Annotated[
+        int, typer.Option(min=1, max=9, help="Replication factor of the topics that are created.")
+    ] = 1,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create missing topics and correct settings that differ. Prints one row per change.
+
+    You can run it again at any time: it changes nothing if all topics are correct.
+    """
+    from sessionary.infra.topics import apply_topics
+
+    changes = apply_topics(kafka_settings(data), replication_factor)
+    if not changes:
+        print_message("all topics are up to date")
+        return
+    show_rows([{"change": change} for change in changes], as_json=as_json)
+
+
+@db_app.command("migrate")
+def migrate_command(data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Create the database and apply the missing migrations. Prints one row per migration.
+
+    You can run it again at any time: it changes nothing if the database is up to date.
+    """
+    from sessionary.sinks.clickhouse.migrate import apply_migrations
+
+    applied = apply_migrations(clickhouse_settings(data), print_message)
+    if not applied:
+        print_message("the database is up to date")
+        return
+    show_rows([{"applied": name} for name in applied], as_json=as_json)
+
+
+__all__ = ["db_app", "topics_app"]

@@ -1,0 +1,126 @@
+"""`sessionary demo` and `sessionary load`: recorded agent runs become sessions of a pipeline.
+
+Both account for every event afterwards, from the rows in ClickHouse.
+"""
+
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sessionary.infra.cli.commands.up import START_S_MAX, report_exit, running_stack
+from sessionary.infra.cli.errors import CheckFailed
+from sessionary.infra.cli.options import DataOption, JsonOption
+from sessionary.infra.cli.output import print_message, wants_json
+from sessionary.infra.cli.progress import Progress
+from sessionary.infra.cli.tables import Json, show_object
+
+if TYPE_CHECKING:
+    from sessionary.infra.demo.report import Report
+
+# Longest pause between two starts, in recorded seconds: a demo skips the long pauses.
+_DEMO_GAP_S = 12.0
+_LOAD_GAP_S = 86_400.0
+
+SpeedOption = Annotated[
+    float,
+    typer.Option(
+        "--speed",
+        min=0.1,
+        max=10_000,
+        help="Divides pauses and limits; the inactivity limit never falls below 3 s.",
+    ),
+]
+SeedOption = Annotated[
+    int, typer.Option("--seed", help="Seed that decides which session finishes, pauses, fails or falls silent.")
+]
+
+
+def demo_command(
+    sessions: Annotated[int, typer.Option("--sessions", min=1, max=10_000, help="Number of agent runs.")] = 60,
+    speed: SpeedOption = 60.0,
+    seed: SeedOption = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a temporary stack, run agent runs as sessions, account for every event, stop.
+
+    The exit code is 1 if an event is missing or doubled, or if a session did not end as planned.
+    """
+    from sessionary.infra.demo.demo_run import run_demo, warm_up
+    from sessionary.infra.demo.runs import sample_runs
+    from sessionary.infra.stack import Stack
+
+    began = time.monotonic()
+    progress = Progress()
+    with tempfile.TemporaryDirectory(prefix="sessionary-demo-") as folder:
+        stack = Stack(Path(folder), on_change=report_exit)
+        with running_stack(stack):
+            progress("starting broker, ClickHouse, processor and sinks (about a minute the first time)")
+            stack.wait_ready(START_S_MAX)
+            started_s = time.monotonic() - began
+            warm_up(stack.environ, progress, print_message)
+            report = run_demo(
+                sample_runs(sessions),
+                stack.environ,
+                speed=speed,
+                seed=seed,
+                gap_s_max=_DEMO_GAP_S,
+                progress=progress,
+                on_action_error=print_message,
+            )
+            progress("stopping the stack")
+    progress.clear()
+    report.figures["play_s"] = report.figures["elapsed_s"]
+    report.figures["stack_start_s"] = round(started_s, 1)
+    report.figures["elapsed_s"] = round(time.monotonic() - began, 1)
+    _show_report(report, as_json=as_json)
+
+
+def load_command(
+    file: Annotated[Path, typer.Argument(help="Agent runs, one JSON object per line; may be gzipped.", dir_okay=False)],
+    speed: SpeedOption = 60.0,
+    sessions: Annotated[int | None, typer.Option("--sessions", min=1, help="Only the first N runs.")] = None,
+    seed: SeedOption = 1,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the agent runs of a file against a running stack, account for every event.
+
+    The exit code is 1 if an event is missing or doubled, or if a session did not end as planned.
+    """
+    from sessionary.infra.demo.demo_run import run_demo
+    from sessionary.infra.demo.runs import read_runs
+    from sessionary.infra.environment import stack_environment
+
+    progress = Progress()
+    report = run_demo(
+        read_runs(file, sessions),
+        stack_environment(data),
+        speed=speed,
+        seed=seed,
+        gap_s_max=_LOAD_GAP_S,
+        progress=progress,
+        on_action_error=print_message,
+    )
+    progress.clear()
+    _show_report(report, as_json=as_json)
+
+
+def _show_report(report: "Report", *, as_json: bool) -> None:
+    show_object(_spaced_names(report.figures) if not wants_json(as_json) else report.figures, as_json=as_json)
+    if report.faults:
+        print_message("sessions that did not end as planned:")
+        for row in report.unexpected:
+            session = f"{row['outcome']} {row['tenant_id']} {row['session_id']}"
+            print_message(f"  {session}: expected {row['expected']}, saw {row['seen']}")
+        raise CheckFailed(", ".join(f"{name}: {count}" for name, count in report.faults.items()))
+
+
+def _spaced_names(figures: Mapping[str, Json]) -> dict[str, Json]:
+    return {name.replace("_", " "): value for name, value in figures.items()}
+
+
+__all__ = ["demo_command", "load_command"]

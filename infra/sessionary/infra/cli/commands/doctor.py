@@ -1,0 +1,207 @@
+"""`sessionary doctor`: check every part of a stack, and say what to do about each fault."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+from sessionary.infra.cli.errors import CheckFailed
+from sessionary.infra.cli.options import DataOption, JsonOption
+from sessionary.infra.cli.output import print_line, print_message, wants_json
+from sessionary.infra.cli.tables import Json, show_rows
+from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.infra.environment import stack_environment
+from sessionary.schemas.errors import SessionaryError
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+
+_PACKAGES = ("sessionary", "confluent-kafka", "fastavro", "faust-streaming", "aiokafka", "clickhouse-connect", "chdb")
+_TIMEOUT_S = 5.0
+LAG_MESSAGES_MAX = 10_000
+_KAFKA_ADVICE = "start a broker (sessionary up), or set SESSIONARY_BOOTSTRAP_SERVERS and its credentials"
+_CLICKHOUSE_ADVICE = "start ClickHouse (sessionary up), or set SESSIONARY_CLICKHOUSE_URL and its credentials"
+
+
+class Check(NamedTuple):
+    """The result of one check. `advice` is empty if the check passed."""
+
+    check: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+class _CheckError(Exception):
+    """A check failed: what it found, and what to do."""
+
+    def __init__(self, found: str, advice: str) -> None:
+        super().__init__(found)
+        self.advice = advice
+
+
+def _check_versions() -> str:
+    found = [f"python {sys.version.split()[0]}"]
+    for package in _PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def _check_broker(settings: KafkaSettings) -> str:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({**settings.librdkafka(), "log_level": 0})
+    try:
+        brokers = admin.list_topics(timeout=_TIMEOUT_S).brokers
+    except KafkaException:
+        raise _CheckError(
+            f"{settings.bootstrap_servers} does not answer",
+            _KAFKA_ADVICE,
+        ) from None
+    return f"{settings.bootstrap_servers}, {len(brokers)} node(s)"
+
+
+def _check_topics(settings: KafkaSettings) -> str:
+    from sessionary.infra.topics import list_topic_changes
+
+    if wrong := list_topic_changes(settings):
+        raise _CheckError("; ".join(wrong), "run: sessionary topics apply")
+    return f"all topics of prefix {settings.topic_prefix!r} are correct, {settings.partitions} partitions each"
+
+
+def _check_clickhouse(settings: ClickHouseSettings) -> str:
+    return f"{settings.clickhouse_url}, version {ClickHouseClient(settings, _TIMEOUT_S).server_version()}"
+
+
+def _check_migrations(settings: ClickHouseSettings) -> str:
+    from sessionary.sinks.clickhouse.migrate import check_migrations
+    from sessionary.sinks.errors import OperatorError
+
+    try:
+        check_migrations(settings)
+    except OperatorError as error:
+        raise _CheckError(str(error), "run: sessionary db migrate") from None
+    return f"database {settings.clickhouse_database} is up to date"
+
+
+def _check_processor(environ: Mapping[str, str]) -> str:
+    from sessionary.infra.stack import api_ready
+
+    url = environ.get("SESSIONARY_CONTROL_URL")
+    if url is None:
+        raise _CheckError(
+            "SESSIONARY_CONTROL_URL is not set",
+            "set it to the processor's address: clients need it to resume a session",
+        )
+    if not api_ready(url, _TIMEOUT_S):
+        raise _CheckError(
+            f"{url} is not ready",
+            "start a processor (sessionary processor), or wait: it may still be reading its changelog",
+        )
+    return f"{url} is ready"
+
+
+def _check_sink_lag(settings: KafkaSettings, kind: str, group: str, topic: str) -> str:
+    from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
+
+    consumer = Consumer({**settings.librdkafka(), "group.id": group, "enable.auto.commit": False, "log_level": 0})
+    try:
+        places = [TopicPartition(topic, n) for n in range(settings.partitions)]
+        committed = consumer.committed(places, timeout=_TIMEOUT_S)
+        bounds = [consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S) for place in places]
+    except KafkaException as error:
+        raise _CheckError(f"the lag is unknown: {error.args[0].str()}", "see the checks of broker and topics") from None
+    finally:
+        consumer.close()
+    lag = sum(
+        high - (low if place.offset == OFFSET_INVALID else place.offset)
+        for place, (low, high) in zip(committed, bounds, strict=True)
+    )
+    if all(place.offset == OFFSET_INVALID for place in committed) and lag:
+        raise _CheckError(
+            f"group {group} has never committed, {lag} messages wait", f"start it: sessionary sink {kind}"
+        )
+    if lag > LAG_MESSAGES_MAX:
+        raise _CheckError(f"{lag} messages behind", f"read the log of sessionary sink {kind}, or start a second one")
+    return f"{lag} messages behind"
+
+
+def _check_integrity(settings: ClickHouseSettings) -> str:
+    rows = ClickHouseClient(settings).fetch_rows(
+        "SELECT fault, sum(rows) AS rows FROM v_integrity GROUP BY fault ORDER BY fault"
+    )
+    if rows:
+        found = ", ".join(f"{row['fault']}: {row['rows']}" for row in rows)
+        raise _CheckError(
+            found, "run: sessionary sql 'SELECT * FROM v_integrity'; rows that arrive late leave it by themselves"
+        )
+    return "no row is missing or doubled"
+
+
+def _run_check(name: str, check: Callable[[], str], advice: str) -> Check:
+    """Run one check. `advice` is given for errors for which the check itself has none."""
+    try:
+        return Check(name, ok=True, found=check())
+    except _CheckError as wrong:
+        return Check(name, ok=False, found=str(wrong), advice=wrong.advice)
+    except (SessionaryError, OSError) as error:
+        return Check(name, ok=False, found=str(error), advice=advice)
+
+
+def run_checks(environ: Mapping[str, str]) -> Iterator[Check]:
+    """Run every check in order, and yield its result.
+
+    A failed check does not stop the others, but checks that need an unreachable server are skipped.
+    Raises `SettingsError`.
+    """
+    kafka, clickhouse = KafkaSettings.from_env(environ), ClickHouseSettings.from_env(environ)
+    yield _run_check("versions", _check_versions, "reinstall sessionary")
+    yield (broker := _run_check("broker", lambda: _check_broker(kafka), _KAFKA_ADVICE))
+    if broker.ok:
+        yield _run_check("topics", lambda: _check_topics(kafka), _KAFKA_ADVICE)
+    yield (store := _run_check("clickhouse", lambda: _check_clickhouse(clickhouse), _CLICKHOUSE_ADVICE))
+    if store.ok:
+        yield _run_check("migrations", lambda: _check_migrations(clickhouse), _CLICKHOUSE_ADVICE)
+    yield _run_check("processor", lambda: _check_processor(environ), "read the log of sessionary processor")
+    if broker.ok:
+        yield from _run_sink_checks(environ, kafka)
+    if store.ok:
+        yield _run_check("integrity", lambda: _check_integrity(clickhouse), "run: sessionary db migrate")
+
+
+def _run_sink_checks(environ: Mapping[str, str], kafka: KafkaSettings) -> Iterator[Check]:
+    from sessionary.sinks.core.sink_kinds import SINKS
+    from sessionary.sinks.settings import SinkSettings
+
+    settings = SinkSettings.from_env(environ)
+    for kind, definition in SINKS.items():
+        topic: str = getattr(kafka.topics, definition.topic)
+        yield _run_check(
+            f"sink {kind}", partial(_check_sink_lag, kafka, kind, settings.group_id(kind), topic), _KAFKA_ADVICE
+        )
+
+
+def doctor_command(data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Check every part of a stack: what is reachable, what is wrong, what to do.
+
+    The exit code is 1 if a check fails.
+    """
+    found: list[dict[str, Json]] = []
+    for check in run_checks(stack_environment(data)):
+        found.append(check._asdict())
+        if not wants_json(as_json):
+            print_line(f"{'ok   ' if check.ok else 'FAIL '} {check.check}: {check.found}")
+            if check.advice:
+                print_line(f"        → {check.advice}")
+    if wants_json(as_json):
+        show_rows(found, as_json=True)
+    wrong = [check["check"] for check in found if not check["ok"]]
+    if wrong:
+        raise CheckFailed(f"failed checks: {', '.join(wrong)}")
+    print_message("all checks passed")
+
+
+__all__ = ["Check", "doctor_command", "run_checks"]

@@ -1,0 +1,154 @@
+"""`sessionary rejected`: list refused records, show one, send some again."""
+
+import base64
+import json
+import logging
+import re
+from typing import Annotated
+
+import typer
+
+from sessionary.infra.cli.errors import NotFound
+from sessionary.infra.cli.options import (
+    DataOption,
+    JsonOption,
+    LimitOption,
+    TenantOption,
+    clickhouse_client,
+    kafka_settings,
+)
+from sessionary.infra.cli.tables import show_object, show_rows
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
+from sessionary.schemas.codec import Decoder, Event
+from sessionary.schemas.errors import DecodeError, Invalid, Unavailable
+from sessionary.schemas.settings import KafkaSettings
+
+app = typer.Typer(no_args_is_help=True, help="List, show and replay refused records.")
+PlaceArgument = Annotated[str, typer.Argument(help="Where the record was in the events topic: PARTITION:OFFSET.")]
+_COLUMNS = ("place", "appended_at", "reason", "session_id", "event_type", "tenant_id", "security", "detail")
+_PLACE = re.compile(r"(\d{1,9}):(\d{1,18})")
+_REPLAYS_MAX = 1_000
+_FLUSH_S = 15.0
+_log = logging.getLogger(__name__)
+
+
+@app.command("list")
+def list_rejected(
+    reason: Annotated[str | None, typer.Option("--reason", help="Only this reason.", show_default=False)] = None,
+    tenant: TenantOption = None,
+    session: Annotated[str | None, typer.Option("--session", help="Only this session id.", show_default=False)] = None,
+    security: Annotated[bool, typer.Option("--security", help="Only records that matter for security.")] = False,
+    limit: LimitOption = 50,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List refused records, newest first."""
+    rows = clickhouse_client(data).fetch_rows(
+        "SELECT *, concat(toString(source_partition), ':', toString(source_offset)) AS place FROM v_rejected "
+        "WHERE ({reason:String} = '' OR reason = {reason:String}) "
+        "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
+        "AND ({session:String} = '' OR session_id = {session:String}) AND ({security:UInt8} = 0 OR security) "
+        "ORDER BY appended_at DESC, source_partition, source_offset DESC LIMIT {limit:UInt32}",
+        reason=reason or "",
+        tenant=tenant or "",
+        session=session or "",
+        security=int(security),
+        limit=limit,
+    )
+    show_rows(rows, as_json=as_json, columns=_COLUMNS)
+
+
+def _find_rejected(source: ClickHouseClient, place: str) -> Row:
+    match = _PLACE.fullmatch(place)
+    if match is None:
+        raise Invalid("invalid_value", f"{place!r} is not of the form PARTITION:OFFSET, such as 0:42")
+    rows = source.fetch_rows(
+        "SELECT appended_at, reason, detail, security, tenant_id, session_id, event_id, event_type, service_id, "
+        "source_topic, source_partition, source_offset, base64Encode(key) AS key_base64, "
+        "base64Encode(value) AS value_base64, mapApply((k, v) -> (k, base64Encode(v)), headers) AS headers_base64 "
+        "FROM rejected FINAL WHERE source_partition = {partition:UInt32} AND source_offset = {offset:UInt64}",
+        partition=int(match[1]),
+        offset=int(match[2]),
+    )
+    if not rows:
+        raise NotFound(f"ClickHouse has no refused record at {place}; sessionary rejected list shows those it has")
+    return rows[0]
+
+
+def _from_base64(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+@app.command("show", short_help="Show one refused record and its event.")
+def show_rejected(place: PlaceArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Show one refused record: key, headers and, if it can be decoded, its event."""
+    row = _find_rejected(clickhouse_client(data), place)
+    row["key"] = (_from_base64(row["key_base64"]) or b"").decode(errors="backslashreplace")
+    row["headers"] = {
+        name: base64.b64decode(value).decode(errors="backslashreplace")
+        for name, value in row.pop("headers_base64").items()
+    }
+    try:
+        event = Decoder().event(_from_base64(row["value_base64"]))
+        row["event"] = (
+            {"envelope": event.envelope._asdict(), "payload": event.payload._asdict()}
+            if isinstance(event, Event)
+            else "tick"
+        )
+    except DecodeError as error:
+        row["event"] = str(error)
+    show_object(row, as_json=as_json)
+
+
+@app.command("replay")
+def replay_rejected(
+    places: Annotated[list[str], typer.Argument(help="One or more places: PARTITION:OFFSET.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send refused records again, unchanged. The processor decides again.
+
+    This helps if the cause is gone: an unknown schema after an upgrade, or a session that exists
+    by now. A record whose sequence number was counted when it was refused is then a duplicate.
+    """
+    if len(places) > _REPLAYS_MAX:
+        raise Invalid("invalid_value", f"{len(places)} records are too many: replay at most {_REPLAYS_MAX} at a time")
+    source = clickhouse_client(data)
+    rows = [(place, _find_rejected(source, place)) for place in places]
+    show_rows(_produce_again(kafka_settings(data), rows), as_json=as_json)
+
+
+def _produce_again(settings: KafkaSettings, rows: list[tuple[str, Row]]) -> list[Row]:
+    from confluent_kafka import KafkaError, Message, Producer
+
+    producer = Producer(
+        {**settings.librdkafka(), "partitioner": "murmur2_random", "enable.idempotence": True, "log_level": 0},
+        logger=_log,
+    )
+    sent: dict[str, Row] = {}
+    for place, row in rows:
+
+        def on_delivery(error: KafkaError | None, message: Message, place: str = place) -> None:
+            if error is None:
+                sent[place] = {"replayed": place, "as": f"{message.partition()}:{message.offset()}"}
+
+        headers: list[tuple[str, str | bytes | None]] = [
+            (name, base64.b64decode(value)) for name, value in row["headers_base64"].items()
+        ]
+        headers.append(("replayed_from", json.dumps(f"{row['source_topic']}:{place}")))
+        producer.produce(
+            settings.topics.events,
+            _from_base64(row["value_base64"]),
+            _from_base64(row["key_base64"]),
+            headers=headers,
+            on_delivery=on_delivery,
+        )
+    producer.flush(_FLUSH_S)
+    if len(sent) < len(rows):
+        raise Unavailable(
+            f"Kafka at {settings.bootstrap_servers} acknowledged {len(sent)} of {len(rows)} records", _FLUSH_S
+        )
+    return [sent[place] for place, _ in rows]
+
+
+__all__ = ["app"]

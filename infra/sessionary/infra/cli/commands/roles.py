@@ -1,0 +1,82 @@
+"""The roles, one process each. `up` runs them all; production runs processor and sinks.
+
+`SESSIONARY_*` variables configure each role. SIGTERM and Ctrl-C stop it cleanly.
+"""
+
+import logging
+import os
+import signal
+import threading
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sessionary.infra.cli.output import print_message
+from sessionary.infra.settings import CommandSettings
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+class SinkName(StrEnum):
+    """The sinks."""
+
+    AUDIT = "audit"
+    HISTORY = "history"
+    REJECTED = "rejected"
+    BATCHES = "batches"
+
+
+def _configure_logging() -> None:
+    logging.basicConfig(level=CommandSettings.from_env().log_level, format=_LOG_FORMAT)
+
+
+def broker_command(
+    data: Annotated[Path, typer.Option("--data", help="Folder of the broker's data.", file_okay=False)] = Path(
+        ".sessionary/broker"
+    ),
+    port: Annotated[
+        int | None, typer.Option("--port", help="Default: the folder's last port, else a free one.")
+    ] = None,
+) -> None:
+    """Run one Kafka broker on loopback, for development."""
+    from sessionary.infra.local.kafka.broker import run_broker
+
+    run_broker(data, port, print_message)
+
+
+def clickhouse_command(
+    data: Annotated[Path, typer.Option("--data", help="Folder of the engine's data.", file_okay=False)] = Path(
+        ".sessionary/clickhouse"
+    ),
+    port: Annotated[int, typer.Option("--port", min=1, max=65_535)] = 8123,
+) -> None:
+    """Serve a ClickHouse engine over HTTP on loopback, for development."""
+    from sessionary.infra.local.clickhouse.endpoint import PASSWORD_VARIABLE, run_clickhouse
+
+    run_clickhouse(data, port, os.environ.get(PASSWORD_VARIABLE))
+
+
+def processor_command() -> None:
+    """Run a processor: session state, audit trail, timeouts, control API."""
+    from sessionary.stream_processors.settings import ProcessorSettings
+    from sessionary.stream_processors.worker import run_processor
+
+    _configure_logging()
+    run_processor(ProcessorSettings.from_env())
+
+
+def sink_command(kind: Annotated[SinkName, typer.Argument(help="The topic to write to ClickHouse.")]) -> None:
+    """Run a sink: write one topic to ClickHouse, each row exactly once."""
+    from sessionary.sinks.app import run_sink
+    from sessionary.sinks.settings import SinkSettings
+
+    _configure_logging()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    run_sink(kind.value, SinkSettings.from_env(), stop, may_exit=True)
+
+
+__all__ = ["SinkName", "broker_command", "clickhouse_command", "processor_command", "sink_command"]

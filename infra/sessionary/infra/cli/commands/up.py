@@ -1,0 +1,106 @@
+"""`sessionary up`: run the local stack until Ctrl-C. `demo` uses the same context manager."""
+
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sessionary.infra.cli.output import print_line, print_message, wants_json
+from sessionary.infra.cli.progress import Progress
+from sessionary.infra.cli.tables import show_object
+from sessionary.infra.environment import DEFAULT_DATA, tenant_tokens
+
+if TYPE_CHECKING:
+    from sessionary.infra.local.supervisor import PartChange
+    from sessionary.infra.stack import Stack
+
+START_S_MAX = 170.0
+_PORT = "Default: the folder's last port, else a free one."
+PortOption = Annotated[int | None, typer.Option(min=1, max=65_535, help=_PORT, show_default=False)]
+
+
+def _raise_interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def running_stack(stack: "Stack") -> Iterator[None]:
+    """Run the stack inside the context.
+
+    SIGTERM and Ctrl-C raise `KeyboardInterrupt`. Both signals are ignored while the stack stops.
+    """
+    previous = signal.signal(signal.SIGTERM, _raise_interrupt)
+    try:
+        stack.start()
+        yield
+    finally:
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        stack.stop()
+        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGTERM, previous)
+
+
+def report_exit(change: "PartChange") -> None:
+    """Print to stderr that a process ended and will be restarted."""
+    if change.exit_code is not None and change.wait_s is not None:
+        print_message(f"{change.name} ended with code {change.exit_code}; restarting it in {change.wait_s:g} s")
+
+
+def up_command(
+    data: Annotated[
+        Path, typer.Option("--data", help="Folder of the stack's data and logs; it is kept.", file_okay=False)
+    ] = DEFAULT_DATA,
+    port_broker: PortOption = None,
+    port_clickhouse: PortOption = None,
+    port_api: PortOption = None,
+    partitions: Annotated[int, typer.Option(min=1, max=64, help="Partitions of each topic, for a new stack.")] = 4,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the variables as one JSON object.")] = False,
+) -> None:
+    """Run broker, ClickHouse, processor and sinks until Ctrl-C. The data is kept.
+
+    A process that ends is restarted. Other commands find the stack by DATA/env.json: give them
+    --data DATA, or run them in the folder that holds .sessionary.
+    """
+    from sessionary.infra.stack import Ports, Stack
+
+    progress = Progress()
+    ports = Ports(port_broker, port_clickhouse, port_api)
+    stack = Stack(data, ports=ports, partitions=partitions, on_change=report_exit)
+    announced = False
+    try:
+        with running_stack(stack):
+            progress("starting broker, ClickHouse, processor and sinks (about a minute the first time)")
+            stack.wait_ready(START_S_MAX)
+            progress.clear()
+            _print_addresses(stack.data, stack.environ, as_json=as_json)
+            announced = True
+            threading.Event().wait()
+    except KeyboardInterrupt:
+        if not announced:
+            raise
+        print_message("the stack has stopped; its data is kept")
+
+
+def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -> None:
+    if wants_json(as_json):
+        show_object(environ, as_json=True)
+        return
+    print_line(f"Kafka       {environ['SESSIONARY_BOOTSTRAP_SERVERS']}")
+    print_line(f"ClickHouse  {environ['SESSIONARY_CLICKHOUSE_URL']}")
+    print_line(f"Control API {environ['SESSIONARY_CONTROL_URL']}")
+    print_line(f"Logs        {data / 'logs'}")
+    print_line("\nFor another shell:")
+    for name, value in environ.items():
+        print_line(f"export {name}='{value}'")
+    for tenant, token in list(tenant_tokens(environ).items())[:1]:
+        print_line(f"export SESSIONARY_API_TOKEN='{token}'  # for a client of tenant {tenant}")
+    print_line("\nCtrl-C stops the stack; its data is kept.")
+
+
+__all__ = ["START_S_MAX", "report_exit", "running_stack", "up_command"]

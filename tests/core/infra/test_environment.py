@@ -1,0 +1,63 @@
+"""How a command finds its stack."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from sessionary.infra.environment import read_environment, stack_environment, tenant_tokens, write_environment
+from sessionary.schemas.errors import SettingsError
+
+SERVED = {"SESSIONARY_BOOTSTRAP_SERVERS": "127.0.0.1:1", "SESSIONARY_PARTITIONS": "8"}
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that a stack has served, beside the working folder."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "stack"
+    folder.mkdir()
+    write_environment(folder, SERVED)
+    return folder
+
+
+def test_a_named_folder_rules_over_the_environment(served: Path) -> None:
+    ours = {"SESSIONARY_BOOTSTRAP_SERVERS": "elsewhere:1", "HOME": "/home"}
+    assert stack_environment(served, ours) == {**SERVED, "HOME": "/home"}
+
+
+def test_a_named_folder_without_a_stack_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="sessionary up"):
+        stack_environment(tmp_path, {})
+
+
+def test_an_address_in_the_environment_rules_over_the_default_folder(served: Path) -> None:
+    served.rename(served.parent / ".sessionary")
+    ours = {"SESSIONARY_CLICKHOUSE_URL": "http://elsewhere:1"}
+    assert stack_environment(None, ours) == ours
+    assert stack_environment(None, {"SESSIONARY_TOPIC_PREFIX": "x"}) == {**SERVED, "SESSIONARY_TOPIC_PREFIX": "x"}
+
+
+def test_without_any_stack_the_environment_is_all_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert stack_environment(None, {"A": "b"}) == {"A": "b"}
+
+
+def test_the_file_is_for_its_owner_only(served: Path) -> None:
+    assert stat.S_IMODE((served / "env.json").stat().st_mode) == 0o600
+    assert read_environment(served) == SERVED
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_a_file_of_another_format_is_an_error(served: Path, text: str) -> None:
+    (served / "env.json").write_text(text)
+    with pytest.raises(SettingsError):
+        read_environment(served)
+
+
+def test_tokens_are_read_by_tenant() -> None:
+    assert tenant_tokens({"SESSIONARY_API_TOKENS": '{"secret": "acme"}'}) == {"acme": "secret"}
+    assert tenant_tokens({}) == {}
+    for text in ("nonsense", "[]"):
+        with pytest.raises(SettingsError):
+            tenant_tokens({"SESSIONARY_API_TOKENS": text})

@@ -1,0 +1,27 @@
+"""The local stack, as far as it needs no server."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from sessionary.infra.environment import read_environment
+from sessionary.infra.local.errors import PortTaken
+from sessionary.infra.stack import Ports, Stack, inherited_variables
+
+
+def test_parts_take_the_shell_s_proxies_but_no_address_of_another_stack() -> None:
+    shell = {"HTTPS_PROXY": "p", "HOME": "/h", "SESSIONARY_LOG_LEVEL": "DEBUG", "SESSIONARY_STORE": "rocksdb"}
+    assert inherited_variables({**shell, "SESSIONARY_TOPIC_PREFIX": "x", "SESSIONARY_SASL_USERNAME": "u"}) == shell
+
+
+def test_a_stack_does_not_start_if_another_process_holds_its_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessionary.infra.stack._PORT_WAIT_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        stack = Stack(tmp_path, ports=Ports(broker=held.getsockname()[1]))
+        with pytest.raises(PortTaken, match="--port-broker"):
+            stack.start()
+        stack.stop()
+    assert read_environment(tmp_path) == {}
