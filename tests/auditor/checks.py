@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from tests.auditor.account import Account, account_of, differences
+from tests.auditor.decoding import LogEntry, No, Row, read
 from tests.auditor.evidence import Evidence
-from tests.auditor.reading import LogEntry, No, Row, read
+from tests.auditor.oracle import Account, account_of, differences
 
 Kind = Literal["lost", "doubled", "order", "chain", "timeout", "false timeout", "refusal", "table", "judgement", "rows"]
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.auditor.reading import LogEntry, Row, unpacked
+from tests.auditor.decoding import LogEntry, Row, unpacked
 
 POSITION_KEY = b"\x00position"
 OUTPUTS = ("audit", "rejected", "cleanup", "batches")

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from tests.auditor.checks import Difference, audited, worked_out
 from tests.auditor.evidence import Evidence, gather
+from tests.chaos.commit_watch import Watch
 from tests.chaos.faults import Faults
 from tests.chaos.load import Load
 from tests.chaos.report import Result, as_json, table
 from tests.chaos.schedule import KINDS, draw
 from tests.chaos.settle import settle
 from tests.chaos.small_disk import enter_namespace
-from tests.chaos.stage import DATABASE, PARTITIONS, PREFIX, Stage
-from tests.chaos.watch import Watch
+from tests.chaos.stack import DATABASE, PARTITIONS, PREFIX, Stage
 from tests.support.waiting import wait_until
 
 _BUILD = Path(__file__).parents[2] / "build" / "chaos"

@@ -21,7 +21,7 @@ from sessionary.infra.demo.play import Player
 from sessionary.infra.demo.runs import Run, sample_runs
 from sessionary.producers import ProducerSettings
 from sessionary.schemas.types import DataClass, Limits
-from tests.chaos.chatter import Chatter, session_ids
+from tests.chaos.background_sessions import Chatter, session_ids
 from tests.chaos.small_disk import heed_flag
 
 _SPEED = 30.0

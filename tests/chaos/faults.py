@@ -18,10 +18,10 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 
 from sessionary.infra.stack import api_ready
+from tests.chaos.commit_watch import Watch
 from tests.chaos.load import Load
 from tests.chaos.schedule import SINK_TOPICS, Fault
-from tests.chaos.stage import PARTITIONS, PREFIX, Stage, now_ms
-from tests.chaos.watch import Watch
+from tests.chaos.stack import PARTITIONS, PREFIX, Stage, now_ms
 
 _RECOVERY_S_MAX = 240.0
 _OPEN_MAX = 2

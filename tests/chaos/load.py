@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sessionary.infra.local.supervisor import PartChange, Supervisor
+from tests.auditor.decoding import Row
 from tests.auditor.evidence import Life
-from tests.auditor.reading import Row
 from tests.chaos.schedule import AGENTS
 from tests.chaos.small_disk import FULL_FLAG
-from tests.chaos.stage import Stage, now_ms
+from tests.chaos.stack import Stage, now_ms
 from tests.support.waiting import wait_until
 
 # Agent → tenant, service: each has its own, so that no clean-up waits for another agent's rebalance.

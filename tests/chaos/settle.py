@@ -8,7 +8,7 @@ from confluent_kafka import KafkaException
 from tests.auditor.evidence import query
 from tests.chaos.load import Load
 from tests.chaos.schedule import SINK_TOPICS
-from tests.chaos.stage import DATABASE, PREFIX, Stage
+from tests.chaos.stack import DATABASE, PREFIX, Stage
 
 _AGENTS_S = 150.0
 _SESSIONS_S = 30.0

@@ -10,10 +10,10 @@ import pytest
 
 from tests.core.stream_processors import test_lifecycle_pairs
 from tests.mutants.__main__ import EQUIVALENT, MODULES, equivalents, text_of
-from tests.mutants.bench import Result
 from tests.mutants.cases import cases, told
 from tests.mutants.mutations import mutants_of
 from tests.mutants.report import by_module, difference, keep, report, tally, wrongly_listed
+from tests.mutants.trials import Result
 
 TOY = '''
 def bounded(value: int, low: int) -> int:
@@ -26,7 +26,7 @@ def bounded(value: int, low: int) -> int:
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from tests.mutants.bench import tried
+from tests.mutants.trials import tried
 from tests.mutants.mutations import mutants_of
 
 def suite(hint):

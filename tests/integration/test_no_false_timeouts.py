@@ -10,7 +10,7 @@ from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.producers import Session, SessionClient
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.road import TENANT, Road, brief_limits
+from tests.integration.pipeline_rig import TENANT, Road, brief_limits
 from tests.support.pipelines import new_pipeline
 from tests.support.processes import Processes
 from tests.support.reading import read_records

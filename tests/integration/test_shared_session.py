@@ -8,7 +8,7 @@ from sessionary.producers import SessionClient, SessionLost
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.records import AuditRecord, Position
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.road import TENANT, Road
+from tests.integration.pipeline_rig import TENANT, Road
 from tests.support.processes import Processes
 from tests.support.reading import read_events, read_records, read_topic
 from tests.support.waiting import wait_until

@@ -19,10 +19,10 @@ from random import Random
 
 import sessionary.stream_processors
 import tests
-from tests.mutants.bench import Install, Result, tried
 from tests.mutants.mutations import Mutant, mutants_of
 from tests.mutants.report import keep, outcome, report, wrongly_listed
 from tests.mutants.suite import ROOT, suite
+from tests.mutants.trials import Install, Result, tried
 
 MODULES = (
     "core.session.transitions",
@@ -41,8 +41,8 @@ RESULTS = ROOT / "build" / "mutants.json"
 PRELOADED = (
     "sessionary.schemas.codec",
     "sessionary.sinks.core.intent",
-    "tests.auditor.account",
-    "tests.support.scribe",
+    "tests.auditor.oracle",
+    "tests.support.event_factory",
     "hypothesis.stateful",
 )
 STOPPED = 130  # as shells have it for Ctrl-C

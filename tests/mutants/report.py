@@ -7,7 +7,7 @@ from difflib import ndiff
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tests.mutants.bench import Result
+from tests.mutants.trials import Result
 
 Outcome = Literal["killed", "equivalent", "survived"]
 _COLUMNS = ("mutants", "killed", "equivalent", "survived", "score")

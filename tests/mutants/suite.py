@@ -63,7 +63,7 @@ def _picture() -> str | None:
 
 
 def _schedules(seeds: range) -> str | None:
-    from tests.simulation.running import ran
+    from tests.simulation.runner import ran
 
     for seed in seeds:
         with _limited(SCHEDULE_CPU_S_MAX):

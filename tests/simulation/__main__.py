@@ -5,7 +5,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.simulation.running import Failure, ran
+from tests.simulation.runner import Failure, ran
 
 _PROGRESS_S = 1.0
 

@@ -9,9 +9,9 @@ from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction
-from tests.core.play import BAD_KEYS, BENT, ERRORS, FIELDS, LIMITS, NEXT, WEIGHTS, WORK
+from tests.core.random_agents import BAD_KEYS, BENT, ERRORS, FIELDS, LIMITS, NEXT, WEIGHTS, WORK
 from tests.simulation.clients import Attended, Process, Sent, Session, session_of
-from tests.support.scribe import NO_LIMITS, TICK
+from tests.support.event_factory import NO_LIMITS, TICK
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

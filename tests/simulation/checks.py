@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from sessionary.schemas.records import AuditRecord
-from tests.auditor.account import Account, differences
-from tests.auditor.reading import LogEntry, No, read
+from tests.auditor.decoding import LogEntry, No, read
+from tests.auditor.oracle import Account, differences
 from tests.simulation.adapter import LogRecord, Outcome, compared_rows, folded
 from tests.simulation.world import HOLE_MS, QUIET_MS, World
 

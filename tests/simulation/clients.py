@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessionary.schemas.ids import SessionKey, derived_id, partition_of
 from sessionary.schemas.records import Gravestone, SessionState
-from tests.simulation.pen import written
+from tests.simulation.event_encoding import written
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -7,7 +7,7 @@ import pytest
 
 from sessionary.schemas.types import RefusalReason
 from tests.simulation.checks import faults
-from tests.simulation.running import Failure, checked, ran
+from tests.simulation.runner import Failure, checked, ran
 from tests.simulation.world import World
 
 SCHEDULES = 1_000

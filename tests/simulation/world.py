@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from tests.core.court import START_MS
+from tests.core.oracle_rig import START_MS
 from tests.simulation.adapter import FoldSettings
 from tests.simulation.agents import Crowd
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
 from tests.simulation.sinks import ClickHouse, SinkGroup
 from tests.simulation.workers import Cluster
-from tests.support.scribe import TICK
+from tests.support.event_factory import TICK
 
 HOLE_MS, QUIET_MS = 5_000, 25_000
 WEEKS_MS = 15 * 86_400_000

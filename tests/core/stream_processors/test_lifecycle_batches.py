@@ -13,8 +13,8 @@ from sessionary.stream_processors.core.partition import (
     PartitionFold,
 )
 from sessionary.stream_processors.core.session.machine import deadline
-from tests.core.court import DECODER, SETTINGS, START_MS, Court
-from tests.support.scribe import TICK, Scribe
+from tests.core.oracle_rig import DECODER, SETTINGS, START_MS, Court
+from tests.support.event_factory import TICK, Scribe
 
 WEEK_MS = 7 * 86_400_000
 

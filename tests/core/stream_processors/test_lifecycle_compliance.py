@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sessionary.schemas.types import DataClass
-from tests.core.court import Court
-from tests.support.scribe import Scribe
+from tests.core.oracle_rig import Court
+from tests.support.event_factory import Scribe
 
 LEAP_DAY = datetime(2028, 2, 29, 12, tzinfo=UTC)
 MONTH, YEAR = timedelta(days=30), timedelta(days=365)

@@ -9,9 +9,9 @@ from sessionary.schemas.types import CleanupAction
 from sessionary.stream_processors.core.session.machine import RECOVERY_ATTEMPTS_MAX
 from sessionary.stream_processors.core.session.transitions import BY_ID
 from sessionary.stream_processors.core.timers import Timers
-from tests.core.court import Court
+from tests.core.oracle_rig import Court
 from tests.core.stream_processors.test_lifecycle_pairs import brought_to
-from tests.support.scribe import NO_LIMITS, Scribe, snapshot
+from tests.support.event_factory import NO_LIMITS, Scribe, snapshot
 
 
 def test_a_resume_names_the_head_of_the_chain_or_nothing() -> None:

@@ -8,8 +8,8 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import StateUpdated
 from sessionary.stream_processors.core.session.limits import DEFAULTS, LIMIT_MAX, RANGES, budget_ms, resolved
 from sessionary.stream_processors.core.session.machine import STATE_BYTES_MAX, ContentUpdated, Refused, decide
-from tests.core.court import Court
-from tests.support.scribe import NO_LIMITS, Scribe
+from tests.core.oracle_rig import Court
+from tests.support.event_factory import NO_LIMITS, Scribe
 
 PARTS = {"model_ms": 30_000, "tool_ms": 20_000, "network_ms": 10_000}
 

@@ -7,8 +7,8 @@ import pytest
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
-from tests.core.court import Court
-from tests.support.scribe import Scribe
+from tests.core.oracle_rig import Court
+from tests.support.event_factory import Scribe
 
 STATES = ("unknown", "Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived")
 

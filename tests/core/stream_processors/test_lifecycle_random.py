@@ -17,9 +17,9 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import AuditRecord, Gravestone, Position, SessionState
 from sessionary.stream_processors.core.partition import Batch, LogRecord, PartitionFold
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
-from tests.core.court import DECODER, SETTINGS, Court
-from tests.core.play import Play
-from tests.support.scribe import TICK, Scribe
+from tests.core.oracle_rig import DECODER, SETTINGS, Court
+from tests.core.random_agents import Play
+from tests.support.event_factory import TICK, Scribe
 
 PLAYS, STEPS = 24, 300
 # The rest needs another partition, a registry, 64 producers, a megabyte or a broken table.

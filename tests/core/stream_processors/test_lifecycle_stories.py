@@ -5,10 +5,10 @@ import pytest
 from sessionary.schemas.ids import SessionKey, derived_id, partition_of
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.types import CleanupAction
-from tests.auditor.account import Account, account_of, differences
-from tests.auditor.reading import LogEntry
-from tests.core.court import SETTINGS, Court
-from tests.support.scribe import NO_LIMITS, Scribe, snapshot
+from tests.auditor.decoding import LogEntry
+from tests.auditor.oracle import Account, account_of, differences
+from tests.core.oracle_rig import SETTINGS, Court
+from tests.support.event_factory import NO_LIMITS, Scribe, snapshot
 
 
 def test_an_agent_that_dies_is_timed_out_resumed_and_laid_to_rest() -> None:

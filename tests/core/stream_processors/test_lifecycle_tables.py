@@ -19,9 +19,9 @@ from sessionary.stream_processors.core.session.transitions import (
     TRANSITIONS,
     WORK,
 )
-from tests.auditor import wording
-from tests.core.court import Court
-from tests.support.scribe import Scribe
+from tests.auditor import rules
+from tests.core.oracle_rig import Court
+from tests.support.event_factory import Scribe
 
 STATES: tuple[SessionStateName, ...] = ("Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived")
 
@@ -29,7 +29,7 @@ STATES: tuple[SessionStateName, ...] = ("Idle", "Active", "Paused", "Timeout", "
 @pytest.mark.parametrize("state", STATES)
 def test_what_may_come_in_a_state_is_what_the_auditor_lets_in(state: SessionStateName) -> None:
     moving = {row.event_type for row in TRANSITIONS if row.source == state and row.by != "processor"}
-    assert ACCEPTED[state] | moving == {name for name in PAYLOADS if wording.legal(state, name)}
+    assert ACCEPTED[state] | moving == {name for name in PAYLOADS if rules.legal(state, name)}
     assert ACCEPTED[state] & moving == set()
 
 
@@ -37,20 +37,20 @@ def test_the_steps_between_phases_are_the_auditors() -> None:
     for state in STATES:
         for phase in get_args(Phase):
             following = {after for before, after in PHASES.get(state, ()) if before == phase}
-            assert following == set(wording.NEXT_PHASES.get((state, phase), ()))
+            assert following == set(rules.NEXT_PHASES.get((state, phase), ()))
 
 
 def test_who_may_say_what_is_as_the_auditor_has_it() -> None:
-    assert set(wording.PROCESSOR_TYPES) == PROCESSOR_ONLY
+    assert set(rules.PROCESSOR_TYPES) == PROCESSOR_ONLY
     assert PROCESSOR_REASONS == {"session_start_failed": "init_timeout", "session_terminated": "timeout_cleanup"}
     lifecycle = {name for name in PAYLOADS if name.startswith("session_")}
     assert lifecycle - {"session_activity", "session_created"} == OWNER_ONLY
 
 
 def test_what_is_work_content_or_a_completion_is_as_the_auditor_has_it() -> None:
-    assert set(wording.COMPLETIONS) == COMPLETIONS
+    assert set(rules.COMPLETIONS) == COMPLETIONS
     assert {"snapshot_created", "checkpoint_saved"} == CONTENT
-    assert (wording.ACTIVE_TYPES - {"state_updated"}) | COMPLETIONS == WORK
+    assert (rules.ACTIVE_TYPES - {"state_updated"}) | COMPLETIONS == WORK
 
 
 def test_each_state_is_entered_at_one_phase() -> None:
@@ -67,8 +67,8 @@ def test_each_state_is_entered_at_one_phase() -> None:
 
 
 def test_limits_are_the_auditors() -> None:
-    assert DEFAULTS._asdict() == wording.DEFAULTS
-    assert RANGES == wording.RANGES
+    assert DEFAULTS._asdict() == rules.DEFAULTS
+    assert RANGES == rules.RANGES
     assert LIMIT_MAX == 10_000_000_000_000
     assert (PRODUCERS_MAX, RANGES_MAX) == (64, 16)
 

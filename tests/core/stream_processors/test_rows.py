@@ -11,8 +11,8 @@ from sessionary.stream_processors.core.partition import Row, Standing, due_of
 from sessionary.stream_processors.core.session.machine import deadline
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.store.packed_rows import Rows, pack, repack, standing, unpack
-from tests.core.court import Court
-from tests.support.scribe import Scribe
+from tests.core.oracle_rig import Court
+from tests.support.event_factory import Scribe
 
 GRAVE = Gravestone("acme", "s", (), "closed", 1, 7, 99_000)
 

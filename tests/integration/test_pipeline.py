@@ -13,9 +13,9 @@ from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.records import AuditRecord, Gravestone, RejectedEvent, SessionState
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Row
-from tests.auditor import account
+from tests.auditor import oracle
+from tests.integration.pipeline_rig import TENANT, Road, brief_limits
 from tests.integration.refold import Refolded, differing, refold
-from tests.integration.road import TENANT, Road, brief_limits
 from tests.support.pipelines import run_sql
 from tests.support.processes import Processes
 from tests.support.reading import read_records, read_topic
@@ -194,12 +194,12 @@ def check_account(kafka: KafkaSettings, audits: list[AuditRecord], rejected: lis
     """An account that shares no code with the processor comes to the same."""
     _, upto = table_in_kafka(kafka)
     entries = [
-        account.LogEntry(partition, record.offset, record.timestamp_ms, record.key, record.value)
+        oracle.LogEntry(partition, record.offset, record.timestamp_ms, record.key, record.value)
         for partition, records in cut(log_in_kafka(kafka), upto).items()
         for record in records
     ]
     plain = [[record._asdict() for record in records] for records in (audits, rejected)]
-    assert account.differences(account.account_of(entries, kafka.partitions), *plain) == []
+    assert oracle.differences(oracle.account_of(entries, kafka.partitions), *plain) == []
 
 
 def check_clickhouse(road: Road, audits: list[AuditRecord], rejected: list[RejectedEvent], folder: Path) -> None:

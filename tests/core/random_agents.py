@@ -11,8 +11,8 @@ from typing import Any
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo
-from tests.core.court import Court
-from tests.support.scribe import NO_LIMITS, Scribe, snapshot
+from tests.core.oracle_rig import Court
+from tests.support.event_factory import NO_LIMITS, Scribe, snapshot
 
 SHORT = NO_LIMITS._replace(
     idle_ms=40_000,

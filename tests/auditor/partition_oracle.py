@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.auditor.reading import NAME, LogEntry, No, Row, cleanup_id_of, key_parts, new_row, partition_of, read
-from tests.auditor.wording import (
+from tests.auditor.decoding import NAME, LogEntry, No, Row, cleanup_id_of, key_parts, new_row, partition_of, read
+from tests.auditor.rules import (
     DEFAULTS,
     DROP_ACTIONS,
     END_ACTIONS,

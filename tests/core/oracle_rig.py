@@ -5,9 +5,9 @@ from typing import Any
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Outcome, PartitionFold
-from tests.auditor.account import Account, differences
-from tests.auditor.reading import LogEntry, Row
-from tests.support.scribe import TICK, Scribe
+from tests.auditor.decoding import LogEntry, Row
+from tests.auditor.oracle import Account, differences
+from tests.support.event_factory import TICK, Scribe
 
 SETTINGS = FoldSettings("sessionary.events", 1)
 START_MS = 1_700_000_000_000

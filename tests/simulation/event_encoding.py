@@ -6,7 +6,7 @@ from typing import Any
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.events import Payload
 from sessionary.schemas.types import Envelope
-from tests.support.scribe import payload_of
+from tests.support.event_factory import payload_of
 from tests.support.values import example
 
 _ENVELOPE: Envelope = example(Envelope)._replace(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fastavro import schemaless_reader
 
-from tests.auditor.contract import writers
+from tests.auditor.avro_schemas import writers
 
 Row = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

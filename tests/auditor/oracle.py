@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from tests.auditor.book import PartitionAccount
-from tests.auditor.reading import LogEntry, Row
+from tests.auditor.decoding import LogEntry, Row
+from tests.auditor.partition_oracle import PartitionAccount
 
 
 class Account:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.auditor.reading import unpacked
-from tests.chaos.stage import PARTITIONS, PREFIX
+from tests.auditor.decoding import unpacked
+from tests.chaos.stack import PARTITIONS, PREFIX
 
 
 class Commit(NamedTuple):
