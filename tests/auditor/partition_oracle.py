@@ -1,14 +1,11 @@
-"""The auditor's book of one partition; see `account.py`."""
+"""The auditor's judge of one partition; see `oracle.py`."""
 
-from typing import Any
-
-from tests.auditor.decoding import NAME, LogEntry, No, Row, cleanup_id_of, key_parts, new_row, partition_of, read
+from tests.auditor.decoding import NAME, LogEntry, No, Row, key_parts, new_row, partition_of, read
+from tests.auditor.partition_model import PartitionModel
 from tests.auditor.rules import (
     DEFAULTS,
-    DROP_ACTIONS,
     END_ACTIONS,
     ERROR_ACTIONS,
-    GRAVESTONE_MS,
     NEXT_PHASES,
     PROCESSOR_TYPES,
     RANGES,
@@ -17,22 +14,8 @@ from tests.auditor.rules import (
 )
 
 
-class PartitionAccount:
-    """One partition's book."""
-
-    def __init__(self, number: int, partitions: int, hole_ms: int = 5_000, quiet_ms: int = 25_000) -> None:
-        self.number, self.partitions, self.hole_ms, self.quiet_ms = number, partitions, hole_ms, quiet_ms
-        self.now = 0
-        self.quiet_until = 0
-        self.earliest = 0  # nothing is due before: a look at every row for every record would take minutes
-        self.rows: dict[bytes, Row] = {}
-        self.graves: dict[bytes, Row] = {}
-        self.audits: list[Row] = []
-        self.rejected: list[Row] = []
-        self.cleanups: list[Row] = []
-        self.outcomes: dict[int, str] = {}
-
-    # The clock
+class PartitionAccount(PartitionModel):
+    """Judges the records of a partition in offset order."""
 
     def feed(self, entry: LogEntry) -> str:
         """Move the clock, fire what is due, judge the record; return what became of it."""
@@ -47,95 +30,6 @@ class PartitionAccount:
         if entry.key in self.rows:
             self.earliest = min(self.earliest, self.due(self.rows[entry.key])[0])
         return outcome
-
-    def due(self, row: Row) -> tuple[int, str]:
-        """When the row's next clock fires, and which."""
-        at, limits, state = row["entered_at"], row["limits"], row["state"]
-        if state == "Idle":
-            return row["created_at"] + limits["init_ms"], "init_timeout"
-        if state == "Active":
-            budget = limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]
-            clocks = [(row["last_event_at"] + budget, 0, "inactive")]
-            clocks.append((row["last_work_at"] + limits["idle_ms"], 1, "idle"))
-            clocks.append((row["max_due_at"], 2, "max_duration"))
-            instant, _, name = min(clocks)
-            return instant, name
-        if state == "Terminated":
-            if row["released_at"] is not None:
-                return max(row["released_at"], row["entered_at"]) + limits["archive_delay_ms"], "archived"
-            return at + limits["release_limit_ms"], "archived"
-        field = {"Paused": "hold_ms", "Timeout": "grace_ms", "Error": "recovery_ms"}[state]
-        return at + limits[field], {"Error": "recovery_failed"}.get(state, "timeout_cleanup")
-
-    def standing(self) -> int | None:
-        """The earliest instant at which a session's clock may fire."""
-        return max(min(self.due(row)[0] for row in self.rows.values()), self.quiet_until) if self.rows else None
-
-    def clear_graves(self) -> None:
-        """A gravestone's end is no deadline of a session: it does not wait for the quiet after a hole to end."""
-        while self.graves and next(iter(self.graves.values()))["expires_at"] <= self.now:
-            del self.graves[next(iter(self.graves))]  # all stay equally long: the oldest stands first
-
-    def fire(self) -> None:
-        while ripe := [(self.due(row)[0], key) for key, row in self.rows.items() if self.due(row)[0] <= self.now]:
-            instant, key = min(ripe)
-            self.fire_one(key, self.rows[key], instant, self.due(self.rows[key])[1])
-        self.earliest = min((self.due(row)[0] for row in self.rows.values()), default=1 << 62)
-
-    def fire_one(self, key: bytes, row: Row, instant: int, reason: str) -> None:
-        before, due, fired = row["state"], instant * 1000, self.now * 1000
-        told: Row = {"reason_code": reason, "occurred_at": due, "due_at": due, "fired_at": fired}
-        if before == "Terminated":
-            self.enter(key, row, "Archived", None, "T14", event_type="session_archived", **told)
-            grave = {name: row[name] for name in ("tenant", "session", "producers", "audit_seq", "epoch")}
-            self.graves[key] = {**grave, "expires_at": self.now + GRAVESTONE_MS}
-            del self.rows[key]
-        elif before == "Active":
-            self.enter(key, row, "Timeout", "cleaning", "T06", DROP_ACTIONS, event_type="session_timed_out", **told)
-        else:
-            number = {"Idle": "T03", "Timeout": "T08", "Paused": "T09", "Error": "T12"}[before]
-            name = "session_start_failed" if before == "Idle" else "session_terminated"
-            actions = {"Idle": END_ACTIONS, "Error": ERROR_ACTIONS}.get(before, DROP_ACTIONS)
-            if before == "Timeout" and row["released_at"] is not None:
-                actions = ()
-            self.enter(key, row, "Terminated", "releasing", number, actions, event_type=name, **told)
-
-    def enter(
-        self,
-        key: bytes,
-        row: Row,
-        state: str,
-        phase: str | None,
-        number: str,
-        actions: tuple[str, ...] = (),
-        **told: Any,
-    ) -> None:
-        """Move a session to a state: audit, clean-up request, bookkeeping."""
-        before, row["state"], row["phase"], row["entered_at"] = row["state"], state, phase, self.now
-        if number in ("T05", "T07", "T11"):
-            row["epoch"] += 1
-        if state == "Active":
-            row["last_event_at"] = row["last_work_at"] = self.now
-        row["audit_seq"] += 1
-        wanted: Row = {"cleanup_id": None, "cleanup_actions": []}
-        if actions:
-            wanted = {"cleanup_id": cleanup_id_of(row), "cleanup_actions": list(actions)}
-            row["cleanups"] = dict([*row["cleanups"].items(), (wanted["cleanup_id"], False)][-8:])
-            self.cleanups.append({"key": key, "cleanup_id": wanted["cleanup_id"], "actions": list(actions)})
-        self.tell(row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **told)
-
-    def tell(self, row: Row | None, **told: Any) -> None:
-        """Write an audit line; the caller has raised the row's audit_seq."""
-        tenant, session = key_parts(self.entry.key)
-        line: Row = {"source_partition": self.number, "source_offset": self.entry.offset}
-        if row is None:
-            line |= {"tenant_id": tenant, "session_id": session, "audit_seq": 0}
-        else:
-            line |= {"tenant_id": row["tenant"], "session_id": row["session"], "audit_seq": row["audit_seq"]}
-            line |= {"epoch": row["epoch"]} | ({"version": row["version"]} if "version" in row else {})
-        self.audits.append({**line, **told})
-
-    # Judging
 
     def judged(self, entry: LogEntry) -> str:
         key, event_type = entry.key, ""
