@@ -11,7 +11,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 AVRO = Path(__file__).parents[2] / "schemas" / "sessionary" / "schemas" / "avro"
 
 
-class Writer(NamedTuple):
+class WriterSchema(NamedTuple):
     """A schema that bytes may be written with."""
 
     full_name: str
@@ -44,17 +44,17 @@ def _files(folder: str) -> list[dict[str, Any]]:
 
 
 @cache
-def writers() -> dict[bytes, Writer]:
+def schemas_by_fingerprint() -> dict[bytes, WriterSchema]:
     """Return today's and every released schema by its fingerprint (CRC-64-AVRO, little-endian)."""
     parts = {_full_name(schema): schema for schema in _files("common")}
     schemas = [_spelled_out(schema, parts, set()) for schema in (*_files("events"), *_files("records"))]
     for path in (AVRO / "released").glob("*.json"):
         schemas += json.loads(path.read_text("utf-8")).values()
-    found: dict[bytes, Writer] = {}
+    found: dict[bytes, WriterSchema] = {}
     for schema in schemas:
         print_of = bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
-        found[print_of] = Writer(_full_name(schema), parse_schema(schema))
+        found[print_of] = WriterSchema(_full_name(schema), parse_schema(schema))
     return found
 
 
-__all__ = ["AVRO", "Writer", "writers"]
+__all__ = ["AVRO", "WriterSchema", "schemas_by_fingerprint"]

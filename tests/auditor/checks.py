@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from tests.auditor.decoding import LogEntry, No, Row, read
+from tests.auditor.decoding import LogEntry, Refusal, Row, read_event
 from tests.auditor.evidence import Evidence
-from tests.auditor.oracle import Account, account_of, differences
+from tests.auditor.oracle import Oracle, find_differences, replay_log
 
 Kind = Literal["lost", "doubled", "order", "chain", "timeout", "false timeout", "refusal", "table", "judgement", "rows"]
 
@@ -30,26 +30,26 @@ class Line(NamedTuple):
     seq: int
 
 
-class Findings(NamedTuple):
+class AuditInput(NamedTuple):
     """The evidence and what was worked out of it once, for all checks."""
 
     evidence: Evidence
-    account: Account
+    oracle: Oracle
     lines: list[Line]
 
 
-def worked_out(evidence: Evidence) -> Findings:
+def replay_evidence(evidence: Evidence) -> AuditInput:
     """Fold the log up to where the table says it stands."""
     ends = evidence.positions
     folded = [entry for entry in evidence.log if entry.offset < ends.get(entry.partition, 0)]
-    return Findings(evidence, account_of(folded, evidence.partitions), list(_lines(evidence.log)))
+    return AuditInput(evidence, replay_log(folded, evidence.partitions), list(_lines(evidence.log)))
 
 
 def _lines(log: list[LogEntry]) -> Iterator[Line]:
     for entry in log:
         try:
-            kind, fields = read(entry.value)
-        except No:
+            kind, fields = read_event(entry.value)
+        except Refusal:
             continue
         if kind in ("tick", "heartbeat"):
             continue
@@ -59,12 +59,12 @@ def _lines(log: list[LogEntry]) -> Iterator[Line]:
             yield Line(entry, envelope, producer, envelope["producer_seq"])
 
 
-def journalled(findings: Findings) -> Iterator[Difference]:
+def check_journals(inputs: AuditInput) -> Iterator[Difference]:
     """What the clients say was delivered stands where they say; what they say was dropped stands nowhere."""
-    log = {(entry.partition, entry.offset): entry for entry in findings.evidence.log}
-    known = {(line.producer, line.seq) for line in findings.lines}
-    events = {line.envelope["event_id"] for line in findings.lines}
-    for line in findings.evidence.journal:
+    log = {(entry.partition, entry.offset): entry for entry in inputs.evidence.log}
+    known = {(line.producer, line.seq) for line in inputs.lines}
+    events = {line.envelope["event_id"] for line in inputs.lines}
+    for line in inputs.evidence.journal:
         what = f"event {line['event_id']} ({line['event_type']}, number {line['producer_seq']}, {line['file']})"
         place = (line["partition"], line["offset"])
         if line["error"] is not None:
@@ -79,22 +79,22 @@ def journalled(findings: Findings) -> Iterator[Difference]:
             yield Difference("lost", f"{what} was acknowledged at {place}, where the log has nothing")
         elif line["event_id"]:
             try:
-                found = read(log[place].value)[1]["envelope"]
-            except No:
+                found = read_event(log[place].value)[1]["envelope"]
+            except Refusal:
                 found = {}
             if found.get("event_id") != line["event_id"]:
                 yield Difference("lost", f"{what} was acknowledged at {place}, where another record stands")
 
 
-def numbered(findings: Findings) -> Iterator[Difference]:
+def check_numbers(inputs: AuditInput) -> Iterator[Difference]:
     """Each producer's numbers stand in the log, in order and without a hole that its client did not report."""
     dropped: dict[tuple[str, str, str], set[int]] = defaultdict(set)
-    for line in findings.evidence.journal:
+    for line in inputs.evidence.journal:
         if line["error"] is not None:
             dropped[line["tenant_id"], line["session_id"], line["producer_id"]].add(line["producer_seq"])
     highest: dict[tuple[str, str, str], int] = defaultdict(int)
     seen: dict[tuple[str, str, str], set[int]] = defaultdict(set)
-    for entry, _, producer, seq in findings.lines:
+    for entry, _, producer, seq in inputs.lines:
         if seq not in seen[producer] and seq < highest[producer]:
             place = f"{entry.partition}/{entry.offset}"
             yield Difference("order", f"number {seq} of {producer} stands at {place}, behind {highest[producer]}")
@@ -105,34 +105,34 @@ def numbered(findings: Findings) -> Iterator[Difference]:
             yield Difference("lost", f"number {seq} of {producer} is nowhere, and its client did not report it")
 
 
-def judged(findings: Findings) -> Iterator[Difference]:
+def check_judged_once(inputs: AuditInput) -> Iterator[Difference]:
     """Each record of the log was judged, and in effect once."""
-    evidence = findings.evidence
+    evidence = inputs.evidence
     applied: Counter[tuple[tuple[str, str, str], int]] = Counter()
-    for entry, _, producer, seq in findings.lines:
+    for entry, _, producer, seq in inputs.lines:
         if entry.offset >= evidence.positions.get(entry.partition, 0):
             place = f"{entry.partition}/{entry.offset}"
             yield Difference("lost", f"the record at {place} (number {seq} of {producer}) was never judged")
         else:
-            book = findings.account.books[entry.partition]
-            applied[producer, seq] += book.outcomes[entry.offset] == "applied"
+            oracle = inputs.oracle.partitions[entry.partition]
+            applied[producer, seq] += oracle.outcomes[entry.offset] == "applied"
     for (producer, seq), times in applied.items():
         if times > 1:
             yield Difference("doubled", f"number {seq} of {producer} was applied {times} times")
 
 
-def in_batches(findings: Findings) -> Iterator[Difference]:
+def check_batches(inputs: AuditInput) -> Iterator[Difference]:
     """The transactions follow each other without a hole, and counted what the account counts."""
     offsets: dict[int, list[int]] = defaultdict(list)
-    for entry in findings.evidence.log:
+    for entry in inputs.evidence.log:
         offsets[entry.partition].append(entry.offset)
     batches: dict[int, list[Row]] = defaultdict(list)
-    for entry, fields in findings.evidence.outputs["batches"]:
+    for entry, fields in inputs.evidence.outputs["batches"]:
         batches[entry.partition].append(fields)
     for partition, told in batches.items():
-        book = findings.account.books[partition]
-        audits = Counter(line["source_offset"] for line in book.audits)
-        timers = Counter(line["source_offset"] for line in book.audits if "fired_at" in line)
+        oracle = inputs.oracle.partitions[partition]
+        audits = Counter(line["source_offset"] for line in oracle.audits)
+        timers = Counter(line["source_offset"] for line in oracle.audits if "fired_at" in line)
         following = 0
         for number, batch in enumerate(told, 1):
             name = f"transaction {batch['number']} of partition {partition}"
@@ -146,7 +146,7 @@ def in_batches(findings: Findings) -> Iterator[Difference]:
             inside = log[bisect_left(log, following) : bisect_left(log, last + 1)]
             if inside and inside[0] < first:
                 yield Difference("lost", f"{name} begins at {first}, but {inside[0]} is not done")
-            words = Counter(book.outcomes.get(offset, "unjudged").partition(" ")[0] for offset in inside)
+            words = Counter(oracle.outcomes.get(offset, "unjudged").partition(" ")[0] for offset in inside)
             sums = {"audited": audits, "timers": timers}
             wanted = {
                 "applied": words["applied"],
@@ -161,9 +161,9 @@ def in_batches(findings: Findings) -> Iterator[Difference]:
             following = last + 1
 
 
-def said(findings: Findings) -> Iterator[Difference]:
+def check_outputs(inputs: AuditInput) -> Iterator[Difference]:
     """Audit lines, refusals and clean-up requests are the account's, each once."""
-    outputs = {name: [fields for _, fields in told] for name, told in findings.evidence.outputs.items()}
+    outputs = {name: [fields for _, fields in told] for name, told in inputs.evidence.outputs.items()}
     places = Counter((line["source_partition"], line["source_offset"]) for line in outputs["rejected"])
     for place, times in places.items():
         if times > 1:
@@ -173,15 +173,15 @@ def said(findings: Findings) -> Iterator[Difference]:
         if times > 1:
             yield Difference("doubled", f"clean-up {cleanup_id} was asked for {times} times")
     told = (outputs["audit"], outputs["rejected"], outputs["cleanup"])
-    for text in differences(findings.account, *told):
+    for text in find_differences(inputs.oracle, *told):
         doubled: Kind = "doubled" if text.startswith("audited twice") else "judgement"
         yield Difference("refusal" if ": refused " in text else doubled, text)
 
 
-def chained(findings: Findings) -> Iterator[Difference]:
+def check_audit_chains(inputs: AuditInput) -> Iterator[Difference]:
     """Each session's audit trail is numbered without a hole, and each transition begins where the former ended."""
     trails: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for _, line in findings.evidence.outputs["audit"]:
+    for _, line in inputs.evidence.outputs["audit"]:
         if line["audit_seq"]:
             trails[line["tenant_id"], line["session_id"]].append(line)
     for session, trail in trails.items():
@@ -199,7 +199,7 @@ def chained(findings: Findings) -> Iterator[Difference]:
             state = line["to_state"]
 
 
-def timed(findings: Findings) -> Iterator[Difference]:
+def check_timeouts(inputs: AuditInput) -> Iterator[Difference]:
     """Each deadline that passed fired once; none fired that had not passed, or of a session whose agent lived."""
 
     def fired(lines: list[Row]) -> Counter[tuple[str, str, str, int]]:
@@ -209,8 +209,8 @@ def timed(findings: Findings) -> Iterator[Difference]:
             if line.get("fired_at") is not None
         )
 
-    audits = [line for _, line in findings.evidence.outputs["audit"]]
-    told, wanted = fired(audits), fired(findings.account.all("audits"))
+    audits = [line for _, line in inputs.evidence.outputs["audit"]]
+    told, wanted = fired(audits), fired(inputs.oracle.all_lines("audits"))
     for timeout in told | wanted:
         if told[timeout] > 1:
             yield Difference("doubled", f"the deadline {timeout} fired {told[timeout]} times")
@@ -218,7 +218,7 @@ def timed(findings: Findings) -> Iterator[Difference]:
             yield Difference("false timeout", f"the deadline {timeout} fired, but was not due")
         if not told[timeout]:
             yield Difference("timeout", f"the deadline {timeout} never fired")
-    beating = _beating(findings.evidence)
+    beating = _beating(inputs.evidence)
     for line in audits:
         ended_ms = beating.get(line["session_id"])
         if line["transition"] == "T06" and line["reason_code"] == "inactive" and ended_ms is not None:
@@ -236,20 +236,20 @@ def _beating(evidence: Evidence) -> dict[str, int]:
     ends: dict[str, int] = {}
     dropped = {line["session_id"] for line in evidence.journal if line["error"] is not None}
     for session in evidence.sessions:
-        lives = [life for life in evidence.lives if life.agent == session["agent"]]
-        ended = [life.ended_ms for life in lives if life.started_ms <= session["planned_ms"] <= life.ended_ms]
+        lifetimes = [life for life in evidence.lifetimes if life.agent == session["agent"]]
+        ended = [life.ended_ms for life in lifetimes if life.started_ms <= session["planned_ms"] <= life.ended_ms]
         if ended and not session["silent"] and session["session_id"] not in dropped:
             ends[session["session_id"]] = ended[0]
     return ends
 
 
-def in_table(findings: Findings) -> Iterator[Difference]:
+def check_table(inputs: AuditInput) -> Iterator[Difference]:
     """The table is the fold of the log."""
-    table, wanted = findings.evidence.table, dict[bytes, Row]()
-    for book in findings.account.books.values():
-        wanted |= {key: {"kind": "SessionState", **_summary(row)} for key, row in book.rows.items()}
+    table, wanted = inputs.evidence.table, dict[bytes, Row]()
+    for oracle in inputs.oracle.partitions.values():
+        wanted |= {key: {"kind": "SessionState", **_summary(row)} for key, row in oracle.rows.items()}
         fields = ("audit_seq", "epoch", "expires_at")
-        for key, grave in book.graves.items():
+        for key, grave in oracle.graves.items():
             ledger = _ledger(grave["producers"])
             wanted[key] = {"kind": "Gravestone", "producers": ledger, **{name: grave[name] for name in fields}}
     for key in sorted(table.keys() | wanted.keys()):
@@ -274,7 +274,7 @@ _SAME = (
 
 
 def _ledger(producers: Row) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-    return {name: (book["last"], book["missing"]) for name, book in producers.items()}
+    return {name: (oracle["last"], oracle["missing"]) for name, oracle in producers.items()}
 
 
 def _summary(row: Row) -> Row:
@@ -301,9 +301,9 @@ def _found(kind: str, fields: Row) -> Row:
     }
 
 
-def in_rows(findings: Findings) -> Iterator[Difference]:
+def check_clickhouse(inputs: AuditInput) -> Iterator[Difference]:
     """Each record is one row of its table, and no row is anything else."""
-    evidence = findings.evidence
+    evidence = inputs.evidence
     if evidence.dead_letters:
         yield Difference("rows", f"{evidence.dead_letters} records became no row, but a dead letter of a sink")
     wanted: dict[str, dict[tuple[int, int], Row]] = {
@@ -337,14 +337,24 @@ def _history(entry: LogEntry) -> Row:
     return {"digest": hashlib.md5(entry.value or b"", usedforsecurity=False).hexdigest()}
 
 
-CHECKS: tuple[Callable[[Findings], Iterator[Difference]], ...] = (
-    *(journalled, numbered, judged, in_batches, said, chained, timed, in_table, in_rows),
+CHECKS: tuple[Callable[[AuditInput], Iterator[Difference]], ...] = (
+    *(
+        check_journals,
+        check_numbers,
+        check_judged_once,
+        check_batches,
+        check_outputs,
+        check_audit_chains,
+        check_timeouts,
+        check_table,
+        check_clickhouse,
+    ),
 )
 
 
-def audited(findings: Findings) -> list[Difference]:
+def run_checks(inputs: AuditInput) -> list[Difference]:
     """Ask everything."""
-    return [difference for check in CHECKS for difference in check(findings)]
+    return [difference for check in CHECKS for difference in check(inputs)]
 
 
-__all__ = ["CHECKS", "Difference", "Findings", "Kind", "Line", "audited", "worked_out"]
+__all__ = ["CHECKS", "AuditInput", "Difference", "Kind", "Line", "replay_evidence", "run_checks"]

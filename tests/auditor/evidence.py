@@ -4,7 +4,7 @@ topics      every record, read committed, to the end
 table       the changelog as its reader compacts it: the last value of each key, none for a tombstone
 journals    what the clients wrote down themselves: one line per event that was delivered or dropped
 rows        ClickHouse's tables as they are, doubles and all
-sessions    what the agents meant to do, from their plans; `lives`: when each agent's process lived
+sessions    what the agents meant to do, from their plans; `lifetimes`: when each agent's process lived
 """
 
 import base64
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.auditor.decoding import LogEntry, Row, unpacked
+from tests.auditor.decoding import LogEntry, Row, decode_record
 
 POSITION_KEY = b"\x00position"
 OUTPUTS = ("audit", "rejected", "cleanup", "batches")
@@ -32,7 +32,7 @@ TABLES = {
 }
 
 
-class Life(NamedTuple):
+class Lifetime(NamedTuple):
     """An agent's process, wall clock ms; `ended_ms` by SIGKILL or by its own will."""
 
     agent: str
@@ -52,7 +52,7 @@ class Evidence(NamedTuple):
     rows: dict[str, list[Row]]
     dead_letters: int = 0
     sessions: list[Row] = []
-    lives: list[Life] = []
+    lifetimes: list[Lifetime] = []
 
 
 def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEntry]:
@@ -91,7 +91,7 @@ def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEnt
         consumer.close()
 
 
-def compacted(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[str, Row]], dict[int, int]]:
+def compact_changelog(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[str, Row]], dict[int, int]]:
     """Return the table and each partition's position from the changelog's records, in order."""
     table: dict[bytes, tuple[str, Row]] = {}
     positions: dict[int, int] = {}
@@ -100,7 +100,7 @@ def compacted(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[str, Row]]
         if entry.value is None:
             table.pop(key, None)
             continue
-        full_name, fields = unpacked(entry.value)
+        full_name, fields = decode_record(entry.value)
         if key == POSITION_KEY:
             positions[entry.partition] = fields["next_offset"]
         else:
@@ -120,7 +120,7 @@ def read_journals(paths: Iterable[Path]) -> list[Row]:
     return lines
 
 
-def query(url: str, sql: str, user: str = "default", password: str = "") -> list[Row]:
+def query_rows(url: str, sql: str, user: str = "default", password: str = "") -> list[Row]:
     """Return a query's rows by ClickHouse's HTTP interface. Raises `OSError`."""
     credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
     request = urllib.request.Request(
@@ -132,23 +132,23 @@ def query(url: str, sql: str, user: str = "default", password: str = "") -> list
         return [json.loads(line) for line in answer.read().splitlines()]
 
 
-def gather(
+def gather_evidence(
     servers: str, prefix: str, clickhouse_url: str, database: str, journals: Iterable[Path], partitions: int
 ) -> Evidence:
     """Read everything. The writers have to be at rest. Raises what its sources raise."""
     outputs = {
-        name: [(entry, unpacked(entry.value)[1]) for entry in read_topic(servers, f"{prefix}.{name}")]
+        name: [(entry, decode_record(entry.value)[1]) for entry in read_topic(servers, f"{prefix}.{name}")]
         for name in OUTPUTS
     }
-    table, positions = compacted(read_topic(servers, f"{prefix}.changelog"))
+    table, positions = compact_changelog(read_topic(servers, f"{prefix}.changelog"))
     rows = {
         name: [
             {column: int(value) if column in _NUMBERS else value for column, value in row.items()}
-            for row in query(clickhouse_url, f"SELECT {columns} FROM {database}.{name}")
+            for row in query_rows(clickhouse_url, f"SELECT {columns} FROM {database}.{name}")
         ]
         for name, columns in TABLES.items()
     }
-    ((dead_letters),) = query(clickhouse_url, f"SELECT count() AS n FROM {database}.sink_dead_letters")
+    ((dead_letters),) = query_rows(clickhouse_url, f"SELECT count() AS n FROM {database}.sink_dead_letters")
     log = read_topic(servers, f"{prefix}.events")
     return Evidence(partitions, log, outputs, table, positions, read_journals(journals), rows, int(dead_letters["n"]))
 
@@ -165,10 +165,10 @@ __all__ = [
     "POSITION_KEY",
     "TABLES",
     "Evidence",
-    "Life",
-    "compacted",
-    "gather",
-    "query",
+    "Lifetime",
+    "compact_changelog",
+    "gather_evidence",
+    "query_rows",
     "read_journals",
     "read_topic",
 ]

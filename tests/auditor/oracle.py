@@ -15,31 +15,31 @@ from itertools import pairwise
 from typing import Any
 
 from tests.auditor.decoding import LogEntry, Row
-from tests.auditor.partition_oracle import PartitionAccount
+from tests.auditor.partition_oracle import PartitionOracle
 
 
-class Account:
+class Oracle:
     """The books of all partitions."""
 
     def __init__(self, partitions: int) -> None:
-        self.books = {number: PartitionAccount(number, partitions) for number in range(partitions)}
+        self.partitions = {number: PartitionOracle(number, partitions) for number in range(partitions)}
 
-    def feed(self, entry: LogEntry) -> str:
-        return self.books[entry.partition].feed(entry)
+    def apply_record(self, entry: LogEntry) -> str:
+        return self.partitions[entry.partition].apply_record(entry)
 
-    def all(self, field: str) -> list[Row]:
+    def all_lines(self, field: str) -> list[Row]:
         """`audits`, `rejected` or `cleanups` of every partition."""
-        return [line for book in self.books.values() for line in getattr(book, field)]
+        return [line for book in self.partitions.values() for line in getattr(book, field)]
 
     def sessions(self) -> dict[bytes, Row]:
-        return {key: row for book in self.books.values() for key, row in book.rows.items()}
+        return {key: row for book in self.partitions.values() for key, row in book.rows.items()}
 
 
-def account_of(entries: Iterable[LogEntry], partitions: int = 4) -> Account:
+def replay_log(entries: Iterable[LogEntry], partitions: int = 4) -> Oracle:
     """Work out the whole log; each partition's entries in offset order."""
-    account = Account(partitions)
+    account = Oracle(partitions)
     for entry in entries:
-        account.feed(entry)
+        account.apply_record(entry)
     return account
 
 
@@ -54,8 +54,8 @@ def _place(line: Mapping[str, Any]) -> tuple[int, int, int]:
     return line["source_partition"], line["source_offset"], line.get("source_n", 0)
 
 
-def differences(
-    account: Account,
+def find_differences(
+    account: Oracle,
     audit_rows: Iterable[Mapping[str, Any]],
     rejected_rows: Iterable[Mapping[str, Any]],
     cleanup_rows: Iterable[Mapping[str, Any]] | None = None,
@@ -65,7 +65,7 @@ def differences(
     told = sorted(audit_rows, key=_place)
     places = [_place(line) for line in told]
     found += [f"audited twice: {place}" for place, after in pairwise(places) if place == after]
-    expected = sorted(account.all("audits"), key=_place)
+    expected = sorted(account.all_lines("audits"), key=_place)
     if len(told) != len(expected):
         found.append(f"{len(told)} audit lines instead of {len(expected)}")
     for line, wanted in zip(told, expected, strict=False):
@@ -73,7 +73,9 @@ def differences(
             if _comparable(line[field]) != value:
                 found.append(f"audit {_place(line)} {wanted}: {field} is {_comparable(line[field])!r}, not {value!r}")
     refused = {(line["source_partition"], line["source_offset"]): line["reason"] for line in rejected_rows}
-    should = {(line["source_partition"], line["source_offset"]): line["reason"] for line in account.all("rejected")}
+    should = {
+        (line["source_partition"], line["source_offset"]): line["reason"] for line in account.all_lines("rejected")
+    }
     found += [
         f"record {place}: refused {refused.get(place)}, expected {should.get(place)}"
         for place in sorted(refused.keys() | should.keys())
@@ -81,9 +83,9 @@ def differences(
     ]
     if cleanup_rows is not None:
         asked = {line["cleanup_id"]: list(line["actions"]) for line in cleanup_rows}
-        wanted_actions = {line["cleanup_id"]: line["actions"] for line in account.all("cleanups")}
+        wanted_actions = {line["cleanup_id"]: line["actions"] for line in account.all_lines("cleanups")}
         found += [f"clean-ups {asked} instead of {wanted_actions}"] if asked != wanted_actions else []
     return found
 
 
-__all__ = ["Account", "LogEntry", "PartitionAccount", "account_of", "differences"]
+__all__ = ["LogEntry", "Oracle", "PartitionOracle", "find_differences", "replay_log"]

@@ -23,7 +23,7 @@ class PartitionModel:
         self.cleanups: list[Row] = []
         self.outcomes: dict[int, str] = {}
 
-    def due(self, row: Row) -> tuple[int, str]:
+    def next_due(self, row: Row) -> tuple[int, str]:
         """When the row's next clock fires, and which."""
         at, limits, state = row["entered_at"], row["limits"], row["state"]
         if state == "Idle":
@@ -42,40 +42,44 @@ class PartitionModel:
         field = {"Paused": "hold_ms", "Timeout": "grace_ms", "Error": "recovery_ms"}[state]
         return at + limits[field], {"Error": "recovery_failed"}.get(state, "timeout_cleanup")
 
-    def standing(self) -> int | None:
+    def next_deadline(self) -> int | None:
         """The earliest instant at which a session's clock may fire."""
-        return max(min(self.due(row)[0] for row in self.rows.values()), self.quiet_until) if self.rows else None
+        return max(min(self.next_due(row)[0] for row in self.rows.values()), self.quiet_until) if self.rows else None
 
-    def clear_graves(self) -> None:
+    def drop_gravestones(self) -> None:
         """A gravestone's end is no deadline of a session: it does not wait for the quiet after a hole to end."""
         while self.graves and next(iter(self.graves.values()))["expires_at"] <= self.now:
             del self.graves[next(iter(self.graves))]  # all stay equally long: the oldest stands first
 
-    def fire(self) -> None:
-        while ripe := [(self.due(row)[0], key) for key, row in self.rows.items() if self.due(row)[0] <= self.now]:
+    def fire_due(self) -> None:
+        while ripe := [
+            (self.next_due(row)[0], key) for key, row in self.rows.items() if self.next_due(row)[0] <= self.now
+        ]:
             instant, key = min(ripe)
-            self.fire_one(key, self.rows[key], instant, self.due(self.rows[key])[1])
-        self.earliest = min((self.due(row)[0] for row in self.rows.values()), default=1 << 62)
+            self.fire_deadline(key, self.rows[key], instant, self.next_due(self.rows[key])[1])
+        self.earliest = min((self.next_due(row)[0] for row in self.rows.values()), default=1 << 62)
 
-    def fire_one(self, key: bytes, row: Row, instant: int, reason: str) -> None:
+    def fire_deadline(self, key: bytes, row: Row, instant: int, reason: str) -> None:
         before, due, fired = row["state"], instant * 1000, self.now * 1000
-        told: Row = {"reason_code": reason, "occurred_at": due, "due_at": due, "fired_at": fired}
+        details: Row = {"reason_code": reason, "occurred_at": due, "due_at": due, "fired_at": fired}
         if before == "Terminated":
-            self.enter(key, row, "Archived", None, "T14", event_type="session_archived", **told)
+            self.enter_state(key, row, "Archived", None, "T14", event_type="session_archived", **details)
             grave = {name: row[name] for name in ("tenant", "session", "producers", "audit_seq", "epoch")}
             self.graves[key] = {**grave, "expires_at": self.now + GRAVESTONE_MS}
             del self.rows[key]
         elif before == "Active":
-            self.enter(key, row, "Timeout", "cleaning", "T06", DROP_ACTIONS, event_type="session_timed_out", **told)
+            self.enter_state(
+                key, row, "Timeout", "cleaning", "T06", DROP_ACTIONS, event_type="session_timed_out", **details
+            )
         else:
             number = {"Idle": "T03", "Timeout": "T08", "Paused": "T09", "Error": "T12"}[before]
             name = "session_start_failed" if before == "Idle" else "session_terminated"
             actions = {"Idle": END_ACTIONS, "Error": ERROR_ACTIONS}.get(before, DROP_ACTIONS)
             if before == "Timeout" and row["released_at"] is not None:
                 actions = ()
-            self.enter(key, row, "Terminated", "releasing", number, actions, event_type=name, **told)
+            self.enter_state(key, row, "Terminated", "releasing", number, actions, event_type=name, **details)
 
-    def enter(
+    def enter_state(
         self,
         key: bytes,
         row: Row,
@@ -83,7 +87,7 @@ class PartitionModel:
         phase: str | None,
         number: str,
         actions: tuple[str, ...] = (),
-        **told: Any,
+        **details: Any,
     ) -> None:
         """Move a session to a state: audit, clean-up request, bookkeeping."""
         before, row["state"], row["phase"], row["entered_at"] = row["state"], state, phase, self.now
@@ -97,9 +101,11 @@ class PartitionModel:
             wanted = {"cleanup_id": cleanup_id_of(row), "cleanup_actions": list(actions)}
             row["cleanups"] = dict([*row["cleanups"].items(), (wanted["cleanup_id"], False)][-8:])
             self.cleanups.append({"key": key, "cleanup_id": wanted["cleanup_id"], "actions": list(actions)})
-        self.tell(row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **told)
+        self.add_audit(
+            row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
+        )
 
-    def tell(self, row: Row | None, **told: Any) -> None:
+    def add_audit(self, row: Row | None, **details: Any) -> None:
         """Write an audit line; the caller has raised the row's audit_seq."""
         tenant, session = key_parts(self.entry.key)
         line: Row = {"source_partition": self.number, "source_offset": self.entry.offset}
@@ -108,7 +114,7 @@ class PartitionModel:
         else:
             line |= {"tenant_id": row["tenant"], "session_id": row["session"], "audit_seq": row["audit_seq"]}
             line |= {"epoch": row["epoch"]} | ({"version": row["version"]} if "version" in row else {})
-        self.audits.append({**line, **told})
+        self.audits.append({**line, **details})
 
 
 __all__ = ["PartitionModel"]

@@ -80,7 +80,7 @@ SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch"}
 GRAVESTONE_MS = 14 * 86_400_000
 
 
-def legal(state: str, kind: str) -> bool:
+def is_legal(state: str, kind: str) -> bool:
     """Whether events of this type may come in this state at all."""
     if kind == "heartbeat":
         return state in ("Idle", "Active", "Paused", "Timeout", "Error")

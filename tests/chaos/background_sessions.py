@@ -21,14 +21,14 @@ def session_ids(name: str, rate: float, seconds: float) -> list[str]:
     return [str(uuid.uuid5(uuid.NAMESPACE_OID, f"{name}:{n}")) for n in range(count)]
 
 
-class Chatter:
+class BackgroundSessions:
     """One client, one session after another, until all were held or `stop`."""
 
     def __init__(self, settings: ProducerSettings, tenant: str, service: str, journal: Path, limits: Limits) -> None:
         self._client = SessionClient(
             tenant_id=tenant,
             service_id=service,
-            agent_id=f"{service}-chatter",
+            agent_id=f"{service}-background",
             settings=settings.model_copy(update={"journal_path": journal}),
         )
         self._limits = limits
@@ -46,7 +46,7 @@ class Chatter:
         """Events that found no room."""
         return self._client.counters.dropped
 
-    def talk(self, ids: list[str], rate: float, until_s: float) -> None:
+    def run(self, ids: list[str], rate: float, until_s: float) -> None:
         """Hold the sessions, `rate` events a second, not beyond `until_s` (epoch). Blocks."""
         sent, began_s = 0, time.monotonic()
         for session_id in ids:
@@ -78,4 +78,4 @@ def _say(session: Session, turn: int) -> None:
             session.activity("llm", _TEXT)
 
 
-__all__ = ["EVENTS_PER_SESSION", "Chatter", "session_ids"]
+__all__ = ["EVENTS_PER_SESSION", "BackgroundSessions", "session_ids"]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.auditor.decoding import unpacked
+from tests.auditor.decoding import decode_record
 from tests.chaos.stack import PARTITIONS, PREFIX
 
 
@@ -18,7 +18,7 @@ class Commit(NamedTuple):
     number: int
 
 
-class Watch:
+class CommitWatch:
     """Follows the topic of transactions on a thread of its own. `commits` is replaced, never changed."""
 
     def __init__(self, servers: str) -> None:
@@ -39,11 +39,11 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
 
-    def owned(self, instance: str) -> set[int]:
+    def owned_by(self, instance: str) -> set[int]:
         """The partitions whose newest transaction is this instance's."""
         return {number for number, commit in self.commits.items() if commit.instance == instance}
 
-    def newer(self, partitions: set[int], than_ms: int) -> bool:
+    def committed_since(self, partitions: set[int], than_ms: int) -> bool:
         """Whether each of these partitions has a transaction that began to be written after then."""
         commits = self.commits
         return all(number in commits and commits[number].at_ms > than_ms for number in partitions)
@@ -62,9 +62,9 @@ class Watch:
                         continue
                     value = message.value()
                     assert isinstance(value, bytes)
-                    fields = unpacked(value)[1]
+                    fields = decode_record(value)[1]
                     commit = Commit(message.timestamp()[1], fields["instance"], fields["number"])
                     self.commits = {**self.commits, fields["partition"]: commit}
 
 
-__all__ = ["Commit", "Watch"]
+__all__ = ["Commit", "CommitWatch"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tests.auditor.checks import Difference
-from tests.chaos.faults import Suffered
+from tests.chaos.faults import FaultOutcome
 from tests.chaos.schedule import KINDS
 
 _SHOWN_MAX = 40
@@ -27,7 +27,7 @@ class Result(NamedTuple):
     dropped: int
     seconds: float
     left_out: int
-    suffered: list[Suffered]
+    outcomes: list[FaultOutcome]
     differences: list[Difference]
 
     @property
@@ -49,15 +49,15 @@ def _seconds(value: float | None) -> str:
     return "never" if value is None else f"{value:.1f}"
 
 
-def fault_table(suffered: list[Suffered]) -> list[str]:
+def fault_table(outcomes: list[FaultOutcome]) -> list[str]:
     """Each fault in order of time, then the kinds."""
     lines = ["", f"{'at s':>7}  {'fault':<18} {'target':<14} {'recovered s':>11}  note"]
-    for fault, took, note, began_s in sorted(suffered, key=lambda one: one.began_s):
+    for fault, took, note, began_s in sorted(outcomes, key=lambda one: one.began_s):
         lines.append(f"{began_s:7.1f}  {fault.kind:<18} {fault.target:<14} {_seconds(took):>11}  {note}")
     widths = (20, 8, 10, 10)
     lines += ["", _row(("recovery, s", "faults", "p50", "max"), widths)]
     for kind in KINDS:
-        times = [one.recovered_s for one in suffered if one.fault.kind == kind]
+        times = [one.recovered_s for one in outcomes if one.fault.kind == kind]
         known = [took for took in times if took is not None]
         if times:
             most = None if len(known) < len(times) else max(known)
@@ -69,9 +69,9 @@ def fault_table(suffered: list[Suffered]) -> list[str]:
     return lines
 
 
-def table(result: Result) -> list[str]:
+def format_report(result: Result) -> list[str]:
     """The whole report."""
-    lines = fault_table(result.suffered)
+    lines = fault_table(result.outcomes)
     disk = "small tmpfs in a user namespace" if result.namespace else "ENOSPC injected where the spool asks for blocks"
     lines += ["", f"full disks: {disk}; sinks write nothing to disk", ""]
     figures = {
@@ -82,7 +82,7 @@ def table(result: Result) -> list[str]:
         "refusals": result.refusals,
         "deadlines fired": result.timeouts,
         "dropped, and reported so": result.dropped,
-        "faults": len(result.suffered),
+        "faults": len(result.outcomes),
         "faults left out for time": result.left_out,
         "lost": result.count("lost"),
         "doubled": result.count("doubled"),
@@ -104,12 +104,12 @@ def as_json(result: Result) -> dict[str, Any]:
     return {
         **result._asdict(),
         "good": result.good,
-        "suffered": [
+        "outcomes": [
             {**one.fault._asdict(), "recovered_s": one.recovered_s, "note": one.note, "began_s": one.began_s}
-            for one in result.suffered
+            for one in result.outcomes
         ],
         "differences": [difference._asdict() for difference in result.differences],
     }
 
 
-__all__ = ["Result", "as_json", "fault_table", "table"]
+__all__ = ["Result", "as_json", "fault_table", "format_report"]

@@ -72,19 +72,19 @@ class SmallDisk:
             subprocess.run(["umount", "--lazy", str(self.folder)], check=False, capture_output=True)
 
 
-def heed_flag() -> None:
+def simulate_full_disk() -> None:
     """Inside an agent: allocating a file's blocks fails while the flag that the environment names is there."""
     named = os.environ.get(FULL_FLAG)
     if named is None:
         return
     flag, allocate = Path(named), os.posix_fallocate
 
-    def guarded(fd: int, offset: int, length: int, /) -> None:
+    def allocate_unless_full(fd: int, offset: int, length: int, /) -> None:
         if flag.exists():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         allocate(fd, offset, length)
 
-    os.posix_fallocate = guarded
+    os.posix_fallocate = allocate_unless_full
 
 
-__all__ = ["FULL_FLAG", "SmallDisk", "enter_namespace", "heed_flag"]
+__all__ = ["FULL_FLAG", "SmallDisk", "enter_namespace", "simulate_full_disk"]

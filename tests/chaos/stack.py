@@ -24,7 +24,7 @@ from sessionary.infra.stack import api_ready, inherited
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
-from tests.auditor.evidence import TABLES, query
+from tests.auditor.evidence import TABLES, query_rows
 from tests.chaos.schedule import CRAMPED, CRAMPED_STORE, PROCESSORS, SESSION_TIMEOUT_S, SINKS
 from tests.chaos.small_disk import SmallDisk
 from tests.support.waiting import wait_until
@@ -38,7 +38,7 @@ _START_S = 180.0
 _SPOOL_MIB, _STORE_MIB = 24, 96
 
 
-class Stage:
+class ChaosStack:
     """The stack. `start` waits until all parts serve; `close` ends them and removes the folder."""
 
     def __init__(self, logs: Path, *, small_disks: bool) -> None:
@@ -113,11 +113,11 @@ class Stage:
         os.killpg(pid, number)
         return pid
 
-    def lag(self, group: str, topic: str) -> int:
+    def group_lag(self, group: str, topic: str) -> int:
         """How many records of a topic a group has not committed. Raises `KafkaException` while the broker is away."""
-        return sum(max(high - done, 0) for high, done in self.standing(group, topic).values())
+        return sum(max(high - done, 0) for high, done in self.group_offsets(group, topic).values())
 
-    def standing(self, group: str, topic: str) -> dict[int, tuple[int, int]]:
+    def group_offsets(self, group: str, topic: str) -> dict[int, tuple[int, int]]:
         """Partition → (end, committed). Raises as `lag`."""
         consumer = Consumer({"bootstrap.servers": self.servers_address, "group.id": group, "log_level": 0})
         try:
@@ -133,12 +133,12 @@ class Stage:
     def newest_row_ms(self) -> int:
         """When the newest row of any sink landed, ms since the epoch; 0 where there is none. Raises `OSError`."""
         tables = " UNION ALL ".join(f"SELECT max(landed_at) AS at FROM {DATABASE}.{table}" for table in TABLES)
-        (row,) = query(self.clickhouse_url, f"SELECT toUnixTimestamp64Milli(max(at)) AS ms FROM ({tables})")
+        (row,) = query_rows(self.clickhouse_url, f"SELECT toUnixTimestamp64Milli(max(at)) AS ms FROM ({tables})")
         return max(int(row["ms"]), 0)
 
     def _broker(self, port: int) -> Part:
         def ready() -> bool:
-            return broker_answers(self.servers_address) and _done(lambda: apply_topics(self.kafka))
+            return broker_answers(self.servers_address) and _succeeds(lambda: apply_topics(self.kafka))
 
         options = ["--data", str(self.folder / "broker"), "--port", str(port)]
         return self.part("broker", [*_COMMAND, "broker", *options], ready)
@@ -149,7 +149,7 @@ class Stage:
         settings = ClickHouseSettings(clickhouse_url=self.clickhouse_url, clickhouse_database=DATABASE)
 
         def ready() -> bool:
-            return clickhouse_answers(port) and _done(lambda: apply(settings))
+            return clickhouse_answers(port) and _succeeds(lambda: apply(settings))
 
         options = ["--data", str(self.folder / "clickhouse"), "--port", str(port)]
         return self.part("clickhouse", [*_COMMAND, "clickhouse", *options], ready)
@@ -167,7 +167,7 @@ class Stage:
         return self.part(name, argv, lambda: api_ready(self.control_urls[name]), more)
 
 
-def _done(step: Callable[[], object]) -> bool:
+def _succeeds(step: Callable[[], object]) -> bool:
     try:
         step()
     except SessionaryError:
@@ -180,4 +180,4 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-__all__ = ["DATABASE", "PARTITIONS", "PREFIX", "Stage", "now_ms"]
+__all__ = ["DATABASE", "PARTITIONS", "PREFIX", "ChaosStack", "now_ms"]

@@ -6,15 +6,15 @@ from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Outcome, PartitionFold
 from tests.auditor.decoding import LogEntry, Row
-from tests.auditor.oracle import Account, differences
-from tests.support.event_factory import TICK, Scribe
+from tests.auditor.oracle import Oracle, find_differences
+from tests.support.event_factory import TICK, EventFactory
 
 SETTINGS = FoldSettings("sessionary.events", 1)
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
 
 
-def as_row(state: SessionState) -> Row:
+def oracle_row(state: SessionState) -> Row:
     """What the auditor, too, keeps of a session."""
     return {
         "tenant": state.tenant_id,
@@ -47,7 +47,7 @@ def as_row(state: SessionState) -> Row:
     }
 
 
-def said(outcome: Outcome) -> str:
+def outcome_text(outcome: Outcome) -> str:
     """What became of a batch's single record, in the auditor's words."""
     counts = outcome.counts
     assert counts.applied + counts.duplicate + counts.refused + counts.ticks == 1
@@ -57,23 +57,23 @@ def said(outcome: Outcome) -> str:
     return "applied" if counts.applied else "duplicate" if counts.duplicate else "tick"
 
 
-class Court:
+class OracleRig:
     """Both sides, the log so far, and a clock to set the next record's append time."""
 
     def __init__(self, settings: FoldSettings = SETTINGS, partition: int = 0) -> None:
         self.partition = partition
         self.fold = PartitionFold(partition, settings, DECODER)
         self.fold.loaded()
-        self.account = Account(settings.partitions)
+        self.all_partitions = Oracle(settings.partitions)
         self.log: list[LogRecord] = []
         self.outcomes: list[Outcome] = []
         self.at = START_MS
 
     @property
-    def book(self) -> Any:
-        return self.account.books[self.partition]
+    def oracle(self) -> Any:
+        return self.all_partitions.partitions[self.partition]
 
-    def hear(self, key: bytes | None, value: bytes | None) -> str:
+    def append(self, key: bytes | None, value: bytes | None) -> str:
         """Append a record and let both judge it; fails where they differ."""
         record = LogRecord(len(self.log), self.at, key, value)
         self.log.append(record)
@@ -83,23 +83,25 @@ class Court:
         self.fold.merge(batch)
         self.outcomes.append(outcome)
         for lines in ("audits", "rejected", "cleanups"):
-            getattr(self.book, lines).clear()
-        expected = self.account.feed(LogEntry(self.partition, record.offset, record.timestamp_ms, key, value))
-        assert said(outcome) == expected
+            getattr(self.oracle, lines).clear()
+        expected = self.all_partitions.apply_record(
+            LogEntry(self.partition, record.offset, record.timestamp_ms, key, value)
+        )
+        assert outcome_text(outcome) == expected
         audits, rejected, cleanups = ([line._asdict() for _, line in lines] for lines in outcome[1:4])
-        found = differences(self.account, audits, rejected, cleanups)
+        found = find_differences(self.all_partitions, audits, rejected, cleanups)
         assert not found, found
         self._compare_rows(outcome)
         return expected
 
     def _compare_rows(self, outcome: Outcome) -> None:
-        book, rows = self.book, self.fold.rows
+        book, rows = self.oracle, self.fold.rows
         assert {key for key, row in rows.items() if isinstance(row, SessionState)} == set(book.rows)
         assert {key for key, row in rows.items() if not isinstance(row, SessionState)} == set(book.graves)
         for key in outcome.rows:
             row = rows.get(key)
             if isinstance(row, SessionState):
-                ours, theirs = as_row(row), dict(book.rows[key])
+                ours, theirs = oracle_row(row), dict(book.rows[key])
                 if row.state != "Active":  # the activity clocks stand still, and their start tells nothing
                     for name in ("last_event_at", "last_work_at"):
                         del ours[name], theirs[name]
@@ -107,24 +109,24 @@ class Court:
             elif row is not None:
                 assert (row.audit_seq, row.epoch) == (book.graves[key]["audit_seq"], book.graves[key]["epoch"])
                 assert row.expires_at == book.graves[key]["expires_at"]
-        assert self.fold.next_deadline_ms == book.standing()
+        assert self.fold.next_deadline_ms == book.next_deadline()
         assert (outcome.position.clock_ms, outcome.position.quiet_until_ms) == (book.now, book.quiet_until)
         assert outcome.position.next_offset == len(self.log)
 
     # Conveniences for stories
 
-    def says(self, scribe: Scribe, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> str:
+    def send(self, agent: EventFactory, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> str:
         """The agent sends an event; it learns its epoch as one that waits for the verdict does."""
-        outcome = self.hear(scribe.key.encoded(), scribe.writes(event_type, envelope, **fields))
-        row = self.book.rows.get(scribe.key.encoded())
+        outcome = self.append(agent.key.encoded(), agent.event_bytes(event_type, envelope, **fields))
+        row = self.oracle.rows.get(agent.key.encoded())
         if row is not None:
-            scribe.epoch = row["epoch"]
+            agent.epoch = row["epoch"]
         return outcome
 
     def tick(self) -> str:
-        return self.hear(None, TICK)
+        return self.append(None, TICK)
 
-    def passes(self, ms: int, *, step_ms: int = 1_000) -> list[str]:
+    def advance(self, ms: int, *, step_ms: int = 1_000) -> list[str]:
         """Let time pass with a tick a second; return the audit lines that came of it, as `T06 inactive`."""
         told: list[str] = []
         until = self.at + ms
@@ -134,12 +136,12 @@ class Court:
             told += [f"{line.transition} {line.reason_code}" for _, line in self.outcomes[-1].audits]
         return told
 
-    def row(self, scribe: Scribe) -> SessionState:
-        row = self.fold.rows[scribe.key.encoded()]
+    def row_of(self, agent: EventFactory) -> SessionState:
+        row = self.fold.rows[agent.key.encoded()]
         assert isinstance(row, SessionState)
         return row
 
-    def starts(self, scribe: Scribe, **created: Any) -> None:
+    def start(self, agent: EventFactory, **created: Any) -> None:
         """Bring a session to Active."""
         for event_type, fields in (
             ("session_created", created),
@@ -147,7 +149,7 @@ class Court:
             ("session_phase_changed", {"phase": "connecting"}),
             ("session_started", {}),
         ):
-            assert self.says(scribe, event_type, **fields) == "applied"
+            assert self.send(agent, event_type, **fields) == "applied"
 
     def last_audits(self) -> list[Any]:
         return [line for _, line in self.outcomes[-1].audits]

@@ -11,8 +11,8 @@ from typing import Any
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo
-from tests.core.oracle_rig import Court
-from tests.support.event_factory import NO_LIMITS, Scribe, snapshot
+from tests.core.oracle_rig import OracleRig
+from tests.support.event_factory import NO_LIMITS, EventFactory, snapshot
 
 SHORT = NO_LIMITS._replace(
     idle_ms=40_000,
@@ -53,7 +53,7 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
     "snapshot_created": {"snapshot": [snapshot("x"), snapshot("paused")]},
 }
 Move = tuple[str, dict[str, Any]]
-NEXT: dict[str, list[Move]] = {
+NEXT_EVENTS: dict[str, list[Move]] = {
     "Idle": [
         ("session_phase_changed", {"phase": "validating"}),
         ("session_phase_changed", {"phase": "connecting"}),
@@ -97,8 +97,8 @@ NEXT: dict[str, list[Move]] = {
     ],
     "Terminated": [("session_phase_changed", {"phase": "clearing"}), ("heartbeat", {})],
 }
-WEIGHTS = [None, None, None, 1_000, 199_999_999, 200_000_000, 200_000_001, 50_000_000, 50_000_001]
-BENT: list[dict[str, Any]] = [
+CONTEXT_SIZES = [None, None, None, 1_000, 199_999_999, 200_000_000, 200_000_001, 50_000_000, 50_000_001]
+INVALID_ENVELOPES: list[dict[str, Any]] = [
     {"tenant_id": "evil"},
     {"tenant_id": "not a name"},
     {"session_id": "0198f1c2-7d9a-7000-8000-000000000009"},
@@ -115,110 +115,110 @@ BENT: list[dict[str, Any]] = [
 BAD_KEYS = [None, b"", b"acme:x", b"\xff", b"\x00position"]
 
 
-class Play:
+class RandomAgents:
     """One court and its agents."""
 
     def __init__(self, rng: Random) -> None:
-        self.rng, self.court = rng, Court()
+        self.rng, self.rig = rng, OracleRig()
         names = (("a", "acme"), ("b", "acme"), ("a", "zeta"))
-        self.scribes = [Scribe(name, tenant, producer=p) for name, tenant in names for p in ("p1", "p2")]
+        self.agents = [EventFactory(name, tenant, producer=p) for name, tenant in names for p in ("p1", "p2")]
         self.renewed = 0
 
-    def step(self) -> None:
-        weights = [weight for weight, _ in self.acts()]
-        self.rng.choices([act for _, act in self.acts()], weights)[0]()
+    def act_once(self) -> None:
+        weights = [weight for weight, _ in self.weighted_actions()]
+        self.rng.choices([act for _, act in self.weighted_actions()], weights)[0]()
 
-    def acts(self) -> list[tuple[int, Callable[[], None]]]:
+    def weighted_actions(self) -> list[tuple[int, Callable[[], None]]]:
         """What may happen, and how often in relation."""
         return [
-            (40, self.sense),
-            (4, self.nonsense),
-            (4, self.bent),
-            (3, self.gap),
-            (4, self.past),
-            (3, self.again),
-            (3, self.broken),
-            (1, self.bad_key),
-            (6, self.released),
-            (3, self.stumble),
-            (5, self.begin),
-            (12, self.pause),
-            (6, self.deadline),
-            (1, self.backwards),
+            (40, self.send_sensible),
+            (4, self.send_any_type),
+            (4, self.send_invalid_envelope),
+            (3, self.skip_numbers),
+            (4, self.repeat_number),
+            (3, self.append_again),
+            (3, self.append_damaged),
+            (1, self.append_bad_key),
+            (6, self.confirm_release),
+            (3, self.fail_and_recover),
+            (5, self.start_session),
+            (12, self.pass_time),
+            (6, self.jump_to_deadline),
+            (1, self.step_clock_back),
         ]
 
-    def scribe(self) -> Scribe:
+    def pick_agent(self) -> EventFactory:
         """Any agent; where its session is archived, it and its neighbour mostly turn to a new one."""
-        place = self.rng.randrange(len(self.scribes))
-        old = self.scribes[place]
-        if old.key.encoded() in self.court.book.graves and self.rng.random() < 0.8:
+        place = self.rng.randrange(len(self.agents))
+        old = self.agents[place]
+        if old.key.encoded() in self.rig.oracle.graves and self.rng.random() < 0.8:
             self.renewed += 1
             for n in (place & ~1, place | 1):
                 name, tenant = f"new-{self.renewed}", old.key.tenant_id
-                self.scribes[n] = Scribe(name, tenant, producer=f"p{n & 1}")
-        return self.scribes[place]
+                self.agents[n] = EventFactory(name, tenant, producer=f"p{n & 1}")
+        return self.agents[place]
 
-    def row(self, scribe: Scribe) -> SessionState | None:
-        row = self.court.fold.rows.get(scribe.key.encoded())
+    def row_of(self, agent: EventFactory) -> SessionState | None:
+        row = self.rig.fold.rows.get(agent.key.encoded())
         return row if isinstance(row, SessionState) else None
 
-    def send(self, scribe: Scribe, event_type: str, fields: dict[str, Any], **envelope: Any) -> None:
+    def send(self, agent: EventFactory, event_type: str, fields: dict[str, Any], **envelope: Any) -> None:
         drawn = {name: self.rng.choice(options) for name, options in FIELDS.get(event_type, {}).items()}
-        row = self.row(scribe)
+        row = self.row_of(agent)
         if row is not None:
-            scribe.epoch = row.epoch
+            agent.epoch = row.epoch
             if event_type == "state_updated":
                 base = row.version + self.rng.choice([0, 0, 0, 1, -1])
                 drawn = {"base_version": base, "new_version": base + self.rng.choice([1, 1, 1, 2])}
-        weight = self.rng.choice(WEIGHTS)
-        self.court.says(scribe, event_type, {"context_bytes": weight, **envelope}, **{**drawn, **fields})
+        weight = self.rng.choice(CONTEXT_SIZES)
+        self.rig.send(agent, event_type, {"context_bytes": weight, **envelope}, **{**drawn, **fields})
 
-    def sense(self) -> None:
-        scribe = self.scribe()
-        row = self.row(scribe)
-        moves = [("session_created", {})] if row is None else NEXT[row.state]
-        self.send(scribe, *self.rng.choice(moves))
+    def send_sensible(self) -> None:
+        agent = self.pick_agent()
+        row = self.row_of(agent)
+        moves = [("session_created", {})] if row is None else NEXT_EVENTS[row.state]
+        self.send(agent, *self.rng.choice(moves))
 
-    def nonsense(self) -> None:
-        self.send(self.scribe(), self.rng.choice(sorted(PAYLOADS)), {})
+    def send_any_type(self) -> None:
+        self.send(self.pick_agent(), self.rng.choice(sorted(PAYLOADS)), {})
 
-    def bent(self) -> None:
-        scribe = self.scribe()
-        row = self.row(scribe)
-        moves = [("session_created", {})] if row is None else [*NEXT[row.state], ("session_created", {})]
-        self.send(scribe, *self.rng.choice(moves), **self.rng.choice(BENT))
+    def send_invalid_envelope(self) -> None:
+        agent = self.pick_agent()
+        row = self.row_of(agent)
+        moves = [("session_created", {})] if row is None else [*NEXT_EVENTS[row.state], ("session_created", {})]
+        self.send(agent, *self.rng.choice(moves), **self.rng.choice(INVALID_ENVELOPES))
 
-    def gap(self) -> None:
-        scribe = self.scribe()
-        scribe.seq += self.rng.randint(1, 4)
-        self.send(scribe, self.rng.choice(WORK), {})
+    def skip_numbers(self) -> None:
+        agent = self.pick_agent()
+        agent.seq += self.rng.randint(1, 4)
+        self.send(agent, self.rng.choice(WORK), {})
 
-    def past(self) -> None:
+    def repeat_number(self) -> None:
         """A duplicate, or a late filler where it falls into a gap."""
-        scribe = self.scribe()
-        self.send(scribe, self.rng.choice(WORK), {}, producer_seq=self.rng.randint(1, max(1, scribe.seq)))
+        agent = self.pick_agent()
+        self.send(agent, self.rng.choice(WORK), {}, producer_seq=self.rng.randint(1, max(1, agent.seq)))
 
-    def again(self) -> None:
-        if self.court.log:
-            record = self.rng.choice(self.court.log[-30:])
-            self.court.hear(record.key, record.value)
+    def append_again(self) -> None:
+        if self.rig.log:
+            record = self.rng.choice(self.rig.log[-30:])
+            self.rig.append(record.key, record.value)
 
-    def broken(self) -> None:
-        if self.court.log:
-            record = self.rng.choice(self.court.log[-30:])
+    def append_damaged(self) -> None:
+        if self.rig.log:
+            record = self.rng.choice(self.rig.log[-30:])
             value = bytearray(record.value or b"")
             if value and self.rng.random() < 0.5:
                 value[self.rng.randrange(len(value))] ^= 1 << self.rng.randrange(8)
             else:
                 del value[self.rng.randrange(len(value) + 1) :]
-            self.court.hear(record.key, bytes(value))
+            self.rig.append(record.key, bytes(value))
 
-    def bad_key(self) -> None:
-        self.court.hear(self.rng.choice(BAD_KEYS), self.scribe().writes("session_activity"))
+    def append_bad_key(self) -> None:
+        self.rig.append(self.rng.choice(BAD_KEYS), self.pick_agent().event_bytes("session_activity"))
 
-    def released(self) -> None:
-        scribe = self.scribe()
-        row = self.row(scribe)
+    def confirm_release(self) -> None:
+        agent = self.pick_agent()
+        row = self.row_of(agent)
         known = [cleanup.cleanup_id for cleanup in row.cleanups] if row is not None else []
         lost = self.rng.random() < 0.2
         fields = {
@@ -227,48 +227,48 @@ class Play:
             "bytes_released": self.rng.choice([None, 5]),
             "host_lost": lost,
         }
-        self.send(scribe, "resources_released", fields, epoch=self.rng.choice([0, 1, 7]))
+        self.send(agent, "resources_released", fields, epoch=self.rng.choice([0, 1, 7]))
 
-    def begin(self) -> None:
+    def start_session(self) -> None:
         """A session from its creation to Active, where nothing is in the way."""
-        scribe = self.scribe()
-        if self.row(scribe) is None:
-            self.send(scribe, "session_created", {"limits": self.rng.choice(LIMITS[:10])})
+        agent = self.pick_agent()
+        if self.row_of(agent) is None:
+            self.send(agent, "session_created", {"limits": self.rng.choice(LIMITS[:10])})
         for phase in ("validating", "connecting"):
-            self.send(scribe, "session_phase_changed", {"phase": phase})
-        self.send(scribe, "session_started", {})
+            self.send(agent, "session_phase_changed", {"phase": phase})
+        self.send(agent, "session_started", {})
 
-    def stumble(self) -> None:
+    def fail_and_recover(self) -> None:
         """A session that errs and recovers a few times in a row."""
-        scribe = self.scribe()
+        agent = self.pick_agent()
         error = self.rng.choice(ERRORS)
         for _ in range(self.rng.randint(1, 6)):
-            self.send(scribe, "session_errored", {"error": error})
-            self.send(scribe, "session_phase_changed", {"phase": "recovery"})
-            self.send(scribe, "session_recovered", {})
+            self.send(agent, "session_errored", {"error": error})
+            self.send(agent, "session_phase_changed", {"phase": "recovery"})
+            self.send(agent, "session_recovered", {})
 
-    def pause(self) -> None:
-        self.court.at += self.rng.choice([1, 10, 999, 999, 4_999, 5_000, 5_001])
+    def pass_time(self) -> None:
+        self.rig.at += self.rng.choice([1, 10, 999, 999, 4_999, 5_000, 5_001])
         if self.rng.random() < 0.5:
-            self.court.tick()
+            self.rig.tick()
 
-    def deadline(self) -> None:
+    def jump_to_deadline(self) -> None:
         """Time lands on a deadline or beside it; with ticks on the way there is no hole, without there may be one."""
-        book = self.court.book
+        book = self.rig.oracle
         if not book.rows or self.rng.random() < 0.1:
-            self.court.at = max(self.court.at, book.quiet_until + self.rng.choice([-1, 0, 1]))
+            self.rig.at = max(self.rig.at, book.quiet_until + self.rng.choice([-1, 0, 1]))
             return
         row = book.rows[self.rng.choice(sorted(book.rows))]
-        due = min(book.due(row)[0], self.court.at + 130_000)
-        target = max(self.court.at, due + self.rng.choice([-1, 0, 1]))
-        while self.rng.random() < 0.98 and self.court.at + 4_999 < target:
-            self.court.at += self.rng.choice([4_999, 5_000])
-            self.court.tick()
-        self.court.at = target
+        due = min(book.next_due(row)[0], self.rig.at + 130_000)
+        target = max(self.rig.at, due + self.rng.choice([-1, 0, 1]))
+        while self.rng.random() < 0.98 and self.rig.at + 4_999 < target:
+            self.rig.at += self.rng.choice([4_999, 5_000])
+            self.rig.tick()
+        self.rig.at = target
         if self.rng.random() < 0.7:
-            self.court.tick()
+            self.rig.tick()
 
-    def backwards(self) -> None:
-        now, self.court.at = self.court.at, self.court.at - self.rng.randint(1, 3_000)
-        self.court.tick()
-        self.court.at = now
+    def step_clock_back(self) -> None:
+        now, self.rig.at = self.rig.at, self.rig.at - self.rng.randint(1, 3_000)
+        self.rig.tick()
+        self.rig.at = now

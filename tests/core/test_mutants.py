@@ -9,10 +9,10 @@ from types import ModuleType
 import pytest
 
 from tests.core.stream_processors import test_lifecycle_pairs
-from tests.mutants.__main__ import EQUIVALENT, MODULES, equivalents, text_of
-from tests.mutants.cases import cases, told
+from tests.mutants.__main__ import EQUIVALENT, MODULES, module_text, read_equivalents
+from tests.mutants.cases import case_name, cases
 from tests.mutants.mutations import mutants_of
-from tests.mutants.report import by_module, difference, keep, report, tally, wrongly_listed
+from tests.mutants.report import by_module, difference, report, tally, write_json, wrongly_listed
 from tests.mutants.trials import Result
 
 TOY = '''
@@ -26,7 +26,7 @@ def bounded(value: int, low: int) -> int:
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from tests.mutants.trials import tried
+from tests.mutants.trials import run_trials
 from tests.mutants.mutations import mutants_of
 
 def suite(hint):
@@ -38,7 +38,7 @@ def install(folder):
     sys.path.insert(0, str(folder))
 
 mutants = mutants_of("toy", sys.stdin.read())
-results = tried(mutants, install, suite, workers=2)
+results = run_trials(mutants, install, suite, workers=2)
 print(json.dumps({f"{r.mutant.before} -> {r.mutant.after}": r.killed_by for r in results}))
 """
 
@@ -90,23 +90,23 @@ def test_a_row_of_the_table_is_dropped_and_led_elsewhere() -> None:
 
 def test_ids_are_unique_and_do_not_hang_on_lines() -> None:
     for name in MODULES:
-        text = text_of(name)
+        text = module_text(name)
         found = mutants_of(name, text)
         assert len({mutant.id for mutant in found}) == len(found) > 10
         assert [mutant.id for mutant in mutants_of(name, f"\n\n{text}")] == [mutant.id for mutant in found]
 
 
 def test_every_mutant_can_be_compiled_and_differs() -> None:
-    text = text_of("core.timers")
+    text = module_text("core.timers")
     for n in range(len(mutants_of("core.timers", text))):
         mutant = mutants_of("core.timers", text)[n]
         compile(mutant.source(), "timers.py", "exec")
 
 
 def test_equivalents_exist_and_have_a_reason() -> None:
-    known = {mutant.id for name in MODULES for mutant in mutants_of(name, text_of(name))}
-    assert equivalents().keys() - known == set(), f"gone from the code: take them out of {EQUIVALENT.name}"
-    assert all(len(reason) > 10 for reason in equivalents().values())
+    known = {mutant.id for name in MODULES for mutant in mutants_of(name, module_text(name))}
+    assert read_equivalents().keys() - known == set(), f"gone from the code: take them out of {EQUIVALENT.name}"
+    assert all(len(reason) > 10 for reason in read_equivalents().values())
 
 
 @pytest.mark.parametrize(("name", "value"), [("a", 1), ("b", 2)])
@@ -120,7 +120,7 @@ def test_cases_are_called_as_pytest_would() -> None:
     vars(module).update(test_it=parametrized, helper=parametrized, test_number=1)
     first, second = cases(module)
     first()
-    assert told(first) == "parametrized(True, 'a', 1)"
+    assert case_name(first) == "parametrized(True, 'a', 1)"
     with pytest.raises(AssertionError):
         second()
     assert len(list(cases(test_lifecycle_pairs))) > 8 * 40
@@ -157,7 +157,7 @@ def test_a_difference_is_the_lines_that_differ() -> None:
 
 def test_everything_is_kept_as_json(tmp_path: Path) -> None:
     found, path = results(), tmp_path / "build" / "mutants.json"
-    keep(found, {found[2].mutant.id: "for a reason"}, path)
+    write_json(found, {found[2].mutant.id: "for a reason"}, path)
     kept = json.loads(path.read_text("utf-8"))
     assert kept["modules"]["all"] == {"mutants": 5, "killed": 3, "equivalent": 1, "survived": 1, "score": 75.0}
     assert [line["outcome"] for line in kept["mutants"]] == ["killed", "killed", "equivalent", "survived", "killed"]

@@ -44,7 +44,7 @@ def brief_limits(budget_ms: int = 3_000, grace_ms: int = 1_500) -> Limits:
     )
 
 
-class Road:
+class PipelineRig:
     """Starts the parts; says where they are; waits until everything has arrived."""
 
     def __init__(self, kafka: KafkaSettings, clickhouse: ClickHouseSettings | None, processes: Processes) -> None:

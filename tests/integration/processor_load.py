@@ -26,14 +26,14 @@ from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Envelope, Limits, Snapshot
 from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Row
 from sessionary.stream_processors.runtime.job import POSITION_KEY
-from tests.integration.refold import differing, refold
+from tests.integration.refold import find_differences, refold
 from tests.support import Processes, environment, read_records, read_topic, wait_until
 
 HOLE_MS, QUIET_MS = 3_000, 1_500
 NO_LIMITS = Limits(**dict.fromkeys(Limits._fields[:-1]), override=False)
 
 
-class Outgoing(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A record to be sent to the events topic."""
 
     key: bytes | None
@@ -56,7 +56,9 @@ class Agent:
         self.producer_id = str(uuid.uuid4())
         self.seq = 0
 
-    def event(self, payload: Payload, seq: int | None = None, tenant_id: str | None = None, epoch: int = 1) -> Outgoing:
+    def event(
+        self, payload: Payload, seq: int | None = None, tenant_id: str | None = None, epoch: int = 1
+    ) -> OutgoingRecord:
         """Return the next event; `seq` and `tenant_id` replace what would be right."""
         self.seq += seq is None
         envelope = Envelope(
@@ -79,9 +81,9 @@ class Agent:
             causation_id=None,
             occurred_at=time.time_ns() // 1_000,
         )
-        return Outgoing(self.key.encoded(), encode_event(Event(envelope, payload)), event_headers(envelope))
+        return OutgoingRecord(self.key.encoded(), encode_event(Event(envelope, payload)), event_headers(envelope))
 
-    def start(self, limits: Limits = NO_LIMITS) -> list[Outgoing]:
+    def start(self, limits: Limits = NO_LIMITS) -> list[OutgoingRecord]:
         """Return the events up to Active."""
         return [
             self.event(SessionCreated(limits, snapshot())),
@@ -90,7 +92,7 @@ class Agent:
             self.event(SessionStarted()),
         ]
 
-    def work(self) -> Outgoing:
+    def work(self) -> OutgoingRecord:
         """Return one activity."""
         return self.event(SessionActivity("llm", None))
 
@@ -111,7 +113,7 @@ class Sender:
         )
         self.places: list[tuple[int, int]] = []
 
-    def send(self, *records: Outgoing) -> None:
+    def send(self, *records: OutgoingRecord) -> None:
         """Hand records over."""
         for record in records:
             headers: list[tuple[str, str | bytes | None]] = list(record.headers)
@@ -131,7 +133,7 @@ class Sender:
         self.places.append((partition, offset))
 
 
-class Load:
+class BackgroundLoad:
     """Sessions that work at a steady rate in a thread, with now and then a record that must be refused or is double."""
 
     def __init__(self, kafka: KafkaSettings, sessions: int, rate: int, seed: int, limits: Limits = NO_LIMITS) -> None:
@@ -142,7 +144,7 @@ class Load:
         self._thread = threading.Thread(target=self._run)
         self.sent = 0
 
-    def __enter__(self) -> "Load":
+    def __enter__(self) -> "BackgroundLoad":
         self._thread.start()
         return self
 
@@ -156,20 +158,20 @@ class Load:
             self._send(*agent.start(self._limits))
         while not self._done.wait(0.02):
             for _ in range(self._rate // 50):
-                self._send(*self._some())
+                self._send(*self._next_records())
 
-    def _send(self, *records: Outgoing) -> None:
+    def _send(self, *records: OutgoingRecord) -> None:
         self._sender.send(*records)
         self.sent += len(records)
 
-    def _some(self) -> Iterator[Outgoing]:
+    def _next_records(self) -> Iterator[OutgoingRecord]:
         agent, chance = self._random.choice(self._agents), self._random.random()
         if chance < 0.01:
             yield agent.event(SessionActivity("double", None), seq=1)
         elif chance < 0.02:
             yield agent.event(SessionStarted())  # illegal in Active
         elif chance < 0.03:
-            yield Outgoing(agent.key.encoded(), b"\xc3\x01 broken")
+            yield OutgoingRecord(agent.key.encoded(), b"\xc3\x01 broken")
         else:
             yield agent.work()
 
@@ -180,13 +182,13 @@ def start_processor(processes: Processes, kafka: KafkaSettings, name: str, **mor
     return processes.start("sessionary.stream_processors", env=environment(kafka, **fields), name=name)
 
 
-def judged(kafka: KafkaSettings) -> int:
+def count_judged(kafka: KafkaSettings) -> int:
     """Return how many records the committed batches account for, ticks left out."""
     batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
     return sum(batch.applied + batch.duplicate + batch.refused for batch in batches)
 
 
-def lag(kafka: KafkaSettings) -> int:
+def group_lag(kafka: KafkaSettings) -> int:
     """Return the group's lag: ends of the log minus committed offsets."""
     group = f"{kafka.topic_prefix}.processor"
     member = Consumer({**kafka.librdkafka(), "group.id": group, "log_level": 0})
@@ -200,9 +202,9 @@ def lag(kafka: KafkaSettings) -> int:
 
 def wait_judged(kafka: KafkaSettings, records: int, timeout_s: float = 60.0) -> None:
     """Wait until so many records were judged, and until the group's lag has been 0."""
-    wait_until(lambda: judged(kafka) >= records, timeout_s, f"{records} records judged", pause_s=0.3)
-    assert judged(kafka) == records
-    wait_until(lambda: lag(kafka) == 0, 10, "no lag")
+    wait_until(lambda: count_judged(kafka) >= records, timeout_s, f"{records} records judged", pause_s=0.3)
+    assert count_judged(kafka) == records
+    wait_until(lambda: group_lag(kafka) == 0, 10, "no lag")
 
 
 def changelog_of(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, Position]]:
@@ -236,7 +238,7 @@ def check_everything(kafka: KafkaSettings) -> list[AuditRecord]:
     expected = refold(log, FoldSettings(kafka.topics.events, kafka.partitions, HOLE_MS, QUIET_MS))
     stored_audits = read_topic(kafka, kafka.topics.audit)
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
-    assert differing(expected, rows, audits) == []
+    assert find_differences(expected, rows, audits) == []
     assert len(audits) == len(expected.audits)  # none twice
     assert [stored.partition for stored in stored_audits] == [audit.source_partition for audit in audits]
     rejected = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]

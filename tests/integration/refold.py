@@ -8,7 +8,7 @@ from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, PartitionFold, Row
 
 
-class Refolded(NamedTuple):
+class RefoldResult(NamedTuple):
     """What a log comes to; audits and refusals in log order, partition by partition."""
 
     rows: dict[bytes, Row]
@@ -17,9 +17,9 @@ class Refolded(NamedTuple):
     timers: int
 
 
-def refold(log: Mapping[int, Sequence[LogRecord]], settings: FoldSettings) -> Refolded:
+def refold(log: Mapping[int, Sequence[LogRecord]], settings: FoldSettings) -> RefoldResult:
     """Fold each partition's records, in batches of a size that no processor uses."""
-    result = Refolded({}, [], [], 0)
+    result = RefoldResult({}, [], [], 0)
     odd = settings._replace(records_max=37)
     timers = 0
     for partition, records in sorted(log.items()):
@@ -39,7 +39,7 @@ def refold(log: Mapping[int, Sequence[LogRecord]], settings: FoldSettings) -> Re
     return result._replace(timers=timers)
 
 
-def differing(expected: Refolded, rows: Mapping[bytes, Row], audits: Iterable[AuditRecord]) -> list[str]:
+def find_differences(expected: RefoldResult, rows: Mapping[bytes, Row], audits: Iterable[AuditRecord]) -> list[str]:
     """Return, for people, every row and audit record that differs; batch numbers alone may."""
     faults = [
         f"row {key!r}: {rows.get(key)} instead of {expected.rows.get(key)}"

@@ -10,7 +10,7 @@ from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.producers import Session, SessionClient
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.pipeline_rig import TENANT, Road, brief_limits
+from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
 from tests.support.pipelines import new_pipeline
 from tests.support.processes import Processes
 from tests.support.reading import read_records
@@ -43,9 +43,9 @@ def wait_applied(kafka: KafkaSettings, transition: str, count: int, timeout_s: f
 
 
 def test_a_lagging_processor_times_nobody_out(kafka: KafkaSettings, processes: Processes, tmp_path: Path) -> None:
-    road = Road(kafka, None, processes)
-    processor = road.start_processor()
-    settings = road.client_settings(tmp_path)
+    pipeline = PipelineRig(kafka, None, processes)
+    processor = pipeline.start_processor()
+    settings = pipeline.client_settings(tmp_path)
     with (
         SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client,
         beating(client),
@@ -56,7 +56,7 @@ def test_a_lagging_processor_times_nobody_out(kafka: KafkaSettings, processes: P
         # Longer than the budget and the group's session time-out: the frozen processor comes back as a stranger.
         wait_until(lambda: time.monotonic() - frozen_at > 3 * BUDGET_MS / 1000, 30, "the budget to pass thrice")
         processor.signal(signal.SIGCONT)
-        wait_until(road.ready, 60, "the processor to own its partitions again")
+        wait_until(pipeline.ready, 60, "the processor to own its partitions again")
         silent = client.create(user_id="u", limits=brief_limits(BUDGET_MS)).start()
         silent.detach()
         wait_applied(kafka, "T06", 1)
@@ -66,10 +66,10 @@ def test_a_lagging_processor_times_nobody_out(kafka: KafkaSettings, processes: P
 
 def test_a_broker_that_is_away_times_nobody_out(broker: LocalBroker, processes: Processes, tmp_path: Path) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
-    road = Road(kafka, None, processes)
+    pipeline = PipelineRig(kafka, None, processes)
     # A short quiet time, as the test waits for the silent one to be found out after it.
-    road.start_processor(quiet_ms="6000")
-    settings = road.client_settings(tmp_path)
+    pipeline.start_processor(quiet_ms="6000")
+    settings = pipeline.client_settings(tmp_path)
     with (
         SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client,
         beating(client) as sessions,

@@ -14,8 +14,8 @@ from sessionary.schemas.records import AuditRecord, Gravestone, RejectedEvent, S
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Row
 from tests.auditor import oracle
-from tests.integration.pipeline_rig import TENANT, Road, brief_limits
-from tests.integration.refold import Refolded, differing, refold
+from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
+from tests.integration.refold import RefoldResult, find_differences, refold
 from tests.support.pipelines import run_sql
 from tests.support.processes import Processes
 from tests.support.reading import read_records, read_topic
@@ -122,11 +122,11 @@ def cut(log: dict[int, list[LogRecord]], upto: dict[int, int]) -> dict[int, list
 def test_the_whole_road(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    road = Road(kafka, clickhouse, processes)
-    road.start_sinks()
-    processor = road.start_processor()
+    pipeline = PipelineRig(kafka, clickhouse, processes)
+    pipeline.start_sinks()
+    processor = pipeline.start_processor()
     with SessionClient(
-        tenant_id=TENANT, service_id="billing", agent_id="agent-1", settings=road.client_settings(tmp_path)
+        tenant_id=TENANT, service_id="billing", agent_id="agent-1", settings=pipeline.client_settings(tmp_path)
     ) as client:
         client.on_cleanup(lambda request: None)
         finished = [work(client) for _ in range(FINISHING)]
@@ -147,7 +147,7 @@ def test_the_whole_road(
         wait_until(archived, 60, "the silent sessions to time out, end and be archived", pause_s=0.5)
         assert client.flush(30) == 0
     processor.stop(15)
-    road.wait_landed()
+    pipeline.wait_landed()
 
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
     paths = {
@@ -165,7 +165,7 @@ def test_the_whole_road(
 
     check_folded_again(kafka, clickhouse, audits, rejected)
     check_account(kafka, audits, rejected)
-    check_clickhouse(road, audits, rejected, tmp_path)
+    check_clickhouse(pipeline, audits, rejected, tmp_path)
 
 
 def check_folded_again(
@@ -175,15 +175,15 @@ def check_folded_again(
     rows, upto = table_in_kafka(kafka)
     settings = FoldSettings(kafka.topics.events, kafka.partitions)
     from_kafka = refold(cut(log_in_kafka(kafka), upto), settings)
-    assert differing(from_kafka, rows, audits) == []
+    assert find_differences(from_kafka, rows, audits) == []
     check_refusals(from_kafka, rejected)
     from_clickhouse = refold(cut(log_in_clickhouse(clickhouse), upto), settings)
-    assert differing(from_clickhouse, rows, audits) == []
+    assert find_differences(from_clickhouse, rows, audits) == []
     check_refusals(from_clickhouse, rejected)
     assert from_kafka.timers > SILENT
 
 
-def check_refusals(expected: Refolded, rejected: list[RejectedEvent]) -> None:
+def check_refusals(expected: RefoldResult, rejected: list[RejectedEvent]) -> None:
     def places(records: list[RejectedEvent]) -> list[tuple[int, int, str, bytes | None]]:
         return sorted((r.source_partition, r.source_offset, r.reason, r.value) for r in records)
 
@@ -199,17 +199,19 @@ def check_account(kafka: KafkaSettings, audits: list[AuditRecord], rejected: lis
         for record in records
     ]
     plain = [[record._asdict() for record in records] for records in (audits, rejected)]
-    assert oracle.differences(oracle.account_of(entries, kafka.partitions), *plain) == []
+    assert oracle.find_differences(oracle.replay_log(entries, kafka.partitions), *plain) == []
 
 
-def check_clickhouse(road: Road, audits: list[AuditRecord], rejected: list[RejectedEvent], folder: Path) -> None:
+def check_clickhouse(
+    pipeline: PipelineRig, audits: list[AuditRecord], rejected: list[RejectedEvent], folder: Path
+) -> None:
     """Every audit record and refusal is a row once; every journalled event is in the history once."""
-    assert road.sql("SELECT count(), uniqExact(audit_id) FROM {db}.audit") == [[str(len(audits))] * 2]
-    assert road.sql("SELECT count() FROM {db}.rejected") == [[str(len(rejected))]]
-    assert road.sql("SELECT * FROM {db}.v_integrity") == []
+    assert pipeline.sql("SELECT count(), uniqExact(audit_id) FROM {db}.audit") == [[str(len(audits))] * 2]
+    assert pipeline.sql("SELECT count() FROM {db}.rejected") == [[str(len(rejected))]]
+    assert pipeline.sql("SELECT * FROM {db}.v_integrity") == []
     journal = [json.loads(line) for line in (folder / "agent-journal.ndjson").read_text().splitlines()]
     sent = {line["event_id"] for line in journal if line["producer_seq"] > 0}
-    rows = road.sql("SELECT event_id, count() FROM {db}.history WHERE producer_seq > 0 GROUP BY event_id")
+    rows = pipeline.sql("SELECT event_id, count() FROM {db}.history WHERE producer_seq > 0 GROUP BY event_id")
     stored = {event_id: int(count) for event_id, count in rows}
     assert sent <= stored.keys()
     assert {event_id for event_id, count in stored.items() if count > 1} == set()

@@ -8,7 +8,7 @@ from sessionary.producers import SessionClient, SessionLost
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.records import AuditRecord, Position
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.pipeline_rig import TENANT, Road
+from tests.integration.pipeline_rig import TENANT, PipelineRig
 from tests.support.processes import Processes
 from tests.support.reading import read_events, read_records, read_topic
 from tests.support.waiting import wait_until
@@ -37,11 +37,11 @@ def wait_judged(kafka: KafkaSettings, agent_id: str, events: int) -> None:
 def test_three_steps_of_a_workflow_share_a_shopping_list(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    road = Road(kafka, None, processes)
-    road.start_processor()
+    pipeline = PipelineRig(kafka, None, processes)
+    pipeline.start_processor()
 
     def agent(name: str) -> SessionClient:
-        settings = road.client_settings(tmp_path, name)
+        settings = pipeline.client_settings(tmp_path, name)
         return SessionClient(tenant_id=TENANT, service_id="shop", agent_id=name, settings=settings)
 
     with agent("planner") as first, agent("reader") as second, agent("buyer") as third:

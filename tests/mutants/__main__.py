@@ -20,9 +20,9 @@ from random import Random
 import sessionary.stream_processors
 import tests
 from tests.mutants.mutations import Mutant, mutants_of
-from tests.mutants.report import keep, outcome, report, wrongly_listed
-from tests.mutants.suite import ROOT, suite
-from tests.mutants.trials import Install, Result, tried
+from tests.mutants.report import outcome, report, write_json, wrongly_listed
+from tests.mutants.suite import ROOT, run_suite
+from tests.mutants.trials import Install, Result, run_trials
 
 MODULES = (
     "core.session.transitions",
@@ -46,7 +46,7 @@ PRELOADED = (
     "hypothesis.stateful",
 )
 STOPPED = 130  # as shells have it for Ctrl-C
-_TOLD_EVERY_S = 30.0  # where the progress is kept in a file
+_REPORT_EVERY_S = 30.0  # where the progress is kept in a file
 
 
 def _arguments() -> argparse.Namespace:
@@ -60,20 +60,20 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def equivalents() -> dict[str, str]:
+def read_equivalents() -> dict[str, str]:
     """Mutants that nobody can tell from the original, and why: id → reason."""
     lines = (line.partition("  ") for line in EQUIVALENT.read_text("utf-8").splitlines())
     return {id_: reason.strip() for id_, _, reason in lines if id_ and not id_.startswith("#")}
 
 
-def text_of(module: str, source: Path = SOURCE) -> str:
+def module_text(module: str, source: Path = SOURCE) -> str:
     """Return the text of one of `MODULES`."""
     return (source / module.replace(".", "/")).with_suffix(".py").read_text("utf-8")
 
 
-def chosen(arguments: argparse.Namespace, source: Path) -> list[Mutant]:
+def select_mutants(arguments: argparse.Namespace, source: Path) -> list[Mutant]:
     """The mutants that were asked for, in the order of the modules."""
-    found = [mutant for name in MODULES for mutant in mutants_of(name, text_of(name, source))]
+    found = [mutant for name in MODULES for mutant in mutants_of(name, module_text(name, source))]
     if arguments.only:
         pattern = arguments.only if set(arguments.only) & set("*?") else f"*{arguments.only}*"
         found = [mutant for mutant in found if fnmatch(mutant.id, pattern)]
@@ -88,25 +88,25 @@ class Progress:
     """Says how far it is: on one line of a terminal, now and then in a file; survivors at once."""
 
     def __init__(self, total: int) -> None:
-        self._total, self._tried, self._survived = total, 0, 0
-        self._begun_s = self._told_s = time.monotonic()
+        self._total, self._trial_count, self._survived = total, 0, 0
+        self._begun_s = self._reported_s = time.monotonic()
 
-    def heard(self, result: Result, *, survived: bool) -> None:
+    def add_result(self, result: Result, *, survived: bool) -> None:
         """Take note of a result."""
-        self._tried += 1
+        self._trial_count += 1
         now_s, on_a_line = time.monotonic(), sys.stderr.isatty()
         if survived:
             self._survived += 1
             mutant = result.mutant
             sys.stderr.write("\r" * on_a_line + f"survived: {mutant.id}, line {mutant.line}\n")
-        if on_a_line or now_s - self._told_s >= _TOLD_EVERY_S or self._tried == self._total:
-            self._told_s = now_s
-            numbers = f"{self._tried:,} of {self._total:,} tried, {self._survived:,} survived"
+        if on_a_line or now_s - self._reported_s >= _REPORT_EVERY_S or self._trial_count == self._total:
+            self._reported_s = now_s
+            numbers = f"{self._trial_count:,} of {self._total:,} tried, {self._survived:,} survived"
             line = f"{numbers}, {now_s - self._begun_s:.0f} s, at {result.mutant.module}"
             sys.stderr.write(f"\r{line:72}" if on_a_line else f"{line}\n")
             sys.stderr.flush()
 
-    def ended(self) -> None:
+    def finish_line(self) -> None:
         """Leave the line."""
         if sys.stderr.isatty():
             sys.stderr.write("\n")
@@ -124,7 +124,7 @@ def main() -> int:
         for tree, copy in ((SOURCE, source), (ROOT / "tests", checks)):
             shutil.copytree(tree, copy, ignore=shutil.ignore_patterns("__pycache__"))
             compileall.compile_dir(copy, quiet=1)  # trials write no bytecode: each would compile every test anew
-        mutants = chosen(arguments, source)
+        mutants = select_mutants(arguments, source)
         if not mutants:
             sys.stderr.write(f"no mutant's id holds {arguments.only!r}; --list tells them all\n")
             return 2
@@ -139,7 +139,7 @@ def main() -> int:
             sessionary.stream_processors.__path__ = [str(overlay), str(source)]
             tests.__path__ = [str(checks)]
 
-        return _tried(mutants, install, arguments)
+        return _try_all(mutants, install, arguments)
 
 
 def _link_missing(neighbour: str, place: str) -> None:
@@ -147,26 +147,26 @@ def _link_missing(neighbour: str, place: str) -> None:
         os.link(neighbour, place)
 
 
-def _tried(mutants: list[Mutant], install: Install, arguments: argparse.Namespace) -> int:
+def _try_all(mutants: list[Mutant], install: Install, arguments: argparse.Namespace) -> int:
     untouched = mutants_of("clock", "x = 1")[0]._replace(module="unmutated", id="unmutated")
-    (control,) = tried([untouched], install, suite, 1)
+    (control,) = run_trials([untouched], install, run_suite, 1)
     if control.killed_by is not None:
         sys.stdout.write(f"the suite fails without any mutant: {control.killed_by}\n")
         return 2
-    known, begun_s = equivalents(), time.monotonic()
+    known, begun_s = read_equivalents(), time.monotonic()
     results = [] if arguments.all else [Result(mutant, None, 0.0) for mutant in mutants if mutant.id in known]
     trials = [mutant for mutant in mutants if arguments.all or mutant.id not in known]
     progress, stopped = Progress(len(trials)), False
     try:
-        for result in tried(trials, install, suite, arguments.workers):
+        for result in run_trials(trials, install, run_suite, arguments.workers):
             results.append(result)
-            progress.heard(result, survived=outcome(result, known) == "survived")
+            progress.add_result(result, survived=outcome(result, known) == "survived")
     except KeyboardInterrupt:
         stopped = True
-    progress.ended()
+    progress.finish_line()
     places = {mutant.id: n for n, mutant in enumerate(mutants)}
     results.sort(key=lambda result: places[result.mutant.id])
-    keep(results, known, RESULTS)
+    write_json(results, known, RESULTS)
     cpu_s, elapsed_s = sum(result.cpu_s for result in results), time.monotonic() - begun_s
     sys.stdout.write(f"{report(results, known)}\n{elapsed_s:.0f} s, {cpu_s:.0f} s of processors; ")
     sys.stdout.write(f"the suite without a mutant takes {control.cpu_s:.1f} s\n")

@@ -23,7 +23,7 @@ def cases(module: ModuleType) -> Iterator[Case]:
                 yield partial(function, **{name: value for part in parts for name, value in part.items()})
 
 
-def told(case: Case) -> str:
+def case_name(case: Case) -> str:
     """Return a case as people read it."""
     return f"{case.func.__name__}({', '.join(f'{value!r:.40}' for value in case.keywords.values())})"
 
@@ -35,4 +35,4 @@ def _parameters(mark: pytest.Mark) -> Iterable[dict[str, Any]]:
     return [dict(zip(names, value, strict=True)) for value in values]
 
 
-__all__ = ["Case", "cases", "told"]
+__all__ = ["Case", "case_name", "cases"]

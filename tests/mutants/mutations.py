@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from sessionary.schemas.events import PAYLOADS
-from tests.mutants.operators import Replacement, elements_dropped, replacements, toggled
+from tests.mutants.operators import Replacement, drop_elements, replacements, toggle_element
 
 # Sets of event types: each type is put in or taken out. `ACCEPTED` is one such set per state.
 EVENT_SETS = frozenset({"PROCESSOR_ONLY", "OWNER_ONLY", "CONTENT", "COMPLETIONS", "ACCEPTED", "EPOCH_EXEMPT"})
@@ -137,7 +137,7 @@ def _is_alias(node: ast.Assign | ast.AnnAssign) -> bool:
 
 def _faults(site: Site) -> Iterator[tuple[str, ast.AST, str]]:
     if site.constant in TABLES and not site.scope:
-        yield from _plain(elements_dropped(site.node))
+        yield from _plain(drop_elements(site.node))
     if site.constant == "TRANSITIONS":
         yield from _plain(_of_transition(site.node))
         return
@@ -147,7 +147,7 @@ def _faults(site: Site) -> Iterator[tuple[str, ast.AST, str]]:
         if _is_event_set(site):
             assert isinstance(site.node, ast.expr)
             for name in EVENT_TYPES:
-                yield "event type in or out", toggled(site.node, ast.Constant(name)), name
+                yield "event type in or out", toggle_element(site.node, ast.Constant(name)), name
         return
     yield from _plain(replacements(site.node))
 
@@ -202,7 +202,7 @@ def _more_phases(node: ast.Call) -> Iterator[Replacement]:
     steps = ast.literal_eval(node.args[0])
     names = sorted({name for step in steps for name in step})
     for step in ((a, b) for a in names for b in names if (a, b) not in steps):
-        yield "step added", toggled(node, _words(step))
+        yield "step added", toggle_element(node, _words(step))
 
 
 __all__ = ["Mutant", "mutants_of"]

@@ -129,7 +129,7 @@ def _of_call(node: ast.Call) -> Iterator[Replacement]:
                     yield "field dropped", _with(node, keywords=node.keywords[:n] + node.keywords[n + 1 :])
 
 
-def elements_dropped(node: ast.AST) -> Iterator[Replacement]:
+def drop_elements(node: ast.AST) -> Iterator[Replacement]:
     """A table's literal without one of its entries."""
     match node:
         case ast.Dict(keys=keys, values=values):
@@ -141,7 +141,7 @@ def elements_dropped(node: ast.AST) -> Iterator[Replacement]:
                 yield "entry dropped", _with(node, elts=elts[:n] + elts[n + 1 :])
 
 
-def toggled(node: ast.expr, element: ast.expr) -> ast.expr:
+def toggle_element(node: ast.expr, element: ast.expr) -> ast.expr:
     """A set with one element more or less."""
     return ast.BinOp(node, ast.BitXor(), ast.Set([element]))
 
@@ -163,4 +163,4 @@ def _is_type(node: ast.AST) -> bool:
     return all(name[:1].isupper() and not name.isupper() for name in names)
 
 
-__all__ = ["Replacement", "elements_dropped", "replacements", "toggled"]
+__all__ = ["Replacement", "drop_elements", "replacements", "toggle_element"]

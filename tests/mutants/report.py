@@ -74,7 +74,7 @@ def report(results: Sequence[Result], known: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def keep(results: Sequence[Result], known: Mapping[str, str], path: Path) -> None:
+def write_json(results: Sequence[Result], known: Mapping[str, str], path: Path) -> None:
     """Write everything as JSON."""
     path.parent.mkdir(exist_ok=True)
     rows = {**by_module(results, known), "all": tally(results, known)}
@@ -98,4 +98,4 @@ def keep(results: Sequence[Result], known: Mapping[str, str], path: Path) -> Non
     path.write_text(json.dumps({"modules": tallies, "mutants": mutants}, indent=1) + "\n", "utf-8")
 
 
-__all__ = ["Outcome", "Tally", "by_module", "difference", "keep", "outcome", "report", "tally", "wrongly_listed"]
+__all__ = ["Outcome", "Tally", "by_module", "difference", "outcome", "report", "tally", "write_json", "wrongly_listed"]

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from tests.mutants.cases import cases, told
+from tests.mutants.cases import case_name, cases
 
 ROOT = Path(__file__).parents[2]
 SCHEDULE_CPU_S_MAX = 3.0  # a schedule takes 0.02 s
@@ -23,38 +23,38 @@ TESTS = ("batches", "stories", "limits", "compliance", "edges")
 LONG_TESTS = ("pairs", "random")
 
 
-class Slow(BaseException):
+class TooSlow(BaseException):
     """Something takes far longer than it should."""
 
 
-def suite(hint: str) -> str | None:
+def run_suite(hint: str) -> str | None:
     """Return what failed, None where everything holds. `hint`: an event type to begin with."""
     stages: tuple[Callable[[], str | None], ...] = (
-        partial(_cases, "tables"),
-        _picture,
-        *([partial(_cases, "pairs", hint)] if hint else []),
-        partial(_schedules, FIRST_SCHEDULES),
-        *(partial(_cases, name) for name in TESTS),
-        partial(_schedules, MORE_SCHEDULES),
-        *(partial(_cases, name) for name in LONG_TESTS),
+        partial(_run_cases, "tables"),
+        _check_diagram,
+        *([partial(_run_cases, "pairs", hint)] if hint else []),
+        partial(_run_schedules, FIRST_SCHEDULES),
+        *(partial(_run_cases, name) for name in TESTS),
+        partial(_run_schedules, MORE_SCHEDULES),
+        *(partial(_run_cases, name) for name in LONG_TESTS),
     )
     return next((failed for stage in stages if (failed := stage()) is not None), None)
 
 
-def _cases(name: str, event_type: str = "") -> str | None:
+def _run_cases(name: str, event_type: str = "") -> str | None:
     """A file of tests, or those of one event type."""
     for case in cases(import_module(f"tests.core.stream_processors.test_lifecycle_{name}")):
         if event_type and case.keywords.get("event_type") != event_type:
             continue
-        with _limited(CASE_CPU_S_MAX):
+        with _cpu_limit(CASE_CPU_S_MAX):
             try:
                 case()
             except Exception as error:  # noqa: BLE001 - a failed assertion or whatever else a mutant breaks
-                return f"{name}, {told(case)}: {type(error).__name__}"
+                return f"{name}, {case_name(case)}: {type(error).__name__}"
     return None
 
 
-def _picture() -> str | None:
+def _check_diagram() -> str | None:
     """As `tests/style/test_docs.py`, which asks for more than the table, has it."""
     from sessionary.stream_processors.diagram import with_diagram
 
@@ -62,25 +62,25 @@ def _picture() -> str | None:
     return None if with_diagram(text) == text else "the state diagram in ARCHITECTURE.md"
 
 
-def _schedules(seeds: range) -> str | None:
-    from tests.simulation.runner import ran
+def _run_schedules(seeds: range) -> str | None:
+    from tests.simulation.runner import run_schedule
 
     for seed in seeds:
-        with _limited(SCHEDULE_CPU_S_MAX):
-            result = ran(seed)
+        with _cpu_limit(SCHEDULE_CPU_S_MAX):
+            result = run_schedule(seed)
         if result.found:
             return f"schedule {seed}: {result.found[0][:200]}"
     return None
 
 
 @contextmanager
-def _limited(cpu_s: float) -> Iterator[None]:
-    """Raise `Slow` after so many seconds of the processor."""
+def _cpu_limit(cpu_s: float) -> Iterator[None]:
+    """Raise `TooSlow` after so many seconds of the processor."""
 
-    def rings(number: int, frame: FrameType | None) -> None:
-        raise Slow(f"more than {cpu_s:g} s")
+    def on_timer(number: int, frame: FrameType | None) -> None:
+        raise TooSlow(f"more than {cpu_s:g} s")
 
-    signal.signal(signal.SIGVTALRM, rings)
+    signal.signal(signal.SIGVTALRM, on_timer)
     signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
     try:
         yield
@@ -88,4 +88,4 @@ def _limited(cpu_s: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
 
 
-__all__ = ["ROOT", "suite"]
+__all__ = ["ROOT", "run_suite"]

@@ -42,7 +42,7 @@ class _Trial(NamedTuple):
     begun_s: float
 
 
-def tried(mutants: Iterable[Mutant], install: Install, suite: Suite, workers: int) -> Iterator[Result]:
+def run_trials(mutants: Iterable[Mutant], install: Install, suite: Suite, workers: int) -> Iterator[Result]:
     """Try each mutant, `workers` at a time. Yields in the order in which they end."""
     waiting, running = iter(mutants), list[_Trial]()
     gc.collect()
@@ -51,7 +51,7 @@ def tried(mutants: Iterable[Mutant], install: Install, suite: Suite, workers: in
         try:
             while True:
                 while len(running) < workers and (mutant := next(waiting, None)) is not None:
-                    running.append(_begun(mutant, Path(folder), install, suite))
+                    running.append(_start_trial(mutant, Path(folder), install, suite))
                 if not running:
                     return
                 ended = [(trial, found[2]) for trial in running if (found := os.wait4(trial.pid, os.WNOHANG))[0]]
@@ -67,7 +67,7 @@ def tried(mutants: Iterable[Mutant], install: Install, suite: Suite, workers: in
                 os.waitpid(trial.pid, 0)
 
 
-def _begun(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> _Trial:
+def _start_trial(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> _Trial:
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
@@ -79,7 +79,7 @@ def _begun(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> _Tri
     answer = "died"
     own = folder / str(os.getpid())
     try:
-        answer = _trial(mutant, own, install, suite) or "survived"
+        answer = _run_trial(mutant, own, install, suite) or "survived"
     except BaseException as error:  # noqa: BLE001 - whatever a mutant raises kills it; nothing may leave this process
         answer = f"{type(error).__name__}: {error} ({traceback.extract_tb(error.__traceback__)[-1].name})"
     finally:
@@ -88,7 +88,7 @@ def _begun(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> _Tri
         os._exit(0)
 
 
-def _trial(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> str | None:
+def _run_trial(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> str | None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches all processes; it kills no mutant
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S_MAX, CPU_S_MAX + 1))
@@ -118,4 +118,4 @@ def _end_overdue(running: list[_Trial]) -> None:
             os.kill(trial.pid, signal.SIGKILL)
 
 
-__all__ = ["Install", "Result", "Suite", "tried"]
+__all__ = ["Install", "Result", "Suite", "run_trials"]

@@ -5,7 +5,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.simulation.runner import Failure, ran
+from tests.simulation.runner import Failure, run_schedule
 
 _PROGRESS_S = 1.0
 
@@ -32,7 +32,7 @@ def main() -> int:
     seen: Counter[str] = Counter()
     failures, begun_s, told_s = 0, time.monotonic(), 0.0
     for n, seed in enumerate(seeds, 1):
-        result = ran(seed, tracing=arguments.trace)
+        result = run_schedule(seed, tracing=arguments.trace)
         seen += result.seen
         if arguments.trace:
             sys.stdout.write("\n".join([*result.trace, ""]))

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from sessionary.schemas.records import AuditRecord
-from tests.auditor.decoding import LogEntry, No, read
-from tests.auditor.oracle import Account, differences
+from tests.auditor.decoding import LogEntry, Refusal, read_event
+from tests.auditor.oracle import Oracle, find_differences
 from tests.simulation.adapter import LogRecord, Outcome, compared_rows, folded
 from tests.simulation.world import HOLE_MS, QUIET_MS, World
 
@@ -25,7 +25,7 @@ class Written(NamedTuple):
     cleanups: list[tuple[bytes, Any]]
 
 
-def written(outcomes: list[Outcome]) -> Written:
+def outputs_of(outcomes: list[Outcome]) -> Written:
     return Written(
         outcomes,
         [pair for outcome in outcomes for pair in outcome.audits],
@@ -34,31 +34,31 @@ def written(outcomes: list[Outcome]) -> Written:
     )
 
 
-def faults(world: World) -> list[str]:
+def find_faults(world: World) -> list[str]:
     """Everything that is wrong with a schedule that has come to its end."""
     found: list[str] = []
     for partition, log in enumerate(world.broker.events):
-        told = written(world.broker.outcomes[partition])
+        told = outputs_of(world.broker.outcomes[partition])
         checks = (
-            refolded(world, partition, told),
-            accounted(world, partition, told),
-            counted(told, len(log)),
-            numbered(told),
-            chained(told),
-            timeouts(log, told),
+            check_refold(world, partition, told),
+            check_against_oracle(world, partition, told),
+            check_counts(told, len(log)),
+            check_numbers(told),
+            check_chains(told),
+            check_timeouts(log, told),
         )
         found += [f"partition {partition}: {fault}" for check in checks for fault in check]
-        note(world, told)
-    found += sunk(world)
-    found += steady(world)
+        count_outputs(world, told)
+    found += check_clickhouse(world)
+    found += check_steady_agents(world)
     return found
 
 
-def refolded(world: World, partition: int, told: Written) -> Iterator[str]:
+def check_refold(world: World, partition: int, told: Written) -> Iterator[str]:
     """What the crash-ridden run wrote is what an uninterrupted fold of the same log writes."""
     log = world.broker.events[partition]
     whole = folded(partition, world.settings, log, max(1, len(log) if world.seed % 2 else 3))
-    wanted = written(whole.outcomes)
+    wanted = outputs_of(whole.outcomes)
     for name in ("audits", "rejected", "cleanups"):
         ours, theirs = _unnumbered(getattr(told, name)), _unnumbered(getattr(wanted, name))
         if ours != theirs:
@@ -76,43 +76,43 @@ def _unnumbered(lines: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     return lines
 
 
-def accounted(world: World, partition: int, told: Written) -> list[str]:
+def check_against_oracle(world: World, partition: int, told: Written) -> list[str]:
     """What was written is what the auditor works out from the bytes by itself."""
     if world.shape.extra == "large":
         return []  # the auditor does not weigh states
-    account = Account(world.shape.partitions)
-    account.books = {partition: account.books[partition]}
+    whole = Oracle(world.shape.partitions)
+    whole.partitions = {partition: whole.partitions[partition]}
     for record in world.broker.events[partition]:
-        account.feed(LogEntry(partition, record.offset, record.timestamp_ms, record.key, record.value))
+        whole.apply_record(LogEntry(partition, record.offset, record.timestamp_ms, record.key, record.value))
     found = [
         re.sub(r"\{.*\}: ", "", fault)
-        for fault in differences(
-            account,
+        for fault in find_differences(
+            whole,
             [line._asdict() for _, line in told.audits],
             [line._asdict() for _, line in told.rejected],
             [line._asdict() for _, line in told.cleanups],
         )
     ]
-    book = account.books[partition]
-    verdicts = Counter(outcome.partition(" ")[0] for outcome in book.outcomes.values())
+    oracle = whole.partitions[partition]
+    verdicts = Counter(outcome.partition(" ")[0] for outcome in oracle.outcomes.values())
     for name, field in (("applied", "applied"), ("duplicate", "duplicate"), ("refused", "refused"), ("tick", "ticks")):
         ours = sum(getattr(outcome.counts, field) for outcome in told.outcomes)
         if ours != verdicts[name]:
             found.append(f"{ours} records {name}, {verdicts[name]} by the auditor's account")
     standing = world.cluster.owner(partition).fold.next_deadline_ms
-    if standing != book.standing():
-        found.append(f"the next deadline is {standing}, not {book.standing()}")
+    if standing != oracle.next_deadline():
+        found.append(f"the next deadline is {standing}, not {oracle.next_deadline()}")
     return found
 
 
-def counted(told: Written, records: int) -> Iterator[str]:
+def check_counts(told: Written, records: int) -> Iterator[str]:
     """Each record is accounted for once, and transactions leave no number and no offset out."""
     totals = [sum(outcome.counts[n] for outcome in told.outcomes) for n in range(6)]
-    applied, duplicate, refused, audited, timers, ticks = totals
+    applied, duplicate, refused, run_checks, timers, ticks = totals
     if applied + duplicate + refused + ticks != records:
         yield f"{applied} applied + {duplicate} duplicate + {refused} refused + {ticks} ticks of {records} records"
-    if audited != len(told.audits) or refused != len(told.rejected):
-        yield f"{audited} audited, {refused} refused by count; {len(told.audits)}, {len(told.rejected)} written"
+    if run_checks != len(told.audits) or refused != len(told.rejected):
+        yield f"{run_checks} audited, {refused} refused by count; {len(told.audits)}, {len(told.rejected)} written"
     if timers != sum(line.due_at is not None for _, line in told.audits):
         yield f"{timers} timers by count"
     numbers = [outcome.position.batch_number for outcome in told.outcomes]
@@ -140,7 +140,7 @@ def lives_of(told: Written) -> Iterator[tuple[Life, AuditRecord]]:
             yield (key, lives.get(key, 0)), line
 
 
-def numbered(told: Written) -> Iterator[str]:
+def check_numbers(told: Written) -> Iterator[str]:
     """Audit numbers have no gap; no line, id or place stands twice; nothing is applied twice."""
     last: dict[Life, int] = {}
     seen: set[Any] = set()
@@ -160,7 +160,7 @@ def numbered(told: Written) -> Iterator[str]:
         yield from (f"{name} {mark} stands {times} times" for mark, times in marks.items() if times > 1)
 
 
-def chained(told: Written) -> Iterator[str]:
+def check_chains(told: Written) -> Iterator[str]:
     """Each state is the one that the line before led to; epochs only grow; what is archived stays so."""
     before: dict[Life, AuditRecord] = {}
     for life, line in lives_of(told):
@@ -175,7 +175,7 @@ def chained(told: Written) -> Iterator[str]:
         before[life] = line
 
 
-def timeouts(log: list[LogRecord], told: Written) -> Iterator[str]:
+def check_timeouts(log: list[LogRecord], told: Written) -> Iterator[str]:
     """None twice, none false: worked out from the log alone."""
     fired = [(life, line) for life, line in lives_of(told) if line.due_at is not None]
     once = Counter((life, line.transition, line.epoch, line.due_at) for life, line in fired)
@@ -221,8 +221,8 @@ def _signs_of_life(
     signs: dict[bytes, list[tuple[int, int]]] = {}
     for record in log:
         try:
-            event_type, fields = read(record.value if record.key else None)
-        except No:
+            event_type, fields = read_event(record.value if record.key else None)
+        except Refusal:
             continue
         if event_type == "tick" or record.key is None:
             continue
@@ -240,12 +240,12 @@ def _signs_of_life(
 def _budget(log: list[LogRecord], birth: int) -> int:
     """Model + tool + network, as the session was created with."""
     created = next(record for record in log if record.offset == birth)
-    limits = read(created.value)[1]["limits"]
+    limits = read_event(created.value)[1]["limits"]
     parts = (("model_ms", 30_000), ("tool_ms", 20_000), ("network_ms", 10_000))
     return sum(default if limits[name] is None else limits[name] for name, default in parts)
 
 
-def sunk(world: World) -> Iterator[str]:
+def check_clickhouse(world: World) -> Iterator[str]:
     """Each audit line is in ClickHouse once."""
     found = sorted(world.clickhouse.rows, key=lambda row: row[0])
     wanted = [((p, offset), line) for p, log in enumerate(world.broker.audits) for offset, line in log.records]
@@ -257,11 +257,11 @@ def sunk(world: World) -> Iterator[str]:
         yield "ClickHouse has another line than the topic"
 
 
-def steady(world: World) -> Iterator[str]:
+def check_steady_agents(world: World) -> Iterator[str]:
     """Whoever never fell silent was never taken for dead."""
-    for attended in world.crowd.attended:
-        told = written(world.broker.outcomes[attended.session.partition])
-        lines = [line for key, line in told.audits if key == attended.session.encoded]
+    for steady_sessions in world.agents.steady_sessions:
+        told = outputs_of(world.broker.outcomes[steady_sessions.session.partition])
+        lines = [line for key, line in told.audits if key == steady_sessions.session.encoded]
         if not any(line.transition == "T02" for line in lines):
             continue
         world.seen["steady agent lived"] += 1
@@ -270,7 +270,7 @@ def steady(world: World) -> Iterator[str]:
         )
 
 
-def note(world: World, told: Written) -> None:
+def count_outputs(world: World, told: Written) -> None:
     """Count what the outputs show."""
     seen = world.seen
     for _, line in told.audits:
@@ -289,4 +289,4 @@ def note(world: World, told: Written) -> None:
     seen["gravestone cleared"] += sum(row is None for outcome in told.outcomes for row in outcome.rows.values())
 
 
-__all__ = ["faults"]
+__all__ = ["find_faults"]

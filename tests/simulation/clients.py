@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessionary.schemas.ids import SessionKey, derived_id, partition_of
 from sessionary.schemas.records import Gravestone, SessionState
-from tests.simulation.event_encoding import written
+from tests.simulation.event_encoding import event_bytes
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -52,28 +52,28 @@ class Process:
         self.queue: deque[Sent] = deque()
         self.spools = rng.random() < 0.5
         self.journal: list[Sent] = []
-        self.lie_us = rng.choice((0, 0, -86_400_000_000, 3_600_000_000, 10**15))
+        self.clock_error_us = rng.choice((0, 0, -86_400_000_000, 3_600_000_000, 10**15))
         self.frozen = False
         self.seqs: dict[bytes, int] = {}
-        self.knows: dict[bytes, SessionState | Gravestone | None] = {}
+        self.known_rows: dict[bytes, SessionState | Gravestone | None] = {}
 
-    def asks(self, session: Session) -> SessionState | Gravestone | None:
+    def ask_state(self, session: Session) -> SessionState | Gravestone | None:
         """Ask the control API, mostly for its verdict on all before; where nobody answers, what was known stays."""
         if self.world.rng.random() < 0.5:
             self.world.cluster.work(12, session.partition)
         found = self.world.cluster.look(session.encoded, session.partition)
         if found is not None:
-            self.knows[session.encoded] = found
-        return self.knows.get(session.encoded)
+            self.known_rows[session.encoded] = found
+        return self.known_rows.get(session.encoded)
 
-    def says(self, session: Session, event_type: str, fields: dict[str, Any], **bent: Any) -> Sent:
+    def queue_event(self, session: Session, event_type: str, fields: dict[str, Any], **bent: Any) -> Sent:
         """Write an event and queue it."""
         beats = event_type == "heartbeat"
         seq = self.seqs.get(session.encoded, 0)
         if not beats and "producer_seq" not in bent:
             seq += 1
             self.seqs[session.encoded] = seq
-        known = self.knows.get(session.encoded)
+        known = self.known_rows.get(session.encoded)
         envelope = {
             "event_id": derived_id(session.name, self.name, event_type, seq),
             "tenant_id": session.key.tenant_id,
@@ -82,20 +82,20 @@ class Process:
             "epoch": known.epoch if known is not None else 1,
             "producer_id": self.name,
             "producer_seq": 0 if beats else seq,
-            "occurred_at": max(0, self.world.now_ms * 1_000 + self.lie_us),
+            "occurred_at": max(0, self.world.now_ms * 1_000 + self.clock_error_us),
             **bent,
         }
         what = f"{session.name}: {event_type} by {self.name} no. {envelope['producer_seq']}"
         partition = session.partition
         if self.world.rng.random() < 0.01 * self.world.trouble:
             partition = self.world.rng.randrange(self.world.shape.partitions)  # an alien partitioner
-        sent = Sent(what, partition, session.encoded, written(event_type, fields, **envelope))
+        sent = Sent(what, partition, session.encoded, event_bytes(event_type, fields, **envelope))
         self.queue.append(sent)
         if self.spools and not beats:
             self.journal.append(sent)
         return sent
 
-    def delivers(self) -> None:
+    def deliver(self) -> None:
         """Send what is queued, in order, until the network or the broker says no."""
         world = self.world
         while self.queue and world.broker.up and not self.frozen:
@@ -110,7 +110,7 @@ class Process:
         if not self.queue and world.rng.random() < 0.7:
             self.journal.clear()  # every report came
 
-    def forgets_first(self) -> Sent | None:
+    def drop_first(self) -> Sent | None:
         """Lose the head of the queue for good, though the process goes on."""
         lost = self.queue.popleft() if self.queue else None
         if lost is not None and lost in self.journal:
@@ -118,7 +118,7 @@ class Process:
         return lost
 
 
-class Attended:
+class SteadySession:
     """A session whose agent never falls silent while the broker is there: it is never timed out as inactive."""
 
     def __init__(self, world: World, session: Session, every_ms: int) -> None:
@@ -127,17 +127,17 @@ class Attended:
         self.beaten_ms = world.now_ms
 
     def begin(self, fields: dict[str, Any]) -> None:
-        self.process.says(self.session, "session_created", fields)
+        self.process.queue_event(self.session, "session_created", fields)
         for phase in ("validating", "connecting"):
-            self.process.says(self.session, "session_phase_changed", {"phase": phase})
-        self.process.says(self.session, "session_started", {})
+            self.process.queue_event(self.session, "session_phase_changed", {"phase": phase})
+        self.process.queue_event(self.session, "session_started", {})
         self._send()
 
-    def live(self) -> None:
+    def beat_if_due(self) -> None:
         """Beat where it is time to."""
         if self.world.broker.up and self.world.now_ms - self.beaten_ms >= self.every_ms:
             beats = self.world.rng.random() < 0.8
-            self.process.says(self.session, "heartbeat" if beats else "session_activity", {})
+            self.process.queue_event(self.session, "heartbeat" if beats else "session_activity", {})
             self._send()
 
     def _send(self) -> None:
@@ -146,4 +146,4 @@ class Attended:
             self.world.log(self.process.queue.popleft())
 
 
-__all__ = ["Attended", "Process", "Sent", "Session", "session_of"]
+__all__ = ["Process", "Sent", "Session", "SteadySession", "session_of"]

@@ -15,16 +15,16 @@ _ENVELOPE: Envelope = example(Envelope)._replace(
 
 
 @cache
-def _sensible(event_type: str) -> Payload:
+def _default_payload(event_type: str) -> Payload:
     return payload_of(event_type)
 
 
-def written(event_type: str, fields: dict[str, Any], **envelope: Any) -> bytes:
+def event_bytes(event_type: str, fields: dict[str, Any], **envelope: Any) -> bytes:
     """The bytes of a sensible event, with these fields put in."""
-    payload = _sensible(event_type)
+    payload = _default_payload(event_type)
     if fields:
         payload = payload._replace(**fields)
     return encode_event(Event(_ENVELOPE._replace(event_type=event_type, **envelope), payload))
 
 
-__all__ = ["written"]
+__all__ = ["event_bytes"]

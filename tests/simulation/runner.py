@@ -4,7 +4,7 @@ import traceback
 from collections import Counter
 from typing import NamedTuple
 
-from tests.simulation.checks import faults
+from tests.simulation.checks import find_faults
 from tests.simulation.world import World
 
 FAULTS_SHOWN = 8
@@ -21,7 +21,7 @@ class Failure(Exception):
         super().__init__("\n  ".join(lines))
 
 
-class Ran(NamedTuple):
+class ScheduleResult(NamedTuple):
     """A schedule that was run; `trace` where it was wanted."""
 
     seen: Counter[str]
@@ -29,23 +29,23 @@ class Ran(NamedTuple):
     trace: list[str]
 
 
-def ran(seed: int, *, tracing: bool = False) -> Ran:
+def run_schedule(seed: int, *, tracing: bool = False) -> ScheduleResult:
     """Run one schedule and check it. Whatever is raised in it is a finding like any other."""
     world = World(seed, tracing=tracing)
     try:
         world.run()
-        found = faults(world)
+        found = find_faults(world)
     except Exception:  # noqa: BLE001 - a crash of the core under test is a finding; the seed has to be told
         found = traceback.format_exc().splitlines()[-8:]
-    return Ran(world.seen, found, world.lines)
+    return ScheduleResult(world.seen, found, world.lines)
 
 
-def checked(seed: int) -> Counter[str]:
+def check_schedule(seed: int) -> Counter[str]:
     """Run one schedule; return what was seen. Raises `Failure`."""
-    result = ran(seed)
+    result = run_schedule(seed)
     if result.found:
         raise Failure(seed, result.found)
     return result.seen
 
 
-__all__ = ["Failure", "Ran", "checked", "ran"]
+__all__ = ["Failure", "ScheduleResult", "check_schedule", "run_schedule"]

@@ -21,11 +21,11 @@ class Owner:
         self.world, self.worker, self.partition = world, worker, partition
         self.stage: Stage = "fenced"
         self.epoch = world.broker.fence(partition)
-        self.settings = world.drawn_settings()
+        self.settings = world.draw_batch_limits()
         self.batch: Batch | None = None
         self.outcome: Outcome | None = None
         self.index = self.saved = 0
-        world.say("%s takes partition %d, epoch %d", worker.name, partition, self.epoch)
+        world.trace("%s takes partition %d, epoch %d", worker.name, partition, self.epoch)
 
     @property
     def ready(self) -> bool:
@@ -45,12 +45,12 @@ class Owner:
             getattr(self, f"_{self.stage}")()
         except Fenced:
             world.mark("owner: fenced")
-            world.say("%s is fenced off partition %d", self.worker.name, self.partition)
+            world.trace("%s is fenced off partition %d", self.worker.name, self.partition)
             self.stage = "gone"
 
     def _fenced(self) -> None:
         """Recover: the whole changelog, or what compaction left of it, or the own store and the rest."""
-        self.fold = opened(self.partition, self.settings, self.worker.remembered(self.partition))
+        self.fold = opened(self.partition, self.settings, self.worker.recovery_records(self.partition))
         self.stage = "open"
 
     def _open(self) -> None:
@@ -110,7 +110,7 @@ class Owner:
         self.fold.merge(self.batch)
         self.stage = "open"
         if self.world.rng.random() < 0.3:
-            self.worker.keep(self.partition, self.saved)
+            self.worker.save_store(self.partition, self.saved)
 
     def _gone(self) -> None:
         return
@@ -124,11 +124,11 @@ class Worker:
         self.owners: dict[int, Owner] = {}
         self.stores: dict[int, tuple[int, dict[bytes, bytes]]] = {}
 
-    def keep(self, partition: int, committed: int) -> None:
+    def save_store(self, partition: int, committed: int) -> None:
         """Save what was committed so far; it is behind the changelog, never ahead."""
-        self.stores[partition] = committed, compacted(self.world.broker.changelogs[partition][:committed])
+        self.stores[partition] = committed, compact_records(self.world.broker.changelogs[partition][:committed])
 
-    def remembered(self, partition: int) -> list[Stored]:
+    def recovery_records(self, partition: int) -> list[Stored]:
         """What a recovery reads."""
         world, changelog = self.world, self.world.broker.changelogs[partition]
         if partition in self.stores and world.rng.random() < 0.6:
@@ -137,7 +137,7 @@ class Worker:
             return [*rows.items(), *changelog[saved:]]
         if world.rng.random() < 0.5:
             world.mark("recovery: compacted changelog")
-            return list(compacted(changelog).items())
+            return list(compact_records(changelog).items())
         world.mark("recovery: whole changelog")
         return changelog
 
@@ -146,11 +146,11 @@ class Worker:
         for owner in self.owners.values():
             if owner.stage != "gone":
                 self.world.mark(f"crash: processor {owner.stage}")
-        self.world.say("%s dies (%s)", self.name, [(o.partition, o.stage) for o in self.owners.values()])
+        self.world.trace("%s dies (%s)", self.name, [(o.partition, o.stage) for o in self.owners.values()])
         self.owners.clear()
 
 
-def compacted(changelog: list[Stored]) -> dict[bytes, bytes]:
+def compact_records(changelog: list[Stored]) -> dict[bytes, bytes]:
     """The last value of each key."""
     last = dict(changelog)
     return {key: value for key, value in last.items() if value is not None}
@@ -173,7 +173,7 @@ class Cluster:
             owner = worker.owners[partition] = Owner(self.world, worker, partition)
         return owner
 
-    def standing(self) -> list[Owner]:
+    def ready_owners(self) -> list[Owner]:
         """Everybody who thinks that he owns a partition and can tell its deadlines."""
         owners = [owner for worker in self.workers for owner in worker.owners.values()]
         return [owner for owner in [*owners, *self.zombies] if owner.ready]
@@ -190,7 +190,7 @@ class Cluster:
         former = self.workers[self.assigned[partition]]
         self.assigned[partition] = world.rng.randrange(len(self.workers))
         owner = former.owners.pop(partition, None)
-        world.say("partition %d goes from %s to worker-%d", partition, former.name, self.assigned[partition])
+        world.trace("partition %d goes from %s to worker-%d", partition, former.name, self.assigned[partition])
         if owner is not None and owner.stage != "gone":
             world.mark("cluster: partition moved")
             if world.rng.random() < 0.6:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 
-class Asked(NamedTuple):
+class ControlRequest(NamedTuple):
     """What a client asked."""
 
     session_id: str
@@ -17,7 +17,7 @@ class Asked(NamedTuple):
     authorization: str | None
 
 
-class Said(NamedTuple):
+class ControlResponse(NamedTuple):
     """What it is answered."""
 
     status: int
@@ -26,14 +26,14 @@ class Said(NamedTuple):
 
 
 @contextmanager
-def control_server(answer: Callable[[Asked], Said]) -> Iterator[str]:
+def control_server(answer: Callable[[ControlRequest], ControlResponse]) -> Iterator[str]:
     """Serve `GET /v1/sessions/{id}` by `answer`; yield the base URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
-            said = answer(Asked(url.path.rpartition("/")[2], query, self.headers.get("Authorization")))
+            said = answer(ControlRequest(url.path.rpartition("/")[2], query, self.headers.get("Authorization")))
             body = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
             self.send_response(said.status)
             for name, value in said.headers.items():

@@ -20,8 +20,8 @@ from sessionary.stream_processors.core.session.transitions import (
     WORK,
 )
 from tests.auditor import rules
-from tests.core.oracle_rig import Court
-from tests.support.event_factory import Scribe
+from tests.core.oracle_rig import OracleRig
+from tests.support.event_factory import EventFactory
 
 STATES: tuple[SessionStateName, ...] = ("Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived")
 
@@ -29,7 +29,7 @@ STATES: tuple[SessionStateName, ...] = ("Idle", "Active", "Paused", "Timeout", "
 @pytest.mark.parametrize("state", STATES)
 def test_what_may_come_in_a_state_is_what_the_auditor_lets_in(state: SessionStateName) -> None:
     moving = {row.event_type for row in TRANSITIONS if row.source == state and row.by != "processor"}
-    assert ACCEPTED[state] | moving == {name for name in PAYLOADS if rules.legal(state, name)}
+    assert ACCEPTED[state] | moving == {name for name in PAYLOADS if rules.is_legal(state, name)}
     assert ACCEPTED[state] & moving == set()
 
 
@@ -83,11 +83,11 @@ def test_an_epoch_is_looked_at_but_for_births_and_releases(name: str) -> None:
 
 
 def test_a_session_is_born_as_the_table_says() -> None:
-    court, agent = Court(), Scribe()
-    assert court.says(agent, "session_created") == "applied"
+    rig, agent = OracleRig(), EventFactory()
+    assert rig.send(agent, "session_created") == "applied"
     (born,) = (row for row in TRANSITIONS if row.source is None)
     assert (born.id, born.event_type, born.target, born.phase) == ("T01", "session_created", "Idle", "creating")
-    row = court.row(agent)
+    row = rig.row_of(agent)
     assert (row.state, row.phase, row.reason_code) == (born.target, born.phase, "created")
 
 
