@@ -1,4 +1,4 @@
-"""Log records as the auditor reads them: with fastavro itself, into dictionaries."""
+"""Decodes log records for the auditor: with fastavro itself, into dictionaries."""
 
 import io
 import re
@@ -27,7 +27,7 @@ class LogEntry(NamedTuple):
 
 
 class Refusal(Exception):
-    """A refusal."""
+    """The record is refused; the text is the reason."""
 
 
 def cleanup_id_of(row: Row) -> str:
@@ -35,13 +35,13 @@ def cleanup_id_of(row: Row) -> str:
 
 
 def key_parts(key: bytes | None) -> tuple[str, str]:
-    """Tenant and session of a key, or two empty strings."""
+    """Return tenant and session of a key, or two empty strings if it is none."""
     tenant, _, session = (key or b"").decode("utf-8", "replace").partition(":")
     return (tenant, session) if NAME.fullmatch(tenant) and _UUID.fullmatch(session) else ("", "")
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Where Kafka's own partitioner puts a key: murmur2 of the bytes, its sign cut off."""
+    """Return the partition that Kafka's partitioner chooses: murmur2 without its sign bit."""
     bits, factor = 0xFFFFFFFF, 0x5BD1E995
     state = 0x9747B28C ^ len(key)
     padded = key[len(key) & ~3 :]
@@ -55,7 +55,7 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def decode_record(value: bytes | None) -> tuple[str, Row]:
-    """Full schema name and fields of bytes in Avro's single-object encoding; raises `Refusal`."""
+    """Decode Avro's single-object encoding into full schema name and fields; raises `Refusal`."""
     if not value or value[:2] != b"\xc3\x01" or len(value) < 10:
         raise Refusal("unknown_schema" if value and value[0] == 0 and len(value) >= 5 else "undecodable")
     writer = schemas_by_fingerprint().get(value[2:10])
@@ -64,7 +64,7 @@ def decode_record(value: bytes | None) -> tuple[str, Row]:
     stream = io.BytesIO(value[10:])
     try:
         fields: Any = schemaless_reader(stream, writer.parsed, None)
-    except Exception:  # noqa: BLE001 - as many kinds as there are broken bytes
+    except Exception:  # noqa: BLE001 - broken bytes raise many kinds of errors
         raise Refusal("undecodable") from None
     if stream.read():
         raise Refusal("undecodable")
@@ -72,7 +72,7 @@ def decode_record(value: bytes | None) -> tuple[str, Row]:
 
 
 def read_event(value: bytes | None) -> tuple[str, Row]:
-    """Event type and fields of a record's bytes; raises `Refusal`."""
+    """Decode a record of the events topic into event type and fields; raises `Refusal`."""
     full_name, fields = decode_record(value)
     _, family, name = full_name.split(".")
     if family == "records":
@@ -86,7 +86,7 @@ def read_event(value: bytes | None) -> tuple[str, Row]:
 
 
 def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row:
-    """A session as it begins."""
+    """Return the row of a new session."""
     return {
         "tenant": envelope["tenant_id"],
         "session": envelope["session_id"],

@@ -1,10 +1,11 @@
-"""What there is to audit, gathered by means of the auditor's own: plain consumers, plain HTTP, files.
+"""Collects what is to be audited, without the product's code: plain consumers, plain HTTP, files.
 
-topics      every record, read committed, to the end
-table       the changelog as its reader compacts it: the last value of each key, none for a tombstone
-journals    what the clients wrote down themselves: one line per event that was delivered or dropped
-rows        ClickHouse's tables as they are, doubles and all
-sessions    what the agents meant to do, from their plans; `lifetimes`: when each agent's process lived
+log         the events topic; `outputs`: the other topics, both read committed to their ends
+table       the changelog compacted: the last value of each key, tombstones left out
+journal     the clients' own files: one line per event that was delivered or dropped
+rows        ClickHouse's tables, duplicates included
+sessions    the agents' plans
+lifetimes   when each agent process ran
 """
 
 import base64
@@ -21,7 +22,7 @@ from tests.auditor.decoding import LogEntry, Row, decode_record
 
 POSITION_KEY = b"\x00position"
 OUTPUTS = ("audit", "rejected", "cleanup", "batches")
-# Table → what tells its rows apart, as the topic's records do. Without FINAL: what is stored twice shall be seen.
+# Table → the columns that identify a row. Queried without FINAL, so that duplicates are seen.
 TABLES = {
     "history": "source_partition AS partition, source_offset AS offset, event_type, producer_id, producer_seq, "
     "lower(hex(MD5(ifNull(value_bytes, '')))) AS digest",
@@ -33,7 +34,7 @@ TABLES = {
 
 
 class Lifetime(NamedTuple):
-    """An agent's process, wall clock ms; `ended_ms` by SIGKILL or by its own will."""
+    """When an agent process ran, in wall-clock ms; it ended by itself or was killed."""
 
     agent: str
     started_ms: int
@@ -41,7 +42,7 @@ class Lifetime(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Everything that the checks look at."""
+    """Everything that the checks compare."""
 
     partitions: int
     log: list[LogEntry]
@@ -56,7 +57,10 @@ class Evidence(NamedTuple):
 
 
 def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEntry]:
-    """Return what stands committed in a topic, by partition and offset. Raises `TimeoutError`, `KafkaException`."""
+    """Return the committed records of a topic, ordered by partition and offset.
+
+    Raises `TimeoutError`, `KafkaException`.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -92,7 +96,7 @@ def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEnt
 
 
 def compact_changelog(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[str, Row]], dict[int, int]]:
-    """Return the table and each partition's position from the changelog's records, in order."""
+    """Return the compacted table and each partition's position. Entries come in offset order."""
     table: dict[bytes, tuple[str, Row]] = {}
     positions: dict[int, int] = {}
     for entry in entries:
@@ -109,7 +113,7 @@ def compact_changelog(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[st
 
 
 def read_journals(paths: Iterable[Path]) -> list[Row]:
-    """Return every whole line. A line that a killed process left half is part of no promise."""
+    """Return every complete line; a process that was killed may leave half a line."""
     lines: list[Row] = []
     for path in paths:
         for text in path.read_text("utf-8", "replace").splitlines():
@@ -121,7 +125,7 @@ def read_journals(paths: Iterable[Path]) -> list[Row]:
 
 
 def query_rows(url: str, sql: str, user: str = "default", password: str = "") -> list[Row]:
-    """Return a query's rows by ClickHouse's HTTP interface. Raises `OSError`."""
+    """Run a query over ClickHouse's HTTP interface and return its rows. Raises `OSError`."""
     credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
     request = urllib.request.Request(
         url,
@@ -135,7 +139,10 @@ def query_rows(url: str, sql: str, user: str = "default", password: str = "") ->
 def gather_evidence(
     servers: str, prefix: str, clickhouse_url: str, database: str, journals: Iterable[Path], partitions: int
 ) -> Evidence:
-    """Read everything. The writers have to be at rest. Raises what its sources raise."""
+    """Read everything; all writers must have stopped.
+
+    Raises `OSError`, `TimeoutError`, `KafkaException`.
+    """
     outputs = {
         name: [(entry, decode_record(entry.value)[1]) for entry in read_topic(servers, f"{prefix}.{name}")]
         for name in OUTPUTS

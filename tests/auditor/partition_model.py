@@ -1,4 +1,4 @@
-"""The auditor's model of one partition: its sessions, their clocks, and what was written about them."""
+"""The oracle's model of one partition: its sessions, their deadlines, and the expected outputs."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tests.auditor.rules import DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVES
 
 
 class PartitionModel:
-    """Sessions by key, their deadlines, and the audit lines, refusals and clean-ups so far."""
+    """Sessions by key, and the audit lines, refusals and clean-up requests so far. Times are in ms."""
 
     entry: LogEntry
 
@@ -15,7 +15,7 @@ class PartitionModel:
         self.number, self.partitions, self.hole_ms, self.quiet_ms = number, partitions, hole_ms, quiet_ms
         self.now = 0
         self.quiet_until = 0
-        self.earliest = 0  # nothing is due before: a look at every row for every record would take minutes
+        self.earliest = 0  # no deadline is before it: checking every row for every record would take minutes
         self.rows: dict[bytes, Row] = {}
         self.graves: dict[bytes, Row] = {}
         self.audits: list[Row] = []
@@ -24,7 +24,7 @@ class PartitionModel:
         self.outcomes: dict[int, str] = {}
 
     def next_due(self, row: Row) -> tuple[int, str]:
-        """When the row's next clock fires, and which."""
+        """Return when the row's next deadline is, in ms, and its name."""
         at, limits, state = row["entered_at"], row["limits"], row["state"]
         if state == "Idle":
             return row["created_at"] + limits["init_ms"], "init_timeout"
@@ -43,13 +43,13 @@ class PartitionModel:
         return at + limits[field], {"Error": "recovery_failed"}.get(state, "timeout_cleanup")
 
     def next_deadline(self) -> int | None:
-        """The earliest instant at which a session's clock may fire."""
+        """Return the earliest time at which a session's deadline may fire."""
         return max(min(self.next_due(row)[0] for row in self.rows.values()), self.quiet_until) if self.rows else None
 
     def drop_gravestones(self) -> None:
-        """A gravestone's end is no deadline of a session: it does not wait for the quiet after a hole to end."""
+        """Drop expired gravestones; unlike deadlines they ignore the quiet time after a hole."""
         while self.graves and next(iter(self.graves.values()))["expires_at"] <= self.now:
-            del self.graves[next(iter(self.graves))]  # all stay equally long: the oldest stands first
+            del self.graves[next(iter(self.graves))]  # all have the same lifetime: the oldest is first
 
     def fire_due(self) -> None:
         while ripe := [
@@ -89,7 +89,7 @@ class PartitionModel:
         actions: tuple[str, ...] = (),
         **details: Any,
     ) -> None:
-        """Move a session to a state: audit, clean-up request, bookkeeping."""
+        """Move a session to a state: audit line, clean-up request, counters."""
         before, row["state"], row["phase"], row["entered_at"] = row["state"], state, phase, self.now
         if number in ("T05", "T07", "T11"):
             row["epoch"] += 1
@@ -106,7 +106,7 @@ class PartitionModel:
         )
 
     def add_audit(self, row: Row | None, **details: Any) -> None:
-        """Write an audit line; the caller has raised the row's audit_seq."""
+        """Add an audit line; the caller has already raised the row's audit_seq."""
         tenant, session = key_parts(self.entry.key)
         line: Row = {"source_partition": self.number, "source_offset": self.entry.offset}
         if row is None:

@@ -1,4 +1,4 @@
-"""The auditor's judge of one partition; see `oracle.py`."""
+"""The oracle of one partition: what becomes of each record; see `oracle.py`."""
 
 from tests.auditor.decoding import NAME, LogEntry, Refusal, Row, key_parts, new_row, partition_of, read_event
 from tests.auditor.partition_model import PartitionModel
@@ -18,7 +18,7 @@ class PartitionOracle(PartitionModel):
     """Judges the records of a partition in offset order."""
 
     def apply_record(self, entry: LogEntry) -> str:
-        """Move the clock, fire what is due, judge the record; return what became of it."""
+        """Move the clock, fire due deadlines, judge the record; return the outcome, as `refused late`."""
         self.entry = entry
         if self.rows and entry.timestamp_ms - self.now > self.hole_ms:
             self.quiet_until = entry.timestamp_ms + self.quiet_ms
@@ -45,7 +45,7 @@ class PartitionOracle(PartitionModel):
             if event_type == "tick" and key is None:
                 return "tick"
             if key is None or event_type == "tick" or not key_parts(key)[0]:
-                event_type = ""  # the key is judged before the bytes: it may well be a heartbeat, nobody looks
+                event_type = ""  # the key is judged before the bytes, so the type is unknown
                 raise Refusal("bad_key")
             row = self.rows.get(key) or self.graves.get(key)
             return self.judge_event(key, row, event_type, fields["envelope"], fields)
@@ -98,7 +98,7 @@ class PartitionOracle(PartitionModel):
 
     @staticmethod
     def has_invalid_value(kind: str, envelope: Row) -> bool:
-        """Whether the envelope's own values make no sense, whatever the session."""
+        """Return True if the envelope's values are invalid for any session."""
         names = ("tenant_id", "service_id", "agent_id", "producer_id")
         if not all(NAME.fullmatch(envelope[name]) for name in names) or envelope["epoch"] < 0:
             return True
@@ -107,7 +107,7 @@ class PartitionOracle(PartitionModel):
         return kind != "heartbeat" and bool(envelope["producer_seq"] < 1)
 
     def judge_archived(self, grave: Row, kind: str, envelope: Row) -> str:
-        """What comes after the end: known already, or refused; the ledger goes on."""
+        """Judge an event of an archived session: duplicate or refused. The producer ledger goes on."""
         try:
             if (
                 kind != "heartbeat"
@@ -116,30 +116,30 @@ class PartitionOracle(PartitionModel):
             ):
                 return "duplicate"
         except Refusal:
-            pass  # whatever else is wrong with it, the session is archived
+            pass  # `session_archived` comes before any other reason
         raise Refusal("session_archived")
 
     def is_duplicate(self, row: Row, envelope: Row) -> bool:
-        """Enter the event in its producer's book; whether it stood there already."""
+        """Enter the event in its producer's ledger; return True if it was there already."""
         producer, seq = envelope["producer_id"], envelope["producer_seq"]
         if producer not in row["producers"]:
             if len(row["producers"]) == 64:
                 raise Refusal("too_many_producers")
             row["producers"][producer] = {"last": 0, "missing": []}
-        book = row["producers"][producer]
-        if any(first <= seq <= last for first, last in book["missing"]):
+        ledger = row["producers"][producer]
+        if any(first <= seq <= last for first, last in ledger["missing"]):
             raise Refusal("late_filler")
-        if seq <= book["last"]:
+        if seq <= ledger["last"]:
             return True
-        if seq > book["last"] + 1:
-            hole = (book["last"] + 1, seq - 1)
-            if len(book["missing"]) == 16:
-                (first, _), (_, last), *rest = book["missing"]
-                book["missing"] = [(first, last), *rest]
-            book["missing"].append(hole)
+        if seq > ledger["last"] + 1:
+            hole = (ledger["last"] + 1, seq - 1)
+            if len(ledger["missing"]) == 16:
+                (first, _), (_, last), *rest = ledger["missing"]
+                ledger["missing"] = [(first, last), *rest]
+            ledger["missing"].append(hole)
             row["audit_seq"] += 1
             self.add_audit(row, kind="gap", gap_first=hole[0], gap_last=hole[1])
-        book["last"] = seq
+        ledger["last"] = seq
         return False
 
     def create_session(self, key: bytes, envelope: Row, fields: Row) -> str:
@@ -167,7 +167,7 @@ class PartitionOracle(PartitionModel):
         row["context_exceeded"] = weight > limit
 
     def check_permitted(self, row: Row, kind: str, envelope: Row, fields: Row) -> None:
-        """Ask every question that comes before the session's own state."""
+        """Raise `Refusal` for every reason that comes before the event's own guard."""
         reason = fields.get("reason")
         if kind in PROCESSOR_TYPES or (kind, reason) in (
             ("session_start_failed", "init_timeout"),
@@ -189,7 +189,7 @@ class PartitionOracle(PartitionModel):
             raise Refusal("illegal_transition")
 
     def apply_event(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
-        """Do what a legal event asks for, or refuse it by its guard."""
+        """Apply a legal event, or raise `Refusal` if its guard fails."""
         match kind:
             case "session_phase_changed":
                 if fields["phase"] not in NEXT_PHASES.get((row["state"], row["phase"]), ()):

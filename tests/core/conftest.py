@@ -1,4 +1,7 @@
-"""One Hypothesis profile for everybody: the same examples each time. `HYPOTHESIS_PROFILE=explore` looks further."""
+"""One Hypothesis profile for all tests, with fixed examples.
+
+`HYPOTHESIS_PROFILE=explore` tries more examples.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A partition's fold and the auditor hear the same records; after each they have to agree in every detail."""
+"""Feeds the same records to a partition's fold and to the oracle; both must agree after each."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ DECODER = Decoder()
 
 
 def oracle_row(state: SessionState) -> Row:
-    """What the auditor, too, keeps of a session."""
+    """Return a session's state in the oracle's form."""
     return {
         "tenant": state.tenant_id,
         "session": state.session_id,
@@ -48,7 +48,7 @@ def oracle_row(state: SessionState) -> Row:
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """What became of a batch's single record, in the auditor's words."""
+    """Return the outcome of a batch of one record in the oracle's words, as `refused late`."""
     counts = outcome.counts
     assert counts.applied + counts.duplicate + counts.refused + counts.ticks == 1
     if counts.refused:
@@ -58,7 +58,7 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 class OracleRig:
-    """Both sides, the log so far, and a clock to set the next record's append time."""
+    """A fold, an oracle and the log so far; `at` is the next record's append time in ms."""
 
     def __init__(self, settings: FoldSettings = SETTINGS, partition: int = 0) -> None:
         self.partition = partition
@@ -74,7 +74,7 @@ class OracleRig:
         return self.all_partitions.partitions[self.partition]
 
     def append(self, key: bytes | None, value: bytes | None) -> str:
-        """Append a record and let both judge it; fails where they differ."""
+        """Append a record, let both sides judge it, and fail if they differ."""
         record = LogRecord(len(self.log), self.at, key, value)
         self.log.append(record)
         batch = self.fold.begin()
@@ -95,28 +95,28 @@ class OracleRig:
         return expected
 
     def _compare_rows(self, outcome: Outcome) -> None:
-        book, rows = self.oracle, self.fold.rows
-        assert {key for key, row in rows.items() if isinstance(row, SessionState)} == set(book.rows)
-        assert {key for key, row in rows.items() if not isinstance(row, SessionState)} == set(book.graves)
+        oracle, rows = self.oracle, self.fold.rows
+        assert {key for key, row in rows.items() if isinstance(row, SessionState)} == set(oracle.rows)
+        assert {key for key, row in rows.items() if not isinstance(row, SessionState)} == set(oracle.graves)
         for key in outcome.rows:
             row = rows.get(key)
             if isinstance(row, SessionState):
-                ours, theirs = oracle_row(row), dict(book.rows[key])
-                if row.state != "Active":  # the activity clocks stand still, and their start tells nothing
+                ours, theirs = oracle_row(row), dict(oracle.rows[key])
+                if row.state != "Active":  # the activity clocks are off
                     for name in ("last_event_at", "last_work_at"):
                         del ours[name], theirs[name]
                 assert {n: (v, theirs[n]) for n, v in ours.items() if v != theirs[n]} == {}
             elif row is not None:
-                assert (row.audit_seq, row.epoch) == (book.graves[key]["audit_seq"], book.graves[key]["epoch"])
-                assert row.expires_at == book.graves[key]["expires_at"]
-        assert self.fold.next_deadline_ms == book.next_deadline()
-        assert (outcome.position.clock_ms, outcome.position.quiet_until_ms) == (book.now, book.quiet_until)
+                assert (row.audit_seq, row.epoch) == (oracle.graves[key]["audit_seq"], oracle.graves[key]["epoch"])
+                assert row.expires_at == oracle.graves[key]["expires_at"]
+        assert self.fold.next_deadline_ms == oracle.next_deadline()
+        assert (outcome.position.clock_ms, outcome.position.quiet_until_ms) == (oracle.now, oracle.quiet_until)
         assert outcome.position.next_offset == len(self.log)
 
-    # Conveniences for stories
+    # Helpers for tests
 
     def send(self, agent: EventFactory, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> str:
-        """The agent sends an event; it learns its epoch as one that waits for the verdict does."""
+        """Send an agent's event; the agent then knows its epoch, as if it had waited for the verdict."""
         outcome = self.append(agent.key.encoded(), agent.event_bytes(event_type, envelope, **fields))
         row = self.oracle.rows.get(agent.key.encoded())
         if row is not None:
@@ -127,14 +127,14 @@ class OracleRig:
         return self.append(None, TICK)
 
     def advance(self, ms: int, *, step_ms: int = 1_000) -> list[str]:
-        """Let time pass with a tick a second; return the audit lines that came of it, as `T06 inactive`."""
-        told: list[str] = []
+        """Let time pass, with a tick every `step_ms`; return the new audit lines, as `T06 inactive`."""
+        lines: list[str] = []
         until = self.at + ms
         while self.at < until:
             self.at = min(until, self.at + step_ms)
             self.tick()
-            told += [f"{line.transition} {line.reason_code}" for _, line in self.outcomes[-1].audits]
-        return told
+            lines += [f"{line.transition} {line.reason_code}" for _, line in self.outcomes[-1].audits]
+        return lines
 
     def row_of(self, agent: EventFactory) -> SessionState:
         row = self.fold.rows[agent.key.encoded()]
@@ -142,7 +142,7 @@ class OracleRig:
         return row
 
     def start(self, agent: EventFactory, **created: Any) -> None:
-        """Bring a session to Active."""
+        """Bring a session to Active; `created` are fields of its first event."""
         for event_type, fields in (
             ("session_created", created),
             ("session_phase_changed", {"phase": "validating"}),

@@ -1,7 +1,7 @@
-"""Random agents in random time, before a court; all chance comes from the `Random` handed in.
+"""Random agents and random time, checked by an `OracleRig`; the given `Random` decides everything.
 
-Three sessions of two tenants in one partition, each with two client processes; most of what they do makes sense in the
-session's state, the rest is nonsense of every kind that a record can have.
+Three sessions of two tenants share a partition; each session has two client processes. Most events
+are legal in the session's state; the others are wrong in every way that a record can be wrong.
 """
 
 from collections.abc import Callable
@@ -116,7 +116,7 @@ BAD_KEYS = [None, b"", b"acme:x", b"\xff", b"\x00position"]
 
 
 class RandomAgents:
-    """One court and its agents."""
+    """Six agents of three sessions, and the rig that judges what they send."""
 
     def __init__(self, rng: Random) -> None:
         self.rng, self.rig = rng, OracleRig()
@@ -129,7 +129,7 @@ class RandomAgents:
         self.rng.choices([act for _, act in self.weighted_actions()], weights)[0]()
 
     def weighted_actions(self) -> list[tuple[int, Callable[[], None]]]:
-        """What may happen, and how often in relation."""
+        """Return the actions with their relative frequency."""
         return [
             (40, self.send_sensible),
             (4, self.send_any_type),
@@ -148,7 +148,7 @@ class RandomAgents:
         ]
 
     def pick_agent(self) -> EventFactory:
-        """Any agent; where its session is archived, it and its neighbour mostly turn to a new one."""
+        """Pick any agent; if its session is archived, mostly replace both agents of that session."""
         place = self.rng.randrange(len(self.agents))
         old = self.agents[place]
         if old.key.encoded() in self.rig.oracle.graves and self.rng.random() < 0.8:
@@ -194,7 +194,7 @@ class RandomAgents:
         self.send(agent, self.rng.choice(WORK), {})
 
     def repeat_number(self) -> None:
-        """A duplicate, or a late filler where it falls into a gap."""
+        """Send a duplicate, or a late filler if the number falls into a gap."""
         agent = self.pick_agent()
         self.send(agent, self.rng.choice(WORK), {}, producer_seq=self.rng.randint(1, max(1, agent.seq)))
 
@@ -230,7 +230,7 @@ class RandomAgents:
         self.send(agent, "resources_released", fields, epoch=self.rng.choice([0, 1, 7]))
 
     def start_session(self) -> None:
-        """A session from its creation to Active, where nothing is in the way."""
+        """Send the events from creation to Active."""
         agent = self.pick_agent()
         if self.row_of(agent) is None:
             self.send(agent, "session_created", {"limits": self.rng.choice(LIMITS[:10])})
@@ -239,7 +239,7 @@ class RandomAgents:
         self.send(agent, "session_started", {})
 
     def fail_and_recover(self) -> None:
-        """A session that errs and recovers a few times in a row."""
+        """Let a session fail and recover a few times in a row."""
         agent = self.pick_agent()
         error = self.rng.choice(ERRORS)
         for _ in range(self.rng.randint(1, 6)):
@@ -253,13 +253,16 @@ class RandomAgents:
             self.rig.tick()
 
     def jump_to_deadline(self) -> None:
-        """Time lands on a deadline or beside it; with ticks on the way there is no hole, without there may be one."""
-        book = self.rig.oracle
-        if not book.rows or self.rng.random() < 0.1:
-            self.rig.at = max(self.rig.at, book.quiet_until + self.rng.choice([-1, 0, 1]))
+        """Move time to a deadline, 1 ms before it or 1 ms after it.
+
+        Ticks on the way prevent a hole in the log; without them there may be one.
+        """
+        oracle = self.rig.oracle
+        if not oracle.rows or self.rng.random() < 0.1:
+            self.rig.at = max(self.rig.at, oracle.quiet_until + self.rng.choice([-1, 0, 1]))
             return
-        row = book.rows[self.rng.choice(sorted(book.rows))]
-        due = min(book.next_due(row)[0], self.rig.at + 130_000)
+        row = oracle.rows[self.rng.choice(sorted(oracle.rows))]
+        due = min(oracle.next_due(row)[0], self.rig.at + 130_000)
         target = max(self.rig.at, due + self.rng.choice([-1, 0, 1]))
         while self.rng.random() < 0.98 and self.rig.at + 4_999 < target:
             self.rig.at += self.rng.choice([4_999, 5_000])

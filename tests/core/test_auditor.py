@@ -1,4 +1,4 @@
-"""The auditor can fail: what the processor's fold really says passes, and each thing bent in it is complained of."""
+"""The auditor can fail: the fold's own output passes, and every change to it is reported."""
 
 import ast
 import hashlib
@@ -24,14 +24,14 @@ POSITION_KEY = b"\x00position"
 
 
 def recorded_rig() -> tuple[OracleRig, list[EventFactory]]:
-    """A session that times out and ends, one that works and ends, one that lives on; a refusal, a duplicate."""
+    """Return a rig with three sessions (timed out, ended, live), a refusal and a duplicate."""
     rig = OracleRig()
     silent, busy, living = (EventFactory(name) for name in ("silent", "busy", "living"))
     rig.start(silent, limits=BRIEF)
     rig.start(busy)
     rig.start(living)
     rig.send(busy, "session_activity")
-    rig.append(rig.log[-1].key, rig.log[-1].value)  # the same once more
+    rig.append(rig.log[-1].key, rig.log[-1].value)  # a duplicate
     rig.send(busy, "session_recovered")  # illegal
     rig.send(busy, "session_terminated", reason="completed")
     (cleanup_id,) = rig.oracle.rows[busy.key.encoded()]["cleanups"]
@@ -42,7 +42,7 @@ def recorded_rig() -> tuple[OracleRig, list[EventFactory]]:
 
 
 def evidence_of(rig: OracleRig) -> Evidence:
-    """What the topics, the tables and the journals would hold, had a processor written what the fold said."""
+    """Return what topics, tables and journals would hold if a processor had written the fold's output."""
     log = [LogEntry(0, record.offset, record.timestamp_ms, record.key, record.value) for record in rig.log]
     outputs: dict[str, list[tuple[LogEntry, Row]]] = {name: [] for name in OUTPUTS}
     for number, outcome in enumerate(rig.outcomes, 1):
@@ -83,7 +83,7 @@ def _rows(log: list[LogEntry], outputs: dict[str, list[tuple[LogEntry, Row]]]) -
     def place(entry: LogEntry) -> Row:
         return {"partition": entry.partition, "offset": entry.offset}
 
-    rows = {name: [{**fields, **place(entry)} for entry, fields in told] for name, told in outputs.items()}
+    rows = {name: [{**fields, **place(entry)} for entry, fields in records] for name, records in outputs.items()}
     digests = (hashlib.md5(entry.value or b"", usedforsecurity=False).hexdigest() for entry in log)
     return {**rows, "history": [{**place(entry), "digest": digest} for entry, digest in zip(log, digests, strict=True)]}
 
@@ -93,66 +93,66 @@ def complaints(evidence: Evidence) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def sound() -> Evidence:
+def correct() -> Evidence:
     return evidence_of(recorded_rig()[0])
 
 
-def without(told: list[Any], n: int) -> list[Any]:
-    return [*told[:n], *told[n + 1 :]]
+def without(records: list[Any], n: int) -> list[Any]:
+    return [*records[:n], *records[n + 1 :]]
 
 
-def with_output(evidence: Evidence, name: str, bend: Callable[[list[Any]], list[Any]]) -> Evidence:
-    return evidence._replace(outputs={**evidence.outputs, name: bend(evidence.outputs[name])})
+def with_output(evidence: Evidence, name: str, change: Callable[[list[Any]], list[Any]]) -> Evidence:
+    return evidence._replace(outputs={**evidence.outputs, name: change(evidence.outputs[name])})
 
 
-def with_rows(evidence: Evidence, name: str, bend: Callable[[list[Row]], list[Row]]) -> Evidence:
-    return evidence._replace(rows={**evidence.rows, name: bend(evidence.rows[name])})
+def with_rows(evidence: Evidence, name: str, change: Callable[[list[Row]], list[Row]]) -> Evidence:
+    return evidence._replace(rows={**evidence.rows, name: change(evidence.rows[name])})
 
 
-def test_what_is_sound_passes(sound: Evidence) -> None:
-    assert run_checks(replay_evidence(sound)) == []
-    audits = [line for _, line in sound.outputs["audit"]]
+def test_correct_evidence_passes(correct: Evidence) -> None:
+    assert run_checks(replay_evidence(correct)) == []
+    audits = [line for _, line in correct.outputs["audit"]]
     assert sum(line["fired_at"] is not None for line in audits) >= 2
     assert sum(line["kind"] == "refusal" for line in audits) == 1
-    assert len(sound.table) == 3
+    assert len(correct.table) == 3
 
 
 @pytest.mark.parametrize("name", ["audit", "rejected", "cleanup", "batches"])
-def test_an_output_that_is_missing_doubled_or_altered(sound: Evidence, name: str) -> None:
-    for n in range(len(sound.outputs[name])):
-        assert complaints(with_output(sound, name, lambda told, n=n: without(told, n))), n  # type: ignore[misc]
-        assert complaints(with_output(sound, name, lambda told, n=n: [*told, told[n]])), n  # type: ignore[misc]
+def test_an_output_that_is_missing_doubled_or_altered(correct: Evidence, name: str) -> None:
+    for n in range(len(correct.outputs[name])):
+        assert complaints(with_output(correct, name, lambda records, n=n: without(records, n))), n  # type: ignore[misc]
+        assert complaints(with_output(correct, name, lambda records, n=n: [*records, records[n]])), n  # type: ignore[misc]
     altered = {"audit": "to_state", "rejected": "reason", "cleanup": "actions", "batches": "applied"}[name]
 
-    def alter(told: list[tuple[LogEntry, Row]]) -> list[tuple[LogEntry, Row]]:
-        entry, fields = told[0]
-        return [(entry, {**fields, altered: "another"}), *told[1:]]
+    def alter(records: list[tuple[LogEntry, Row]]) -> list[tuple[LogEntry, Row]]:
+        entry, fields = records[0]
+        return [(entry, {**fields, altered: "another"}), *records[1:]]
 
-    assert complaints(with_output(sound, name, alter))
+    assert complaints(with_output(correct, name, alter))
 
 
 @pytest.mark.parametrize("name", ["history", "audit", "rejected", "batches"])
-def test_a_row_that_is_missing_doubled_altered_or_nobodys(sound: Evidence, name: str) -> None:
+def test_a_row_that_is_missing_doubled_altered_or_unknown(correct: Evidence, name: str) -> None:
     column = {"history": "digest", "audit": "audit_id", "rejected": "reason", "batches": "number"}[name]
-    assert complaints(with_rows(sound, name, lambda rows: without(rows, 0))) == {"lost"}
-    assert complaints(with_rows(sound, name, lambda rows: [*rows, rows[-1]])) == {"doubled"}
-    assert complaints(with_rows(sound, name, lambda rows: [{**rows[0], column: "x"}, *rows[1:]])) == {"rows"}
-    assert complaints(with_rows(sound, name, lambda rows: [*rows, {**rows[0], "offset": 999}])) == {"rows"}
-    assert complaints(sound._replace(dead_letters=1)) == {"rows"}
+    assert complaints(with_rows(correct, name, lambda rows: without(rows, 0))) == {"lost"}
+    assert complaints(with_rows(correct, name, lambda rows: [*rows, rows[-1]])) == {"doubled"}
+    assert complaints(with_rows(correct, name, lambda rows: [{**rows[0], column: "x"}, *rows[1:]])) == {"rows"}
+    assert complaints(with_rows(correct, name, lambda rows: [*rows, {**rows[0], "offset": 999}])) == {"rows"}
+    assert complaints(correct._replace(dead_letters=1)) == {"rows"}
 
 
-def test_a_journalled_event_that_the_log_does_not_hold(sound: Evidence) -> None:
-    line = sound.journal[3]
-    assert complaints(sound._replace(journal=[*sound.journal, {**line, "offset": 9_999}])) == {"lost"}
-    assert complaints(sound._replace(journal=[*sound.journal, {**line, "event_id": "another"}])) == {"lost"}
+def test_a_journalled_event_that_the_log_does_not_hold(correct: Evidence) -> None:
+    line = correct.journal[3]
+    assert complaints(correct._replace(journal=[*correct.journal, {**line, "offset": 9_999}])) == {"lost"}
+    assert complaints(correct._replace(journal=[*correct.journal, {**line, "event_id": "another"}])) == {"lost"}
     unplaced = {**line, "offset": None}
-    assert complaints(sound._replace(journal=[*sound.journal, unplaced])) == set()
-    assert complaints(sound._replace(journal=[*sound.journal, {**unplaced, "event_id": "another"}])) == {"lost"}
+    assert complaints(correct._replace(journal=[*correct.journal, unplaced])) == set()
+    assert complaints(correct._replace(journal=[*correct.journal, {**unplaced, "event_id": "another"}])) == {"lost"}
     dropped = {**line, "partition": None, "offset": None, "error": "dropped: the disk is full"}
-    assert complaints(sound._replace(journal=[*sound.journal, dropped])) == {"doubled"}
+    assert complaints(correct._replace(journal=[*correct.journal, dropped])) == {"doubled"}
 
 
-def test_an_event_that_vanished_from_the_log_with_its_consequences() -> None:
+def test_an_event_that_is_missing_from_the_log_and_from_all_outputs() -> None:
     rig, (_, busy, living) = recorded_rig()
     living.seq += 2
     rig.send(living, "session_activity")
@@ -171,50 +171,50 @@ def test_events_in_the_wrong_order() -> None:
     assert "order" in complaints(evidence_of(rig))
 
 
-def test_a_record_that_nobody_judged(sound: Evidence) -> None:
-    last = len(sound.log) - 1
-    assert "lost" in complaints(sound._replace(positions={0: last}))
+def test_a_record_that_was_not_judged(correct: Evidence) -> None:
+    last = len(correct.log) - 1
+    assert "lost" in complaints(correct._replace(positions={0: last}))
 
 
-@pytest.mark.parametrize("bend", [{"due_at": 1}, {"fired_at": None}])
-def test_a_timeout_that_was_not_due_or_never_fired(sound: Evidence, bend: Row) -> None:
-    def alter(told: list[tuple[LogEntry, Row]]) -> list[tuple[LogEntry, Row]]:
-        return [(entry, {**line, **bend} if line["transition"] == "T06" else line) for entry, line in told]
+@pytest.mark.parametrize("altered", [{"due_at": 1}, {"fired_at": None}])
+def test_a_timeout_that_was_not_due_or_never_fired(correct: Evidence, altered: Row) -> None:
+    def alter(records: list[tuple[LogEntry, Row]]) -> list[tuple[LogEntry, Row]]:
+        return [(entry, {**line, **altered} if line["transition"] == "T06" else line) for entry, line in records]
 
-    found = complaints(with_output(sound, "audit", alter))
+    found = complaints(with_output(correct, "audit", alter))
     assert {"timeout", "false timeout"} & found
-    assert ("false timeout" in found) is ("due_at" in bend)
+    assert ("false timeout" in found) is ("due_at" in altered)
 
 
-def test_a_timeout_of_a_session_whose_agent_lives(sound: Evidence) -> None:
-    timed_out = next(line for _, line in sound.outputs["audit"] if line["transition"] == "T06")
+def test_a_timeout_of_a_session_whose_agent_lives(correct: Evidence) -> None:
+    timed_out = next(line for _, line in correct.outputs["audit"] if line["transition"] == "T06")
     session = {"agent": "a", "session_id": timed_out["session_id"], "silent": False, "planned_ms": START_MS}
-    alive = sound._replace(sessions=[session], lifetimes=[Lifetime("a", START_MS - 1, START_MS + 60_000)])
+    alive = correct._replace(sessions=[session], lifetimes=[Lifetime("a", START_MS - 1, START_MS + 60_000)])
     assert complaints(alive) == {"false timeout"}
     assert complaints(alive._replace(sessions=[{**session, "silent": True}])) == set()
     assert complaints(alive._replace(lifetimes=[Lifetime("a", START_MS - 1, START_MS + 1)])) == set()
-    line = next(line for line in sound.journal if line["session_id"] == timed_out["session_id"])
+    line = next(line for line in correct.journal if line["session_id"] == timed_out["session_id"])
     dropped = {**line, "producer_seq": 99, "partition": None, "offset": None, "error": "dropped: the disk is full"}
-    assert complaints(alive._replace(journal=[*sound.journal, dropped])) == set()
+    assert complaints(alive._replace(journal=[*correct.journal, dropped])) == set()
 
 
 @pytest.mark.parametrize(
     "field", ["state", "epoch", "version", "audit_seq", "state_json", "owner_service", "producers"]
 )
-def test_a_table_that_is_not_the_fold(sound: Evidence, field: str) -> None:
-    key = next(key for key, (kind, _) in sound.table.items() if kind == "SessionState")
-    kind, fields = sound.table[key]
+def test_a_table_that_is_not_the_fold(correct: Evidence, field: str) -> None:
+    key = next(key for key, (kind, _) in correct.table.items() if kind == "SessionState")
+    kind, fields = correct.table[key]
     other: object = [] if field == "producers" else "another"
-    assert complaints(sound._replace(table={**sound.table, key: (kind, {**fields, field: other})})) == {"table"}
-    assert complaints(sound._replace(table={k: row for k, row in sound.table.items() if k != key})) == {"table"}
-    assert complaints(sound._replace(table={**sound.table, b"acme:nobody": (kind, fields)})) == {"table"}
+    assert complaints(correct._replace(table={**correct.table, key: (kind, {**fields, field: other})})) == {"table"}
+    assert complaints(correct._replace(table={k: row for k, row in correct.table.items() if k != key})) == {"table"}
+    assert complaints(correct._replace(table={**correct.table, b"acme:unknown": (kind, fields)})) == {"table"}
 
 
-def test_every_check_was_seen_to_complain() -> None:
+def test_there_are_as_many_checks_as_this_file_covers() -> None:
     assert len(checks.CHECKS) == 9
 
 
-def test_lines_that_a_killed_process_left_half_are_no_promise(tmp_path: Path) -> None:
+def test_half_lines_of_a_killed_process_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text('{"event_id": "a"}\n{"event_id": "b\n{"event_id": "c"}\n')
     assert [line["event_id"] for line in read_journals([tmp_path / "journal"])] == ["a", "c"]
 

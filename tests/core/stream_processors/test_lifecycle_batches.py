@@ -1,4 +1,4 @@
-"""Batches at their edges: what fills one, what a void one leaves behind, what a transaction says of itself."""
+"""Batches at their limits: what fills one, what a void one leaves behind, and what is counted."""
 
 from unittest.mock import patch
 
@@ -26,7 +26,7 @@ def open_fold(settings: FoldSettings = SETTINGS) -> PartitionFold:
 
 
 def fold_again(rig: OracleRig) -> PartitionFold:
-    """A second fold of a court's log so far."""
+    """Return a second fold of a rig's log."""
     fold = open_fold()
     batch = fold.begin()
     assert all(batch.apply(record) for record in rig.log)
@@ -36,7 +36,7 @@ def fold_again(rig: OracleRig) -> PartitionFold:
 
 
 def about_to_be_archived() -> tuple[PartitionFold, int, bytes]:
-    """Return a fold with one ended session, a second before it is archived, the log's end and the session's key."""
+    """Return a fold, the log's end, and the key of a session that is archived in one second."""
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     assert rig.send(agent, "session_terminated", reason="closed") == "applied"
@@ -76,7 +76,7 @@ def test_a_record_larger_than_a_batch_is_a_batch_of_its_own() -> None:
     assert fold.begin().apply(tick(1, START_MS))
 
 
-def test_an_empty_batch_says_where_it_stands() -> None:
+def test_an_empty_batch_has_a_position() -> None:
     fold = open_fold()
     fold.load_position(Position(17, START_MS, START_MS + 5, 3, 0))
     outcome = fold.begin().finish()
@@ -127,16 +127,16 @@ def test_what_fired_in_a_void_batch_fires_again() -> None:
         rig.start(agent)
     rig.advance(58_000)
     fold, offset = fold_again(rig), len(rig.log)
-    told = []
+    numbers = []
     for _ in range(3):
         batch = fold.begin()
         assert batch.apply(tick(offset, START_MS + 60_000))
-        told.append(audit_numbers(batch))
+        numbers.append(audit_numbers(batch))
         assert batch.live == 2
-    assert told == [[("T06", 3, 0), ("T06", 3, 1)]] * 3
+    assert numbers == [[("T06", 3, 0), ("T06", 3, 1)]] * 3
 
 
-def test_a_deadline_that_a_void_batch_moved_stands_where_it_stood() -> None:
+def test_a_void_batch_does_not_move_a_deadline() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     rig.advance(58_000)
@@ -189,7 +189,7 @@ def test_an_archiving_in_a_void_batch_leaves_no_gravestone_behind() -> None:
     assert isinstance(fold.rows[key], Gravestone)
 
 
-def test_a_refused_record_stands_on_the_rejected_topic_as_it_came() -> None:
+def test_a_refused_record_is_unchanged_on_the_rejected_topic() -> None:
     agent = EventFactory()
     key, value = agent.key.encoded(), agent.event_bytes("session_activity", {"tenant_id": "evil"})
     fold = open_fold()
@@ -207,7 +207,7 @@ def test_a_refused_record_stands_on_the_rejected_topic_as_it_came() -> None:
     assert (rejected.key, rejected.value, rejected.headers) == (key, value, {"trace": b"1"})
 
 
-def test_a_record_that_nobody_can_place_is_rejected_without_a_name() -> None:
+def test_a_record_without_a_valid_key_is_rejected_without_a_session() -> None:
     batch = open_fold().begin()
     assert batch.apply(LogRecord(0, START_MS, None, b"x"))
     outcome = batch.finish()
@@ -229,7 +229,7 @@ def test_a_record_that_nobody_can_place_is_rejected_without_a_name() -> None:
         (EventFactory().key.encoded(), TICK, "a tick has no key"),
     ],
 )
-def test_a_bad_key_is_told_as_what_it_is(key: bytes | None, value: bytes | None, detail: str) -> None:
+def test_the_detail_says_what_is_wrong_with_a_key(key: bytes | None, value: bytes | None, detail: str) -> None:
     batch = open_fold().begin()
     assert batch.apply(LogRecord(0, START_MS, key, value))
     ((_, rejected),) = batch.finish().rejected
@@ -296,7 +296,7 @@ def test_a_refused_heartbeat_writes_no_row(epoch: int) -> None:
     assert rig.outcomes[-1].rows == {}
 
 
-def test_within_active_no_event_costs_the_working_out_of_a_deadline() -> None:
+def test_events_within_active_do_not_recompute_the_deadline() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     fold = fold_again(rig)
@@ -324,7 +324,7 @@ def test_records_fill_a_batch_exactly() -> None:
     assert (batch.records, batch.position().next_offset) == (3, 3)
 
 
-def test_a_batch_that_timers_fill_behind_offsets_without_records_stands_at_its_record() -> None:
+def test_a_batch_filled_by_timers_after_an_offset_gap_ends_at_its_record() -> None:
     rig, agents = OracleRig(), [EventFactory("one"), EventFactory("two"), EventFactory("three")]
     for agent in agents:
         rig.start(agent)

@@ -1,4 +1,4 @@
-"""Tags and retention on audit records, by the data classes that a session declares."""
+"""Compliance tags and retention of audit records, by the data classes that a session declares."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -51,7 +51,7 @@ def test_the_longest_period_keeps_the_record_and_the_shortest_its_personal_colum
     assert line.personal_until == (micros(LEAP_DAY + MONTH) if personal else None)
 
 
-def test_what_a_session_declares_later_tags_its_later_records() -> None:
+def test_classes_declared_later_tag_later_records() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     assert rig.send(agent, "session_activity", {"data_classes": ("medical",)}) == "applied"
@@ -60,7 +60,7 @@ def test_what_a_session_declares_later_tags_its_later_records() -> None:
     assert sorted(line.compliance_tags) == ["gdpr_retention", "hipaa_privacy"]
 
 
-def test_what_an_event_declares_tags_its_own_record_too() -> None:
+def test_classes_declared_by_an_event_tag_its_own_record() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     assert rig.send(agent, "session_paused", {"data_classes": ("financial",)}) == "applied"

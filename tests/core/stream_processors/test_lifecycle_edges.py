@@ -1,4 +1,4 @@
-"""Edges that no random walk comes upon often enough: each of these was found by a mutant that lived."""
+"""Edge cases that random tests rarely reach: a surviving mutant pointed to each of them."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def test_five_recoveries_and_no_sixth() -> None:
     assert rig.send(agent, "session_recovered") == "refused retries_exhausted"
 
 
-def test_each_change_of_state_says_why() -> None:
+def test_each_transition_has_a_reason() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.send(agent, "session_created")
     assert last_reasons(rig) == [("T01", "created", "created")]
@@ -79,7 +79,7 @@ def test_each_change_of_state_says_why() -> None:
 
 
 @pytest.mark.parametrize("message", [None, "no such model"])
-def test_a_failed_start_and_an_end_bring_their_own_words(message: str | None) -> None:
+def test_a_failed_start_and_an_end_may_carry_a_message(message: str | None) -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.send(agent, "session_created")
     rig.send(agent, "session_start_failed", reason="connection_failed", message=message)
@@ -100,7 +100,7 @@ def test_a_failed_start_and_an_end_bring_their_own_words(message: str | None) ->
         ("Terminated", 300_000, ("T14", "archived", "Archived 300s after its end")),
     ],
 )
-def test_each_clock_says_which_limit_was_hit_at_the_moment_it_is(
+def test_each_deadline_fires_exactly_when_due_and_names_its_limit(
     state: str, ms: int, expected: tuple[str, str, str]
 ) -> None:
     rig, _ = rig_in_state(state)
@@ -120,7 +120,7 @@ def test_each_clock_says_which_limit_was_hit_at_the_moment_it_is(
         ("max_duration_ms", ("T06", "max_duration", "Agent timeout after 40s: the maximum duration is over")),
     ],
 )
-def test_in_active_each_clock_names_its_own_limit(name: str, expected: tuple[str, str, str]) -> None:
+def test_in_active_each_deadline_names_its_own_limit(name: str, expected: tuple[str, str, str]) -> None:
     rig, agent = OracleRig(), EventFactory()
     limits: dict[str, Any] = {name: 40_000}
     rig.start(agent, limits=NO_LIMITS._replace(**limits))
@@ -129,7 +129,7 @@ def test_in_active_each_clock_names_its_own_limit(name: str, expected: tuple[str
     assert last_reasons(rig) == [expected]
 
 
-def test_a_late_clock_says_when_it_was_due() -> None:
+def test_a_deadline_that_fires_late_records_when_it_was_due() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     due = rig.at + 60_000
@@ -140,11 +140,11 @@ def test_a_late_clock_says_when_it_was_due() -> None:
     assert (line.due_at, line.fired_at, line.occurred_at) == (due * 1_000, rig.at * 1_000, due * 1_000)
 
 
-def test_what_is_left_of_the_maximum_duration_is_never_less_than_nothing() -> None:
+def test_the_rest_of_the_maximum_duration_is_never_negative() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent, limits=NO_LIMITS._replace(max_duration_ms=20_000))
     rig.advance(10_000)
-    rig.at += 30_000  # a hole: the duration is over, but nothing fires in the quiet after it
+    rig.at += 30_000  # a hole: the duration is over, but nothing fires in the quiet time
     assert rig.send(agent, "session_paused") == "applied"
     assert rig.row_of(agent).max_due_at == 0
     assert rig.send(agent, "session_resumed") == "applied"
@@ -152,7 +152,7 @@ def test_what_is_left_of_the_maximum_duration_is_never_less_than_nothing() -> No
 
 
 @pytest.mark.parametrize(("reason", "first"), [("closed", "close_connection"), ("forced", "exception_cleanup")])
-def test_what_was_released_is_archived_a_minute_later(reason: str, first: str) -> None:
+def test_a_released_session_is_archived_a_minute_later(reason: str, first: str) -> None:
     rig, agent = rig_in_state("Error" if reason == "forced" else "Active")
     assert rig.send(agent, "session_terminated", reason=reason) == "applied"
     (line,) = rig.last_audits()
@@ -174,7 +174,7 @@ def test_an_end_may_bring_a_last_snapshot() -> None:
 
 
 @pytest.mark.parametrize(("base", "new"), [(2, 2), (0, 2), (1, 3), (1, 1), (2, 3)])
-def test_an_update_goes_from_the_version_that_is_to_the_next(base: int, new: int) -> None:
+def test_an_update_goes_from_the_current_version_to_the_next(base: int, new: int) -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     assert rig.send(agent, "state_updated", base_version=base, new_version=new) == "refused version_conflict"
@@ -192,7 +192,7 @@ def test_an_update_ends_the_writing(phase: str) -> None:
 
 
 def timed_out_and_resumed(rig: OracleRig, agent: EventFactory, idle_ms: int = 900_000) -> str:
-    """Bring a session to Active with a clean-up of which nobody has said that it was done; return the clean-up's id."""
+    """Bring a session to Active with a clean-up that is not confirmed yet; return the clean-up's id."""
     rig.start(agent, limits=NO_LIMITS._replace(idle_ms=idle_ms))
     assert len(rig.advance(60_000, step_ms=5_000)) == 1
     cleanup_id: str = rig.last_audits()[0].cleanup_id
@@ -215,7 +215,7 @@ def test_a_late_confirmation_in_active_is_a_sign_of_life_and_of_work(idle_ms: in
 
 
 @pytest.mark.parametrize("state", ["Timeout", "Terminated"])
-def test_released_is_since_the_first_confirmation(state: str) -> None:
+def test_released_at_is_the_time_of_the_first_confirmation(state: str) -> None:
     rig, agent = OracleRig(), EventFactory()
     first = timed_out_and_resumed(rig, agent)
     if state == "Timeout":
@@ -247,7 +247,7 @@ def test_released_is_since_the_first_confirmation(state: str) -> None:
         ("user_id", None, "session_created names no user"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_told(field: str, value: Any, detail: str, state: str) -> None:
+def test_the_detail_names_an_invalid_value(field: str, value: Any, detail: str, state: str) -> None:
     rig, agent = rig_in_state(state)
     assert rig.send(agent, "session_created", {field: value}) == "refused invalid_value"
     ((_, rejected),) = rig.outcomes[-1].rejected

@@ -20,7 +20,7 @@ def test_the_budget_is_model_plus_tool_plus_network() -> None:
 
 
 @pytest.mark.parametrize(("name", "by_ms"), [("model_ms", 7_000), ("tool_ms", 5_000), ("network_ms", 3_000)])
-def test_each_part_moves_the_deadline_by_exactly_itself(name: str, by_ms: int) -> None:
+def test_each_part_moves_the_deadline_by_its_own_length(name: str, by_ms: int) -> None:
     rig, agent = OracleRig(), EventFactory()
     given: dict[str, Any] = {name: PARTS[name] + by_ms}
     rig.start(agent, limits=NO_LIMITS._replace(**given))
@@ -89,7 +89,7 @@ def test_a_context_above_its_limit_is_audited_once_until_it_falls() -> None:
     assert kinds == [[], ["context_limit"], [], [], ["context_limit"]]
 
 
-def test_a_clean_up_says_how_large_the_context_was_when_it_was_last_told() -> None:
+def test_a_clean_up_request_has_the_last_reported_context_size() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     for size in (1_000, 2_000, None):

@@ -1,4 +1,4 @@
-"""Every state with every event type: listed in the table and applied, or not listed and refused."""
+"""Every state with every event type: what the table lists is applied, all else is refused."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ STATES = ("unknown", "Idle", "Active", "Paused", "Timeout", "Error", "Terminated
 
 
 def rig_in_state(state: str) -> tuple[OracleRig, EventFactory]:
-    """A court with one session in `state`, at the phase where most is allowed."""
+    """Return a rig with one session in `state`, at the phase in which most events are legal."""
     rig, agent = OracleRig(), EventFactory()
     if state == "unknown":
         return rig, agent
@@ -39,7 +39,7 @@ def rig_in_state(state: str) -> tuple[OracleRig, EventFactory]:
 
 
 def valid_fields(state: str, event_type: str, rig: OracleRig, agent: EventFactory) -> dict[str, Any]:
-    """The payload that passes the guards in this state."""
+    """Return payload fields that pass the guards in this state."""
     row = rig.fold.rows.get(agent.key.encoded())
     if event_type == "session_phase_changed":
         return {"phase": {"Active": "updating", "Error": "cleanup", "Terminated": "clearing"}.get(state, "validating")}
@@ -79,7 +79,7 @@ BOOKKEEPING: dict[str, Any] = {"producers": (), "refusals": (), "audit_seq": 0, 
 
 
 def assert_unchanged(before: Any, after: Any) -> None:
-    """A refusal leaves the state as it was but for the ledger, the audit's count and the list of refusals."""
+    """Assert that a refusal changed only the ledger, the audit number and the list of refusals."""
     if isinstance(before, SessionState):
         assert before._replace(**BOOKKEEPING) == after._replace(**BOOKKEEPING)
     elif isinstance(before, Gravestone):
@@ -89,7 +89,7 @@ def assert_unchanged(before: Any, after: Any) -> None:
 
 
 def test_every_transition_of_the_table_is_reached() -> None:
-    """The scripts of this folder would be worth little if they missed a row of the table."""
+    """Otherwise the tests of this folder would miss a row of the table."""
     seen: set[str | None] = set()
     for state in STATES:
         for event_type in {row.event_type for row in TRANSITIONS}:
@@ -107,13 +107,13 @@ def test_every_transition_of_the_table_is_reached() -> None:
 @pytest.mark.parametrize(
     ("event_type", "reason"), [("session_start_failed", "init_timeout"), ("session_terminated", "timeout_cleanup")]
 )
-def test_no_client_gives_a_clocks_reason(event_type: str, reason: str, state: str) -> None:
+def test_a_client_must_not_send_a_deadlines_reason(event_type: str, reason: str, state: str) -> None:
     rig, agent = rig_in_state(state)
     assert rig.send(agent, event_type, reason=reason) == "refused processor_only"
 
 
 @pytest.mark.parametrize("state", ["Idle", "Paused", "Timeout", "Error"])
-def test_a_heartbeat_moves_nothing_but_in_active(state: str) -> None:
+def test_a_heartbeat_changes_a_row_only_in_active(state: str) -> None:
     rig, agent = rig_in_state(state)
     rig.at += 1_000
     before = rig.row_of(agent)

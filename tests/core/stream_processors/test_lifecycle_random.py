@@ -1,7 +1,7 @@
-"""Random agents, random faults, random time: the fold and the auditor have to agree after every record.
+"""Random agents, faults and time: the fold and the oracle must agree after every record.
 
-Then the whole log again: cut into batches at random, with batches dropped and folds reloaded from their own bytes, it
-has to give the same outputs.
+Then the same log is folded again in random batches, some of them dropped, with folds reloaded from
+their own bytes: the outputs must be the same.
 """
 
 from collections.abc import Iterable
@@ -21,10 +21,10 @@ from tests.core.oracle_rig import DECODER, SETTINGS, OracleRig
 from tests.core.random_agents import RandomAgents
 from tests.support.event_factory import TICK, EventFactory
 
-PLAYS, STEPS = 24, 300
-# The rest needs another partition, a registry, 64 producers, a megabyte or a broken table.
-MET = {"wrong_partition", "unknown_schema", "unknown_event_type", "too_many_producers", "state_too_large", "bad_row"}
-MET = {
+RUNS, STEPS = 24, 300
+# The other reasons need another partition, a registry, 64 producers, a megabyte or a sink:
+# wrong_partition, unknown_schema, unknown_event_type, too_many_producers, state_too_large, bad_row.
+REASONS = {
     *("undecodable", "invalid_value", "bad_key", "key_mismatch", "foreign_tenant", "unknown_session"),
     *("session_exists", "session_archived", "late_filler", "stale_epoch", "future_epoch", "processor_only"),
     *("not_owner", "illegal_transition", "late", "phase_order", "missing_snapshot", "missing_error_class"),
@@ -34,7 +34,7 @@ MET = {
 
 
 class Machine(RuleBasedStateMachine):
-    """The same play, step by step as Hypothesis likes it: what fails here comes back as a short story."""
+    """The same actions as Hypothesis rules, so that a failure shrinks to a short example."""
 
     @initialize()
     def begin(self) -> None:
@@ -59,9 +59,9 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=30, stateful_step_count=25)
 
 
-def test_long_plays_meet_every_transition_and_refusal() -> None:
+def test_long_runs_reach_every_transition_and_refusal() -> None:
     seen: set[str | None] = set()
-    for seed in range(PLAYS):
+    for seed in range(RUNS):
         crowd = RandomAgents(Random(seed))
         for _ in range(STEPS):
             crowd.act_once()
@@ -71,22 +71,22 @@ def test_long_plays_meet_every_transition_and_refusal() -> None:
             seen |= {line.transition for _, line in outcome.audits} | {line.kind for _, line in outcome.audits}
             seen |= {line.reason for _, line in outcome.rejected}
     assert {transition.id for transition in TRANSITIONS} - seen == set()
-    assert MET - seen == set()
+    assert REASONS - seen == set()
     assert {"gap", "release", "context_limit", "limits_override", "refusal"} - seen == set()
 
 
 def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes, bytes]]:
-    """Audit lines in bytes without the number of the batch, which alone depends on how the log was cut."""
+    """Return audit lines as bytes, without the batch number, which depends on the batch borders."""
     return [(key, encode_record(line._replace(batch_number=0))) for key, line in audits]
 
 
 def table_bytes(fold: PartitionFold) -> dict[bytes, bytes]:
-    """The table as the changelog holds it."""
+    """Return the table as the changelog has it."""
     return {key: encode_record(row) for key, row in sorted(fold.rows.items())}
 
 
 def all_outputs(rig: OracleRig) -> tuple[Any, ...]:
-    """All outputs of a court's fold, and its state."""
+    """Return all outputs of a rig's fold, and its state."""
     outcomes = rig.outcomes
     return (
         audit_bytes(pair for outcome in outcomes for pair in outcome.audits),
@@ -98,7 +98,7 @@ def all_outputs(rig: OracleRig) -> tuple[Any, ...]:
 
 
 def fold_again(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
-    """The same of another fold: small batches, some of them dropped, reloaded from bytes now and then."""
+    """Return the outputs of another fold: small batches, some dropped, sometimes reloaded."""
     records, timers, size = rng.randint(1, 7), rng.randint(1, 2), rng.randint(1, 5_000)
     fold = PartitionFold(0, SETTINGS._replace(records_max=records, timers_max=timers, bytes_max=size), DECODER)
     fold.loaded()
@@ -128,7 +128,7 @@ def fill_batch(fold: PartitionFold, log: list[LogRecord], rng: Random) -> Batch:
 
 
 def reload_fold(fold: PartitionFold) -> PartitionFold:
-    """A new fold from the bytes that the changelog would hold."""
+    """Return a new fold, loaded from the bytes that the changelog would have."""
     new = PartitionFold(fold.partition, fold.settings, DECODER)
     for key, row in fold.rows.items():
         read = DECODER.record(encode_record(row))
@@ -143,7 +143,7 @@ def reload_fold(fold: PartitionFold) -> PartitionFold:
 
 
 def check_consistency(rig: OracleRig) -> None:
-    """No timer fires twice or early, a session's audit numbers have no gap, and no line stands twice."""
+    """Assert: no timer fires twice or early, audit numbers have no gap, no line is written twice."""
     fired: set[tuple[Any, ...]] = set()
     places: set[tuple[int, int]] = set()
     ids: set[str] = set()
@@ -170,7 +170,7 @@ def test_a_hole_is_longer_than_five_seconds_and_needs_a_timer(gap_ms: int) -> No
     rig.tick()
     rig.at += 3_600_000
     rig.tick()
-    assert rig.oracle.quiet_until == 0  # nobody lived to be cut off
+    assert rig.oracle.quiet_until == 0  # no session was live
     agent = RandomAgents(Random(0)).agents[0]
     rig.start(agent)
     rig.at += gap_ms

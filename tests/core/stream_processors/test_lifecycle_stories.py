@@ -1,4 +1,4 @@
-"""Stories: who did what, how time passed, and what the judge said. The auditor listens to each of them."""
+"""Scenarios: what agents do, how time passes, and how events are judged; the oracle checks each."""
 
 import pytest
 
@@ -11,12 +11,12 @@ from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.support.event_factory import NO_LIMITS, EventFactory, snapshot
 
 
-def test_an_agent_that_dies_is_timed_out_resumed_and_laid_to_rest() -> None:
+def test_an_agent_that_dies_is_timed_out_resumed_and_archived() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     assert rig.send(agent, "state_updated", base_version=1, new_version=2, state_json='{"step": 2}') == "applied"
 
-    # It dies. A minute without a word, and its time is up: not a moment earlier.
+    # It dies. The session times out after a minute, not earlier.
     assert rig.advance(59_999) == []
     assert rig.advance(1) == ["T06 inactive"]
     (line,) = rig.last_audits()
@@ -24,13 +24,13 @@ def test_an_agent_that_dies_is_timed_out_resumed_and_laid_to_rest() -> None:
     assert "60s" in line.reason
     assert list(line.cleanup_actions) == ["memory_cleanup", "close_connection", "release_context", "mark_closed"]
 
-    # A last word comes too late, whatever it is; only the first of them is audited.
+    # Any event is too late now; only the first is audited.
     assert rig.send(agent, "session_activity") == "refused late"
     assert [line.reason_code for line in rig.last_audits()] == ["late"]
     assert rig.send(agent, "session_terminated") == "refused late"
     assert rig.last_audits() == []
 
-    # Somebody cleans up after it, then it rises: the epoch grows, the content is still there.
+    # A clean-up is confirmed, then the session resumes: the epoch grows, the content is kept.
     released = {"cleanup_id": line.cleanup_id, "actions": [CleanupAction("memory_cleanup", True, 1)]}
     assert rig.send(agent, "resources_released", {"epoch": 0}, **released) == "applied"
     assert rig.row_of(agent).phase == "released"
@@ -39,10 +39,10 @@ def test_an_agent_that_dies_is_timed_out_resumed_and_laid_to_rest() -> None:
     row = rig.row_of(agent)
     assert (row.state, row.epoch, row.version, row.state_json) == ("Active", 2, 2, '{"step": 2}')
 
-    # Its former self knows nothing of that.
+    # The former process still uses the old epoch.
     assert rig.send(agent, "session_activity", {"epoch": 1}) == "refused stale_epoch"
 
-    # It closes, nobody confirms the clean-up, and it is archived all the same. What stays keeps re-deliveries out.
+    # It closes, the clean-up is never confirmed, and it is archived. Its gravestone refuses redeliveries.
     assert rig.send(agent, "session_terminated", reason="closed") == "applied"
     assert rig.advance(299_999) == []
     assert rig.advance(1) == ["T14 archived"]
@@ -57,7 +57,7 @@ def test_an_agent_that_dies_is_timed_out_resumed_and_laid_to_rest() -> None:
     assert rig.fold.next_deadline_ms is None
 
 
-def test_heartbeats_keep_a_session_alive_but_not_at_work() -> None:
+def test_heartbeats_keep_a_session_alive_but_do_not_count_as_work() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent, limits=NO_LIMITS._replace(idle_ms=120_000))
     for _ in range(11):
@@ -68,7 +68,7 @@ def test_heartbeats_keep_a_session_alive_but_not_at_work() -> None:
     assert rig.advance(1) == ["T06 idle"]
 
 
-def test_a_held_session_keeps_what_is_left_of_its_time() -> None:
+def test_a_paused_session_keeps_the_rest_of_its_maximum_duration() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent, limits=NO_LIMITS._replace(max_duration_ms=50_000))
     rig.advance(20_000)
@@ -95,7 +95,7 @@ def test_a_session_does_not_complete_in_the_middle_of_a_write() -> None:
 
 @pytest.mark.parametrize("reason", ["closed", "cancelled", "abnormal_termination"])
 @pytest.mark.parametrize("phase", ["updating", "persisting"])
-def test_but_it_may_end_otherwise_there(reason: str, phase: str) -> None:
+def test_a_session_may_end_for_other_reasons_in_the_middle_of_a_write(reason: str, phase: str) -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     rig.send(agent, "session_phase_changed", phase="updating")
@@ -107,7 +107,7 @@ def test_but_it_may_end_otherwise_there(reason: str, phase: str) -> None:
     assert line.cleanup_actions[0] == first
 
 
-def test_an_outage_kills_nobody() -> None:
+def test_an_outage_times_out_no_session_with_a_live_agent() -> None:
     rig, quick, slow = OracleRig(), EventFactory("quick"), EventFactory("slow")
     rig.start(quick)
     rig.start(slow)
@@ -115,13 +115,13 @@ def test_an_outage_kills_nobody() -> None:
     rig.at += 600_000  # nothing, not even a tick, for ten minutes
     assert rig.send(quick, "heartbeat") == "applied"
     assert rig.advance(24_999) == []
-    assert rig.advance(1) == ["T06 inactive"]  # the slow one had its time to speak
+    assert rig.advance(1) == ["T06 inactive"]  # the slow one had the quiet time to send something
     assert rig.row_of(quick).state == "Active"
     assert rig.row_of(slow).state == "Timeout"
 
 
-def test_a_late_processor_times_nobody_out() -> None:
-    """The heartbeat stands in the log before the tick that would have killed, however late both are read."""
+def test_a_late_processor_causes_no_timeout() -> None:
+    """The heartbeat is in the log before the tick; when both are read makes no difference."""
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     rig.advance(59_000)
@@ -142,7 +142,7 @@ def test_many_deadlines_fire_in_the_order_in_which_they_were_due() -> None:
     assert len({line.source_n for _, line in rig.outcomes[-1].audits}) == 5
 
 
-def test_losses_are_seen_and_stragglers_kept_out() -> None:
+def test_gaps_are_audited_and_late_fillers_refused() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     agent.seq += 3
@@ -156,7 +156,7 @@ def test_losses_are_seen_and_stragglers_kept_out() -> None:
 def test_the_ledger_is_bounded() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
-    for _ in range(20):  # twenty gaps in sixteen ranges: the oldest grow together
+    for _ in range(20):  # twenty gaps in sixteen ranges: the oldest are merged
         agent.seq += 1
         assert rig.send(agent, "session_activity") == "applied"
     (ledger,) = rig.row_of(agent).producers
@@ -200,7 +200,7 @@ def test_an_unknown_key_in_the_wrong_partition_is_refused() -> None:
 
 
 @pytest.mark.parametrize("event_type", ["session_created", "session_activity", "heartbeat"])
-def test_a_foreign_tenant_reaches_nothing_and_is_reported(event_type: str) -> None:
+def test_an_event_of_a_foreign_tenant_changes_nothing_and_is_reported(event_type: str) -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     before = rig.row_of(agent)
@@ -210,26 +210,26 @@ def test_a_foreign_tenant_reaches_nothing_and_is_reported(event_type: str) -> No
     assert after._replace(audit_seq=0) == before._replace(audit_seq=0)
 
 
-def test_the_accounts_own_comparison_can_fail() -> None:
+def test_the_oracles_comparison_can_fail() -> None:
     agent = EventFactory()
     key, value = agent.key.encoded(), agent.event_bytes("session_created")
     entry = LogEntry(0, 0, 1_000, key, value)
-    account = replay_log([entry], partitions=1)
+    oracle = replay_log([entry], partitions=1)
     rig = OracleRig()
     rig.at = 1_000
     rig.append(key, value)
     ((_, right),) = rig.outcomes[0].audits
-    assert find_differences(account, [right._asdict()], [], []) == []
-    assert find_differences(account, [], [], []) == ["0 audit lines instead of 1"]
-    assert len(find_differences(account, [right._replace(to_state="Active")._asdict()], [])) == 1
-    assert find_differences(account, [right._asdict()] * 2, []) != []
+    assert find_differences(oracle, [right._asdict()], [], []) == []
+    assert find_differences(oracle, [], [], []) == ["0 audit lines instead of 1"]
+    assert len(find_differences(oracle, [right._replace(to_state="Active")._asdict()], [])) == 1
+    assert find_differences(oracle, [right._asdict()] * 2, []) != []
     refusal = {"source_partition": 0, "source_offset": 0, "reason": "late"}
-    assert find_differences(account, [right._asdict()], [refusal]) == ["record (0, 0): refused late, expected None"]
-    assert find_differences(account, [right._asdict()], [], [{"cleanup_id": "x", "actions": []}]) != []
+    assert find_differences(oracle, [right._asdict()], [refusal]) == ["record (0, 0): refused late, expected None"]
+    assert find_differences(oracle, [right._asdict()], [], [{"cleanup_id": "x", "actions": []}]) != []
     assert find_differences(Oracle(1), [], [], []) == []
 
 
-def test_a_key_differs_by_tenant_though_the_session_is_the_same() -> None:
+def test_the_same_session_id_of_two_tenants_is_two_sessions() -> None:
     rig = OracleRig()
     session = derived_id("shared")
     for tenant in ("acme", "zeta"):
