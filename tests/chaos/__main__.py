@@ -1,6 +1,6 @@
-"""`python -m tests.chaos --minutes 1 --seed 1`: a real stack under load, faults by a schedule, then the auditor.
+"""Run a real stack under load and faults, then audit it: `python -m tests.chaos --minutes 1 --seed 1`.
 
-Exit code 1 where anything differs; the same seed draws the same load and the same faults.
+Exit code 1 if anything differs. The same seed gives the same load and the same faults.
 """
 
 import argparse
@@ -34,17 +34,17 @@ _TERMINATED = 128 + signal.SIGTERM
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long there is load and faults")
-    parser.add_argument("--seed", type=int, default=1, help="draws the load and the faults")
-    parser.add_argument("--rate", type=float, default=250.0, help="events per second, all agents together")
+    parser.add_argument("--minutes", type=float, default=1.0, help="duration of load and faults")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the load and the faults")
+    parser.add_argument("--rate", type=float, default=250.0, help="events per second of all agents together")
     parser.add_argument(
-        "--only", choices=KINDS, action="append", default=[], help="faults of this kind; again for more"
+        "--only", choices=KINDS, action="append", default=[], help="only faults of this kind; may be repeated"
     )
-    parser.add_argument("--json", type=Path, help="the result for programs; default build/chaos/<seed>.json")
-    parser.add_argument("--keep-logs", action="store_true", help="keep the logs also where all is well")
+    parser.add_argument("--json", type=Path, help="where to write the result as JSON; default build/chaos/<seed>.json")
+    parser.add_argument("--keep-logs", action="store_true", help="keep the logs even if nothing differs")
     given = parser.parse_args(argv)
     if given.minutes <= 0 or given.rate <= 0:
-        parser.error("--minutes and --rate are more than 0")
+        parser.error("--minutes and --rate must be greater than 0")
     return given
 
 
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
         try:
             load.start()
             progress.start()
-            # Before anything is committed a fault could show nothing.
+            # Before the first transaction a fault would have no effect.
             wait_until(
                 lambda: watch.committed_since(set(range(PARTITIONS)), 0),
                 _FLOWS_S,
@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
         evidence = gather_evidence(
             stack.servers_address, PREFIX, stack.clickhouse_url, DATABASE, load.journal_paths(), PARTITIONS
         )._replace(sessions=load.planned_sessions(), lifetimes=load.lifetimes())
-        (logs / "evidence.pickle").write_bytes(pickle.dumps(evidence))  # for whoever looks into a difference
+        (logs / "evidence.pickle").write_bytes(pickle.dumps(evidence))  # to investigate differences
         return _result(options, evidence, faults, unsettled, time.monotonic() - began_s, namespace=namespace)
     finally:
         stack.close()
@@ -147,12 +147,12 @@ def main(argv: Sequence[str]) -> int:
     for line in format_report(result):
         _say(line)
     if result.good:
-        _say(f"nothing lost, nothing doubled, nothing differs; {result.seconds:.0f} s in all")
+        _say(f"nothing lost, nothing doubled, no differences; {result.seconds:.0f} s in total")
         if not options.keep_logs:
             shutil.rmtree(logs)
         return 0
     again = f"make chaos MINUTES={options.minutes:g} SEED={options.seed}"
-    _say(f"{len(result.differences)} differences; logs in build/chaos/{options.seed}; again: {again}")
+    _say(f"{len(result.differences)} differences; logs in build/chaos/{options.seed}; to repeat: {again}")
     return 1
 
 

@@ -1,9 +1,9 @@
-"""An agent process: plays agent runs as sessions with the real client until its time is over, then waits for SIGTERM.
+"""An agent process: plays agent runs with the real client until `--until`, then waits for SIGTERM.
 
-<folder>/plan-<n>.json         what its n-th life means to do, written before it begins
-<folder>/status.json           how far it is
-<folder>/journal-*.ndjson      the clients' own
-<folder>/spool/                their spool; the next life takes it over
+<folder>/plan-<n>.json         the plan of its n-th life, written before it begins
+<folder>/status.json           its progress
+<folder>/journal-*.ndjson      the clients' journals
+<folder>/spool/                the clients' spool; the next life takes it over
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tests.chaos.small_disk import simulate_full_disk
 
 _SPEED = 30.0
 _EVENTS_PER_RUN = 58
-_TOKENS_SHARE = 16  # of a recorded call's: the volume is not what is tested here
+_TOKENS_SHARE = 16  # of a recorded call's tokens: the volume is not tested here
 _STATUS_S = 0.5
 _BACKGROUND_SHARE = 0.5  # of the rate
 _HEARTBEAT_SESSIONS = 3
@@ -34,7 +34,7 @@ _DATA_CLASSES: tuple[DataClass, ...] = ("personal",)
 
 
 def limits(*, brief: bool) -> Limits:
-    """Limits of a session: `brief` for those that fall silent; the others outlive every outage by heartbeats."""
+    """Return limits; `brief` for sessions that fall silent, the others survive outages by heartbeats."""
     return Limits(
         init_ms=4_000 if brief else 40_000,
         model_ms=1_500 if brief else 10_000,
@@ -54,20 +54,20 @@ def limits(*, brief: bool) -> Limits:
 
 
 def _runs(rate: float, seconds: float, rng: random.Random) -> list[Run]:
-    """As many runs as make the rate, their starts spread evenly."""
+    """Return as many runs as give the rate, with evenly spread starts."""
     count = max(int(rate * seconds / _EVENTS_PER_RUN), 1)
     chosen = [rng.choice(sample_runs(60)) for _ in range(count)]
     return [run._replace(start_offset_s=n * seconds / count * _SPEED) for n, run in enumerate(chosen)]
 
 
 def _heartbeat_session(session: PlannedSession, name: str, seconds: float) -> PlannedSession:
-    """A session that does nothing but live to the end, by heartbeats alone."""
+    """Return a session that only sends heartbeats until the end."""
     actions = (Action(0.0, "create"), Action(0.1, "start"), Action(max(seconds, 0.2), "complete"))
     return session._replace(session_id=name, outcome="completed", actions=actions, limits=limits(brief=False))
 
 
 def plan_life(name: str, life: int, options: argparse.Namespace) -> Plan:
-    """Return what this life does: the same for the same seed, name and time that is left."""
+    """Return the plan of this life; it depends on the seed, the name and the remaining time."""
     rng = random.Random(f"{options.seed}:{name}:{life}")
     seconds = max(options.until - time.time(), 1.0)
     play_id = f"{options.seed}:{name}:{life}"
@@ -110,9 +110,9 @@ def _write(path: Path, content: object) -> None:
 
 
 def _may_fall_silent(session: PlannedSession) -> bool:
-    """Whether the player may stop beating for it before it ends.
+    """Return True if heartbeats may stop before the session ends.
 
-    Some mean to; a verdict or an acknowledgement that does not come lets the player give up on others.
+    Some sessions plan it; others are given up if a verdict or an acknowledgement does not come.
     """
     return session.silent or any(action.verb in ("resume", "recover", "broken") for action in session.actions)
 
@@ -122,17 +122,19 @@ def _write_plan(folder: Path, name: str, life: int, plan: Plan, background_ids: 
         {"agent": name, "session_id": one.session_id, "silent": _may_fall_silent(one), "outcome": one.outcome}
         for one in plan.sessions
     ]
-    sessions += [{"agent": name, "session_id": one, "silent": False, "outcome": "talks"} for one in background_ids]
+    sessions += [{"agent": name, "session_id": one, "silent": False, "outcome": "background"} for one in background_ids]
     _write(folder / f"plan-{life}.json", {"planned_ms": time.time_ns() // 1_000_000, "sessions": sessions})
 
 
 def _report_status(
     player: Player, background: BackgroundSessions, folder: Path, stop: threading.Event, done: threading.Event
 ) -> None:
-    """Write the status, again and again, until told to stop."""
+    """Write the status file repeatedly until `stop` is set."""
     while not stop.wait(_STATUS_S):
         counts = player.counts
-        open_ = counts.sent - counts.delivered - counts.dropped - counts.failed  # below 0 where an orphan was replayed
+        open_ = (
+            counts.sent - counts.delivered - counts.dropped - counts.failed
+        )  # below 0 if another process's spool was replayed
         status = {
             "pid": os.getpid(),
             "done": done.is_set() and background.done.is_set(),

@@ -1,4 +1,4 @@
-"""Reads the transactions as they are committed: who wrote last, and when, per partition."""
+"""Follows the committed transactions: per partition, who wrote the newest one and when."""
 
 import contextlib
 import threading
@@ -11,7 +11,7 @@ from tests.chaos.stack import PARTITIONS, PREFIX
 
 
 class Commit(NamedTuple):
-    """A partition's newest transaction; the time is the broker's stamp, ms since the epoch."""
+    """A partition's newest transaction; `at_ms` is the broker's timestamp, ms since the epoch."""
 
     at_ms: int
     instance: str
@@ -19,7 +19,7 @@ class Commit(NamedTuple):
 
 
 class CommitWatch:
-    """Follows the topic of transactions on a thread of its own. `commits` is replaced, never changed."""
+    """Reads the topic of batches in a thread. `commits` is replaced, never changed in place."""
 
     def __init__(self, servers: str) -> None:
         self.commits: dict[int, Commit] = {}
@@ -40,16 +40,16 @@ class CommitWatch:
         self._thread.start()
 
     def owned_by(self, instance: str) -> set[int]:
-        """The partitions whose newest transaction is this instance's."""
+        """Return the partitions whose newest transaction is from this instance."""
         return {number for number, commit in self.commits.items() if commit.instance == instance}
 
     def committed_since(self, partitions: set[int], than_ms: int) -> bool:
-        """Whether each of these partitions has a transaction that began to be written after then."""
+        """Return True if each of these partitions has a transaction written after `than_ms`."""
         commits = self.commits
         return all(number in commits and commits[number].at_ms > than_ms for number in partitions)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the thread and close the consumer."""
         self._stop.set()
         self._thread.join()
         self._consumer.close()

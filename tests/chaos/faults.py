@@ -1,12 +1,14 @@
-"""Does what the schedule says, each fault on a thread of its own, and waits for its recovery.
+"""Carries out the schedule, each fault in a thread, and waits until the stack has recovered.
 
-processor    a transaction of each partition that it owned, written after the kill (or after the freeze began)
-sink         its group's offsets move again
-broker       a transaction of each partition, written after the kill
-ClickHouse   a row that landed after the kill, or after it ran freely again
-agent        the spool that the dead process left is drained
-full spool   the agent's spool is drained, after the disk had room again
-full store   a transaction of each partition that the processor owned, after the disk had room again
+What counts as recovery, by the target of the fault:
+
+processor    each partition that it owned has a transaction newer than the kill or freeze
+sink         the offsets of its group move again
+broker       each partition has a transaction newer than the kill
+ClickHouse   it has a row newer than the kill, or than the end of the slow phase
+agent        the spool of the dead process is drained
+full spool   the agent's spool is drained after the disk has room again
+full store   each partition that the processor owned has a transaction after the disk has room again
 """
 
 import signal
@@ -31,12 +33,12 @@ _BROKER_DELAY_S = 0.3
 
 
 class FaultOutcome(NamedTuple):
-    """A fault and what came of it; `recovered_s` is None where it never did."""
+    """A fault and its recovery time; `recovered_s` is None if the stack did not recover."""
 
     fault: Fault
     recovered_s: float | None
     note: str = ""
-    began_s: float = 0.0  # after the first fault could begin; its `at_s`, or later on a slow machine
+    began_s: float = 0.0  # since the schedule started; later than `at_s` on a slow machine
 
 
 class Faults:
@@ -51,13 +53,15 @@ class Faults:
         self._threads: list[threading.Thread] = []
 
     def carry_out(self, schedule: list[Fault], until_s: float) -> None:
-        """Begin each fault at its time, or later, where two are not recovered from: else a slow machine would see one
-        long outage. Blocks until the last has begun. None begins after `until_s` (epoch).
+        """Begin each fault at its time, or later if two others have not recovered yet.
+
+        Otherwise a slow machine would see one long outage. Blocks until the last one has begun; none
+        begins after `until_s` (epoch).
         """
         self._began_s = time.monotonic()
         for fault in schedule:
             time.sleep(max(0.0, self._began_s + fault.at_s - time.monotonic()))
-            # An agent dies a second after the broker, whatever else is under way: its spool must hold events.
+            # An agent always dies one second after the broker: its spool must contain events.
             while fault.kind != "kill agent" and self._open() >= _OPEN_MAX and time.time() < until_s:
                 time.sleep(_LOOK_S)
             if time.time() >= until_s:
@@ -71,7 +75,7 @@ class Faults:
         return sum(thread.is_alive() for thread in self._threads)
 
     def wait(self) -> None:
-        """Wait until each has recovered, or was given up."""
+        """Wait until each fault has recovered or timed out."""
         for thread in self._threads:
             thread.join()
 
@@ -79,7 +83,7 @@ class Faults:
         began_s = round(time.monotonic() - self._began_s, 1)
         try:
             outcome = self._apply_fault(fault)
-        except Exception as error:  # noqa: BLE001 - whatever fails in the harness must end in the report, not in a thread
+        except Exception as error:  # noqa: BLE001 - errors of the harness must reach the report, not end in a thread
             outcome = FaultOutcome(fault, None, f"{type(error).__name__}: {error}")
         with self._lock:
             self.outcomes.append(outcome._replace(began_s=began_s))
@@ -114,14 +118,14 @@ class Faults:
     def _wait_recovered(
         self, fault: Fault, since_ms: int, recovered: Callable[[int], bool], note: str = ""
     ) -> FaultOutcome:
-        """Look until all is well again."""
+        """Poll `recovered` until it returns True."""
         deadline = time.monotonic() + _RECOVERY_S_MAX
         while time.monotonic() < deadline:
             try:
                 if recovered(since_ms):
                     return FaultOutcome(fault, (now_ms() - since_ms) / 1_000, note)
             except (OSError, KafkaException):
-                pass  # who is asked is away itself
+                pass  # the server that is asked is down itself
             time.sleep(_LOOK_S)
         return FaultOutcome(fault, None, note)
 
@@ -141,7 +145,7 @@ class Faults:
         resume.start()
         outcome = self._wait_recovered(fault, since_ms, lambda at_ms: self._watch.committed_since(owned, at_ms), note)
         resume.join()
-        # Awake again it finds itself fenced, and has to be ready for work again: by rejoining, or as a new process.
+        # After the freeze it finds itself fenced, and must become ready again: by a rejoin or a restart.
         back = self._wait_recovered(fault, now_ms(), lambda _: api_ready(self._stack.control_urls[fault.target]))
         if back.recovered_s is None:
             return back._replace(note="did not come back after its freeze")
@@ -166,7 +170,7 @@ class Faults:
             now = self._stack.group_offsets(group, topic)
             if not before:
                 before.append(now)
-            # Where there was nothing to do there is nothing to be seen: then it is enough that nothing is left.
+            # Without new records the offsets cannot move: then it is enough that there is no lag.
             return any(now[number][1] > done for number, (_, done) in before[0].items()) or (
                 time.time() * 1_000 - since_ms > 15_000 and all(end <= done for end, done in now.values())
             )
@@ -177,7 +181,7 @@ class Faults:
         return self._stack.newest_row_ms() > at_ms
 
     def _slow_clickhouse(self, seconds: float) -> None:
-        """Let it run for short moments only."""
+        """Let ClickHouse run for short moments only."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for number, pause_s in zip((signal.SIGSTOP, signal.SIGCONT), _STOP_AND_GO_S, strict=True):
@@ -195,12 +199,12 @@ class Faults:
         return self._wait_recovered(fault, now_ms(), is_drained, note)
 
     def _kill_and_list_spool(self, name: str) -> dict[str, int]:
-        """Kill it; return the segments that it leaves, and how much of each is written."""
+        """Kill an agent; return the spool segments that it leaves, with their written bytes."""
         self._load.kill(name)
         return {path.name: written_bytes(path.read_bytes()) for path in self._load.spool_segments(name)}
 
     def _fill_spool(self, fault: Fault) -> FaultOutcome:
-        """Fill the disk, then take the broker away: only then the spool grows."""
+        """Fill the disk, then kill the broker, so that the spool grows."""
         disk = self._stack.disks[fault.target]
         disk.fill()
         before = self._load.read_status(fault.target).get("dropped", 0)
@@ -218,12 +222,14 @@ class Faults:
         outcome = self._wait_recovered(fault, since_ms, is_drained)
         dropped = self._load.read_status(fault.target).get("dropped", 0) - before
         where = "tmpfs" if disk.mounted else "injected"
-        return outcome._replace(note=f"{where}; {dropped} events dropped, each to be seen as a gap")
+        return outcome._replace(note=f"{where}; {dropped} events dropped, each must appear as a gap")
 
     def _fill_store(self, fault: Fault) -> FaultOutcome:
         disk = self._stack.disks[fault.target]
         if not disk.mounted:
-            return FaultOutcome(fault, 0.0, "left out: no disk can be mounted here, and RocksDB knows no port")
+            return FaultOutcome(
+                fault, 0.0, "left out: no disk can be mounted here, and ENOSPC cannot be injected into RocksDB"
+            )
         disk.fill()
         time.sleep(fault.lasts_s)
         disk.empty()
@@ -234,7 +240,7 @@ class Faults:
 
 
 def written_bytes(segment: bytes) -> int:
-    """How much of a preallocated segment holds frames: up to the first length of 0."""
+    """Return how many bytes of a preallocated segment hold frames: up to the first length of 0."""
     at = 0
     while at + 8 <= len(segment) and (length := int.from_bytes(segment[at : at + 4], "big")):
         at += 8 + length

@@ -1,4 +1,4 @@
-"""The agents: processes of their own below a supervisor, each with a spool and a journal that outlive its kills."""
+"""The agents: supervised processes, each with a spool and a journal that survive its kills."""
 
 import contextlib
 import json
@@ -17,16 +17,16 @@ from tests.chaos.small_disk import FULL_FLAG
 from tests.chaos.stack import ChaosStack, now_ms
 from tests.support.waiting import wait_until
 
-# Agent → tenant, service: each has its own, so that no clean-up waits for another agent's rebalance.
+# Agent → tenant, service. Each has its own, so no clean-up waits for another agent's rebalance.
 _ROLES = dict(
     zip(AGENTS, (("acme", "research"), ("acme", "support"), ("globex", "billing"), ("initech", "coding")), strict=True)
 )
-_SPOOL_BYTES_CRAMPED = 256 << 10  # small segments, so that the disk is asked for room every few seconds
+_SPOOL_BYTES_CRAMPED = 256 << 10  # small segments, so that disk space is allocated every few seconds
 _STOP_GRACE_S = 60.0
 
 
 class Load:
-    """All agents. `start` returns at once; they play until `until_s` (epoch), then wait to be closed."""
+    """All agents. `start` returns at once; they run until `until_s` (epoch), then wait for `stop`."""
 
     def __init__(self, stack: ChaosStack, *, seed: int, rate: float, seconds: float) -> None:
         self._stack = stack
@@ -52,30 +52,30 @@ class Load:
         self._supervisor = Supervisor(parts, self._note_exit, grace_s=_STOP_GRACE_S)
 
     def start(self) -> None:
-        """Begin."""
+        """Start all agents."""
         self._supervisor.start()
 
     def stop(self) -> None:
-        """Close the agents' clients; returns when all are gone."""
+        """Stop all agents; their clients flush and close. Blocks until all have ended."""
         self._supervisor.stop()
 
     def pid(self, name: str) -> int | None:
-        """The agent's process."""
+        """Return the agent's process id; None if it does not run."""
         return self._supervisor.pid(f"agent-{name}")
 
     def kill(self, name: str) -> None:
-        """SIGKILL, once it runs."""
+        """Kill the agent with SIGKILL, as soon as it runs."""
         os.killpg(wait_until(lambda: self.pid(name) or 0, 20, f"agent {name} to run"), signal.SIGKILL)
 
     def read_status(self, name: str) -> Row:
-        """What the agent last said of itself; empty before it spoke."""
+        """Return the agent's last status; empty before the first."""
         with contextlib.suppress(OSError, ValueError):
             found: Row = json.loads((self.folders[name] / "status.json").read_text())
             return found
         return {}
 
     def is_idle(self) -> bool:
-        """Whether every agent has played its plan, in its last life, and has nothing outstanding."""
+        """Return True if every running agent has finished its plan and has nothing outstanding."""
         statuses = {name: self.read_status(name) for name in AGENTS}
         return all(
             status.get("done") and status["pid"] == self.pid(name) and status["outstanding"] == 0
@@ -83,23 +83,23 @@ class Load:
         )
 
     def event_count(self) -> int:
-        """Lines in the journals so far: events that are delivered or dropped."""
+        """Return the number of journal lines: events that were delivered or dropped."""
         return sum(path.read_bytes().count(b"\n") for path in self.journal_paths())
 
     def journal_paths(self) -> list[Path]:
-        """The clients' journals."""
+        """Return the paths of the clients' journals."""
         return sorted(path for folder in self.folders.values() for path in folder.glob("journal-*.ndjson"))
 
     def spool_segments(self, name: str) -> list[Path]:
-        """The files in an agent's spool, those of dead producers among them."""
+        """Return the files in an agent's spool, including those of dead producers."""
         return sorted((self.folders[name] / "spool").glob("*/*.wal"))
 
     def planned_sessions(self) -> list[Row]:
-        """Everything that the agents planned."""
+        """Return all sessions that the agents planned."""
         return [row for folder in self.folders.values() for row in _planned(folder)]
 
     def lifetimes(self) -> list[Lifetime]:
-        """When each agent's processes lived; those that still do until now."""
+        """Return when each agent process ran; a running one ends now."""
         found = []
         for name, folder in self.folders.items():
             ends = [*self.ends[name], now_ms()]

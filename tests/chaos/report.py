@@ -1,4 +1,4 @@
-"""What a run found: tables for people, an object for programs."""
+"""The result of a run, as text and as JSON."""
 
 import statistics
 from collections import Counter
@@ -13,7 +13,7 @@ _SHOWN_MAX = 40
 
 
 class Result(NamedTuple):
-    """A run's result. It is good where nothing differs and everything recovered."""
+    """The result of a run. It is good if nothing differs and every fault recovered."""
 
     seed: int
     minutes: float
@@ -32,11 +32,11 @@ class Result(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Whether the run found nothing."""
+        """Return True if the run found no difference."""
         return not self.differences
 
     def count(self, kind: str) -> int:
-        """Differences of a kind."""
+        """Return the number of differences of a kind."""
         return sum(difference.kind == kind for difference in self.differences)
 
 
@@ -50,7 +50,7 @@ def _seconds(value: float | None) -> str:
 
 
 def fault_table(outcomes: list[FaultOutcome]) -> list[str]:
-    """Each fault in order of time, then the kinds."""
+    """Return lines: each fault in order of time, then recovery times by kind."""
     lines = ["", f"{'at s':>7}  {'fault':<18} {'target':<14} {'recovered s':>11}  note"]
     for fault, took, note, began_s in sorted(outcomes, key=lambda one: one.began_s):
         lines.append(f"{began_s:7.1f}  {fault.kind:<18} {fault.target:<14} {_seconds(took):>11}  {note}")
@@ -70,18 +70,18 @@ def fault_table(outcomes: list[FaultOutcome]) -> list[str]:
 
 
 def format_report(result: Result) -> list[str]:
-    """The whole report."""
+    """Return the whole report as lines."""
     lines = fault_table(result.outcomes)
-    disk = "small tmpfs in a user namespace" if result.namespace else "ENOSPC injected where the spool asks for blocks"
+    disk = "small tmpfs in a user namespace" if result.namespace else "ENOSPC injected when the spool allocates blocks"
     lines += ["", f"full disks: {disk}; sinks write nothing to disk", ""]
     figures = {
         "events": result.events,
-        "heartbeats, ticks, rubbish": result.other_records,
+        "heartbeats, ticks, garbage": result.other_records,
         "sessions": result.sessions,
         "audit records": result.audits,
         "refusals": result.refusals,
         "deadlines fired": result.timeouts,
-        "dropped, and reported so": result.dropped,
+        "dropped and reported": result.dropped,
         "faults": len(result.outcomes),
         "faults left out for time": result.left_out,
         "lost": result.count("lost"),
@@ -100,7 +100,7 @@ def format_report(result: Result) -> list[str]:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """The result as JSON has it."""
+    """Return the result as a JSON object."""
     return {
         **result._asdict(),
         "good": result.good,

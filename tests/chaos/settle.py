@@ -1,4 +1,4 @@
-"""Lets the stack come to rest: agents first, then processors, then sinks; each once there is nothing left for it."""
+"""Stops the stack in order, each part once it has no work left: agents, processors, sinks."""
 
 import time
 from collections.abc import Callable
@@ -17,15 +17,15 @@ _LOOK_S = 0.3
 
 
 def settle_stack(stack: ChaosStack, load: Load, say: Callable[[str], None]) -> list[str]:
-    """Bring everything to rest; return what would not, as sentences."""
+    """Stop all parts; return a sentence for each that did not finish."""
     unsettled: list[str] = []
 
-    def wait(well: Callable[[], bool], timeout_s: float, what: str) -> bool:
+    def wait(condition: Callable[[], bool], timeout_s: float, what: str) -> bool:
         say(f"waiting for {what}")
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             try:
-                if well():
+                if condition():
                     return True
             except (OSError, KafkaException):
                 pass
@@ -34,7 +34,7 @@ def settle_stack(stack: ChaosStack, load: Load, say: Callable[[str], None]) -> l
 
     if not wait(load.is_idle, _AGENTS_S, "the agents to finish"):
         unsettled.append(f"the agents did not finish within {_AGENTS_S:g} s")
-    # A session may live on for good reasons, so this is no fault: only fewer deadlines would have been seen.
+    # A session may stay alive for good reasons, so this is no difference: fewer deadlines are tested.
     wait(lambda: _live_sessions(stack) == 0, _SESSIONS_S, "the last sessions to end")
     load.stop()
     unsettled += [
@@ -47,7 +47,7 @@ def settle_stack(stack: ChaosStack, load: Load, say: Callable[[str], None]) -> l
         now = stack.group_offsets(f"{PREFIX}.processor", f"{PREFIX}.events")
         return all(now[number][1] >= end for number, (end, _) in ends.items())
 
-    if not wait(caught_up, _CAUGHT_UP_S, "the processors to judge everything"):
+    if not wait(caught_up, _CAUGHT_UP_S, "the processors to catch up"):
         unsettled.append(f"the processors did not catch up within {_CAUGHT_UP_S:g} s")
     stack.workers.stop()
     for kind, topic in SINK_TOPICS.items():
@@ -58,7 +58,7 @@ def settle_stack(stack: ChaosStack, load: Load, say: Callable[[str], None]) -> l
 
 
 def _live_sessions(stack: ChaosStack) -> int:
-    """Sessions that began and are not archived, as far as the audit trail in ClickHouse tells."""
+    """Return the number of sessions that are not archived yet, by the audit rows in ClickHouse."""
     row = query_rows(
         stack.clickhouse_url,
         f"SELECT uniqExactIf(session_id, transition = 'T01') - uniqExactIf(session_id, transition = 'T14') AS n "
