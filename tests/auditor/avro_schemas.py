@@ -1,4 +1,4 @@
-"""The .avsc files as the auditor reads them: inlined and fingerprinted here, with fastavro alone."""
+"""The .avsc files for the auditor: inlined and fingerprinted here, with fastavro alone."""
 
 import json
 from functools import cache

@@ -7,7 +7,7 @@ from tests.auditor.rules import DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVES
 
 
 class PartitionModel:
-    """Sessions by key, and the audit lines, refusals and clean-up requests so far. Times are in ms."""
+    """Sessions by key, and the audit lines, refusals and clean-ups so far. Times are in ms."""
 
     entry: LogEntry
 

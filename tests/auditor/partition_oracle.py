@@ -18,7 +18,7 @@ class PartitionOracle(PartitionModel):
     """Judges the records of a partition in offset order."""
 
     def apply_record(self, entry: LogEntry) -> str:
-        """Move the clock, fire due deadlines, judge the record; return the outcome, as `refused late`."""
+        """Move the clock, fire due deadlines, judge the record; return its outcome: `refused late`."""
         self.entry = entry
         if self.rows and entry.timestamp_ms - self.now > self.hole_ms:
             self.quiet_until = entry.timestamp_ms + self.quiet_ms
@@ -107,7 +107,7 @@ class PartitionOracle(PartitionModel):
         return kind != "heartbeat" and bool(envelope["producer_seq"] < 1)
 
     def judge_archived(self, grave: Row, kind: str, envelope: Row) -> str:
-        """Judge an event of an archived session: duplicate or refused. The producer ledger goes on."""
+        """Judge an event of an archived session: duplicate or refused; the ledger is kept."""
         try:
             if (
                 kind != "heartbeat"

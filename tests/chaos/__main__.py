@@ -1,4 +1,4 @@
-"""Run a real stack under load and faults, then audit it: `python -m tests.chaos --minutes 1 --seed 1`.
+"""Run a real stack under load and faults, then audit it: `python -m tests.chaos --seed 1`.
 
 Exit code 1 if anything differs. The same seed gives the same load and the same faults.
 """

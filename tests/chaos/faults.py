@@ -42,7 +42,7 @@ class FaultOutcome(NamedTuple):
 
 
 class Faults:
-    """Carries a schedule out. `report` hears of each fault once it is over."""
+    """Carries out a schedule; `report` is called with a line for each fault that is over."""
 
     def __init__(self, stack: ChaosStack, load: Load, watch: CommitWatch, report: Callable[[str], None]) -> None:
         self._stack, self._load, self._watch, self._report = stack, load, watch, report
@@ -145,7 +145,7 @@ class Faults:
         resume.start()
         outcome = self._wait_recovered(fault, since_ms, lambda at_ms: self._watch.committed_since(owned, at_ms), note)
         resume.join()
-        # After the freeze it finds itself fenced, and must become ready again: by a rejoin or a restart.
+        # After the freeze it is fenced, and must become ready again: by a rejoin or a restart.
         back = self._wait_recovered(fault, now_ms(), lambda _: api_ready(self._stack.control_urls[fault.target]))
         if back.recovered_s is None:
             return back._replace(note="did not come back after its freeze")

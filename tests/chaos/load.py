@@ -26,7 +26,7 @@ _STOP_GRACE_S = 60.0
 
 
 class Load:
-    """All agents. `start` returns at once; they run until `until_s` (epoch), then wait for `stop`."""
+    """All agents. `start` returns at once; they run until `until_s` (epoch) and await `stop`."""
 
     def __init__(self, stack: ChaosStack, *, seed: int, rate: float, seconds: float) -> None:
         self._stack = stack

@@ -78,8 +78,8 @@ def _lasts_s(kind: FaultKind, rng: random.Random) -> float:
 def draw_faults(seed: int, seconds: float, only: Collection[FaultKind] = ()) -> list[Fault]:
     """Return the faults of a run in order of time.
 
-    Kinds come in shuffled decks, so that each occurs before one occurs again. An agent is killed while
-    the broker is down, because then its spool contains events. `only` restricts the kinds.
+    Kinds come in shuffled decks, so that each occurs before one occurs again. An agent is killed
+    while the broker is down, because then its spool contains events. `only` restricts the kinds.
     """
     rng = random.Random(seed)
     faults: list[Fault] = []

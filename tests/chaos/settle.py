@@ -34,7 +34,7 @@ def settle_stack(stack: ChaosStack, load: Load, say: Callable[[str], None]) -> l
 
     if not wait(load.is_idle, _AGENTS_S, "the agents to finish"):
         unsettled.append(f"the agents did not finish within {_AGENTS_S:g} s")
-    # A session may stay alive for good reasons, so this is no difference: fewer deadlines are tested.
+    # A session may stay alive for good reasons; then fewer deadlines are tested.
     wait(lambda: _live_sessions(stack) == 0, _SESSIONS_S, "the last sessions to end")
     load.stop()
     unsettled += [

@@ -95,7 +95,7 @@ class ChaosStack:
         ready: Callable[[], bool] | None = None,
         more: Mapping[str, str] | None = None,
     ) -> Part:
-        """Describe a process of this stack; `more` are variables without the `SESSIONARY_` prefix."""
+        """Describe a process; `more` are variables without the `SESSIONARY_` prefix."""
         settings = {ENV_PREFIX + key: value for key, value in {**self.environ, **(more or {})}.items()}
         environ = {**inherited(os.environ), "PYTHONUNBUFFERED": "1", **settings}
         return Part(name, argv, self.logs / f"{name}.log", environ, ready)
@@ -114,7 +114,7 @@ class ChaosStack:
         return pid
 
     def group_lag(self, group: str, topic: str) -> int:
-        """Return a group's lag on a topic, in records. Raises `KafkaException` if the broker is down."""
+        """Return a group's lag in records. Raises `KafkaException` if the broker is down."""
         return sum(max(high - done, 0) for high, done in self.group_offsets(group, topic).values())
 
     def group_offsets(self, group: str, topic: str) -> dict[int, tuple[int, int]]:
@@ -158,7 +158,7 @@ class ChaosStack:
         return self.part("clickhouse", [*_COMMAND, "clickhouse", *options], ready)
 
     def _sink(self, kind: str) -> Part:
-        # Half are static members and get their partitions back at once; the others must time out first.
+        # Half are static members, which rejoin at once; the others must time out first.
         more = {"INSTANCE": "s1"} if kind in SINKS[:2] else {}
         return self.part(f"sink-{kind}", [*_COMMAND, "sink", kind], None, more)
 

@@ -116,7 +116,7 @@ class OracleRig:
     # Helpers for tests
 
     def send(self, agent: EventFactory, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> str:
-        """Send an agent's event; the agent then knows its epoch, as if it had waited for the verdict."""
+        """Send an agent's event; it then knows its epoch, as if it had waited for the verdict."""
         outcome = self.append(agent.key.encoded(), agent.event_bytes(event_type, envelope, **fields))
         row = self.oracle.rows.get(agent.key.encoded())
         if row is not None:
@@ -127,7 +127,7 @@ class OracleRig:
         return self.append(None, TICK)
 
     def advance(self, ms: int, *, step_ms: int = 1_000) -> list[str]:
-        """Let time pass, with a tick every `step_ms`; return the new audit lines, as `T06 inactive`."""
+        """Let time pass with a tick every `step_ms`; return new audit lines, as `T06 inactive`."""
         lines: list[str] = []
         until = self.at + ms
         while self.at < until:

@@ -148,7 +148,7 @@ class RandomAgents:
         ]
 
     def pick_agent(self) -> EventFactory:
-        """Pick any agent; if its session is archived, mostly replace both agents of that session."""
+        """Pick any agent; if its session is archived, mostly replace that session's agents."""
         place = self.rng.randrange(len(self.agents))
         old = self.agents[place]
         if old.key.encoded() in self.rig.oracle.graves and self.rng.random() < 0.8:

@@ -42,7 +42,7 @@ def recorded_rig() -> tuple[OracleRig, list[EventFactory]]:
 
 
 def evidence_of(rig: OracleRig) -> Evidence:
-    """Return what topics, tables and journals would hold if a processor had written the fold's output."""
+    """Return topics, tables and journals as if a processor had written the fold's output."""
     log = [LogEntry(0, record.offset, record.timestamp_ms, record.key, record.value) for record in rig.log]
     outputs: dict[str, list[tuple[LogEntry, Row]]] = {name: [] for name in OUTPUTS}
     for number, outcome in enumerate(rig.outcomes, 1):

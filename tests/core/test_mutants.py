@@ -1,4 +1,4 @@
-"""The maker of mutants: it makes what it says, its trials kill what differs and let live what does not."""
+"""The mutants: faults are made as named, and trials kill only those that change behaviour."""
 
 import json
 import subprocess
@@ -17,12 +17,12 @@ from tests.mutants.trials import Result
 
 TOY = '''
 def bounded(value: int, low: int) -> int:
-    """A lower bound, once needlessly strict: where both are equal it does not matter which is returned."""
+    """A lower bound, once needlessly strict: if both are equal either may be returned."""
     if value < low:
         return low
     return value
 '''
-# In a process of its own: trials are forks, and pytest has threads where it runs in parallel.
+# In a separate process: trials fork, and pytest has threads if it runs in parallel.
 SCRIPT = """
 import json, sys
 from pathlib import Path
@@ -43,7 +43,7 @@ print(json.dumps({f"{r.mutant.before} -> {r.mutant.after}": r.killed_by for r in
 """
 
 
-def test_a_mutant_that_differs_is_killed_and_one_that_does_not_lives() -> None:
+def test_a_mutant_that_changes_behaviour_is_killed_and_an_equivalent_one_survives() -> None:
     root = Path(__file__).parents[2]
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT], input=TOY, capture_output=True, text=True, cwd=root, check=True, timeout=60
@@ -80,7 +80,7 @@ def test_each_fault_is_made(text: str, wanted: set[str]) -> None:
         assert mutants_of("m", text) == []
 
 
-def test_a_row_of_the_table_is_dropped_and_led_elsewhere() -> None:
+def test_a_row_of_the_table_is_dropped_and_changed() -> None:
     row = "Transition('T02', 'Idle', 'session_started', 'Active', 'processing', 'client')"
     after = {mutant.after for mutant in mutants_of("table", f"TRANSITIONS = ({row}, {row})")}
     assert f"({row},)" in after
@@ -88,7 +88,7 @@ def test_a_row_of_the_table_is_dropped_and_led_elsewhere() -> None:
     assert any("('closed',)" in changed for changed in after)
 
 
-def test_ids_are_unique_and_do_not_hang_on_lines() -> None:
+def test_ids_are_unique_and_do_not_depend_on_lines() -> None:
     for name in MODULES:
         text = module_text(name)
         found = mutants_of(name, text)
@@ -103,9 +103,9 @@ def test_every_mutant_can_be_compiled_and_differs() -> None:
         compile(mutant.source(), "timers.py", "exec")
 
 
-def test_equivalents_exist_and_have_a_reason() -> None:
+def test_listed_equivalents_exist_and_have_a_reason() -> None:
     known = {mutant.id for name in MODULES for mutant in mutants_of(name, module_text(name))}
-    assert read_equivalents().keys() - known == set(), f"gone from the code: take them out of {EQUIVALENT.name}"
+    assert read_equivalents().keys() - known == set(), f"no longer in the code: remove them from {EQUIVALENT.name}"
     assert all(len(reason) > 10 for reason in read_equivalents().values())
 
 
@@ -127,13 +127,13 @@ def test_cases_are_called_as_pytest_would() -> None:
 
 
 def results() -> list[Result]:
-    """Two killed, one that lives, one that is listed, one that is listed but killed."""
+    """Return results: two killed, one survivor, one listed, one listed but killed."""
     mutants = [*mutants_of("timers", "x = a + b"), *mutants_of("clock", "x = a and b")]
     assert len(mutants) >= 5
     return [Result(mutant, "by a test" if n in (0, 1, 4) else None, 0.5) for n, mutant in enumerate(mutants[:5])]
 
 
-def test_the_report_counts_by_module_and_shows_what_lives() -> None:
+def test_the_report_counts_by_module_and_shows_survivors() -> None:
     found = results()
     known = {found[2].mutant.id: "for a reason", found[4].mutant.id: "for none"}
     assert tally(found, known) == (5, 3, 1, 1)
@@ -155,7 +155,7 @@ def test_a_difference_is_the_lines_that_differ() -> None:
     assert difference("one\ntwo\nthree", "one\nthree") == ["- two"]
 
 
-def test_everything_is_kept_as_json(tmp_path: Path) -> None:
+def test_results_are_written_as_json(tmp_path: Path) -> None:
     found, path = results(), tmp_path / "build" / "mutants.json"
     write_json(found, {found[2].mutant.id: "for a reason"}, path)
     kept = json.loads(path.read_text("utf-8"))

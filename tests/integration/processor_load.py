@@ -1,6 +1,6 @@
-"""What the processor's tests share: agents that write valid events, a load under way, and the check of everything.
+"""Shared by the processor's tests: agents that write valid events, a load, and the final check.
 
-The check folds the log again and compares every audit record, refusal and row with what stands on the topics.
+The check folds the log again and compares each audit record, refusal and row with the topics.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ class Agent:
     def event(
         self, payload: Payload, seq: int | None = None, tenant_id: str | None = None, epoch: int = 1
     ) -> OutgoingRecord:
-        """Return the next event; `seq` and `tenant_id` replace what would be right."""
+        """Return the next event; `seq` and `tenant_id` replace the correct values."""
         self.seq += seq is None
         envelope = Envelope(
             event_id=str(uuid.uuid4()),
@@ -98,7 +98,7 @@ class Agent:
 
 
 class Sender:
-    """A producer as agents have it. `places` holds where each record came to stand."""
+    """A producer like an agent's; `places` has each record's (partition, offset)."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._topic = kafka.topics.events
@@ -114,7 +114,7 @@ class Sender:
         self.places: list[tuple[int, int]] = []
 
     def send(self, *records: OutgoingRecord) -> None:
-        """Hand records over."""
+        """Queue records for sending."""
         for record in records:
             headers: list[tuple[str, str | bytes | None]] = list(record.headers)
             self._producer.produce(self._topic, record.value, record.key, headers=headers, on_delivery=self._delivered)
@@ -134,7 +134,7 @@ class Sender:
 
 
 class BackgroundLoad:
-    """Sessions that work at a steady rate in a thread, with now and then a record that must be refused or is double."""
+    """Sessions that send at a steady rate from a thread; some records are invalid or duplicates."""
 
     def __init__(self, kafka: KafkaSettings, sessions: int, rate: int, seed: int, limits: Limits = NO_LIMITS) -> None:
         self._sender = Sender(kafka)
@@ -183,13 +183,13 @@ def start_processor(processes: Processes, kafka: KafkaSettings, name: str, **mor
 
 
 def count_judged(kafka: KafkaSettings) -> int:
-    """Return how many records the committed batches account for, ticks left out."""
+    """Return how many records the committed batches have judged, without ticks."""
     batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
     return sum(batch.applied + batch.duplicate + batch.refused for batch in batches)
 
 
 def group_lag(kafka: KafkaSettings) -> int:
-    """Return the group's lag: ends of the log minus committed offsets."""
+    """Return the processor group's lag, in records."""
     group = f"{kafka.topic_prefix}.processor"
     member = Consumer({**kafka.librdkafka(), "group.id": group, "log_level": 0})
     try:
@@ -201,14 +201,14 @@ def group_lag(kafka: KafkaSettings) -> int:
 
 
 def wait_judged(kafka: KafkaSettings, records: int, timeout_s: float = 60.0) -> None:
-    """Wait until so many records were judged, and until the group's lag has been 0."""
+    """Wait until this many records were judged and the group has no lag."""
     wait_until(lambda: count_judged(kafka) >= records, timeout_s, f"{records} records judged", pause_s=0.3)
     assert count_judged(kafka) == records
     wait_until(lambda: group_lag(kafka) == 0, 10, "no lag")
 
 
 def changelog_of(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, Position]]:
-    """Return the rows and positions that the changelog comes to."""
+    """Return rows and positions after compaction of the changelog."""
     rows: dict[bytes, Row] = {}
     positions: dict[int, Position] = {}
     for stored in read_topic(kafka, kafka.topics.changelog):
@@ -227,7 +227,10 @@ def changelog_of(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, Posi
 
 
 def check_everything(kafka: KafkaSettings) -> list[AuditRecord]:
-    """Assert that all outputs are exactly what the log comes to; no worker may be running. Return the audit trail."""
+    """Assert that all outputs are exactly the fold of the log; return the audit trail.
+
+    No worker may be running.
+    """
     rows, positions = changelog_of(kafka)
     log: dict[int, list[LogRecord]] = defaultdict(list)
     for stored in read_topic(kafka, kafka.topics.events):

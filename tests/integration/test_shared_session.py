@@ -1,4 +1,4 @@
-"""Several agents, one session: each sees what the others wrote, and nobody overwrites what they have not seen."""
+"""Several agents share a session: each sees the others' writes, and stale writes are refused."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ POSITION_KEY = b"\x00position"
 
 
 def wait_judged(kafka: KafkaSettings, agent_id: str, events: int) -> None:
-    """Wait until this many events of an agent are in the log, and the processor has committed them."""
+    """Wait until the processor has committed this many events of an agent."""
 
     def judged() -> bool:
         decoded = ((stored, DECODER.event(stored.value)) for stored in read_topic(kafka, kafka.topics.events))
@@ -59,8 +59,8 @@ def test_three_steps_of_a_workflow_share_a_shopping_list(
         assert read.sync().version == 3
         assert read.state == {"shopping_list": []}
 
-        # The planner has not looked: its next version is built on one that is no longer the last. It is refused in the
-        # middle of its phases; after a look the planner goes on from there.
+        # The planner did not sync: its update is based on an old version and is refused, in the
+        # middle of its phases. After a sync the planner continues from there.
         planned.update_state({"shopping_list": ["eggs"]})
         wait_judged(kafka, "planner", 10)
         assert read.sync().version == 3

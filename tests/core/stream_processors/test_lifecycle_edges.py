@@ -192,7 +192,7 @@ def test_an_update_ends_the_writing(phase: str) -> None:
 
 
 def timed_out_and_resumed(rig: OracleRig, agent: EventFactory, idle_ms: int = 900_000) -> str:
-    """Bring a session to Active with a clean-up that is not confirmed yet; return the clean-up's id."""
+    """Bring a session to Active with an unconfirmed clean-up; return the clean-up's id."""
     rig.start(agent, limits=NO_LIMITS._replace(idle_ms=idle_ms))
     assert len(rig.advance(60_000, step_ms=5_000)) == 1
     cleanup_id: str = rig.last_audits()[0].cleanup_id

@@ -143,7 +143,7 @@ def reload_fold(fold: PartitionFold) -> PartitionFold:
 
 
 def check_consistency(rig: OracleRig) -> None:
-    """Assert: no timer fires twice or early, audit numbers have no gap, no line is written twice."""
+    """Assert: no timer fires twice or early, audit numbers have no gap, no line occurs twice."""
     fired: set[tuple[Any, ...]] = set()
     places: set[tuple[int, int]] = set()
     ids: set[str] = set()

@@ -42,7 +42,7 @@ def test_an_agent_that_dies_is_timed_out_resumed_and_archived() -> None:
     # The former process still uses the old epoch.
     assert rig.send(agent, "session_activity", {"epoch": 1}) == "refused stale_epoch"
 
-    # It closes, the clean-up is never confirmed, and it is archived. Its gravestone refuses redeliveries.
+    # It closes without a confirmed clean-up and is archived. Its gravestone refuses redeliveries.
     assert rig.send(agent, "session_terminated", reason="closed") == "applied"
     assert rig.advance(299_999) == []
     assert rig.advance(1) == ["T14 archived"]
