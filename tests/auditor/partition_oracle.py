@@ -18,7 +18,7 @@ class PartitionOracle(PartitionModel):
     """Judges the records of a partition in offset order."""
 
     def apply_record(self, entry: LogEntry) -> str:
-        """Move the clock, fire due deadlines, judge the record; return its outcome: `refused late`."""
+        """Move the clock, fire due deadlines, judge the record; return its outcome as text."""
         self.entry = entry
         if self.rows and entry.timestamp_ms - self.now > self.hole_ms:
             self.quiet_until = entry.timestamp_ms + self.quiet_ms

@@ -34,7 +34,7 @@ _DATA_CLASSES: tuple[DataClass, ...] = ("personal",)
 
 
 def limits(*, brief: bool) -> Limits:
-    """Return limits: `brief` for sessions that fall silent; others survive outages by heartbeats."""
+    """Return limits: `brief` for sessions that fall silent; others survive every outage."""
     return Limits(
         init_ms=4_000 if brief else 40_000,
         model_ms=1_500 if brief else 10_000,

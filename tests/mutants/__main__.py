@@ -1,6 +1,6 @@
-"""Make mutants of the pure core and try them: `python -m tests.mutants [--only PATTERN] [--workers 2]`.
+"""Test the tests with mutants of the pure core: `python -m tests.mutants [--only PATTERN]`.
 
-Ends with 1 where a mutant survives that is not listed in equivalent.txt, with its reason.
+Exit code 1 if a mutant survives that equivalent.txt does not list.
 """
 
 import argparse
@@ -37,7 +37,7 @@ MODULES = (
 SOURCE = ROOT / "stream_processors" / "sessionary" / "stream_processors"
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 RESULTS = ROOT / "build" / "mutants.json"
-# Loaded once, for all trials; none of them imports a module that is mutated.
+# Imported once for all trials; none of them imports a mutated module.
 PRELOADED = (
     "sessionary.schemas.codec",
     "sessionary.sinks.core.intent",
@@ -45,23 +45,23 @@ PRELOADED = (
     "tests.support.event_factory",
     "hypothesis.stateful",
 )
-STOPPED = 130  # as shells have it for Ctrl-C
-_REPORT_EVERY_S = 30.0  # where the progress is kept in a file
+STOPPED = 130  # the exit code of shells for Ctrl-C
+_REPORT_EVERY_S = 30.0  # if stderr is a file
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--only", metavar="PATTERN", help="only ids that hold this, or match it where it has * or ?")
-    parser.add_argument("--workers", type=int, default=2, help="trials side by side (default 2)")
-    parser.add_argument("--sample", type=int, help="try so many, drawn by --seed")
+    parser.add_argument("--only", metavar="PATTERN", help="only ids that contain this, or match it if it has * or ?")
+    parser.add_argument("--workers", type=int, default=2, help="parallel trials (default 2)")
+    parser.add_argument("--sample", type=int, help="try a random sample of this size, drawn by --seed")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--all", action="store_true", help="try those listed as equivalent too")
-    parser.add_argument("--list", action="store_true", help="print the mutants and try none")
+    parser.add_argument("--all", action="store_true", help="also try those listed as equivalent")
+    parser.add_argument("--list", action="store_true", help="only print the mutants")
     return parser.parse_args()
 
 
 def read_equivalents() -> dict[str, str]:
-    """Mutants that nobody can tell from the original, and why: id → reason."""
+    """Return the listed mutants that behave like the original: id → reason."""
     lines = (line.partition("  ") for line in EQUIVALENT.read_text("utf-8").splitlines())
     return {id_: reason.strip() for id_, _, reason in lines if id_ and not id_.startswith("#")}
 
@@ -72,7 +72,7 @@ def module_text(module: str, source: Path = SOURCE) -> str:
 
 
 def select_mutants(arguments: argparse.Namespace, source: Path) -> list[Mutant]:
-    """The mutants that were asked for, in the order of the modules."""
+    """Return the requested mutants in the order of the modules."""
     found = [mutant for name in MODULES for mutant in mutants_of(name, module_text(name, source))]
     if arguments.only:
         pattern = arguments.only if set(arguments.only) & set("*?") else f"*{arguments.only}*"
@@ -85,14 +85,14 @@ def select_mutants(arguments: argparse.Namespace, source: Path) -> list[Mutant]:
 
 
 class Progress:
-    """Says how far it is: on one line of a terminal, now and then in a file; survivors at once."""
+    """Prints progress: on one line of a terminal, every 30 s to a file; survivors at once."""
 
     def __init__(self, total: int) -> None:
         self._total, self._trial_count, self._survived = total, 0, 0
         self._begun_s = self._reported_s = time.monotonic()
 
     def add_result(self, result: Result, *, survived: bool) -> None:
-        """Take note of a result."""
+        """Count a result."""
         self._trial_count += 1
         now_s, on_a_line = time.monotonic(), sys.stderr.isatty()
         if survived:
@@ -107,7 +107,7 @@ class Progress:
             sys.stderr.flush()
 
     def finish_line(self) -> None:
-        """Leave the line."""
+        """End the progress line."""
         if sys.stderr.isatty():
             sys.stderr.write("\n")
 
@@ -115,25 +115,25 @@ class Progress:
 def main() -> int:
     arguments = _arguments()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)  # in the background too: what was tried so far is told
+        signal.signal(number, signal.default_int_handler)  # in the background too: report what was tried so far
     for name in PRELOADED:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutants-source-") as folder:
         source, checks = Path(folder) / "stream_processors", Path(folder) / "tests"
-        # Copies, as a run takes long, and whoever goes on working meanwhile is not to kill anything.
+        # Copies, because a run takes long and edits of the tree meanwhile must not affect it.
         for tree, copy in ((SOURCE, source), (ROOT / "tests", checks)):
             shutil.copytree(tree, copy, ignore=shutil.ignore_patterns("__pycache__"))
-            compileall.compile_dir(copy, quiet=1)  # trials write no bytecode: each would compile every test anew
+            compileall.compile_dir(copy, quiet=1)  # trials write no bytecode: each would compile all tests again
         mutants = select_mutants(arguments, source)
         if not mutants:
-            sys.stderr.write(f"no mutant's id holds {arguments.only!r}; --list tells them all\n")
+            sys.stderr.write(f"no mutant's id contains {arguments.only!r}; --list prints all ids\n")
             return 2
         if arguments.list:
             sys.stdout.write("".join(f"{m.id}  line {m.line}: {m.before!r} -> {m.after!r}\n" for m in mutants))
             return 0
 
         def install(overlay: Path) -> None:
-            # A package is found in one folder only: the mutant's gets links to its neighbours.
+            # Python finds a package in one folder only: link the other modules next to the mutant.
             for package in overlay.iterdir():
                 shutil.copytree(source / package.name, package, copy_function=_link_missing, dirs_exist_ok=True)
             sessionary.stream_processors.__path__ = [str(overlay), str(source)]
@@ -168,7 +168,7 @@ def _try_all(mutants: list[Mutant], install: Install, arguments: argparse.Namesp
     results.sort(key=lambda result: places[result.mutant.id])
     write_json(results, known, RESULTS)
     cpu_s, elapsed_s = sum(result.cpu_s for result in results), time.monotonic() - begun_s
-    sys.stdout.write(f"{report(results, known)}\n{elapsed_s:.0f} s, {cpu_s:.0f} s of processors; ")
+    sys.stdout.write(f"{report(results, known)}\n{elapsed_s:.0f} s, {cpu_s:.0f} s of CPU; ")
     sys.stdout.write(f"the suite without a mutant takes {control.cpu_s:.1f} s\n")
     if stopped:
         sys.stdout.write(f"stopped before {len(mutants) - len(results):,} were tried\n")

@@ -1,8 +1,8 @@
-"""What a mutant of the pure core has to get past, in the order in which most of them die soonest.
+"""The suite that each mutant of the pure core runs, ordered so that most mutants die early.
 
-All tests of the core's rules (`tests/core/stream_processors/test_lifecycle_*.py` but for Hypothesis' machine),
-schedules of the simulation, and the picture that is drawn of the table. Nothing here is imported before the mutant is
-in place: this module's own imports are untouched by any of them.
+It has the tests of the core's rules (`tests/core/stream_processors/test_lifecycle_*.py`, without
+the Hypothesis machine), schedules of the simulation, and the state diagram. The tests are imported
+only after the mutant is in place; this module must not import a mutated module.
 """
 
 import signal
@@ -17,18 +17,18 @@ from tests.mutants.cases import case_name, cases
 
 ROOT = Path(__file__).parents[2]
 SCHEDULE_CPU_S_MAX = 3.0  # a schedule takes 0.02 s
-CASE_CPU_S_MAX = 20.0  # the longest, long plays, takes 2.5 s
+CASE_CPU_S_MAX = 20.0  # the longest case takes 2.5 s
 FIRST_SCHEDULES, MORE_SCHEDULES = range(1, 21), range(21, 91)
 TESTS = ("batches", "stories", "limits", "compliance", "edges")
 LONG_TESTS = ("pairs", "random")
 
 
 class TooSlow(BaseException):
-    """Something takes far longer than it should."""
+    """A case or schedule took too long."""
 
 
 def run_suite(hint: str) -> str | None:
-    """Return what failed, None where everything holds. `hint`: an event type to begin with."""
+    """Return what failed, None if everything passes. `hint` is an event type to start with."""
     stages: tuple[Callable[[], str | None], ...] = (
         partial(_run_cases, "tables"),
         _check_diagram,
@@ -42,20 +42,20 @@ def run_suite(hint: str) -> str | None:
 
 
 def _run_cases(name: str, event_type: str = "") -> str | None:
-    """A file of tests, or those of one event type."""
+    """Run a file of tests, or only those of one event type."""
     for case in cases(import_module(f"tests.core.stream_processors.test_lifecycle_{name}")):
         if event_type and case.keywords.get("event_type") != event_type:
             continue
         with _cpu_limit(CASE_CPU_S_MAX):
             try:
                 case()
-            except Exception as error:  # noqa: BLE001 - a failed assertion or whatever else a mutant breaks
+            except Exception as error:  # noqa: BLE001 - a mutant may raise any kind of error
                 return f"{name}, {case_name(case)}: {type(error).__name__}"
     return None
 
 
 def _check_diagram() -> str | None:
-    """As `tests/style/test_docs.py`, which asks for more than the table, has it."""
+    """Check the state diagram, as `tests/style/test_docs.py` does."""
     from sessionary.stream_processors.diagram import with_diagram
 
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
@@ -75,7 +75,7 @@ def _run_schedules(seeds: range) -> str | None:
 
 @contextmanager
 def _cpu_limit(cpu_s: float) -> Iterator[None]:
-    """Raise `TooSlow` after so many seconds of the processor."""
+    """Raise `TooSlow` after this CPU time."""
 
     def on_timer(number: int, frame: FrameType | None) -> None:
         raise TooSlow(f"more than {cpu_s:g} s")

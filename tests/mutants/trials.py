@@ -1,6 +1,6 @@
-"""Tries mutants: each in a process of its own, forked from this one, which has everything loaded but what is mutated.
+"""Tries mutants, each in a fork of this process, which has imported all but the mutated modules.
 
-A trial installs the mutant's folder in front of the untouched copy, imports, and runs the suite until something fails.
+A trial puts the mutant's folder before the unchanged copy and runs the suite until a test fails.
 """
 
 import gc
@@ -19,16 +19,16 @@ from typing import NamedTuple
 from tests.mutants.mutations import Mutant
 
 CPU_S_MAX = 60
-WALL_S_MAX = 3_600.0  # for one that hangs: on a busy machine, at idle priority, a minute of the processor takes long
+WALL_S_MAX = 3_600.0  # for a mutant that hangs; on a busy machine a minute of CPU takes long
 DATA_BYTES_MAX = 2 << 30
 _POLL_S = 0.003
 
-Install = Callable[[Path], None]  # makes a folder's modules those that are imported; called in the trial's process
-Suite = Callable[[str], str | None]  # hint -> what failed, None where nothing did
+Install = Callable[[Path], None]  # makes Python import a folder's modules; called in the trial's process
+Suite = Callable[[str], str | None]  # hint -> what failed, None if nothing did
 
 
 class Result(NamedTuple):
-    """What became of a mutant: `killed_by` is None for a survivor."""
+    """The outcome of a trial: `killed_by` is None for a survivor."""
 
     mutant: Mutant
     killed_by: str | None
@@ -39,14 +39,14 @@ class _Trial(NamedTuple):
     mutant: Mutant
     pid: int
     answer: int
-    begun_s: float
+    started_s: float
 
 
 def run_trials(mutants: Iterable[Mutant], install: Install, suite: Suite, workers: int) -> Iterator[Result]:
-    """Try each mutant, `workers` at a time. Yields in the order in which they end."""
+    """Try all mutants, `workers` in parallel. Yields results in the order in which trials end."""
     waiting, running = iter(mutants), list[_Trial]()
     gc.collect()
-    gc.freeze()  # else each trial's first collection copies every page that it shares with this process
+    gc.freeze()  # otherwise each trial's first collection copies every shared page
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         try:
             while True:
@@ -80,7 +80,7 @@ def _start_trial(mutant: Mutant, folder: Path, install: Install, suite: Suite) -
     own = folder / str(os.getpid())
     try:
         answer = _run_trial(mutant, own, install, suite) or "survived"
-    except BaseException as error:  # noqa: BLE001 - whatever a mutant raises kills it; nothing may leave this process
+    except BaseException as error:  # noqa: BLE001 - any error kills the mutant; nothing may leave the forked process
         answer = f"{type(error).__name__}: {error} ({traceback.extract_tb(error.__traceback__)[-1].name})"
     finally:
         shutil.rmtree(own, ignore_errors=True)
@@ -90,7 +90,7 @@ def _start_trial(mutant: Mutant, folder: Path, install: Install, suite: Suite) -
 
 def _run_trial(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> str | None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches all processes; it kills no mutant
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches all processes, but must not count as a kill
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S_MAX, CPU_S_MAX + 1))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
     silence = os.open(os.devnull, os.O_WRONLY)
@@ -114,7 +114,7 @@ def _result(trial: _Trial, cpu_s: float) -> Result:
 
 def _end_overdue(running: list[_Trial]) -> None:
     for trial in running:
-        if time.monotonic() - trial.begun_s > WALL_S_MAX:
+        if time.monotonic() - trial.started_s > WALL_S_MAX:
             os.kill(trial.pid, signal.SIGKILL)
 
 

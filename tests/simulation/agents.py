@@ -1,4 +1,4 @@
-"""What agents do: mostly what makes sense as far as they know, and every kind of nonsense."""
+"""What simulated agents do: mostly legal events, and every kind of invalid record."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ STEADY_EVERY_MS = 3_000
 
 
 class AgentPool:
-    """All agents of a schedule."""
+    """All agent processes and sessions of a schedule."""
 
     def __init__(self, world: World) -> None:
         self.world, self.rng = world, world.rng
@@ -72,13 +72,13 @@ class AgentPool:
         self.made += 1
         return Process(self.world, f"p{self.made}", service)
 
-    # Choices
+    # Random choices
 
     def pick_process(self) -> Process:
         return self.rng.choice(self.processes)
 
     def pick_session(self) -> Session:
-        """Any session; a new one takes the place of one that is archived."""
+        """Pick any session; mostly replace one that is archived by a new one."""
         place = self.rng.randrange(len(self.sessions))
         session = self.sessions[place]
         known = self.world.cluster.look(session.encoded, session.partition)
@@ -86,8 +86,8 @@ class AgentPool:
             session = self.sessions[place] = self._session()
         return session
 
-    def send(self, process: Process, session: Session, event_type: str, fields: dict[str, Any], **bent: Any) -> None:
-        """With what the process knows; it mostly asks before, and mostly sends at once."""
+    def send(self, process: Process, session: Session, event_type: str, fields: dict[str, Any], **changed: Any) -> None:
+        """Queue an event by what the process knows; mostly it asks first and sends at once."""
         rng = self.rng
         known = process.ask_state(session) if rng.random() < 0.8 else process.known_rows.get(session.encoded)
         drawn = {name: rng.choice(options) for name, options in FIELDS.get(event_type, {}).items()}
@@ -97,12 +97,12 @@ class AgentPool:
             base = known.version + rng.choice((0, 0, 0, 1, -1))
             drawn = {"base_version": base, "new_version": base + rng.choice((1, 1, 1, 2))}
         if rng.random() < 0.1:
-            bent = {"context_bytes": rng.choice(CONTEXT_SIZES), **bent}
-        process.queue_event(session, event_type, {**drawn, **fields}, **bent)
+            changed = {"context_bytes": rng.choice(CONTEXT_SIZES), **changed}
+        process.queue_event(session, event_type, {**drawn, **fields}, **changed)
         if rng.random() < 0.8:
             process.deliver()
 
-    # Acts
+    # Actions
 
     def send_sensible(self) -> None:
         process, session = self.pick_process(), self.pick_session()
@@ -114,7 +114,7 @@ class AgentPool:
         self.send(process, session, *self.rng.choice(moves))
 
     def start_session(self) -> None:
-        """From creation to Active without waiting."""
+        """Send the events from creation to Active without waiting for verdicts."""
         process, session = self.pick_process(), self.pick_session()
         if process.ask_state(session) is None:
             self.send(process, session, "session_created", {"limits": self.rng.choice(LIMITS_DRAWN[:18])})
@@ -123,7 +123,7 @@ class AgentPool:
         self.send(process, session, "session_started", {})
 
     def fail_and_recover(self) -> None:
-        """Err and recover a few times; each recovery waits for its verdict."""
+        """Fail and recover a few times; each recovery waits for its verdict."""
         process, session, error = self.pick_process(), self.pick_session(), self.rng.choice(ERRORS)
         for _ in range(self.rng.randint(1, 6)):
             self.send(process, session, "session_errored", {"error": error})
@@ -155,7 +155,7 @@ class AgentPool:
         self.send(self.pick_process(), self.pick_session(), self.rng.choice(WORK), {})
 
     def lose_events(self) -> None:
-        """Events that never leave the process, or much too late, while later ones do."""
+        """Send later events while earlier ones are lost, or arrive much too late."""
         process, session = self.pick_process(), self.pick_session()
         process.deliver()
         for _ in range(self.rng.randint(1, 3)):
@@ -172,7 +172,7 @@ class AgentPool:
             self.world.log(self.stragglers.pop(self.rng.randrange(len(self.stragglers))))
 
     def repeat_record(self) -> None:
-        """An old record once more, or broken, or under the key of another."""
+        """Append an old record again: unchanged, damaged, or under another key."""
         sent = self.world.pick_sent_record()
         if sent is None:
             return
@@ -190,7 +190,7 @@ class AgentPool:
             self.world.log(sent._replace(what=f"{sent.what}, under {key!r}", key=key))
 
     def send_garbage(self) -> None:
-        """Bytes that were never an event."""
+        """Append bytes that are no event."""
         rng, session = self.rng, self.pick_session()
         values = (
             None,
@@ -203,7 +203,7 @@ class AgentPool:
             _GRAVE,
         )
         value = rng.choice(values)
-        self.world.log(Sent(f"{session.name}: rubbish {value!r:.40}", session.partition, session.encoded, value))
+        self.world.log(Sent(f"{session.name}: garbage {value!r:.40}", session.partition, session.encoded, value))
 
     def confirm_release(self) -> None:
         process, session = self.pick_process(), self.pick_session()
@@ -219,13 +219,13 @@ class AgentPool:
         self.send(process, session, "resources_released", fields, epoch=self.rng.choice((0, 1, 7)))
 
     def send_as_other_service(self) -> None:
-        """Another service speaks of a session that is not its own."""
+        """Send an event from a service that does not own the session."""
         self.send(self._process("other"), self.pick_session(), self.rng.choice(_NAMES), {})
 
     # Faults
 
     def crash_process(self) -> None:
-        """A process dies. One with a spool is replayed under its own id, another takes its place."""
+        """Kill a process and start another one; a spool is replayed under the old id."""
         place = self.rng.randrange(len(self.processes))
         dead = self.processes[place]
         self.world.trace("process %s dies, %d queued, spool: %s", dead.name, len(dead.queue), dead.spools)
@@ -252,7 +252,7 @@ class AgentPool:
         self.rng.choice([*self.processes, *self.replayers]).deliver()
 
     def join_many_producers(self) -> None:
-        """More processes in one session than its ledger holds."""
+        """Let more processes send to a session than its ledger has room for."""
         session = self.sessions[0]
         for n in range(66):
             process = Process(self.world, f"many-{n}", session.service)
@@ -261,7 +261,7 @@ class AgentPool:
             process.deliver()
 
     def send_too_large_state(self) -> None:
-        """A state above what goes by value."""
+        """Send a state that is larger than the limit."""
         process, session = self.pick_process(), self.sessions[0]
         self.world.cluster.work(100, session.partition)
         known = process.ask_state(session)

@@ -1,7 +1,7 @@
-"""Agents: processes that share sessions, send through a queue of their own, die, freeze, and come back with a spool.
+"""Simulated client processes: they share sessions, crash, freeze, and may have a spool.
 
-Within a process the order of its records holds; between processes anything may happen. What a process knows of a
-session is what the control API last told it.
+A process keeps the order of its records; between processes any order is possible. A process knows
+of a session only the control API's last answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Session(NamedTuple):
-    """A session as its makers know it."""
+    """A session's key and partition."""
 
     name: str
     key: SessionKey
@@ -28,7 +28,7 @@ class Session(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A record on its way."""
+    """A record that a client sends."""
 
     what: str
     partition: int
@@ -44,7 +44,7 @@ def session_of(tenant: str, name: str, service: str, partitions: int) -> Session
 
 
 class Process:
-    """A client process: one producer id, one queue; `journal` is its spool, where it has one."""
+    """A client process: one producer id, one queue; `journal` is its spool, if it has one."""
 
     def __init__(self, world: World, name: str, service: str) -> None:
         rng = world.rng
@@ -58,7 +58,7 @@ class Process:
         self.known_rows: dict[bytes, SessionState | Gravestone | None] = {}
 
     def ask_state(self, session: Session) -> SessionState | Gravestone | None:
-        """Ask the control API, mostly for its verdict on all before; where nobody answers, what was known stays."""
+        """Ask the control API for a session; without an answer return the last known row."""
         if self.world.rng.random() < 0.5:
             self.world.cluster.work(12, session.partition)
         found = self.world.cluster.look(session.encoded, session.partition)
@@ -66,11 +66,11 @@ class Process:
             self.known_rows[session.encoded] = found
         return self.known_rows.get(session.encoded)
 
-    def queue_event(self, session: Session, event_type: str, fields: dict[str, Any], **bent: Any) -> Sent:
-        """Write an event and queue it."""
+    def queue_event(self, session: Session, event_type: str, fields: dict[str, Any], **changed: Any) -> Sent:
+        """Encode an event and queue it; `changed` replaces fields of the envelope."""
         beats = event_type == "heartbeat"
         seq = self.seqs.get(session.encoded, 0)
-        if not beats and "producer_seq" not in bent:
+        if not beats and "producer_seq" not in changed:
             seq += 1
             self.seqs[session.encoded] = seq
         known = self.known_rows.get(session.encoded)
@@ -83,12 +83,12 @@ class Process:
             "producer_id": self.name,
             "producer_seq": 0 if beats else seq,
             "occurred_at": max(0, self.world.now_ms * 1_000 + self.clock_error_us),
-            **bent,
+            **changed,
         }
         what = f"{session.name}: {event_type} by {self.name} no. {envelope['producer_seq']}"
         partition = session.partition
         if self.world.rng.random() < 0.01 * self.world.trouble:
-            partition = self.world.rng.randrange(self.world.shape.partitions)  # an alien partitioner
+            partition = self.world.rng.randrange(self.world.shape.partitions)  # another partitioner
         sent = Sent(what, partition, session.encoded, event_bytes(event_type, fields, **envelope))
         self.queue.append(sent)
         if self.spools and not beats:
@@ -96,7 +96,7 @@ class Process:
         return sent
 
     def deliver(self) -> None:
-        """Send what is queued, in order, until the network or the broker says no."""
+        """Send the queue in order, until the network or the broker fails."""
         world = self.world
         while self.queue and world.broker.up and not self.frozen:
             if world.rng.random() < 0.03 * world.trouble:
@@ -108,10 +108,10 @@ class Process:
                 world.mark("network: sent twice as the answer was lost")
                 world.log(sent)
         if not self.queue and world.rng.random() < 0.7:
-            self.journal.clear()  # every report came
+            self.journal.clear()  # all deliveries were acknowledged
 
     def drop_first(self) -> Sent | None:
-        """Lose the head of the queue for good, though the process goes on."""
+        """Lose the first event of the queue for good."""
         lost = self.queue.popleft() if self.queue else None
         if lost is not None and lost in self.journal:
             self.journal.remove(lost)
@@ -119,7 +119,7 @@ class Process:
 
 
 class SteadySession:
-    """A session whose agent never falls silent while the broker is there: it is never timed out as inactive."""
+    """A session whose agent always sends heartbeats: it must never time out as inactive."""
 
     def __init__(self, world: World, session: Session, every_ms: int) -> None:
         self.world, self.session, self.every_ms = world, session, every_ms
@@ -134,7 +134,7 @@ class SteadySession:
         self._send()
 
     def beat_if_due(self) -> None:
-        """Beat where it is time to."""
+        """Send a heartbeat or activity if it is time to."""
         if self.world.broker.up and self.world.now_ms - self.beaten_ms >= self.every_ms:
             beats = self.world.rng.random() < 0.8
             self.process.queue_event(self.session, "heartbeat" if beats else "session_activity", {})

@@ -1,4 +1,4 @@
-"""Writes events fast: the examples are built once, and only what differs is put in."""
+"""Encodes events fast: example payloads are built once, and only differing fields are replaced."""
 
 from functools import cache
 from typing import Any
@@ -20,7 +20,7 @@ def _default_payload(event_type: str) -> Payload:
 
 
 def event_bytes(event_type: str, fields: dict[str, Any], **envelope: Any) -> bytes:
-    """The bytes of a sensible event, with these fields put in."""
+    """Return a valid event's bytes with these payload and envelope fields."""
     payload = _default_payload(event_type)
     if fields:
         payload = payload._replace(**fields)

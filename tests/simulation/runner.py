@@ -1,4 +1,4 @@
-"""Runs schedules by their seeds; a failure names the seed and how to see it again."""
+"""Runs schedules by seed; a failure names the seed and how to repeat it."""
 
 import traceback
 from collections import Counter
@@ -12,17 +12,17 @@ FAULT_LENGTH = 600
 
 
 class Failure(Exception):
-    """A schedule in which something does not hold; the text tells how to see it again."""
+    """A schedule that failed; the text says how to repeat it."""
 
     def __init__(self, seed: int, found: list[str]) -> None:
         shown = [fault[:FAULT_LENGTH] for fault in found[:FAULTS_SHOWN]]
         shown += [f"and {len(found) - FAULTS_SHOWN} more"] if len(found) > FAULTS_SHOWN else []
-        lines = [f"schedule {seed}:", *shown, f"again: python -m tests.simulation --seed {seed} --trace"]
+        lines = [f"schedule {seed}:", *shown, f"repeat: python -m tests.simulation --seed {seed} --trace"]
         super().__init__("\n  ".join(lines))
 
 
 class ScheduleResult(NamedTuple):
-    """A schedule that was run; `trace` where it was wanted."""
+    """The result of a schedule; `trace` is empty unless requested."""
 
     seen: Counter[str]
     found: list[str]
@@ -30,18 +30,18 @@ class ScheduleResult(NamedTuple):
 
 
 def run_schedule(seed: int, *, tracing: bool = False) -> ScheduleResult:
-    """Run one schedule and check it. Whatever is raised in it is a finding like any other."""
+    """Run one schedule and check it. An exception counts as a violation."""
     world = World(seed, tracing=tracing)
     try:
         world.run()
         found = find_faults(world)
-    except Exception:  # noqa: BLE001 - a crash of the core under test is a finding; the seed has to be told
+    except Exception:  # noqa: BLE001 - a crash of the core under test must be reported with its seed
         found = traceback.format_exc().splitlines()[-8:]
     return ScheduleResult(world.seen, found, world.lines)
 
 
 def check_schedule(seed: int) -> Counter[str]:
-    """Run one schedule; return what was seen. Raises `Failure`."""
+    """Run one schedule; return what occurred in it. Raises `Failure`."""
     result = run_schedule(seed)
     if result.found:
         raise Failure(seed, result.found)

@@ -1,4 +1,4 @@
-"""Some hundreds of schedules, always the same; and proof that nothing of what they are for has gone missing."""
+"""A thousand fixed schedules; together they must reach every kind of fault and outcome."""
 
 from collections import Counter
 from typing import Any, get_args
@@ -11,7 +11,7 @@ from tests.simulation.runner import Failure, check_schedule, run_schedule
 from tests.simulation.world import World
 
 SCHEDULES = 1_000
-# A sink's, and what no processor of today says.
+# Reasons that a processor never writes.
 NOT_FROM_PROCESSOR = {"UNKNOWN", "bad_row"}
 REASONS = {f"refused: {reason}" for reason in set(get_args(RefusalReason)) - NOT_FROM_PROCESSOR}
 TRANSITIONS = {f"T{n:02}" for n in range(1, 15)}
@@ -37,7 +37,7 @@ KINDS = {"transition", "refusal", "gap", "release", "context_limit", "limits_ove
 EXPECTED = REASONS | TRANSITIONS | TROUBLE | {f"fired: {name}" for name in FIRED} | {f"audit: {kind}" for kind in KINDS}
 
 
-def test_every_schedule_holds_and_together_they_meet_everything() -> None:
+def test_every_schedule_passes_and_together_they_reach_everything() -> None:
     seen: Counter[str] = Counter()
     for seed in range(1, SCHEDULES + 1):
         seen += check_schedule(seed)
@@ -63,7 +63,7 @@ def finished_world(seed: int) -> World:
     return world
 
 
-def test_a_failure_names_the_seed_and_how_to_see_it_again() -> None:
+def test_a_failure_names_the_seed_and_how_to_repeat_it() -> None:
     text = str(Failure(17, [f"no. {n}" for n in range(99)]))
     assert "python -m tests.simulation --seed 17 --trace" in text
     assert "and 91 more" in text
@@ -78,7 +78,7 @@ def _repeat_last(found: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("lines", ["audits", "rejected"])
-def test_a_line_that_lacks_or_stands_twice_is_found(lines: str) -> None:
+def test_a_missing_or_doubled_line_is_found(lines: str) -> None:
     for change in (_lose_last, _repeat_last):
         world = finished_world(2)
         outcome = next(o for outcomes in world.broker.outcomes for o in outcomes if getattr(o, lines))
@@ -86,7 +86,7 @@ def test_a_line_that_lacks_or_stands_twice_is_found(lines: str) -> None:
         assert find_faults(world)
 
 
-def test_a_row_that_lacks_or_stands_twice_in_clickhouse_is_found() -> None:
+def test_a_missing_or_doubled_row_in_clickhouse_is_found() -> None:
     for change in (_lose_last, _repeat_last):
         world = finished_world(2)
         change(world.clickhouse.rows)

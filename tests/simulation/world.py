@@ -1,8 +1,8 @@
-"""One schedule: everything that happens in it follows from its seed, in one thread.
+"""One schedule, in one thread: everything that happens in it follows from its seed.
 
-world = World(seed)      clients, network, log, processors, sinks, all in memory; one clock that is moved by hand
-world.run()              some dozens of steps, each an act or a fault; then everything heals and comes to its end
-faults(world)            what is wrong with the result (checks.py)
+world = World(seed)      clients, network, log, processors and sinks in memory, with a manual clock
+world.run()              dozens of steps, each an action or a fault; then everything recovers
+find_faults(world)       what is wrong with the result (checks.py)
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ WEEKS_MS = 15 * 86_400_000
 
 
 class ScheduleShape(NamedTuple):
-    """What a schedule is made of. `calm`: the log's clock does not leap, so that a steady agent must survive."""
+    """The size of a schedule. `calm`: the log's clock never leaps; a steady agent must survive."""
 
     partitions: int
     workers: int
@@ -49,7 +49,7 @@ def draw_shape(rng: Random) -> ScheduleShape:
 
 
 class World:
-    """Everything there is. `seen` counts what happened; `lines` is the trace, where one is wanted."""
+    """All simulated parts. `seen` counts what happened; `lines` is the trace, if requested."""
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.seed, self.tracing = seed, tracing
@@ -69,7 +69,7 @@ class World:
         self.agents = AgentPool(self)
         self.acts, self.weights = self._acts()
 
-    # What everybody uses
+    # Used by all parts
 
     def mark(self, what: str) -> None:
         self.seen[what] += 1
@@ -77,12 +77,12 @@ class World:
             self.trace("· %s", what)
 
     def trace(self, text: str, *parts: object) -> None:
-        """A line of the trace."""
+        """Add a line to the trace."""
         if self.tracing:
             self.lines.append(f"{(self.now_ms - START_MS) / 1_000:10.3f}  {text % parts}")
 
     def log(self, sent: Sent) -> None:
-        """Append a record of a client."""
+        """Append a client's record to the log; does nothing during an outage."""
         if not self.broker.up:
             return
         record = self.broker.append(sent.partition, sent.key, sent.value, self.now_ms)
@@ -95,13 +95,13 @@ class World:
         return (timestamp_ms - START_MS) / 1_000
 
     def pick_sent_record(self) -> Sent | None:
-        """A record that was sent before, mostly of late."""
+        """Pick a record that was sent before, mostly a recent one."""
         if not self.sent_records:
             return None
         return self.rng.choice(self.sent_records if self.rng.random() < 0.3 else self.sent_records[-20:])
 
     def draw_batch_limits(self) -> FoldSettings:
-        """Bounds of a batch: each owner has others, mostly far too small."""
+        """Draw an owner's batch limits, mostly very small ones."""
         rng = self.rng
         return self.settings._replace(
             records_max=rng.choice((1, 2, 3, 7, 50, 5_000)),
@@ -112,7 +112,7 @@ class World:
     # Time
 
     def tick(self) -> None:
-        """Each who owns a partition in which somebody lives lets its clock move."""
+        """Let each owner of a partition with live sessions write a tick."""
         if not self.broker.up:
             return
         partitions = {
@@ -123,7 +123,7 @@ class World:
             self.sent_records.pop()
 
     def pass_ms(self, ms: int, slice_ms: int, *, ticks: bool = True) -> None:
-        """Let time pass; steady agents beat, owners tick."""
+        """Let time pass; steady agents send heartbeats, owners write ticks."""
         until = self.now_ms + ms
         while self.now_ms < until:
             self.now_ms = min(until, self.now_ms + slice_ms)
@@ -142,7 +142,7 @@ class World:
         self.pass_ms(self.rng.choice((4_000, 9_000, 12_000, 30_000)), self.rng.choice((2_500, 4_999, 5_000)))
 
     def jump_to_deadline(self) -> None:
-        """Time lands on a deadline of somebody, one before or one after; without a hole on the way, mostly."""
+        """Move time to a deadline, 1 ms before or after it, mostly without a hole on the way."""
         owners = [owner for owner in self.cluster.ready_owners() if owner.fold.next_deadline_ms is not None]
         if not owners:
             return
@@ -158,7 +158,7 @@ class World:
             self.tick()
 
     def _silence(self, ms: int) -> None:
-        """Nobody is heard: an outage of the broker, or of everybody else."""
+        """Let time pass without any record."""
         self.mark("time: a silence")
         self.trace("silence of %d ms", ms)
         self.now_ms += ms
@@ -170,10 +170,10 @@ class World:
             self._silence(WEEKS_MS)
 
     def stop_broker(self) -> None:
-        """The broker is away; everybody else goes on and gets nowhere."""
+        """Stop the broker for a while; the other parts go on."""
         self.mark("broker: outage")
         self.broker.up = False
-        self.trace("the broker goes away")
+        self.trace("the broker stops")
         for _ in range(self.rng.randint(0, 4)):
             self.step()
         self.pass_ms(self.rng.choice((3_000, 5_000, 8_000, 60_000)), 2_500)
@@ -181,7 +181,7 @@ class World:
         self.trace("the broker is back")
 
     def step_broker_clock(self) -> None:
-        """The broker's clock is set: back, or ahead."""
+        """Set the broker's clock back or ahead."""
         if self.rng.random() < 0.5:
             self.mark("log: clock set back")
             self.broker.skew_ms -= self.rng.choice((1, 1_000, 3_000, 20_000))
@@ -240,12 +240,12 @@ class World:
             act()
 
     def run(self) -> None:
-        """All steps, then healing: what is queued goes out, time passes, everybody comes to the log's end."""
+        """Do all steps; then stop all faults, deliver all queues and let everything catch up."""
         for n in range(self.shape.steps):
             self.step()
             if n == self.shape.steps // 2:
                 self._extra()
-        self.trace("no more trouble")
+        self.trace("no more faults")
         self.trouble = 0
         self.agents.deliver_all()
         for _ in range(self.rng.randint(0, 4)):

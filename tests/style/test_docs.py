@@ -1,4 +1,4 @@
-"""The documents say what the code does: diagram, settings, commands, examples, links."""
+"""The documents match the code: diagram, settings, commands, examples, links."""
 
 import re
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def test_the_state_diagram_is_the_table() -> None:
     assert state_diagram().count("-->") == len(TRANSITIONS) + 1
 
 
-def test_drawing_touches_nothing_but_what_stands_between_the_marks(tmp_path: Path) -> None:
+def test_drawing_changes_only_the_text_between_the_marks(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     assert main([str(path)]) == 0
@@ -61,7 +61,7 @@ def _variables(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_lead_somewhere(name: str) -> None:
+def test_links_have_targets(name: str) -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", _read(name))
     gone = [target for target in targets if "://" not in target and not ((ROOT / name).parent / target).exists()]
     assert gone == []

@@ -1,4 +1,4 @@
-"""Writes a session's events as its agent would, with any field bent on purpose."""
+"""Encodes a session's events as its agent would; a test may replace any field."""
 
 from functools import cache
 from typing import Any
@@ -18,7 +18,7 @@ def snapshot(name: str, state_json: str = "{}") -> Snapshot:
     return Snapshot(name, None, 1, state_json, None, "0" * 64, "full", "none")
 
 
-# What a sensible client sends where the test does not say otherwise.
+# What a client sends unless the test says otherwise.
 DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     "session_created": {
         "limits": NO_LIMITS,
@@ -45,7 +45,7 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
 _ENVELOPE: Envelope = example(Envelope)
 
 
-@cache  # the examples ask the classes for their annotations, which takes longer than all the rest
+@cache  # building an example reads annotations, which is slow
 def _default_payload(event_type: str) -> Payload:
     payload: Payload = example(PAYLOADS[event_type])._replace(**DEFAULT_FIELDS.get(event_type, {}))
     return payload
@@ -56,14 +56,14 @@ def payload_of(event_type: str, **fields: Any) -> Payload:
 
 
 class EventFactory:
-    """One agent process of one session; counts its own sequence."""
+    """One agent process of one session; counts its sequence numbers."""
 
     def __init__(self, session: str = "s", tenant: str = "acme", service: str = "billing", producer: str = "p") -> None:
         self.key = SessionKey(tenant, derived_id(tenant, session))
         self.service, self.producer, self.seq, self.epoch = service, producer, 0, 1
 
     def envelope(self, event_type: str, **fields: Any) -> Envelope:
-        """The next envelope; a `producer_seq` of one's own does not count on."""
+        """Return the next envelope; an explicit `producer_seq` does not advance the count."""
         if event_type != "heartbeat" and "producer_seq" not in fields:
             self.seq += 1
         envelope = _ENVELOPE._replace(

@@ -1,4 +1,4 @@
-"""A control API that says what it is told to, on a free port."""
+"""A fake control API on a free port; a function decides its answers."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class ControlRequest(NamedTuple):
-    """What a client asked."""
+    """A client's request."""
 
     session_id: str
     query: dict[str, str]
@@ -18,7 +18,7 @@ class ControlRequest(NamedTuple):
 
 
 class ControlResponse(NamedTuple):
-    """What it is answered."""
+    """The answer."""
 
     status: int
     body: object
@@ -27,16 +27,16 @@ class ControlResponse(NamedTuple):
 
 @contextmanager
 def control_server(answer: Callable[[ControlRequest], ControlResponse]) -> Iterator[str]:
-    """Serve `GET /v1/sessions/{id}` by `answer`; yield the base URL."""
+    """Serve `GET /v1/sessions/{id}` with the answers of `answer`; yield the base URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
-            said = answer(ControlRequest(url.path.rpartition("/")[2], query, self.headers.get("Authorization")))
-            body = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
-            self.send_response(said.status)
-            for name, value in said.headers.items():
+            response = answer(ControlRequest(url.path.rpartition("/")[2], query, self.headers.get("Authorization")))
+            body = response.body if isinstance(response.body, bytes) else json.dumps(response.body).encode()
+            self.send_response(response.status)
+            for name, value in response.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
