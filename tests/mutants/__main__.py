@@ -134,17 +134,17 @@ def main() -> int:
 
         def install(overlay: Path) -> None:
             # Python finds a package in one folder only: link the other modules next to the mutant.
-            for package in overlay.iterdir():
-                shutil.copytree(source / package.name, package, copy_function=_link_missing, dirs_exist_ok=True)
-            sessionary.stream_processors.__path__ = [str(overlay), str(source)]
+            shutil.copytree(source, overlay, copy_function=_link_missing, dirs_exist_ok=True)
+            sessionary.stream_processors.__path__ = [str(overlay)]
             tests.__path__ = [str(checks)]
 
         return _try_all(mutants, install, arguments)
 
 
-def _link_missing(neighbour: str, place: str) -> None:
+def _link_missing(source: str, target: str) -> None:
+    """Link a file unless the target, the mutant, exists already."""
     with contextlib.suppress(FileExistsError):
-        os.link(neighbour, place)
+        os.link(source, target)
 
 
 def _try_all(mutants: list[Mutant], install: Install, arguments: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """Tries mutants, each in a fork of this process, which has imported all but the mutated modules.
 
-A trial puts the mutant's folder before the unchanged copy and runs the suite until a test fails.
+A trial adds the unchanged modules to the mutant's folder and runs the suite until a test fails.
 """
 
 import gc
