@@ -16,7 +16,10 @@ from sessionary.stream_processors.diagram import BEGIN, END, main, state_diagram
 from tests.style.project import ROOT, product_modules
 from tests.support.settings_table import TABLE, settings, settings_table
 
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/settings.md")
+DOCUMENTS = (
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *("docs/settings.md", "tests/README.md"),
+)
 COMPOSE = ROOT / "infra" / "compose" / "docker-compose.yml"
 
 
