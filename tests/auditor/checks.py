@@ -202,7 +202,7 @@ def check_audit_chains(inputs: AuditInput) -> Iterator[Difference]:
 def check_timeouts(inputs: AuditInput) -> Iterator[Difference]:
     """Each due deadline fired once; none fired early or for a session with a live agent."""
 
-    def fired(lines: list[Row]) -> Counter[tuple[str, str, str, int]]:
+    def count_fired(lines: list[Row]) -> Counter[tuple[str, str, str, int]]:
         return Counter(
             (line["tenant_id"], line["session_id"], line["transition"], line["due_at"])
             for line in lines
@@ -210,7 +210,7 @@ def check_timeouts(inputs: AuditInput) -> Iterator[Difference]:
         )
 
     audits = [line for _, line in inputs.evidence.outputs["audit"]]
-    found, wanted = fired(audits), fired(inputs.oracle.all_lines("audits"))
+    found, wanted = count_fired(audits), count_fired(inputs.oracle.all_lines("audits"))
     for timeout in found | wanted:
         if found[timeout] > 1:
             yield Difference("doubled", f"the deadline {timeout} fired {found[timeout]} times")

@@ -55,8 +55,8 @@ class Faults:
     def carry_out(self, schedule: list[Fault], until_s: float) -> None:
         """Begin each fault at its time, or later if two others have not recovered yet.
 
-        Otherwise a slow machine would see one long outage. Blocks until the last one has begun; none
-        begins after `until_s` (epoch).
+        Otherwise a slow machine would see one long outage. Blocks until the last one has begun;
+        none begins after `until_s` (epoch).
         """
         self._began_s = time.monotonic()
         for fault in schedule:

@@ -96,7 +96,7 @@ class Load:
 
     def planned_sessions(self) -> list[Row]:
         """Return all sessions that the agents planned."""
-        return [row for folder in self.folders.values() for row in _planned(folder)]
+        return [row for folder in self.folders.values() for row in _read_plans(folder)]
 
     def lifetimes(self) -> list[Lifetime]:
         """Return when each agent process ran; a running one ends now."""
@@ -113,7 +113,7 @@ class Load:
             self.ends[change.name.removeprefix("agent-")].append(now_ms())
 
 
-def _planned(folder: Path) -> Iterator[Row]:
+def _read_plans(folder: Path) -> Iterator[Row]:
     for path in folder.glob("plan-*.json"):
         plan = json.loads(path.read_text())
         for session in plan["sessions"]:

@@ -117,7 +117,9 @@ class Sender:
         """Queue records for sending."""
         for record in records:
             headers: list[tuple[str, str | bytes | None]] = list(record.headers)
-            self._producer.produce(self._topic, record.value, record.key, headers=headers, on_delivery=self._delivered)
+            self._producer.produce(
+                self._topic, record.value, record.key, headers=headers, on_delivery=self._on_delivery
+            )
         self._producer.poll(0)
 
     def flush(self) -> list[tuple[int, int]]:
@@ -125,7 +127,7 @@ class Sender:
         assert self._producer.flush(30) == 0
         return self.places
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         assert error is None, error
         partition, offset = message.partition(), message.offset()
         assert partition is not None

@@ -139,7 +139,7 @@ def test_the_whole_pipeline(
         garbage = send_garbage(kafka, finished[0])
         everyone = finished + silent + recovered + resumed
 
-        def archived() -> bool:
+        def all_archived() -> bool:
             ends = Counter(
                 record.session_id
                 for record in read_records(kafka, kafka.topics.audit)
@@ -147,7 +147,7 @@ def test_the_whole_pipeline(
             )
             return all(ends[session] == 1 for session in silent)
 
-        wait_until(archived, 60, "the silent sessions to time out, end and be archived", pause_s=0.5)
+        wait_until(all_archived, 60, "the silent sessions to time out, end and be archived", pause_s=0.5)
         assert client.flush(30) == 0
     processor.stop(15)
     pipeline.wait_landed()

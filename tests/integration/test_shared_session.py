@@ -20,7 +20,7 @@ POSITION_KEY = b"\x00position"
 def wait_judged(kafka: KafkaSettings, agent_id: str, events: int) -> None:
     """Wait until the processor has committed this many events of an agent."""
 
-    def judged() -> bool:
+    def is_committed() -> bool:
         decoded = ((stored, DECODER.event(stored.value)) for stored in read_topic(kafka, kafka.topics.events))
         sent = [stored for stored, event in decoded if isinstance(event, Event) and event.envelope.agent_id == agent_id]
         positions = {
@@ -31,7 +31,7 @@ def wait_judged(kafka: KafkaSettings, agent_id: str, events: int) -> None:
         ends = {n: position.next_offset for n, position in positions.items() if isinstance(position, Position)}
         return len(sent) >= events and all(stored.offset < ends.get(stored.partition, 0) for stored in sent)
 
-    wait_until(judged, 30, f"{events} events of {agent_id} to be judged", pause_s=0.2)
+    wait_until(is_committed, 30, f"{events} events of {agent_id} to be judged", pause_s=0.2)
 
 
 def test_three_steps_of_a_workflow_share_a_shopping_list(

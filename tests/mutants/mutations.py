@@ -180,16 +180,16 @@ def _of_transition(node: ast.AST) -> Iterator[Replacement]:
         start = words.index(given) + 1 if given in words else 0
         for word in (words[start:] + words[:start])[:_OTHERS_MAX]:
             if word != given:
-                yield operator, _called(node, [*args[:place], ast.Constant(word), *args[place + 1 :]])
+                yield operator, _with_arguments(node, [*args[:place], ast.Constant(word), *args[place + 1 :]])
     reasons = ast.literal_eval(args[6]) if len(args) > 6 else ()
     for n in range(len(reasons)):
-        yield "reason dropped", _called(node, [*args[:6], _words(reasons[:n] + reasons[n + 1 :])])
+        yield "reason dropped", _with_arguments(node, [*args[:6], _words(reasons[:n] + reasons[n + 1 :])])
     for word in ("closed", "cancelled", "forced", "UNKNOWN", "timeout_cleanup"):
         if word not in reasons:
-            yield "reason added", _called(node, [*args[:6], _words((*reasons, word))])
+            yield "reason added", _with_arguments(node, [*args[:6], _words((*reasons, word))])
 
 
-def _called(node: ast.Call, args: list[ast.expr]) -> ast.Call:
+def _with_arguments(node: ast.Call, args: list[ast.expr]) -> ast.Call:
     return ast.Call(node.func, args, [])
 
 

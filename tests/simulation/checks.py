@@ -60,7 +60,7 @@ def check_refold(world: World, partition: int, outputs: Written) -> Iterator[str
     whole = folded(partition, world.settings, log, max(1, len(log) if world.seed % 2 else 3))
     wanted = outputs_of(whole.outcomes)
     for name in ("audits", "rejected", "cleanups"):
-        ours, theirs = _unnumbered(getattr(outputs, name)), _unnumbered(getattr(wanted, name))
+        ours, theirs = _without_batch_numbers(getattr(outputs, name)), _without_batch_numbers(getattr(wanted, name))
         if ours != theirs:
             first = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
             yield f"{len(ours)} {name}, {len(theirs)} in one go; from no. {first}: {ours[first : first + 1]} instead of"
@@ -69,7 +69,7 @@ def check_refold(world: World, partition: int, outputs: Written) -> Iterator[str
     yield from compared_rows(fold, whole)
 
 
-def _unnumbered(lines: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def _without_batch_numbers(lines: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Return lines without the batch number, which depends on the batch borders."""
     if lines and isinstance(lines[0][1], AuditRecord):
         return [(key, line._replace(batch_number=0)) for key, line in lines]
@@ -161,7 +161,7 @@ def check_numbers(outputs: Written) -> Iterator[str]:
 
 
 def check_chains(outputs: Written) -> Iterator[str]:
-    """Each state follows from the line before; epochs only grow; archived sessions stay archived."""
+    """Each state follows from the line before, epochs only grow, archived stays archived."""
     before: dict[Life, AuditRecord] = {}
     for life, line in lives_of(outputs):
         last = before.get(life)

@@ -42,25 +42,25 @@ class Owner:
         if not world.broker.up and self.stage not in ("open", "begun"):
             return  # these steps need the broker
         try:
-            getattr(self, f"_{self.stage}")()
+            getattr(self, f"_leave_{self.stage}")()
         except Fenced:
             world.mark("owner: fenced")
             world.trace("%s is fenced from partition %d", self.worker.name, self.partition)
             self.stage = "gone"
 
-    def _fenced(self) -> None:
+    def _leave_fenced(self) -> None:
         """Recover from the changelog, whole or compacted, or from the own store and its rest."""
         self.fold = opened(self.partition, self.settings, self.worker.recovery_records(self.partition))
         self.stage = "open"
 
-    def _open(self) -> None:
+    def _leave_open(self) -> None:
         if self.caught_up:
             return
         self.batch = self.fold.begin()
         self.index = self.world.broker.from_offset(self.partition, self.fold.position.next_offset)
         self.stage = "begun"
 
-    def _begun(self) -> None:
+    def _leave_begun(self) -> None:
         """Fold a few records; then, or if the batch is full, finish it."""
         assert self.batch is not None
         log, rng = self.world.broker.events[self.partition], self.world.rng
@@ -83,12 +83,12 @@ class Owner:
         full = "timers" if outcome.counts.timers >= self.settings.timers_max else "bytes"
         self.world.mark(f"batch: full by {'records' if self.batch.records >= self.settings.records_max else full}")
 
-    def _finished(self) -> None:
+    def _leave_finished(self) -> None:
         assert self.outcome is not None
         self.world.broker.write(self.partition, self.epoch, self.outcome)
         self.stage = "written"
 
-    def _written(self) -> None:
+    def _leave_written(self) -> None:
         """Commit; it may be refused, or its answer lost: then the owner reopens the partition."""
         world, chance = self.world, self.world.rng.random()
         if chance < 0.04 * world.trouble:
@@ -105,14 +105,14 @@ class Owner:
             world.broker.commit(self.partition, self.epoch)
         self.stage, self.saved = "committed", len(world.broker.changelogs[self.partition])
 
-    def _committed(self) -> None:
+    def _leave_committed(self) -> None:
         assert self.batch is not None
         self.fold.merge(self.batch)
         self.stage = "open"
         if self.world.rng.random() < 0.3:
             self.worker.save_store(self.partition, self.saved)
 
-    def _gone(self) -> None:
+    def _leave_gone(self) -> None:
         return
 
 

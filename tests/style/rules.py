@@ -44,7 +44,7 @@ def long_module(text: str) -> list[str]:
     return [f"{lines} lines, more than {MODULE_LINES_MAX}"] if lines > MODULE_LINES_MAX else []
 
 
-def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def imported_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield line and full name of every import, including those inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -57,7 +57,7 @@ def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def wrong_directions(tree: ast.Module, package: str) -> list[str]:
     """Return forbidden imports of a module of `package` (schemas, producers, …)."""
     found = []
-    for line, name in imported(tree):
+    for line, name in imported_names(tree):
         parts = name.split(".")
         if name.startswith("."):
             found.append(f"line {line}: relative import {name}")
@@ -70,7 +70,7 @@ def impurities(tree: ast.Module, allowed: frozenset[str] = frozenset()) -> list[
     """Return what makes a module impure: imports except those in `allowed`, and calls."""
     found = [
         f"line {line}: imports {name}"
-        for line, name in imported(tree)
+        for line, name in imported_names(tree)
         if name.split(".")[0] in IMPURE_MODULES - allowed or name.startswith("importlib.resources")
     ]
     for node in ast.walk(tree):
@@ -88,7 +88,7 @@ def _exempt(call: ast.expr, allowed: frozenset[str]) -> bool:
     return isinstance(owner, ast.Name) and owner.id in allowed
 
 
-def exported(tree: ast.Module) -> list[str] | None:
+def exported_names(tree: ast.Module) -> list[str] | None:
     """Return the names in `__all__`, or None if there is no such list."""
     for node in tree.body:
         match node:
@@ -99,18 +99,18 @@ def exported(tree: ast.Module) -> list[str] | None:
 
 def wrong_exports(tree: ast.Module) -> list[str]:
     """Return faults of `__all__`: order (CONSTANTS, Classes, functions), duplicates, unknowns."""
-    names = exported(tree)
+    names = exported_names(tree)
     if names is None:
         return []
     found = [] if names == sorted(set(names), key=_export_order) else ["__all__ is not sorted, or has duplicates"]
-    return found + [f"__all__ names {name}, which is not defined" for name in names if name not in _defined(tree)]
+    return found + [f"__all__ names {name}, which is not defined" for name in names if name not in _defined_names(tree)]
 
 
 def _export_order(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
-def _defined(tree: ast.Module) -> set[str]:
+def _defined_names(tree: ast.Module) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -162,7 +162,7 @@ def wrong_error_tree(tree: ast.Module) -> list[str]:
     for name, parent in drawn.items():
         if name in local and parent not in classes[name]:
             found.append(f"{name} is drawn below {parent}, but its bases are {', '.join(classes[name])}")
-        elif name not in local and name not in _defined(tree):
+        elif name not in local and name not in _defined_names(tree):
             found.append(f"{name} is drawn, but not defined")
     return found
 
