@@ -1,4 +1,4 @@
-"""The comparison of engines can tell a wrong output from a right one, and counts the same way as its rivals."""
+"""The comparison of engines detects wrong outputs, and our job counts as the other engines do."""
 
 import itertools
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What the measurements stand on: the events are legal and the same again, figures and files say what was measured."""
+"""The parts of the benchmarks: events are legal and repeatable, results say what was measured."""
 
 import io
 import json

@@ -55,7 +55,7 @@ def test_a_lagging_processor_causes_no_false_timeout(
         wait_applied(kafka, "T02", SESSIONS)
         processor.signal(signal.SIGSTOP)
         frozen_at = time.monotonic()
-        # Longer than the budget and the group's session timeout: the processor is fenced when it resumes.
+        # Longer than budget and group session timeout: the processor is fenced when it resumes.
         wait_until(lambda: time.monotonic() - frozen_at > 3 * BUDGET_MS / 1000, 30, "the budget to pass thrice")
         processor.signal(signal.SIGCONT)
         wait_until(pipeline.is_ready, 60, "the processor to own its partitions again")
