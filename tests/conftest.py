@@ -1,4 +1,4 @@
-"""Fixtures that every group may use: a pipeline of its own on a shared broker and a shared ClickHouse endpoint.
+"""Fixtures for all tests: topics and a database of the test's own on shared servers.
 
     kafka          topics below a fresh prefix on the shared broker (KafkaSettings)
     clickhouse     an empty database on the shared endpoint (ClickHouseSettings)
@@ -6,7 +6,7 @@
     own_clickhouse an endpoint of the test's own, to stop and kill (LocalClickHouse)
     processes      starts child processes and ends them (Processes)
 
-Logs are in `build/logs`; the ends of those that belong to a test are printed when it fails.
+Logs are in `build/logs`; if a test fails, the ends of its logs are printed.
 """
 
 import signal
@@ -27,7 +27,7 @@ from tests.support.stack import Stack
 _STACK = pytest.StashKey[Stack]()
 _LOGS = pytest.StashKey[list[Path]]()
 _PROCESSES = pytest.StashKey[Processes]()
-# Long ones first: with two workers, a long file that begins last would be waited for alone.
+# Long ones first: otherwise a long file that starts last would keep one worker busy alone.
 _ORDER = ("chaos", "integration", "simulation", "packaging", "contract", "core", "golden", "style")
 
 
@@ -35,14 +35,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--groups", action="store_true", help="print a line per group of tests instead of a dot per test")
 
 
-@pytest.hookimpl(trylast=True)  # the terminal's reporter must be there
+@pytest.hookimpl(trylast=True)  # after the terminal reporter is registered
 def pytest_configure(config: pytest.Config) -> None:
-    # A run in a shell's background inherits SIGINT ignored, and so would every process that a test starts.
+    # A shell's background job inherits an ignored SIGINT, and so would the processes of the tests.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_STACK] = stack = Stack()
     if hasattr(config, "workerinput"):
-        return  # the controlling process has started everything and says where it is
+        return  # the controlling process has started the servers and exported their addresses
     start_run()
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if config.getoption("groups") and reporter is not None:

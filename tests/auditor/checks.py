@@ -1,4 +1,4 @@
-"""The auditor's questions. Each returns what is wrong as sentences; nothing where all is well."""
+"""The auditor's checks. Each yields its differences; a correct run has none."""
 
 import hashlib
 from bisect import bisect_left
@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from tests.auditor.account import Account, account_of, differences
+from tests.auditor.decoding import LogEntry, Refusal, Row, read_event
 from tests.auditor.evidence import Evidence
-from tests.auditor.reading import LogEntry, No, Row, read
+from tests.auditor.oracle import Oracle, find_differences, replay_log
 
 Kind = Literal["lost", "doubled", "order", "chain", "timeout", "false timeout", "refusal", "table", "judgement", "rows"]
 
 
 class Difference(NamedTuple):
-    """One thing that is wrong."""
+    """One difference, as a sentence."""
 
     kind: Kind
     text: str
 
 
 class Line(NamedTuple):
-    """An event of the log that names its session as its key does; heartbeats, which carry no number, are left out."""
+    """An event whose envelope matches its key. Heartbeats have no number and are left out."""
 
     entry: LogEntry
     envelope: Row
@@ -30,26 +30,26 @@ class Line(NamedTuple):
     seq: int
 
 
-class Findings(NamedTuple):
-    """The evidence and what was worked out of it once, for all checks."""
+class AuditInput(NamedTuple):
+    """The evidence, and the oracle that all checks share."""
 
     evidence: Evidence
-    account: Account
+    oracle: Oracle
     lines: list[Line]
 
 
-def worked_out(evidence: Evidence) -> Findings:
-    """Fold the log up to where the table says it stands."""
+def replay_evidence(evidence: Evidence) -> AuditInput:
+    """Replay the log up to the positions in the table."""
     ends = evidence.positions
     folded = [entry for entry in evidence.log if entry.offset < ends.get(entry.partition, 0)]
-    return Findings(evidence, account_of(folded, evidence.partitions), list(_lines(evidence.log)))
+    return AuditInput(evidence, replay_log(folded, evidence.partitions), list(_lines(evidence.log)))
 
 
 def _lines(log: list[LogEntry]) -> Iterator[Line]:
     for entry in log:
         try:
-            kind, fields = read(entry.value)
-        except No:
+            kind, fields = read_event(entry.value)
+        except Refusal:
             continue
         if kind in ("tick", "heartbeat"):
             continue
@@ -59,86 +59,86 @@ def _lines(log: list[LogEntry]) -> Iterator[Line]:
             yield Line(entry, envelope, producer, envelope["producer_seq"])
 
 
-def journalled(findings: Findings) -> Iterator[Difference]:
-    """What the clients say was delivered stands where they say; what they say was dropped stands nowhere."""
-    log = {(entry.partition, entry.offset): entry for entry in findings.evidence.log}
-    known = {(line.producer, line.seq) for line in findings.lines}
-    events = {line.envelope["event_id"] for line in findings.lines}
-    for line in findings.evidence.journal:
+def check_journals(inputs: AuditInput) -> Iterator[Difference]:
+    """Each event that a client reports as delivered is at that offset; a dropped one is nowhere."""
+    log = {(entry.partition, entry.offset): entry for entry in inputs.evidence.log}
+    known = {(line.producer, line.seq) for line in inputs.lines}
+    events = {line.envelope["event_id"] for line in inputs.lines}
+    for line in inputs.evidence.journal:
         what = f"event {line['event_id']} ({line['event_type']}, number {line['producer_seq']}, {line['file']})"
         place = (line["partition"], line["offset"])
         if line["error"] is not None:
             producer = line["tenant_id"], line["session_id"], line["producer_id"]
             if str(line["error"]).startswith("dropped") and (producer, line["producer_seq"]) in known:
-                yield Difference("doubled", f"{what} was reported as dropped, but stands in the log")
+                yield Difference("doubled", f"{what} was reported as dropped, but is in the log")
         elif line["offset"] is None:
-            # The broker knew it from an attempt whose answer was lost, and did not say where it stands.
+            # A retry after a lost answer: the broker knew the event and did not return its offset.
             if line["event_id"] and line["event_id"] not in events:
-                yield Difference("lost", f"{what} was acknowledged without a place, and is not in the log")
+                yield Difference("lost", f"{what} was acknowledged without an offset, and is not in the log")
         elif place not in log:
-            yield Difference("lost", f"{what} was acknowledged at {place}, where the log has nothing")
+            yield Difference("lost", f"{what} was acknowledged at {place}, but the log has no record there")
         elif line["event_id"]:
             try:
-                found = read(log[place].value)[1]["envelope"]
-            except No:
+                found = read_event(log[place].value)[1]["envelope"]
+            except Refusal:
                 found = {}
             if found.get("event_id") != line["event_id"]:
-                yield Difference("lost", f"{what} was acknowledged at {place}, where another record stands")
+                yield Difference("lost", f"{what} was acknowledged at {place}, but another record is there")
 
 
-def numbered(findings: Findings) -> Iterator[Difference]:
-    """Each producer's numbers stand in the log, in order and without a hole that its client did not report."""
+def check_numbers(inputs: AuditInput) -> Iterator[Difference]:
+    """Each producer's numbers are in order, and its client reported every missing one."""
     dropped: dict[tuple[str, str, str], set[int]] = defaultdict(set)
-    for line in findings.evidence.journal:
+    for line in inputs.evidence.journal:
         if line["error"] is not None:
             dropped[line["tenant_id"], line["session_id"], line["producer_id"]].add(line["producer_seq"])
     highest: dict[tuple[str, str, str], int] = defaultdict(int)
     seen: dict[tuple[str, str, str], set[int]] = defaultdict(set)
-    for entry, _, producer, seq in findings.lines:
+    for entry, _, producer, seq in inputs.lines:
         if seq not in seen[producer] and seq < highest[producer]:
             place = f"{entry.partition}/{entry.offset}"
-            yield Difference("order", f"number {seq} of {producer} stands at {place}, behind {highest[producer]}")
+            yield Difference("order", f"number {seq} of {producer} is at {place}, after {highest[producer]}")
         seen[producer].add(seq)
         highest[producer] = max(highest[producer], seq)
     for producer, numbers in seen.items():
         for seq in sorted(set(range(1, highest[producer])) - numbers - dropped[producer]):
-            yield Difference("lost", f"number {seq} of {producer} is nowhere, and its client did not report it")
+            yield Difference("lost", f"number {seq} of {producer} is missing, and its client did not report it")
 
 
-def judged(findings: Findings) -> Iterator[Difference]:
-    """Each record of the log was judged, and in effect once."""
-    evidence = findings.evidence
+def check_judged_once(inputs: AuditInput) -> Iterator[Difference]:
+    """Each record of the log was judged, and each event applied at most once."""
+    evidence = inputs.evidence
     applied: Counter[tuple[tuple[str, str, str], int]] = Counter()
-    for entry, _, producer, seq in findings.lines:
+    for entry, _, producer, seq in inputs.lines:
         if entry.offset >= evidence.positions.get(entry.partition, 0):
             place = f"{entry.partition}/{entry.offset}"
             yield Difference("lost", f"the record at {place} (number {seq} of {producer}) was never judged")
         else:
-            book = findings.account.books[entry.partition]
-            applied[producer, seq] += book.outcomes[entry.offset] == "applied"
+            oracle = inputs.oracle.partitions[entry.partition]
+            applied[producer, seq] += oracle.outcomes[entry.offset] == "applied"
     for (producer, seq), times in applied.items():
         if times > 1:
             yield Difference("doubled", f"number {seq} of {producer} was applied {times} times")
 
 
-def in_batches(findings: Findings) -> Iterator[Difference]:
-    """The transactions follow each other without a hole, and counted what the account counts."""
+def check_batches(inputs: AuditInput) -> Iterator[Difference]:
+    """Transactions follow each other without a gap, and their counts are the oracle's."""
     offsets: dict[int, list[int]] = defaultdict(list)
-    for entry in findings.evidence.log:
+    for entry in inputs.evidence.log:
         offsets[entry.partition].append(entry.offset)
     batches: dict[int, list[Row]] = defaultdict(list)
-    for entry, fields in findings.evidence.outputs["batches"]:
+    for entry, fields in inputs.evidence.outputs["batches"]:
         batches[entry.partition].append(fields)
-    for partition, told in batches.items():
-        book = findings.account.books[partition]
-        audits = Counter(line["source_offset"] for line in book.audits)
-        timers = Counter(line["source_offset"] for line in book.audits if "fired_at" in line)
+    for partition, written in batches.items():
+        oracle = inputs.oracle.partitions[partition]
+        audits = Counter(line["source_offset"] for line in oracle.audits)
+        timers = Counter(line["source_offset"] for line in oracle.audits if "fired_at" in line)
         following = 0
-        for number, batch in enumerate(told, 1):
+        for number, batch in enumerate(written, 1):
             name = f"transaction {batch['number']} of partition {partition}"
             if batch["number"] != number:
                 kind: Kind = "doubled" if batch["number"] < number else "lost"
-                yield Difference(kind, f"{name} comes where number {number} should")
+                yield Difference(kind, f"{name} is out of order: expected number {number}")
             first, last = batch["first_offset"], batch["last_offset"]
             if first < following:
                 yield Difference("doubled", f"{name} begins at {first}, but {following - 1} is done already")
@@ -146,7 +146,7 @@ def in_batches(findings: Findings) -> Iterator[Difference]:
             inside = log[bisect_left(log, following) : bisect_left(log, last + 1)]
             if inside and inside[0] < first:
                 yield Difference("lost", f"{name} begins at {first}, but {inside[0]} is not done")
-            words = Counter(book.outcomes.get(offset, "unjudged").partition(" ")[0] for offset in inside)
+            words = Counter(oracle.outcomes.get(offset, "unjudged").partition(" ")[0] for offset in inside)
             sums = {"audited": audits, "timers": timers}
             wanted = {
                 "applied": words["applied"],
@@ -161,9 +161,9 @@ def in_batches(findings: Findings) -> Iterator[Difference]:
             following = last + 1
 
 
-def said(findings: Findings) -> Iterator[Difference]:
-    """Audit lines, refusals and clean-up requests are the account's, each once."""
-    outputs = {name: [fields for _, fields in told] for name, told in findings.evidence.outputs.items()}
+def check_outputs(inputs: AuditInput) -> Iterator[Difference]:
+    """Audit lines, refusals and clean-up requests are the oracle's, each exactly once."""
+    outputs = {name: [fields for _, fields in records] for name, records in inputs.evidence.outputs.items()}
     places = Counter((line["source_partition"], line["source_offset"]) for line in outputs["rejected"])
     for place, times in places.items():
         if times > 1:
@@ -172,16 +172,16 @@ def said(findings: Findings) -> Iterator[Difference]:
     for cleanup_id, times in requests.items():
         if times > 1:
             yield Difference("doubled", f"clean-up {cleanup_id} was asked for {times} times")
-    told = (outputs["audit"], outputs["rejected"], outputs["cleanup"])
-    for text in differences(findings.account, *told):
+    written = (outputs["audit"], outputs["rejected"], outputs["cleanup"])
+    for text in find_differences(inputs.oracle, *written):
         doubled: Kind = "doubled" if text.startswith("audited twice") else "judgement"
         yield Difference("refusal" if ": refused " in text else doubled, text)
 
 
-def chained(findings: Findings) -> Iterator[Difference]:
-    """Each session's audit trail is numbered without a hole, and each transition begins where the former ended."""
+def check_audit_chains(inputs: AuditInput) -> Iterator[Difference]:
+    """Audit numbers have no gap, and each transition starts in the state that the last one left."""
     trails: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for _, line in findings.evidence.outputs["audit"]:
+    for _, line in inputs.evidence.outputs["audit"]:
         if line["audit_seq"]:
             trails[line["tenant_id"], line["session_id"]].append(line)
     for session, trail in trails.items():
@@ -190,35 +190,35 @@ def chained(findings: Findings) -> Iterator[Difference]:
         if numbers != list(range(1, len(trail) + 1)):
             yield Difference("chain", f"the audit trail of {session} is numbered {numbers}")
         if any((a["source_offset"], a["source_n"]) >= (b["source_offset"], b["source_n"]) for a, b in pairwise(trail)):
-            yield Difference("order", f"the audit trail of {session} is not in the order of its causes")
+            yield Difference("order", f"the audit trail of {session} is not in log order")
         state = "UNKNOWN"
         for line in (line for line in trail if line["kind"] == "transition"):
             if line["from_state"] != state:
                 step = f"{line['transition']} from {line['from_state']}"
-                yield Difference("chain", f"{session} went {step}, but it was {state}")
+                yield Difference("chain", f"{session} has transition {step}, but its state was {state}")
             state = line["to_state"]
 
 
-def timed(findings: Findings) -> Iterator[Difference]:
-    """Each deadline that passed fired once; none fired that had not passed, or of a session whose agent lived."""
+def check_timeouts(inputs: AuditInput) -> Iterator[Difference]:
+    """Each due deadline fired once; none fired early or for a session with a live agent."""
 
-    def fired(lines: list[Row]) -> Counter[tuple[str, str, str, int]]:
+    def count_fired(lines: list[Row]) -> Counter[tuple[str, str, str, int]]:
         return Counter(
             (line["tenant_id"], line["session_id"], line["transition"], line["due_at"])
             for line in lines
             if line.get("fired_at") is not None
         )
 
-    audits = [line for _, line in findings.evidence.outputs["audit"]]
-    told, wanted = fired(audits), fired(findings.account.all("audits"))
-    for timeout in told | wanted:
-        if told[timeout] > 1:
-            yield Difference("doubled", f"the deadline {timeout} fired {told[timeout]} times")
+    audits = [line for _, line in inputs.evidence.outputs["audit"]]
+    found, wanted = count_fired(audits), count_fired(inputs.oracle.all_lines("audits"))
+    for timeout in found | wanted:
+        if found[timeout] > 1:
+            yield Difference("doubled", f"the deadline {timeout} fired {found[timeout]} times")
         if not wanted[timeout]:
             yield Difference("false timeout", f"the deadline {timeout} fired, but was not due")
-        if not told[timeout]:
+        if not found[timeout]:
             yield Difference("timeout", f"the deadline {timeout} never fired")
-    beating = _beating(findings.evidence)
+    beating = _beating(inputs.evidence)
     for line in audits:
         ended_ms = beating.get(line["session_id"])
         if line["transition"] == "T06" and line["reason_code"] == "inactive" and ended_ms is not None:
@@ -229,27 +229,27 @@ def timed(findings: Findings) -> Iterator[Difference]:
 
 
 def _beating(evidence: Evidence) -> dict[str, int]:
-    """Session → when its agent's process ended, of those that never meant to fall silent.
+    """Return, for sessions that must not fall silent, when their agent process ended (ms).
 
-    Where an event was dropped it may have been the session's last: the agent is then done with it, and nobody knows.
+    Sessions with a dropped event are left out: it may have been the session's last one.
     """
     ends: dict[str, int] = {}
     dropped = {line["session_id"] for line in evidence.journal if line["error"] is not None}
     for session in evidence.sessions:
-        lives = [life for life in evidence.lives if life.agent == session["agent"]]
-        ended = [life.ended_ms for life in lives if life.started_ms <= session["planned_ms"] <= life.ended_ms]
+        lifetimes = [life for life in evidence.lifetimes if life.agent == session["agent"]]
+        ended = [life.ended_ms for life in lifetimes if life.started_ms <= session["planned_ms"] <= life.ended_ms]
         if ended and not session["silent"] and session["session_id"] not in dropped:
             ends[session["session_id"]] = ended[0]
     return ends
 
 
-def in_table(findings: Findings) -> Iterator[Difference]:
-    """The table is the fold of the log."""
-    table, wanted = findings.evidence.table, dict[bytes, Row]()
-    for book in findings.account.books.values():
-        wanted |= {key: {"kind": "SessionState", **_summary(row)} for key, row in book.rows.items()}
+def check_table(inputs: AuditInput) -> Iterator[Difference]:
+    """The table is what the oracle computes from the log."""
+    table, wanted = inputs.evidence.table, dict[bytes, Row]()
+    for oracle in inputs.oracle.partitions.values():
+        wanted |= {key: {"kind": "SessionState", **_summary(row)} for key, row in oracle.rows.items()}
         fields = ("audit_seq", "epoch", "expires_at")
-        for key, grave in book.graves.items():
+        for key, grave in oracle.graves.items():
             ledger = _ledger(grave["producers"])
             wanted[key] = {"kind": "Gravestone", "producers": ledger, **{name: grave[name] for name in fields}}
     for key in sorted(table.keys() | wanted.keys()):
@@ -259,7 +259,7 @@ def in_table(findings: Findings) -> Iterator[Difference]:
             yield Difference("table", f"{key!r} is in the table, but there is no such session")
         else:
             found = _found(*table[key])
-            # Outside Active the activity clocks stand still, and their start tells nothing.
+            # Outside Active the activity clocks are off.
             idle = () if found.get("state") in (None, "Active") else ("last_event_at", "last_work_at")
             same = [name for name in wanted[key] if name not in idle]
             for name in (name for name in same if found.get(name) != wanted[key][name]):
@@ -274,7 +274,7 @@ _SAME = (
 
 
 def _ledger(producers: Row) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-    return {name: (book["last"], book["missing"]) for name, book in producers.items()}
+    return {name: (ledger["last"], ledger["missing"]) for name, ledger in producers.items()}
 
 
 def _summary(row: Row) -> Row:
@@ -283,7 +283,7 @@ def _summary(row: Row) -> Row:
 
 
 def _found(kind: str, fields: Row) -> Row:
-    """The table's row in the account's words."""
+    """Return a row of the table in the oracle's form."""
     ledger = {
         producer["producer_id"]: (producer["last_seq"], [tuple(hole.values()) for hole in producer["missing"]])
         for producer in fields["producers"]
@@ -301,11 +301,11 @@ def _found(kind: str, fields: Row) -> Row:
     }
 
 
-def in_rows(findings: Findings) -> Iterator[Difference]:
-    """Each record is one row of its table, and no row is anything else."""
-    evidence = findings.evidence
+def check_clickhouse(inputs: AuditInput) -> Iterator[Difference]:
+    """Each record has exactly one row in ClickHouse, and there are no other rows."""
+    evidence = inputs.evidence
     if evidence.dead_letters:
-        yield Difference("rows", f"{evidence.dead_letters} records became no row, but a dead letter of a sink")
+        yield Difference("rows", f"{evidence.dead_letters} records became dead letters of a sink instead of rows")
     wanted: dict[str, dict[tuple[int, int], Row]] = {
         "history": {entry[:2]: _history(entry) for entry in evidence.log},
     }
@@ -315,8 +315,8 @@ def in_rows(findings: Findings) -> Iterator[Difference]:
         "batches": ("number", "first_offset", "last_offset"),
     }
     for table, names in columns.items():
-        told = evidence.outputs[table]
-        wanted[table] = {entry[:2]: {name: fields[name] for name in names} for entry, fields in told}
+        outputs = evidence.outputs[table]
+        wanted[table] = {entry[:2]: {name: fields[name] for name in names} for entry, fields in outputs}
     for table, records in wanted.items():
         rows: dict[tuple[int, int], list[Row]] = defaultdict(list)
         for row in evidence.rows[table]:
@@ -324,27 +324,37 @@ def in_rows(findings: Findings) -> Iterator[Difference]:
         for place in sorted(records.keys() | rows.keys()):
             stored = rows.get(place, [])
             if place not in records:
-                yield Difference("rows", f"{table} has a row of {place}, where the topic has nothing")
+                yield Difference("rows", f"{table} has a row for {place}, but the topic has no record there")
             elif not stored:
-                yield Difference("lost", f"{table} has no row of {place}: {records[place]}")
+                yield Difference("lost", f"{table} has no row for {place}: {records[place]}")
             elif len(stored) > 1:
-                yield Difference("doubled", f"{table} has {len(stored)} rows of {place}: {records[place]}")
+                yield Difference("doubled", f"{table} has {len(stored)} rows for {place}: {records[place]}")
             elif any(stored[0][name] != value for name, value in records[place].items()):
-                yield Difference("rows", f"{table}'s row of {place} is {stored[0]}, not {records[place]}")
+                yield Difference("rows", f"{table}'s row for {place} is {stored[0]}, not {records[place]}")
 
 
 def _history(entry: LogEntry) -> Row:
     return {"digest": hashlib.md5(entry.value or b"", usedforsecurity=False).hexdigest()}
 
 
-CHECKS: tuple[Callable[[Findings], Iterator[Difference]], ...] = (
-    *(journalled, numbered, judged, in_batches, said, chained, timed, in_table, in_rows),
+CHECKS: tuple[Callable[[AuditInput], Iterator[Difference]], ...] = (
+    *(
+        check_journals,
+        check_numbers,
+        check_judged_once,
+        check_batches,
+        check_outputs,
+        check_audit_chains,
+        check_timeouts,
+        check_table,
+        check_clickhouse,
+    ),
 )
 
 
-def audited(findings: Findings) -> list[Difference]:
-    """Ask everything."""
-    return [difference for check in CHECKS for difference in check(findings)]
+def run_checks(inputs: AuditInput) -> list[Difference]:
+    """Return the differences of all checks."""
+    return [difference for check in CHECKS for difference in check(inputs)]
 
 
-__all__ = ["CHECKS", "Difference", "Findings", "Kind", "Line", "audited", "worked_out"]
+__all__ = ["CHECKS", "AuditInput", "Difference", "Kind", "Line", "replay_evidence", "run_checks"]

@@ -1,10 +1,11 @@
-"""What there is to audit, gathered by means of the auditor's own: plain consumers, plain HTTP, files.
+"""Collects what is to be audited, without the product's code: plain consumers, plain HTTP, files.
 
-topics      every record, read committed, to the end
-table       the changelog as its reader compacts it: the last value of each key, none for a tombstone
-journals    what the clients wrote down themselves: one line per event that was delivered or dropped
-rows        ClickHouse's tables as they are, doubles and all
-sessions    what the agents meant to do, from their plans; `lives`: when each agent's process lived
+log         the events topic; `outputs`: the other topics, both read committed to their ends
+table       the changelog compacted: the last value of each key, tombstones left out
+journal     the clients' own files: one line per event that was delivered or dropped
+rows        ClickHouse's tables, duplicates included
+sessions    the agents' plans
+lifetimes   when each agent process ran
 """
 
 import base64
@@ -17,11 +18,11 @@ from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.auditor.reading import LogEntry, Row, unpacked
+from tests.auditor.decoding import LogEntry, Row, decode_record
 
 POSITION_KEY = b"\x00position"
 OUTPUTS = ("audit", "rejected", "cleanup", "batches")
-# Table → what tells its rows apart, as the topic's records do. Without FINAL: what is stored twice shall be seen.
+# Table → the columns that identify a row. Queried without FINAL, so that duplicates are seen.
 TABLES = {
     "history": "source_partition AS partition, source_offset AS offset, event_type, producer_id, producer_seq, "
     "lower(hex(MD5(ifNull(value_bytes, '')))) AS digest",
@@ -32,8 +33,8 @@ TABLES = {
 }
 
 
-class Life(NamedTuple):
-    """An agent's process, wall clock ms; `ended_ms` by SIGKILL or by its own will."""
+class Lifetime(NamedTuple):
+    """When an agent process ran, in wall-clock ms; it ended by itself or was killed."""
 
     agent: str
     started_ms: int
@@ -41,7 +42,7 @@ class Life(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Everything that the checks look at."""
+    """Everything that the checks compare."""
 
     partitions: int
     log: list[LogEntry]
@@ -52,11 +53,14 @@ class Evidence(NamedTuple):
     rows: dict[str, list[Row]]
     dead_letters: int = 0
     sessions: list[Row] = []
-    lives: list[Life] = []
+    lifetimes: list[Lifetime] = []
 
 
 def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEntry]:
-    """Return what stands committed in a topic, by partition and offset. Raises `TimeoutError`, `KafkaException`."""
+    """Return the committed records of a topic, ordered by partition and offset.
+
+    Raises `TimeoutError`, `KafkaException`.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -91,8 +95,8 @@ def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEnt
         consumer.close()
 
 
-def compacted(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[str, Row]], dict[int, int]]:
-    """Return the table and each partition's position from the changelog's records, in order."""
+def compact_changelog(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[str, Row]], dict[int, int]]:
+    """Return the compacted table and each partition's position. Entries come in offset order."""
     table: dict[bytes, tuple[str, Row]] = {}
     positions: dict[int, int] = {}
     for entry in entries:
@@ -100,7 +104,7 @@ def compacted(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[str, Row]]
         if entry.value is None:
             table.pop(key, None)
             continue
-        full_name, fields = unpacked(entry.value)
+        full_name, fields = decode_record(entry.value)
         if key == POSITION_KEY:
             positions[entry.partition] = fields["next_offset"]
         else:
@@ -109,7 +113,7 @@ def compacted(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[str, Row]]
 
 
 def read_journals(paths: Iterable[Path]) -> list[Row]:
-    """Return every whole line. A line that a killed process left half is part of no promise."""
+    """Return every complete line; a process that was killed may leave half a line."""
     lines: list[Row] = []
     for path in paths:
         for text in path.read_text("utf-8", "replace").splitlines():
@@ -120,8 +124,8 @@ def read_journals(paths: Iterable[Path]) -> list[Row]:
     return lines
 
 
-def query(url: str, sql: str, user: str = "default", password: str = "") -> list[Row]:
-    """Return a query's rows by ClickHouse's HTTP interface. Raises `OSError`."""
+def query_rows(url: str, sql: str, user: str = "default", password: str = "") -> list[Row]:
+    """Run a query over ClickHouse's HTTP interface and return its rows. Raises `OSError`."""
     credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
     request = urllib.request.Request(
         url,
@@ -132,23 +136,26 @@ def query(url: str, sql: str, user: str = "default", password: str = "") -> list
         return [json.loads(line) for line in answer.read().splitlines()]
 
 
-def gather(
+def gather_evidence(
     servers: str, prefix: str, clickhouse_url: str, database: str, journals: Iterable[Path], partitions: int
 ) -> Evidence:
-    """Read everything. The writers have to be at rest. Raises what its sources raise."""
+    """Read everything; all writers must have stopped.
+
+    Raises `OSError`, `TimeoutError`, `KafkaException`.
+    """
     outputs = {
-        name: [(entry, unpacked(entry.value)[1]) for entry in read_topic(servers, f"{prefix}.{name}")]
+        name: [(entry, decode_record(entry.value)[1]) for entry in read_topic(servers, f"{prefix}.{name}")]
         for name in OUTPUTS
     }
-    table, positions = compacted(read_topic(servers, f"{prefix}.changelog"))
+    table, positions = compact_changelog(read_topic(servers, f"{prefix}.changelog"))
     rows = {
         name: [
             {column: int(value) if column in _NUMBERS else value for column, value in row.items()}
-            for row in query(clickhouse_url, f"SELECT {columns} FROM {database}.{name}")
+            for row in query_rows(clickhouse_url, f"SELECT {columns} FROM {database}.{name}")
         ]
         for name, columns in TABLES.items()
     }
-    ((dead_letters),) = query(clickhouse_url, f"SELECT count() AS n FROM {database}.sink_dead_letters")
+    ((dead_letters),) = query_rows(clickhouse_url, f"SELECT count() AS n FROM {database}.sink_dead_letters")
     log = read_topic(servers, f"{prefix}.events")
     return Evidence(partitions, log, outputs, table, positions, read_journals(journals), rows, int(dead_letters["n"]))
 
@@ -165,10 +172,10 @@ __all__ = [
     "POSITION_KEY",
     "TABLES",
     "Evidence",
-    "Life",
-    "compacted",
-    "gather",
-    "query",
+    "Lifetime",
+    "compact_changelog",
+    "gather_evidence",
+    "query_rows",
     "read_journals",
     "read_topic",
 ]

@@ -1,6 +1,6 @@
-"""`python -m tests.chaos --minutes 1 --seed 1`: a real stack under load, faults by a schedule, then the auditor.
+"""Run a real stack under load and faults, then audit it: `python -m tests.chaos --seed 1`.
 
-Exit code 1 where anything differs; the same seed draws the same load and the same faults.
+Exit code 1 if anything differs. The same seed gives the same load and the same faults.
 """
 
 import argparse
@@ -14,16 +14,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.auditor.checks import Difference, audited, worked_out
-from tests.auditor.evidence import Evidence, gather
+from tests.auditor.checks import Difference, replay_evidence, run_checks
+from tests.auditor.evidence import Evidence, gather_evidence
+from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.faults import Faults
 from tests.chaos.load import Load
-from tests.chaos.report import Result, as_json, table
-from tests.chaos.schedule import KINDS, draw
-from tests.chaos.settle import settle
+from tests.chaos.report import Result, as_json, format_report
+from tests.chaos.schedule import KINDS, draw_faults
+from tests.chaos.settle import settle_stack
 from tests.chaos.small_disk import enter_namespace
-from tests.chaos.stage import DATABASE, PARTITIONS, PREFIX, Stage
-from tests.chaos.watch import Watch
+from tests.chaos.stack import DATABASE, PARTITIONS, PREFIX, ChaosStack
 from tests.support.waiting import wait_until
 
 _BUILD = Path(__file__).parents[2] / "build" / "chaos"
@@ -34,17 +34,17 @@ _TERMINATED = 128 + signal.SIGTERM
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long there is load and faults")
-    parser.add_argument("--seed", type=int, default=1, help="draws the load and the faults")
-    parser.add_argument("--rate", type=float, default=250.0, help="events per second, all agents together")
+    parser.add_argument("--minutes", type=float, default=1.0, help="duration of load and faults")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the load and the faults")
+    parser.add_argument("--rate", type=float, default=250.0, help="events per second of all agents together")
     parser.add_argument(
-        "--only", choices=KINDS, action="append", default=[], help="faults of this kind; again for more"
+        "--only", choices=KINDS, action="append", default=[], help="only faults of this kind; may be repeated"
     )
-    parser.add_argument("--json", type=Path, help="the result for programs; default build/chaos/<seed>.json")
-    parser.add_argument("--keep-logs", action="store_true", help="keep the logs also where all is well")
+    parser.add_argument("--json", type=Path, help="where to write the result as JSON; default build/chaos/<seed>.json")
+    parser.add_argument("--keep-logs", action="store_true", help="keep the logs even if nothing differs")
     given = parser.parse_args(argv)
     if given.minutes <= 0 or given.rate <= 0:
-        parser.error("--minutes and --rate are more than 0")
+        parser.error("--minutes and --rate must be greater than 0")
     return given
 
 
@@ -53,71 +53,73 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _report_progress(load: Load, watch: Watch, began_s: float, stop: threading.Event) -> None:
+def _report_progress(load: Load, watch: CommitWatch, began_s: float, stop: threading.Event) -> None:
     while not stop.wait(_PROGRESS_S):
         owners = " ".join(f"{number}:{commit.instance}" for number, commit in sorted(watch.commits.items()))
-        _say(f"{time.monotonic() - began_s:6.1f} s  {load.events():,} events delivered; partitions {owners}")
+        _say(f"{time.monotonic() - began_s:6.1f} s  {load.event_count():,} events delivered; partitions {owners}")
 
 
 def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
     began_s = time.monotonic()
     seconds = options.minutes * 60
-    stage = Stage(logs, small_disks=namespace)
+    stack = ChaosStack(logs, small_disks=namespace)
     try:
         _say("starting broker, ClickHouse, two processors, four sinks")
-        stage.start()
-        load = Load(stage, seed=options.seed, rate=options.rate, seconds=seconds)
-        watch, stop = Watch(stage.servers_address), threading.Event()
-        faults = Faults(stage, load, watch, _say)
+        stack.start()
+        load = Load(stack, seed=options.seed, rate=options.rate, seconds=seconds)
+        watch, stop = CommitWatch(stack.servers_address), threading.Event()
+        faults = Faults(stack, load, watch, _say)
         progress = threading.Thread(target=_report_progress, args=(load, watch, time.monotonic(), stop), daemon=True)
         try:
             load.start()
             progress.start()
-            # Before anything is committed a fault could show nothing.
+            # Before the first transaction a fault would have no effect.
             wait_until(
-                lambda: watch.newer(set(range(PARTITIONS)), 0), _FLOWS_S, "every partition to have a transaction"
+                lambda: watch.committed_since(set(range(PARTITIONS)), 0),
+                _FLOWS_S,
+                "every partition to have a transaction",
             )
-            faults.carry_out(draw(options.seed, seconds, options.only), load.until_s)
+            faults.carry_out(draw_faults(options.seed, seconds, options.only), load.until_s)
             faults.wait()
             time.sleep(max(0.0, load.until_s - time.time()))
-            restless = settle(stage, load, _say)
+            unsettled = settle_stack(stack, load, _say)
         finally:
             stop.set()
             load.stop()
             watch.close()
         _say("auditing")
-        evidence = gather(
-            stage.servers_address, PREFIX, stage.clickhouse_url, DATABASE, load.journals(), PARTITIONS
-        )._replace(sessions=load.sessions(), lives=load.lives())
-        (logs / "evidence.pickle").write_bytes(pickle.dumps(evidence))  # for whoever looks into a difference
-        return _result(options, evidence, faults, restless, time.monotonic() - began_s, namespace=namespace)
+        evidence = gather_evidence(
+            stack.servers_address, PREFIX, stack.clickhouse_url, DATABASE, load.journal_paths(), PARTITIONS
+        )._replace(sessions=load.planned_sessions(), lifetimes=load.lifetimes())
+        (logs / "evidence.pickle").write_bytes(pickle.dumps(evidence))  # to investigate differences
+        return _result(options, evidence, faults, unsettled, time.monotonic() - began_s, namespace=namespace)
     finally:
-        stage.close()
+        stack.close()
 
 
 def _result(
     options: argparse.Namespace,
     evidence: Evidence,
     faults: Faults,
-    restless: list[str],
+    unsettled: list[str],
     seconds: float,
     *,
     namespace: bool,
 ) -> Result:
-    findings = worked_out(evidence)
-    differences = [Difference("lost", text) for text in restless]
-    for one in faults.suffered:
+    inputs = replay_evidence(evidence)
+    differences = [Difference("lost", text) for text in unsettled]
+    for one in faults.outcomes:
         if one.recovered_s is None:
             text = f"no recovery from {one.fault.kind} {one.fault.target} at {one.began_s} s: {one.note}"
             differences.append(Difference("judgement", text))
-    differences += audited(findings)
+    differences += run_checks(inputs)
     audits = [fields for _, fields in evidence.outputs["audit"]]
     return Result(
         seed=options.seed,
         minutes=options.minutes,
         namespace=namespace,
-        events=len(findings.lines),
-        other_records=len(evidence.log) - len(findings.lines),
+        events=len(inputs.lines),
+        other_records=len(evidence.log) - len(inputs.lines),
         sessions=sum(line["transition"] == "T01" for line in audits),
         audits=len(audits),
         refusals=len(evidence.outputs["rejected"]),
@@ -125,7 +127,7 @@ def _result(
         dropped=sum(str(line["error"]).startswith("dropped") for line in evidence.journal),
         seconds=round(seconds, 1),
         left_out=len(faults.left_out),
-        suffered=sorted(faults.suffered, key=lambda one: one.began_s),
+        outcomes=sorted(faults.outcomes, key=lambda one: one.began_s),
         differences=differences,
     )
 
@@ -142,15 +144,15 @@ def main(argv: Sequence[str]) -> int:
     target = options.json or _BUILD / f"{options.seed}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(as_json(result), indent=1) + "\n")
-    for line in table(result):
+    for line in format_report(result):
         _say(line)
     if result.good:
-        _say(f"nothing lost, nothing doubled, nothing differs; {result.seconds:.0f} s in all")
+        _say(f"nothing lost, nothing doubled, no differences; {result.seconds:.0f} s in total")
         if not options.keep_logs:
             shutil.rmtree(logs)
         return 0
     again = f"make chaos MINUTES={options.minutes:g} SEED={options.seed}"
-    _say(f"{len(result.differences)} differences; logs in build/chaos/{options.seed}; again: {again}")
+    _say(f"{len(result.differences)} differences; logs in build/chaos/{options.seed}; to repeat: {again}")
     return 1
 
 

@@ -1,9 +1,9 @@
-"""An agent process: plays agent runs as sessions with the real client until its time is over, then waits for SIGTERM.
+"""An agent process: plays agent runs with the real client until `--until`, then waits for SIGTERM.
 
-<folder>/plan-<n>.json         what its n-th life means to do, written before it begins
-<folder>/status.json           how far it is
-<folder>/journal-*.ndjson      the clients' own
-<folder>/spool/                their spool; the next life takes it over
+<folder>/plan-<n>.json         the plan of its n-th life, written before it begins
+<folder>/status.json           its progress
+<folder>/journal-*.ndjson      the clients' journals
+<folder>/spool/                the clients' spool; the next life takes it over
 """
 
 import argparse
@@ -21,20 +21,20 @@ from sessionary.infra.demo.plan_runner import PlanRunner
 from sessionary.infra.demo.runs import Run, sample_runs
 from sessionary.producers import ProducerSettings
 from sessionary.schemas.types import DataClass, Limits
-from tests.chaos.chatter import Chatter, session_ids
-from tests.chaos.small_disk import heed_flag
+from tests.chaos.background_sessions import BackgroundSessions, session_ids
+from tests.chaos.small_disk import simulate_full_disk
 
 _SPEED = 30.0
 _EVENTS_PER_RUN = 58
-_TOKENS_SHARE = 16  # of a recorded call's: the volume is not what is tested here
+_TOKENS_SHARE = 16  # of a recorded call's tokens: the volume is not tested here
 _STATUS_S = 0.5
-_CHATTER_SHARE = 0.5  # of the rate
-_VIGILS = 3
+_BACKGROUND_SHARE = 0.5  # of the rate
+_HEARTBEAT_SESSIONS = 3
 _DATA_CLASSES: tuple[DataClass, ...] = ("personal",)
 
 
 def limits(*, brief: bool) -> Limits:
-    """Limits of a session: `brief` for those that fall silent; the others outlive every outage by heartbeats."""
+    """Return limits: `brief` for sessions that fall silent; others survive every outage."""
     return Limits(
         init_ms=4_000 if brief else 40_000,
         model_ms=1_500 if brief else 10_000,
@@ -53,28 +53,28 @@ def limits(*, brief: bool) -> Limits:
     )
 
 
-def _runs(rate: float, seconds: float, dice: random.Random) -> list[Run]:
-    """As many runs as make the rate, their starts spread evenly."""
+def _runs(rate: float, seconds: float, rng: random.Random) -> list[Run]:
+    """Return as many runs as give the rate, with evenly spread starts."""
     count = max(int(rate * seconds / _EVENTS_PER_RUN), 1)
-    chosen = [dice.choice(sample_runs(60)) for _ in range(count)]
+    chosen = [rng.choice(sample_runs(60)) for _ in range(count)]
     return [run._replace(start_offset_s=n * seconds / count * _SPEED) for n, run in enumerate(chosen)]
 
 
-def _vigil(session: PlannedSession, name: str, seconds: float) -> PlannedSession:
-    """A session that does nothing but live to the end, by heartbeats alone."""
+def _heartbeat_session(session: PlannedSession, name: str, seconds: float) -> PlannedSession:
+    """Return a session that only sends heartbeats until the end."""
     actions = (Action(0.0, "create"), Action(0.1, "start"), Action(max(seconds, 0.2), "complete"))
     return session._replace(session_id=name, outcome="completed", actions=actions, limits=limits(brief=False))
 
 
-def planned(name: str, life: int, options: argparse.Namespace) -> Plan:
-    """Return what this life does: the same for the same seed, name and time that is left."""
-    dice = random.Random(f"{options.seed}:{name}:{life}")
+def plan_life(name: str, life: int, options: argparse.Namespace) -> Plan:
+    """Return the plan of this life; it depends on the seed, the name and the remaining time."""
+    rng = random.Random(f"{options.seed}:{name}:{life}")
     seconds = max(options.until - time.time(), 1.0)
     demo_id = f"{options.seed}:{name}:{life}"
     made = make_plan(
-        _runs(options.rate * (1 - _CHATTER_SHARE), seconds, dice),
+        _runs(options.rate * (1 - _BACKGROUND_SHARE), seconds, rng),
         demo_id=demo_id,
-        seed=dice.randrange(1 << 30),
+        seed=rng.randrange(1 << 30),
         speed=_SPEED,
         gap_s_max=1e9,
     )
@@ -93,13 +93,13 @@ def planned(name: str, life: int, options: argparse.Namespace) -> Plan:
         )
 
     sessions = [own(session) for session in made.sessions]
-    ids = (_as_uuid(dice) for _ in range(_VIGILS))
-    sessions += [_vigil(sessions[0], vigil, seconds) for vigil in ids]
+    ids = (_as_uuid(rng) for _ in range(_HEARTBEAT_SESSIONS))
+    sessions += [_heartbeat_session(sessions[0], session_id, seconds) for session_id in ids]
     return made._replace(sessions=tuple(sessions))
 
 
-def _as_uuid(dice: random.Random) -> str:
-    text = f"{dice.getrandbits(128):032x}"
+def _as_uuid(rng: random.Random) -> str:
+    text = f"{rng.getrandbits(128):032x}"
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-8{text[17:20]}-{text[20:]}"
 
 
@@ -110,32 +110,36 @@ def _write(path: Path, content: object) -> None:
 
 
 def _may_fall_silent(session: PlannedSession) -> bool:
-    """Whether the plan runner may stop beating for it before it ends.
+    """Return True if heartbeats may stop before the session ends.
 
-    Some mean to; a verdict or an acknowledgement that does not come lets the plan runner give up on others.
+    Some sessions plan it; others are given up if a verdict or an acknowledgement does not come.
     """
     return session.silent or any(action.verb in ("resume", "recover", "broken") for action in session.actions)
 
 
-def _note_plan(folder: Path, name: str, life: int, plan: Plan, chats: list[str]) -> None:
+def _write_plan(folder: Path, name: str, life: int, plan: Plan, background_ids: list[str]) -> None:
     sessions = [
         {"agent": name, "session_id": one.session_id, "silent": _may_fall_silent(one), "outcome": one.outcome}
         for one in plan.sessions
     ]
-    sessions += [{"agent": name, "session_id": one, "silent": False, "outcome": "talks"} for one in chats]
+    sessions += [{"agent": name, "session_id": one, "silent": False, "outcome": "background"} for one in background_ids]
     _write(folder / f"plan-{life}.json", {"planned_ms": time.time_ns() // 1_000_000, "sessions": sessions})
 
 
-def _tell(runner: PlanRunner, chatter: Chatter, folder: Path, stop: threading.Event, done: threading.Event) -> None:
-    """Write the status, again and again, until told to stop."""
+def _report_status(
+    runner: PlanRunner, background: BackgroundSessions, folder: Path, stop: threading.Event, done: threading.Event
+) -> None:
+    """Write the status file repeatedly until `stop` is set."""
     while not stop.wait(_STATUS_S):
         counts = runner.counts
-        open_ = counts.sent - counts.delivered - counts.dropped - counts.failed  # below 0 where an orphan was replayed
+        open_ = (
+            counts.sent - counts.delivered - counts.dropped - counts.failed
+        )  # below 0 if another process's spool was replayed
         status = {
             "pid": os.getpid(),
-            "done": done.is_set() and chatter.done.is_set(),
-            "outstanding": max(open_, 0) + chatter.outstanding,
-            "dropped": counts.dropped + chatter.dropped,
+            "done": done.is_set() and background.done.is_set(),
+            "outstanding": max(open_, 0) + background.outstanding,
+            "dropped": counts.dropped + background.dropped,
         }
         _write(folder / "status.json", status)
 
@@ -144,10 +148,10 @@ def run(options: argparse.Namespace) -> None:
     """Live one life."""
     name, folder = options.name, Path(options.folder)
     life = len(list(folder.glob("plan-*.json")))
-    plan = planned(name, life, options)
-    rate = options.rate * _CHATTER_SHARE
-    chats = session_ids(f"chat:{options.seed}:{name}:{life}", rate, max(options.until - time.time(), 0.0))
-    _note_plan(folder, name, life, plan, chats)
+    plan = plan_life(name, life, options)
+    rate = options.rate * _BACKGROUND_SHARE
+    background_ids = session_ids(f"chat:{options.seed}:{name}:{life}", rate, max(options.until - time.time(), 0.0))
+    _write_plan(folder, name, life, plan, background_ids)
     stop, done = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     tokens = {tenant: token for token, tenant in json.loads(os.environ["SESSIONARY_API_TOKENS"]).items()}
@@ -159,12 +163,12 @@ def run(options: argparse.Namespace) -> None:
         settings = ProducerSettings.from_env(
             api_token=tokens[options.tenant], spool_dir=folder / "spool", handle_sigterm=False
         )
-        chatter = Chatter(
-            settings, options.tenant, options.service, folder / "journal-chatter.ndjson", limits(brief=False)
+        background = BackgroundSessions(
+            settings, options.tenant, options.service, folder / "journal-background.ndjson", limits(brief=False)
         )
         threads = [
-            threading.Thread(target=chatter.talk, args=(chats, rate, options.until)),
-            threading.Thread(target=_tell, args=(runner, chatter, folder, stop, done)),
+            threading.Thread(target=background.run, args=(background_ids, rate, options.until)),
+            threading.Thread(target=_report_status, args=(runner, background, folder, stop, done)),
         ]
         for thread in threads:
             thread.start()
@@ -173,7 +177,7 @@ def run(options: argparse.Namespace) -> None:
         stop.wait()
         for thread in threads:
             thread.join()
-        chatter.close()
+        background.close()
 
 
 def main() -> None:
@@ -184,7 +188,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--rate", type=float, required=True)
     parser.add_argument("--until", type=float, required=True)
-    heed_flag()
+    simulate_full_disk()
     run(parser.parse_args())
 
 

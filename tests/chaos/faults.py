@@ -1,12 +1,14 @@
-"""Does what the schedule says, each fault on a thread of its own, and waits for its recovery.
+"""Carries out the schedule, each fault in a thread, and waits until the stack has recovered.
 
-processor    a transaction of each partition that it owned, written after the kill (or after the freeze began)
-sink         its group's offsets move again
-broker       a transaction of each partition, written after the kill
-ClickHouse   a row that landed after the kill, or after it ran freely again
-agent        the spool that the dead process left is drained
-full spool   the agent's spool is drained, after the disk had room again
-full store   a transaction of each partition that the processor owned, after the disk had room again
+What counts as recovery, by the target of the fault:
+
+processor    each partition that it owned has a transaction newer than the kill or freeze
+sink         the offsets of its group move again
+broker       each partition has a transaction newer than the kill
+ClickHouse   it has a row newer than the kill, or than the end of the slow phase
+agent        the spool of the dead process is drained
+full spool   the agent's spool is drained after the disk has room again
+full store   each partition that the processor owned has a transaction after the disk has room again
 """
 
 import signal
@@ -18,10 +20,10 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 
 from sessionary.infra.stack import api_ready
+from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.load import Load
 from tests.chaos.schedule import SINK_TOPICS, Fault
-from tests.chaos.stage import PARTITIONS, PREFIX, Stage, now_ms
-from tests.chaos.watch import Watch
+from tests.chaos.stack import PARTITIONS, PREFIX, ChaosStack, now_ms
 
 _RECOVERY_S_MAX = 240.0
 _OPEN_MAX = 2
@@ -30,40 +32,42 @@ _STOP_AND_GO_S = (0.45, 0.05)
 _BROKER_DELAY_S = 0.3
 
 
-class Suffered(NamedTuple):
-    """A fault and what came of it; `recovered_s` is None where it never did."""
+class FaultOutcome(NamedTuple):
+    """A fault and its recovery time; `recovered_s` is None if the stack did not recover."""
 
     fault: Fault
     recovered_s: float | None
     note: str = ""
-    began_s: float = 0.0  # after the first fault could begin; its `at_s`, or later on a slow machine
+    began_s: float = 0.0  # since the schedule started; later than `at_s` on a slow machine
 
 
 class Faults:
-    """Carries a schedule out. `tell` hears of each fault once it is over."""
+    """Carries out a schedule; `report` is called with a line for each fault that is over."""
 
-    def __init__(self, stage: Stage, load: Load, watch: Watch, tell: Callable[[str], None]) -> None:
-        self._stage, self._load, self._watch, self._tell = stage, load, watch, tell
-        self.suffered: list[Suffered] = []
+    def __init__(self, stack: ChaosStack, load: Load, watch: CommitWatch, report: Callable[[str], None]) -> None:
+        self._stack, self._load, self._watch, self._report = stack, load, watch, report
+        self.outcomes: list[FaultOutcome] = []
         self.left_out: list[Fault] = []
         self._lock = threading.Lock()
         self._began_s = time.monotonic()
         self._threads: list[threading.Thread] = []
 
     def carry_out(self, schedule: list[Fault], until_s: float) -> None:
-        """Begin each fault at its time, or later, where two are not recovered from: else a slow machine would see one
-        long outage. Blocks until the last has begun. None begins after `until_s` (epoch).
+        """Begin each fault at its time, or later if two others have not recovered yet.
+
+        Otherwise a slow machine would see one long outage. Blocks until the last one has begun;
+        none begins after `until_s` (epoch).
         """
         self._began_s = time.monotonic()
         for fault in schedule:
             time.sleep(max(0.0, self._began_s + fault.at_s - time.monotonic()))
-            # An agent dies a second after the broker, whatever else is under way: its spool must hold events.
+            # An agent always dies one second after the broker: its spool must contain events.
             while fault.kind != "kill agent" and self._open() >= _OPEN_MAX and time.time() < until_s:
                 time.sleep(_LOOK_S)
             if time.time() >= until_s:
                 self.left_out.append(fault)
                 continue
-            thread = threading.Thread(target=self._suffer, args=(fault,), name=f"{fault.kind} {fault.target}")
+            thread = threading.Thread(target=self._run_fault, args=(fault,), name=f"{fault.kind} {fault.target}")
             thread.start()
             self._threads.append(thread)
 
@@ -71,166 +75,176 @@ class Faults:
         return sum(thread.is_alive() for thread in self._threads)
 
     def wait(self) -> None:
-        """Wait until each has recovered, or was given up."""
+        """Wait until each fault has recovered or timed out."""
         for thread in self._threads:
             thread.join()
 
-    def _suffer(self, fault: Fault) -> None:
+    def _run_fault(self, fault: Fault) -> None:
         began_s = round(time.monotonic() - self._began_s, 1)
         try:
-            suffered = self._do(fault)
-        except Exception as error:  # noqa: BLE001 - whatever fails in the harness must end in the report, not in a thread
-            suffered = Suffered(fault, None, f"{type(error).__name__}: {error}")
+            outcome = self._apply_fault(fault)
+        except Exception as error:  # noqa: BLE001 - errors of the harness must reach the report, not end in a thread
+            outcome = FaultOutcome(fault, None, f"{type(error).__name__}: {error}")
         with self._lock:
-            self.suffered.append(suffered._replace(began_s=began_s))
-        took = "never recovered" if suffered.recovered_s is None else f"recovered in {suffered.recovered_s:.1f} s"
-        self._tell(f"{began_s:6.1f} s  {fault.kind} {fault.target}: {took}{suffered.note and '; ' + suffered.note}")
+            self.outcomes.append(outcome._replace(began_s=began_s))
+        took = "never recovered" if outcome.recovered_s is None else f"recovered in {outcome.recovered_s:.1f} s"
+        self._report(f"{began_s:6.1f} s  {fault.kind} {fault.target}: {took}{outcome.note and '; ' + outcome.note}")
 
-    def _do(self, fault: Fault) -> Suffered:
+    def _apply_fault(self, fault: Fault) -> FaultOutcome:
         match fault.kind:
             case "kill processor" | "freeze processor":
-                return self._processor(fault)
+                return self._hit_processor(fault)
             case "kill sink":
-                return self._sink(fault)
+                return self._hit_sink(fault)
             case "kill broker" | "restart broker":
                 number = signal.SIGKILL if fault.kind == "kill broker" else signal.SIGTERM
-                self._stage.signal("broker", number)
-                return self._until(fault, now_ms(), lambda at_ms: self._watch.newer(set(range(PARTITIONS)), at_ms))
+                self._stack.signal("broker", number)
+                return self._wait_recovered(
+                    fault, now_ms(), lambda at_ms: self._watch.committed_since(set(range(PARTITIONS)), at_ms)
+                )
             case "kill clickhouse":
-                self._stage.signal("clickhouse", signal.SIGKILL)
-                return self._until(fault, now_ms(), self._row_after)
+                self._stack.signal("clickhouse", signal.SIGKILL)
+                return self._wait_recovered(fault, now_ms(), self._row_after)
             case "slow clickhouse":
-                self._slow(fault.lasts_s)
-                return self._until(fault, now_ms(), self._row_after, f"ran a tenth of {fault.lasts_s:.0f} s")
+                self._slow_clickhouse(fault.lasts_s)
+                return self._wait_recovered(fault, now_ms(), self._row_after, f"ran a tenth of {fault.lasts_s:.0f} s")
             case "kill agent":
-                return self._agent(fault)
+                return self._hit_agent(fault)
             case "full spool":
-                return self._full_spool(fault)
+                return self._fill_spool(fault)
             case "full store":
-                return self._full_store(fault)
+                return self._fill_store(fault)
 
-    def _until(self, fault: Fault, since_ms: int, well: Callable[[int], bool], note: str = "") -> Suffered:
-        """Look until all is well again."""
+    def _wait_recovered(
+        self, fault: Fault, since_ms: int, recovered: Callable[[int], bool], note: str = ""
+    ) -> FaultOutcome:
+        """Poll `recovered` until it returns True."""
         deadline = time.monotonic() + _RECOVERY_S_MAX
         while time.monotonic() < deadline:
             try:
-                if well(since_ms):
-                    return Suffered(fault, (now_ms() - since_ms) / 1_000, note)
+                if recovered(since_ms):
+                    return FaultOutcome(fault, (now_ms() - since_ms) / 1_000, note)
             except (OSError, KafkaException):
-                pass  # who is asked is away itself
+                pass  # the server that is asked is down itself
             time.sleep(_LOOK_S)
-        return Suffered(fault, None, note)
+        return FaultOutcome(fault, None, note)
 
-    def _processor(self, fault: Fault) -> Suffered:
-        owned = self._watch.owned(fault.target)
+    def _hit_processor(self, fault: Fault) -> FaultOutcome:
+        owned = self._watch.owned_by(fault.target)
         number = signal.SIGKILL if fault.kind == "kill processor" else signal.SIGSTOP
-        pid = self._stage.signal(fault.target, number)
+        pid = self._stack.signal(fault.target, number)
         since_ms = now_ms()
         note = f"owned {len(owned)} partitions"
         if fault.kind == "kill processor" and not owned:
-            return self._until(fault, since_ms, lambda _: self._ready_again(fault.target, pid), "owned nothing")
+            return self._wait_recovered(
+                fault, since_ms, lambda _: self._ready_again(fault.target, pid), "owned nothing"
+            )
         if fault.kind == "kill processor":
-            return self._until(fault, since_ms, lambda at_ms: self._watch.newer(owned, at_ms), note)
-        thaw = threading.Timer(fault.lasts_s, self._thaw, (fault.target, pid))
-        thaw.start()
-        suffered = self._until(fault, since_ms, lambda at_ms: self._watch.newer(owned, at_ms), note)
-        thaw.join()
-        # Awake again it finds itself fenced, and has to be ready for work again: by rejoining, or as a new process.
-        back = self._until(fault, now_ms(), lambda _: api_ready(self._stage.control_urls[fault.target]))
+            return self._wait_recovered(fault, since_ms, lambda at_ms: self._watch.committed_since(owned, at_ms), note)
+        resume = threading.Timer(fault.lasts_s, self._resume_process, (fault.target, pid))
+        resume.start()
+        outcome = self._wait_recovered(fault, since_ms, lambda at_ms: self._watch.committed_since(owned, at_ms), note)
+        resume.join()
+        # After the freeze it is fenced, and must become ready again: by a rejoin or a restart.
+        back = self._wait_recovered(fault, now_ms(), lambda _: api_ready(self._stack.control_urls[fault.target]))
         if back.recovered_s is None:
             return back._replace(note="did not come back after its freeze")
         again = f"frozen for {fault.lasts_s:.0f} s, ready {back.recovered_s:.1f} s after it"
-        return suffered._replace(note=f"{note}; {again}")
+        return outcome._replace(note=f"{note}; {again}")
 
     def _ready_again(self, name: str, pid: int) -> bool:
-        return self._stage.pid(name) not in (None, pid) and api_ready(self._stage.control_urls[name])
+        return self._stack.pid(name) not in (None, pid) and api_ready(self._stack.control_urls[name])
 
-    def _thaw(self, name: str, pid: int) -> None:
-        if self._stage.pid(name) == pid:
-            self._stage.signal(name, signal.SIGCONT)
+    def _resume_process(self, name: str, pid: int) -> None:
+        if self._stack.pid(name) == pid:
+            self._stack.signal(name, signal.SIGCONT)
 
-    def _sink(self, fault: Fault) -> Suffered:
+    def _hit_sink(self, fault: Fault) -> FaultOutcome:
         kind = fault.target.removeprefix("sink-")
         group, topic = f"{PREFIX}.sink.{kind}", f"{PREFIX}.{SINK_TOPICS[kind]}"
-        self._stage.signal(fault.target, signal.SIGKILL)
+        self._stack.signal(fault.target, signal.SIGKILL)
         since_ms = now_ms()
         before: list[dict[int, tuple[int, int]]] = []
 
-        def moved(_at_ms: int) -> bool:
-            now = self._stage.standing(group, topic)
+        def has_progress(_at_ms: int) -> bool:
+            now = self._stack.group_offsets(group, topic)
             if not before:
                 before.append(now)
-            # Where there was nothing to do there is nothing to be seen: then it is enough that nothing is left.
+            # Without new records the offsets cannot move: then it is enough that there is no lag.
             return any(now[number][1] > done for number, (_, done) in before[0].items()) or (
                 time.time() * 1_000 - since_ms > 15_000 and all(end <= done for end, done in now.values())
             )
 
-        return self._until(fault, since_ms, moved)
+        return self._wait_recovered(fault, since_ms, has_progress)
 
     def _row_after(self, at_ms: int) -> bool:
-        return self._stage.newest_row_ms() > at_ms
+        return self._stack.newest_row_ms() > at_ms
 
-    def _slow(self, seconds: float) -> None:
-        """Let it run for short moments only."""
+    def _slow_clickhouse(self, seconds: float) -> None:
+        """Let ClickHouse run for short moments only."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for number, pause_s in zip((signal.SIGSTOP, signal.SIGCONT), _STOP_AND_GO_S, strict=True):
-                self._stage.signal("clickhouse", number)
+                self._stack.signal("clickhouse", number)
                 time.sleep(pause_s)
 
-    def _agent(self, fault: Fault) -> Suffered:
-        left = self._kill_agent(fault.target)
+    def _hit_agent(self, fault: Fault) -> FaultOutcome:
+        left = self._kill_and_list_spool(fault.target)
         note = f"{sum(size for size in left.values()) >> 10} KiB left in its spool"
 
-        def drained(_at_ms: int) -> bool:
-            there = {path.name for path in self._load.segments(fault.target)}
+        def is_drained(_at_ms: int) -> bool:
+            there = {path.name for path in self._load.spool_segments(fault.target)}
             return not there & left.keys()
 
-        return self._until(fault, now_ms(), drained, note)
+        return self._wait_recovered(fault, now_ms(), is_drained, note)
 
-    def _kill_agent(self, name: str) -> dict[str, int]:
-        """Kill it; return the segments that it leaves, and how much of each is written."""
+    def _kill_and_list_spool(self, name: str) -> dict[str, int]:
+        """Kill an agent; return the spool segments that it leaves, with their written bytes."""
         self._load.kill(name)
-        return {path.name: written_bytes(path.read_bytes()) for path in self._load.segments(name)}
+        return {path.name: written_bytes(path.read_bytes()) for path in self._load.spool_segments(name)}
 
-    def _full_spool(self, fault: Fault) -> Suffered:
-        """Fill the disk, then take the broker away: only then the spool grows."""
-        disk = self._stage.disks[fault.target]
+    def _fill_spool(self, fault: Fault) -> FaultOutcome:
+        """Fill the disk, then kill the broker, so that the spool grows."""
+        disk = self._stack.disks[fault.target]
         disk.fill()
-        before = self._load.status(fault.target).get("dropped", 0)
+        before = self._load.read_status(fault.target).get("dropped", 0)
         try:
             time.sleep(_BROKER_DELAY_S)
-            self._stage.signal("broker", signal.SIGKILL)
+            self._stack.signal("broker", signal.SIGKILL)
             time.sleep(fault.lasts_s)
         finally:
             disk.empty()
         since_ms = now_ms()
 
-        def drained(_at_ms: int) -> bool:
-            return bool(self._load.status(fault.target).get("outstanding") == 0)
+        def is_drained(_at_ms: int) -> bool:
+            return bool(self._load.read_status(fault.target).get("outstanding") == 0)
 
-        suffered = self._until(fault, since_ms, drained)
-        dropped = self._load.status(fault.target).get("dropped", 0) - before
+        outcome = self._wait_recovered(fault, since_ms, is_drained)
+        dropped = self._load.read_status(fault.target).get("dropped", 0) - before
         where = "tmpfs" if disk.mounted else "injected"
-        return suffered._replace(note=f"{where}; {dropped} events dropped, each to be seen as a gap")
+        return outcome._replace(note=f"{where}; {dropped} events dropped, each must appear as a gap")
 
-    def _full_store(self, fault: Fault) -> Suffered:
-        disk = self._stage.disks[fault.target]
+    def _fill_store(self, fault: Fault) -> FaultOutcome:
+        disk = self._stack.disks[fault.target]
         if not disk.mounted:
-            return Suffered(fault, 0.0, "left out: no disk can be mounted here, and RocksDB knows no port")
+            return FaultOutcome(
+                fault, 0.0, "left out: no disk can be mounted here, and ENOSPC cannot be injected into RocksDB"
+            )
         disk.fill()
         time.sleep(fault.lasts_s)
         disk.empty()
-        owned = self._watch.owned(fault.target)
-        return self._until(fault, now_ms(), lambda at_ms: self._watch.newer(owned, at_ms), f"owned {len(owned)}, tmpfs")
+        owned = self._watch.owned_by(fault.target)
+        return self._wait_recovered(
+            fault, now_ms(), lambda at_ms: self._watch.committed_since(owned, at_ms), f"owned {len(owned)}, tmpfs"
+        )
 
 
 def written_bytes(segment: bytes) -> int:
-    """How much of a preallocated segment holds frames: up to the first length of 0."""
+    """Return how many bytes of a preallocated segment hold frames: up to the first length of 0."""
     at = 0
     while at + 8 <= len(segment) and (length := int.from_bytes(segment[at : at + 4], "big")):
         at += 8 + length
     return at
 
 
-__all__ = ["Faults", "Suffered", "written_bytes"]
+__all__ = ["FaultOutcome", "Faults", "written_bytes"]

@@ -1,4 +1,4 @@
-"""The agents: processes of their own below a supervisor, each with a spool and a journal that outlive its kills."""
+"""The agents: supervised processes, each with a spool and a journal that survive its kills."""
 
 import contextlib
 import json
@@ -10,110 +10,110 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sessionary.infra.local.supervisor import PartChange, Supervisor
-from tests.auditor.evidence import Life
-from tests.auditor.reading import Row
+from tests.auditor.decoding import Row
+from tests.auditor.evidence import Lifetime
 from tests.chaos.schedule import AGENTS
 from tests.chaos.small_disk import FULL_FLAG
-from tests.chaos.stage import Stage, now_ms
+from tests.chaos.stack import ChaosStack, now_ms
 from tests.support.waiting import wait_until
 
-# Agent → tenant, service: each has its own, so that no clean-up waits for another agent's rebalance.
+# Agent → tenant, service. Each has its own, so no clean-up waits for another agent's rebalance.
 _ROLES = dict(
     zip(AGENTS, (("acme", "research"), ("acme", "support"), ("globex", "billing"), ("initech", "coding")), strict=True)
 )
-_SPOOL_BYTES_CRAMPED = 256 << 10  # small segments, so that the disk is asked for room every few seconds
+_SPOOL_BYTES_CRAMPED = 256 << 10  # small segments, so that disk space is allocated every few seconds
 _STOP_GRACE_S = 60.0
 
 
 class Load:
-    """All agents. `start` returns at once; they play until `until_s` (epoch), then wait to be closed."""
+    """All agents. `start` returns at once; they run until `until_s` (epoch) and await `stop`."""
 
-    def __init__(self, stage: Stage, *, seed: int, rate: float, seconds: float) -> None:
-        self._stage = stage
+    def __init__(self, stack: ChaosStack, *, seed: int, rate: float, seconds: float) -> None:
+        self._stack = stack
         self.until_s = time.time() + seconds
-        self.folders = {name: stage.folder / "agents" / name for name in AGENTS}
+        self.folders = {name: stack.folder / "agents" / name for name in AGENTS}
         self.ends: dict[str, list[int]] = {name: [] for name in AGENTS}
         parts = []
         for name, (tenant, service) in _ROLES.items():
             folder = self.folders[name]
             folder.mkdir(parents=True)
             more: dict[str, str] = {"CLOSE_TIMEOUT_S": "45"}
-            disk = stage.disks.get(name)
+            disk = stack.disks.get(name)
             if disk is not None:
                 (folder / "spool").symlink_to(disk.folder)
                 more["SPOOL_BYTES_MAX"] = str(_SPOOL_BYTES_CRAMPED)
             argv = [sys.executable, "-m", "tests.chaos.agent", "--name", name, "--folder", str(folder)]
             argv += ["--tenant", tenant, "--service", service, "--seed", str(seed)]
             argv += ["--rate", str(rate / len(AGENTS)), "--until", str(self.until_s)]
-            part = stage.part(f"agent-{name}", argv, None, more)
+            part = stack.part(f"agent-{name}", argv, None, more)
             if disk is not None and not disk.mounted:
                 part = type(part)(part.name, part.argv, part.log_path, {**(part.env or {}), FULL_FLAG: str(disk.flag)})
             parts.append(part)
-        self._supervisor = Supervisor(parts, self._changed, grace_s=_STOP_GRACE_S)
+        self._supervisor = Supervisor(parts, self._note_exit, grace_s=_STOP_GRACE_S)
 
     def start(self) -> None:
-        """Begin."""
+        """Start all agents."""
         self._supervisor.start()
 
     def stop(self) -> None:
-        """Close the agents' clients; returns when all are gone."""
+        """Stop all agents; their clients flush and close. Blocks until all have ended."""
         self._supervisor.stop()
 
     def pid(self, name: str) -> int | None:
-        """The agent's process."""
+        """Return the agent's process id; None if it does not run."""
         return self._supervisor.pid(f"agent-{name}")
 
     def kill(self, name: str) -> None:
-        """SIGKILL, once it runs."""
+        """Kill the agent with SIGKILL, as soon as it runs."""
         os.killpg(wait_until(lambda: self.pid(name) or 0, 20, f"agent {name} to run"), signal.SIGKILL)
 
-    def status(self, name: str) -> Row:
-        """What the agent last said of itself; empty before it spoke."""
+    def read_status(self, name: str) -> Row:
+        """Return the agent's last status; empty before the first."""
         with contextlib.suppress(OSError, ValueError):
             found: Row = json.loads((self.folders[name] / "status.json").read_text())
             return found
         return {}
 
-    def idle(self) -> bool:
-        """Whether every agent has played its plan, in its last life, and has nothing outstanding."""
-        statuses = {name: self.status(name) for name in AGENTS}
+    def is_idle(self) -> bool:
+        """Return True if every running agent has finished its plan and has nothing outstanding."""
+        statuses = {name: self.read_status(name) for name in AGENTS}
         return all(
             status.get("done") and status["pid"] == self.pid(name) and status["outstanding"] == 0
             for name, status in statuses.items()
         )
 
-    def events(self) -> int:
-        """Lines in the journals so far: events that are delivered or dropped."""
-        return sum(path.read_bytes().count(b"\n") for path in self.journals())
+    def event_count(self) -> int:
+        """Return the number of journal lines: events that were delivered or dropped."""
+        return sum(path.read_bytes().count(b"\n") for path in self.journal_paths())
 
-    def journals(self) -> list[Path]:
-        """The clients' journals."""
+    def journal_paths(self) -> list[Path]:
+        """Return the paths of the clients' journals."""
         return sorted(path for folder in self.folders.values() for path in folder.glob("journal-*.ndjson"))
 
-    def segments(self, name: str) -> list[Path]:
-        """The files in an agent's spool, those of dead producers among them."""
+    def spool_segments(self, name: str) -> list[Path]:
+        """Return the files in an agent's spool, including those of dead producers."""
         return sorted((self.folders[name] / "spool").glob("*/*.wal"))
 
-    def sessions(self) -> list[Row]:
-        """Everything that the agents planned."""
-        return [row for folder in self.folders.values() for row in _planned(folder)]
+    def planned_sessions(self) -> list[Row]:
+        """Return all sessions that the agents planned."""
+        return [row for folder in self.folders.values() for row in _read_plans(folder)]
 
-    def lives(self) -> list[Life]:
-        """When each agent's processes lived; those that still do until now."""
+    def lifetimes(self) -> list[Lifetime]:
+        """Return when each agent process ran; a running one ends now."""
         found = []
         for name, folder in self.folders.items():
             ends = [*self.ends[name], now_ms()]
             for path in folder.glob("plan-*.json"):
                 started = int(json.loads(path.read_text())["planned_ms"])
-                found.append(Life(name, started, min(end for end in ends if end >= started)))
+                found.append(Lifetime(name, started, min(end for end in ends if end >= started)))
         return found
 
-    def _changed(self, change: PartChange) -> None:
+    def _note_exit(self, change: PartChange) -> None:
         if change.exit_code is not None:
             self.ends[change.name.removeprefix("agent-")].append(now_ms())
 
 
-def _planned(folder: Path) -> Iterator[Row]:
+def _read_plans(folder: Path) -> Iterator[Row]:
     for path in folder.glob("plan-*.json"):
         plan = json.loads(path.read_text())
         for session in plan["sessions"]:

@@ -1,4 +1,4 @@
-"""What a run found: tables for people, an object for programs."""
+"""The result of a run, as text and as JSON."""
 
 import statistics
 from collections import Counter
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tests.auditor.checks import Difference
-from tests.chaos.faults import Suffered
+from tests.chaos.faults import FaultOutcome
 from tests.chaos.schedule import KINDS
 
 _SHOWN_MAX = 40
 
 
 class Result(NamedTuple):
-    """A run's result. It is good where nothing differs and everything recovered."""
+    """The result of a run. It is good if nothing differs and every fault recovered."""
 
     seed: int
     minutes: float
@@ -27,16 +27,16 @@ class Result(NamedTuple):
     dropped: int
     seconds: float
     left_out: int
-    suffered: list[Suffered]
+    outcomes: list[FaultOutcome]
     differences: list[Difference]
 
     @property
     def good(self) -> bool:
-        """Whether the run found nothing."""
+        """Return True if the run found no difference."""
         return not self.differences
 
     def count(self, kind: str) -> int:
-        """Differences of a kind."""
+        """Return the number of differences of a kind."""
         return sum(difference.kind == kind for difference in self.differences)
 
 
@@ -49,15 +49,15 @@ def _seconds(value: float | None) -> str:
     return "never" if value is None else f"{value:.1f}"
 
 
-def fault_table(suffered: list[Suffered]) -> list[str]:
-    """Each fault in order of time, then the kinds."""
+def fault_table(outcomes: list[FaultOutcome]) -> list[str]:
+    """Return lines: each fault in order of time, then recovery times by kind."""
     lines = ["", f"{'at s':>7}  {'fault':<18} {'target':<14} {'recovered s':>11}  note"]
-    for fault, took, note, began_s in sorted(suffered, key=lambda one: one.began_s):
+    for fault, took, note, began_s in sorted(outcomes, key=lambda one: one.began_s):
         lines.append(f"{began_s:7.1f}  {fault.kind:<18} {fault.target:<14} {_seconds(took):>11}  {note}")
     widths = (20, 8, 10, 10)
     lines += ["", _row(("recovery, s", "faults", "p50", "max"), widths)]
     for kind in KINDS:
-        times = [one.recovered_s for one in suffered if one.fault.kind == kind]
+        times = [one.recovered_s for one in outcomes if one.fault.kind == kind]
         known = [took for took in times if took is not None]
         if times:
             most = None if len(known) < len(times) else max(known)
@@ -69,20 +69,20 @@ def fault_table(suffered: list[Suffered]) -> list[str]:
     return lines
 
 
-def table(result: Result) -> list[str]:
-    """The whole report."""
-    lines = fault_table(result.suffered)
-    disk = "small tmpfs in a user namespace" if result.namespace else "ENOSPC injected where the spool asks for blocks"
+def format_report(result: Result) -> list[str]:
+    """Return the whole report as lines."""
+    lines = fault_table(result.outcomes)
+    disk = "small tmpfs in a user namespace" if result.namespace else "ENOSPC injected when the spool allocates blocks"
     lines += ["", f"full disks: {disk}; sinks write nothing to disk", ""]
     figures = {
         "events": result.events,
-        "heartbeats, ticks, rubbish": result.other_records,
+        "heartbeats, ticks, garbage": result.other_records,
         "sessions": result.sessions,
         "audit records": result.audits,
         "refusals": result.refusals,
         "deadlines fired": result.timeouts,
-        "dropped, and reported so": result.dropped,
-        "faults": len(result.suffered),
+        "dropped and reported": result.dropped,
+        "faults": len(result.outcomes),
         "faults left out for time": result.left_out,
         "lost": result.count("lost"),
         "doubled": result.count("doubled"),
@@ -100,16 +100,16 @@ def table(result: Result) -> list[str]:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """The result as JSON has it."""
+    """Return the result as a JSON object."""
     return {
         **result._asdict(),
         "good": result.good,
-        "suffered": [
+        "outcomes": [
             {**one.fault._asdict(), "recovered_s": one.recovered_s, "note": one.note, "began_s": one.began_s}
-            for one in result.suffered
+            for one in result.outcomes
         ],
         "differences": [difference._asdict() for difference in result.differences],
     }
 
 
-__all__ = ["Result", "as_json", "fault_table", "table"]
+__all__ = ["Result", "as_json", "fault_table", "format_report"]

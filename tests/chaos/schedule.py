@@ -1,4 +1,4 @@
-"""What is done to the stack, and when: pure; the same seed and length give the same faults."""
+"""The schedule of faults. Pure: the same seed and duration give the same faults."""
 
 import random
 from collections.abc import Collection
@@ -22,11 +22,11 @@ PROCESSORS = ("w1", "w2")
 # Sink → the topic that it reads, below the prefix.
 SINK_TOPICS = {"audit": "audit", "history": "events", "rejected": "rejected", "batches": "batches"}
 SINKS = tuple(SINK_TOPICS)
-# The first agent is never touched: its sessions show that no outage of others ends a session whose agent lives.
+# The first agent is never killed: no outage of other parts may time out its sessions.
 AGENTS = ("steady", "plain", "cramped", "quick")
 CRAMPED = "cramped"
 CRAMPED_STORE = "w2"
-# What a short run does; an agent's kill brings a broker's with it, the other kinds are left to longer runs.
+# The faults of a short run; "kill agent" includes "kill broker", other kinds need longer runs.
 _SHORT: tuple[FaultKind, ...] = (
     "kill processor",
     "kill clickhouse",
@@ -37,13 +37,13 @@ _SHORT: tuple[FaultKind, ...] = (
 )
 SHORT_S = 150.0
 _FIRST_S = 4.0
-_LAST_S = 8.0  # before the end nothing begins any more
+_LAST_S = 8.0  # no fault begins this close to the end
 _GAP_S = (6.0, 8.5)
 _AGENT_DELAY_S = 1.0
 
 
 class Fault(NamedTuple):
-    """One deed, `at_s` after the load began; `lasts_s` where it is an interval."""
+    """One fault, `at_s` seconds after the load began; `lasts_s` if it has a duration."""
 
     at_s: float
     kind: FaultKind
@@ -51,14 +51,14 @@ class Fault(NamedTuple):
     lasts_s: float = 0.0
 
 
-def _target(kind: FaultKind, dice: random.Random) -> str:
+def _target(kind: FaultKind, rng: random.Random) -> str:
     match kind:
         case "kill processor" | "freeze processor":
-            return dice.choice(PROCESSORS)
+            return rng.choice(PROCESSORS)
         case "kill sink":
-            return f"sink-{dice.choice(SINKS)}"
+            return f"sink-{rng.choice(SINKS)}"
         case "kill agent":
-            return dice.choice(AGENTS[1:])
+            return rng.choice(AGENTS[1:])
         case "full spool":
             return CRAMPED
         case "full store":
@@ -69,32 +69,32 @@ def _target(kind: FaultKind, dice: random.Random) -> str:
             return "clickhouse"
 
 
-def _lasts_s(kind: FaultKind, dice: random.Random) -> float:
+def _lasts_s(kind: FaultKind, rng: random.Random) -> float:
     if kind == "freeze processor":
-        return SESSION_TIMEOUT_S + dice.uniform(2.0, 5.0)
-    return dice.uniform(5.0, 9.0) if kind in ("slow clickhouse", "full spool", "full store") else 0.0
+        return SESSION_TIMEOUT_S + rng.uniform(2.0, 5.0)
+    return rng.uniform(5.0, 9.0) if kind in ("slow clickhouse", "full spool", "full store") else 0.0
 
 
-def draw(seed: int, seconds: float, only: Collection[FaultKind] = ()) -> list[Fault]:
+def draw_faults(seed: int, seconds: float, only: Collection[FaultKind] = ()) -> list[Fault]:
     """Return the faults of a run in order of time.
 
-    Kinds come in shuffled decks, so that each is seen before one is seen again. An agent is killed while the broker is
-    away, as then its spool holds events. `only` leaves out every other kind.
+    Kinds come in shuffled decks, so that each occurs before one occurs again. An agent is killed
+    while the broker is down, because then its spool contains events. `only` restricts the kinds.
     """
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     faults: list[Fault] = []
     deck: list[FaultKind] = []
     at_s = _FIRST_S
     while at_s < seconds - _LAST_S:
         if not deck:
             deck = list(only or (_SHORT if seconds < SHORT_S else KINDS))
-            dice.shuffle(deck)
+            rng.shuffle(deck)
         kind = deck.pop()
         if kind == "kill agent":
             faults.append(Fault(round(at_s, 2), "kill broker", "broker"))
             at_s += _AGENT_DELAY_S
-        faults.append(Fault(round(at_s, 2), kind, _target(kind, dice), round(_lasts_s(kind, dice), 2)))
-        at_s += dice.uniform(*_GAP_S)
+        faults.append(Fault(round(at_s, 2), kind, _target(kind, rng), round(_lasts_s(kind, rng), 2)))
+        at_s += rng.uniform(*_GAP_S)
     return faults
 
 
@@ -110,5 +110,5 @@ __all__ = [
     "SINK_TOPICS",
     "Fault",
     "FaultKind",
-    "draw",
+    "draw_faults",
 ]

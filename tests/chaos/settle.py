@@ -1,14 +1,14 @@
-"""Lets the stack come to rest: agents first, then processors, then sinks; each once there is nothing left for it."""
+"""Stops the stack in order, each part once it has no work left: agents, processors, sinks."""
 
 import time
 from collections.abc import Callable
 
 from confluent_kafka import KafkaException
 
-from tests.auditor.evidence import query
+from tests.auditor.evidence import query_rows
 from tests.chaos.load import Load
 from tests.chaos.schedule import SINK_TOPICS
-from tests.chaos.stage import DATABASE, PREFIX, Stage
+from tests.chaos.stack import DATABASE, PREFIX, ChaosStack
 
 _AGENTS_S = 150.0
 _SESSIONS_S = 30.0
@@ -16,53 +16,55 @@ _CAUGHT_UP_S = 90.0
 _LOOK_S = 0.3
 
 
-def settle(stage: Stage, load: Load, say: Callable[[str], None]) -> list[str]:
-    """Bring everything to rest; return what would not, as sentences."""
-    restless: list[str] = []
+def settle_stack(stack: ChaosStack, load: Load, say: Callable[[str], None]) -> list[str]:
+    """Stop all parts; return a sentence for each that did not finish."""
+    unsettled: list[str] = []
 
-    def wait(well: Callable[[], bool], timeout_s: float, what: str) -> bool:
+    def wait(condition: Callable[[], bool], timeout_s: float, what: str) -> bool:
         say(f"waiting for {what}")
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             try:
-                if well():
+                if condition():
                     return True
             except (OSError, KafkaException):
                 pass
             time.sleep(_LOOK_S)
         return False
 
-    if not wait(load.idle, _AGENTS_S, "the agents to finish"):
-        restless.append(f"the agents did not finish within {_AGENTS_S:g} s")
-    # A session may live on for good reasons, so this is no fault: only fewer deadlines would have been seen.
-    wait(lambda: _living(stage) == 0, _SESSIONS_S, "the last sessions to end")
+    if not wait(load.is_idle, _AGENTS_S, "the agents to finish"):
+        unsettled.append(f"the agents did not finish within {_AGENTS_S:g} s")
+    # A session may stay alive for good reasons; then fewer deadlines are tested.
+    wait(lambda: _live_sessions(stack) == 0, _SESSIONS_S, "the last sessions to end")
     load.stop()
-    restless += [f"agent {name} left {path.name} in its spool" for name in load.folders for path in load.segments(name)]
+    unsettled += [
+        f"agent {name} left {path.name} in its spool" for name in load.folders for path in load.spool_segments(name)
+    ]
 
-    ends = stage.standing(f"{PREFIX}.processor", f"{PREFIX}.events")
+    ends = stack.group_offsets(f"{PREFIX}.processor", f"{PREFIX}.events")
 
-    def judged() -> bool:
-        now = stage.standing(f"{PREFIX}.processor", f"{PREFIX}.events")
+    def caught_up() -> bool:
+        now = stack.group_offsets(f"{PREFIX}.processor", f"{PREFIX}.events")
         return all(now[number][1] >= end for number, (end, _) in ends.items())
 
-    if not wait(judged, _CAUGHT_UP_S, "the processors to judge everything"):
-        restless.append(f"the processors did not catch up within {_CAUGHT_UP_S:g} s")
-    stage.workers.stop()
+    if not wait(caught_up, _CAUGHT_UP_S, "the processors to catch up"):
+        unsettled.append(f"the processors did not catch up within {_CAUGHT_UP_S:g} s")
+    stack.workers.stop()
     for kind, topic in SINK_TOPICS.items():
         group, name = f"{PREFIX}.sink.{kind}", f"{PREFIX}.{topic}"
-        if not wait(lambda group=group, name=name: stage.lag(group, name) == 0, _CAUGHT_UP_S, f"sink {kind}"):  # type: ignore[misc]
-            restless.append(f"sink {kind} did not catch up within {_CAUGHT_UP_S:g} s")
-    return restless
+        if not wait(lambda group=group, name=name: stack.group_lag(group, name) == 0, _CAUGHT_UP_S, f"sink {kind}"):  # type: ignore[misc]
+            unsettled.append(f"sink {kind} did not catch up within {_CAUGHT_UP_S:g} s")
+    return unsettled
 
 
-def _living(stage: Stage) -> int:
-    """Sessions that began and are not archived, as far as the audit trail in ClickHouse tells."""
-    row = query(
-        stage.clickhouse_url,
+def _live_sessions(stack: ChaosStack) -> int:
+    """Return the number of sessions that are not archived yet, by the audit rows in ClickHouse."""
+    row = query_rows(
+        stack.clickhouse_url,
         f"SELECT uniqExactIf(session_id, transition = 'T01') - uniqExactIf(session_id, transition = 'T14') AS n "
         f"FROM {DATABASE}.audit",
     )[0]
     return int(row["n"])
 
 
-__all__ = ["settle"]
+__all__ = ["settle_stack"]

@@ -1,6 +1,6 @@
-"""Disks that can be full: small tmpfs in a user namespace of our own, or, where there is none, ENOSPC at the port.
+"""Disks that can be full: a small tmpfs in a user namespace; without namespaces, injected ENOSPC.
 
-`enter_namespace` has to come first in the process: it becomes another one, in which it may mount.
+Call `enter_namespace` first: it replaces the process by one that may mount.
 """
 
 import errno
@@ -19,7 +19,7 @@ _BLOCK = bytes(64 << 10)
 
 
 def enter_namespace(argv: Sequence[str]) -> bool:
-    """Run this program again in a user namespace with mounts of its own; return whether we are in one."""
+    """Restart this program in a user namespace that may mount; return True if we are in one."""
     if _MARK in os.environ:
         return os.environ[_MARK] == "yes"
     tool = shutil.which("unshare")
@@ -31,16 +31,16 @@ def enter_namespace(argv: Sequence[str]) -> bool:
 
 
 def _may_mount(tool: str) -> bool:
-    """Try it in a namespace that ends with the attempt."""
+    """Try to mount in a namespace that ends with the attempt."""
     attempt = [tool, "-Urm", "mount", "-t", "tmpfs", "tmpfs", tempfile.gettempdir()]
     return subprocess.run(attempt, capture_output=True, check=False).returncode == 0
 
 
 class SmallDisk:
-    """A folder that can be filled. Where nothing can be mounted, a flag says that it is full to whoever heeds it."""
+    """A folder that can be filled. If nothing can be mounted, a flag file simulates a full disk."""
 
     def __init__(self, folder: Path, size_mib: int, *, mounted: bool) -> None:
-        """Make the folder; mount it where that is possible."""
+        """Create the folder; mount a tmpfs on it if `mounted`."""
         self.folder = folder
         self.mounted = mounted
         self.flag = folder.with_name(folder.name + ".full")
@@ -49,7 +49,7 @@ class SmallDisk:
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(folder)], check=True)
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Fill the disk."""
         if not self.mounted:
             self.flag.touch()
             return
@@ -62,29 +62,29 @@ class SmallDisk:
                 raise
 
     def empty(self) -> None:
-        """Give the room back."""
+        """Free the space again."""
         self.flag.unlink(missing_ok=True)
         (self.folder / _BALLAST).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Unmount."""
+        """Unmount the disk."""
         if self.mounted:
             subprocess.run(["umount", "--lazy", str(self.folder)], check=False, capture_output=True)
 
 
-def heed_flag() -> None:
-    """Inside an agent: allocating a file's blocks fails while the flag that the environment names is there."""
+def simulate_full_disk() -> None:
+    """Make block allocation fail in this process while the flag file of the environment exists."""
     named = os.environ.get(FULL_FLAG)
     if named is None:
         return
     flag, allocate = Path(named), os.posix_fallocate
 
-    def guarded(fd: int, offset: int, length: int, /) -> None:
+    def allocate_unless_full(fd: int, offset: int, length: int, /) -> None:
         if flag.exists():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         allocate(fd, offset, length)
 
-    os.posix_fallocate = guarded
+    os.posix_fallocate = allocate_unless_full
 
 
-__all__ = ["FULL_FLAG", "SmallDisk", "enter_namespace", "heed_flag"]
+__all__ = ["FULL_FLAG", "SmallDisk", "enter_namespace", "simulate_full_disk"]

@@ -18,7 +18,7 @@ from sessionary.schemas.events import ResourcesReleased, SessionActivity
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import RefusalReason
-from tests.support.fake_control import Asked, Said, control_server
+from tests.support.fake_control import ControlRequest, ControlResponse, control_server
 from tests.support.reading import read_topic
 from tests.support.waiting import wait_until
 
@@ -61,7 +61,7 @@ class Mirror:
         self.memory = InMemoryTransport(settings.partitions)
         self._fed: dict[int, int] = {}
 
-    def answer(self, asked: Asked) -> Said:
+    def answer(self, asked: ControlRequest) -> ControlResponse:
         for partition, offset, event in kafka_events(self._settings):
             if offset >= self._fed.get(partition, 0):
                 self._fed[partition] = offset + 1
@@ -71,13 +71,13 @@ class Mirror:
         try:
             view = self.memory.session(asked.session_id, after, 0)
         except SessionLost as lost:
-            return Said(404, {"detail": str(lost)})
+            return ControlResponse(404, {"detail": str(lost)})
         verdict = view.verdict and {
             "outcome": "applied" if view.verdict.applied else "refused",
             "reason": view.verdict.reason,
         }
         snapshot = {"snapshot_id": view.snapshot_id, "state_json": view.snapshot_state_json}
-        return Said(200, {**view._asdict(), "limits": {}, "snapshot": snapshot, "verdict": verdict})
+        return ControlResponse(200, {**view._asdict(), "limits": {}, "snapshot": snapshot, "verdict": verdict})
 
 
 def as_record(event: Event) -> OutRecord:

@@ -1,11 +1,14 @@
-"""One Hypothesis profile for everybody: the same examples each time. `HYPOTHESIS_PROFILE=explore` looks further."""
+"""One Hypothesis profile for all tests, with fixed examples.
+
+`HYPOTHESIS_PROFILE=explore` tries more examples.
+"""
 
 import os
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest.register_assert_rewrite("tests.core.court")
+pytest.register_assert_rewrite("tests.core.oracle_rig")
 
 settings.register_profile(
     "fixed", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]

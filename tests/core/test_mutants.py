@@ -1,4 +1,4 @@
-"""The maker of mutants: it makes what it says, its trials kill what differs and let live what does not."""
+"""The mutants: faults are made as named, and trials kill only those that change behaviour."""
 
 import json
 import subprocess
@@ -9,24 +9,24 @@ from types import ModuleType
 import pytest
 
 from tests.core.stream_processors import test_lifecycle_pairs
-from tests.mutants.__main__ import EQUIVALENT, MODULES, equivalents, text_of
-from tests.mutants.bench import Result
-from tests.mutants.cases import cases, told
+from tests.mutants.__main__ import EQUIVALENT, MODULES, module_text, read_equivalents
+from tests.mutants.cases import case_name, cases
 from tests.mutants.mutations import mutants_of
-from tests.mutants.report import by_module, difference, keep, report, tally, wrongly_listed
+from tests.mutants.report import by_module, difference, report, tally, write_json, wrongly_listed
+from tests.mutants.trials import Result
 
 TOY = '''
 def bounded(value: int, low: int) -> int:
-    """A lower bound, once needlessly strict: where both are equal it does not matter which is returned."""
+    """A lower bound, once needlessly strict: if both are equal either may be returned."""
     if value < low:
         return low
     return value
 '''
-# In a process of its own: trials are forks, and pytest has threads where it runs in parallel.
+# In a separate process: trials fork, and pytest has threads if it runs in parallel.
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from tests.mutants.bench import tried
+from tests.mutants.trials import run_trials
 from tests.mutants.mutations import mutants_of
 
 def suite(hint):
@@ -38,12 +38,12 @@ def install(folder):
     sys.path.insert(0, str(folder))
 
 mutants = mutants_of("toy", sys.stdin.read())
-results = tried(mutants, install, suite, workers=2)
+results = run_trials(mutants, install, suite, workers=2)
 print(json.dumps({f"{r.mutant.before} -> {r.mutant.after}": r.killed_by for r in results}))
 """
 
 
-def test_a_mutant_that_differs_is_killed_and_one_that_does_not_lives() -> None:
+def test_a_mutant_that_changes_behaviour_is_killed_and_an_equivalent_one_survives() -> None:
     root = Path(__file__).parents[2]
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT], input=TOY, capture_output=True, text=True, cwd=root, check=True, timeout=60
@@ -80,7 +80,7 @@ def test_each_fault_is_made(text: str, wanted: set[str]) -> None:
         assert mutants_of("m", text) == []
 
 
-def test_a_row_of_the_table_is_dropped_and_led_elsewhere() -> None:
+def test_a_row_of_the_table_is_dropped_and_changed() -> None:
     row = "Transition('T02', 'Idle', 'session_started', 'Active', 'processing', 'client')"
     after = {mutant.after for mutant in mutants_of("table", f"TRANSITIONS = ({row}, {row})")}
     assert f"({row},)" in after
@@ -88,25 +88,25 @@ def test_a_row_of_the_table_is_dropped_and_led_elsewhere() -> None:
     assert any("('closed',)" in changed for changed in after)
 
 
-def test_ids_are_unique_and_do_not_hang_on_lines() -> None:
+def test_ids_are_unique_and_do_not_depend_on_lines() -> None:
     for name in MODULES:
-        text = text_of(name)
+        text = module_text(name)
         found = mutants_of(name, text)
         assert len({mutant.id for mutant in found}) == len(found) > 10
         assert [mutant.id for mutant in mutants_of(name, f"\n\n{text}")] == [mutant.id for mutant in found]
 
 
 def test_every_mutant_can_be_compiled_and_differs() -> None:
-    text = text_of("core.timers")
+    text = module_text("core.timers")
     for n in range(len(mutants_of("core.timers", text))):
         mutant = mutants_of("core.timers", text)[n]
         compile(mutant.source(), "timers.py", "exec")
 
 
-def test_equivalents_exist_and_have_a_reason() -> None:
-    known = {mutant.id for name in MODULES for mutant in mutants_of(name, text_of(name))}
-    assert equivalents().keys() - known == set(), f"gone from the code: take them out of {EQUIVALENT.name}"
-    assert all(len(reason) > 10 for reason in equivalents().values())
+def test_listed_equivalents_exist_and_have_a_reason() -> None:
+    known = {mutant.id for name in MODULES for mutant in mutants_of(name, module_text(name))}
+    assert read_equivalents().keys() - known == set(), f"no longer in the code: remove them from {EQUIVALENT.name}"
+    assert all(len(reason) > 10 for reason in read_equivalents().values())
 
 
 @pytest.mark.parametrize(("name", "value"), [("a", 1), ("b", 2)])
@@ -120,20 +120,20 @@ def test_cases_are_called_as_pytest_would() -> None:
     vars(module).update(test_it=parametrized, helper=parametrized, test_number=1)
     first, second = cases(module)
     first()
-    assert told(first) == "parametrized(True, 'a', 1)"
+    assert case_name(first) == "parametrized(True, 'a', 1)"
     with pytest.raises(AssertionError):
         second()
     assert len(list(cases(test_lifecycle_pairs))) > 8 * 40
 
 
 def results() -> list[Result]:
-    """Two killed, one that lives, one that is listed, one that is listed but killed."""
+    """Return results: two killed, one survivor, one listed, one listed but killed."""
     mutants = [*mutants_of("timers", "x = a + b"), *mutants_of("clock", "x = a and b")]
     assert len(mutants) >= 5
     return [Result(mutant, "by a test" if n in (0, 1, 4) else None, 0.5) for n, mutant in enumerate(mutants[:5])]
 
 
-def test_the_report_counts_by_module_and_shows_what_lives() -> None:
+def test_the_report_counts_by_module_and_shows_survivors() -> None:
     found = results()
     known = {found[2].mutant.id: "for a reason", found[4].mutant.id: "for none"}
     assert tally(found, known) == (5, 3, 1, 1)
@@ -155,9 +155,9 @@ def test_a_difference_is_the_lines_that_differ() -> None:
     assert difference("one\ntwo\nthree", "one\nthree") == ["- two"]
 
 
-def test_everything_is_kept_as_json(tmp_path: Path) -> None:
+def test_results_are_written_as_json(tmp_path: Path) -> None:
     found, path = results(), tmp_path / "build" / "mutants.json"
-    keep(found, {found[2].mutant.id: "for a reason"}, path)
+    write_json(found, {found[2].mutant.id: "for a reason"}, path)
     kept = json.loads(path.read_text("utf-8"))
     assert kept["modules"]["all"] == {"mutants": 5, "killed": 3, "equivalent": 1, "survived": 1, "score": 75.0}
     assert [line["outcome"] for line in kept["mutants"]] == ["killed", "killed", "equivalent", "survived", "killed"]

@@ -1,4 +1,4 @@
-"""Writes the golden bytes of a release: `python -m tests.golden.write 0.2.0`; never over an existing file."""
+"""Writes a release's golden bytes: `python -m tests.golden.write 0.2.0`; never overwrites."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
-"""What the processor's tests share: agents that write valid events, a load under way, and the check of everything.
+"""Shared by the processor's tests: agents that write valid events, a load, and the final check.
 
-The check folds the log again and compares every audit record, refusal and row with what stands on the topics.
+The check folds the log again and compares each audit record, refusal and row with the topics.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Envelope, Limits, Snapshot
 from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Row
 from sessionary.stream_processors.runtime.job import POSITION_KEY
-from tests.integration.refold import differing, refold
+from tests.integration.refold import find_differences, refold
 from tests.support import Processes, environment, read_records, read_topic, wait_until
 
 HOLE_MS, QUIET_MS = 3_000, 1_500
 NO_LIMITS = Limits(**dict.fromkeys(Limits._fields[:-1]), override=False)
 
 
-class Outgoing(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A record to be sent to the events topic."""
 
     key: bytes | None
@@ -56,8 +56,10 @@ class Agent:
         self.producer_id = str(uuid.uuid4())
         self.seq = 0
 
-    def event(self, payload: Payload, seq: int | None = None, tenant_id: str | None = None, epoch: int = 1) -> Outgoing:
-        """Return the next event; `seq` and `tenant_id` replace what would be right."""
+    def event(
+        self, payload: Payload, seq: int | None = None, tenant_id: str | None = None, epoch: int = 1
+    ) -> OutgoingRecord:
+        """Return the next event; `seq` and `tenant_id` replace the correct values."""
         self.seq += seq is None
         envelope = Envelope(
             event_id=str(uuid.uuid4()),
@@ -79,9 +81,9 @@ class Agent:
             causation_id=None,
             occurred_at=time.time_ns() // 1_000,
         )
-        return Outgoing(self.key.encoded(), encode_event(Event(envelope, payload)), event_headers(envelope))
+        return OutgoingRecord(self.key.encoded(), encode_event(Event(envelope, payload)), event_headers(envelope))
 
-    def start(self, limits: Limits = NO_LIMITS) -> list[Outgoing]:
+    def start(self, limits: Limits = NO_LIMITS) -> list[OutgoingRecord]:
         """Return the events up to Active."""
         return [
             self.event(SessionCreated(limits, snapshot())),
@@ -90,13 +92,13 @@ class Agent:
             self.event(SessionStarted()),
         ]
 
-    def work(self) -> Outgoing:
+    def work(self) -> OutgoingRecord:
         """Return one activity."""
         return self.event(SessionActivity("llm", None))
 
 
 class Sender:
-    """A producer as agents have it. `places` holds where each record came to stand."""
+    """A producer like an agent's; `places` has each record's (partition, offset)."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._topic = kafka.topics.events
@@ -111,11 +113,13 @@ class Sender:
         )
         self.places: list[tuple[int, int]] = []
 
-    def send(self, *records: Outgoing) -> None:
-        """Hand records over."""
+    def send(self, *records: OutgoingRecord) -> None:
+        """Queue records for sending."""
         for record in records:
             headers: list[tuple[str, str | bytes | None]] = list(record.headers)
-            self._producer.produce(self._topic, record.value, record.key, headers=headers, on_delivery=self._delivered)
+            self._producer.produce(
+                self._topic, record.value, record.key, headers=headers, on_delivery=self._on_delivery
+            )
         self._producer.poll(0)
 
     def flush(self) -> list[tuple[int, int]]:
@@ -123,7 +127,7 @@ class Sender:
         assert self._producer.flush(30) == 0
         return self.places
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         assert error is None, error
         partition, offset = message.partition(), message.offset()
         assert partition is not None
@@ -131,8 +135,8 @@ class Sender:
         self.places.append((partition, offset))
 
 
-class Load:
-    """Sessions that work at a steady rate in a thread, with now and then a record that must be refused or is double."""
+class BackgroundLoad:
+    """Sessions that send at a steady rate from a thread; some records are invalid or duplicates."""
 
     def __init__(self, kafka: KafkaSettings, sessions: int, rate: int, seed: int, limits: Limits = NO_LIMITS) -> None:
         self._sender = Sender(kafka)
@@ -142,7 +146,7 @@ class Load:
         self._thread = threading.Thread(target=self._run)
         self.sent = 0
 
-    def __enter__(self) -> "Load":
+    def __enter__(self) -> "BackgroundLoad":
         self._thread.start()
         return self
 
@@ -156,20 +160,20 @@ class Load:
             self._send(*agent.start(self._limits))
         while not self._done.wait(0.02):
             for _ in range(self._rate // 50):
-                self._send(*self._some())
+                self._send(*self._next_records())
 
-    def _send(self, *records: Outgoing) -> None:
+    def _send(self, *records: OutgoingRecord) -> None:
         self._sender.send(*records)
         self.sent += len(records)
 
-    def _some(self) -> Iterator[Outgoing]:
+    def _next_records(self) -> Iterator[OutgoingRecord]:
         agent, chance = self._random.choice(self._agents), self._random.random()
         if chance < 0.01:
             yield agent.event(SessionActivity("double", None), seq=1)
         elif chance < 0.02:
             yield agent.event(SessionStarted())  # illegal in Active
         elif chance < 0.03:
-            yield Outgoing(agent.key.encoded(), b"\xc3\x01 broken")
+            yield OutgoingRecord(agent.key.encoded(), b"\xc3\x01 broken")
         else:
             yield agent.work()
 
@@ -180,14 +184,14 @@ def start_processor(processes: Processes, kafka: KafkaSettings, name: str, **mor
     return processes.start("sessionary.stream_processors", env=environment(kafka, **fields), name=name)
 
 
-def judged(kafka: KafkaSettings) -> int:
-    """Return how many records the committed batches account for, ticks left out."""
+def count_judged(kafka: KafkaSettings) -> int:
+    """Return how many records the committed batches have judged, without ticks."""
     batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
     return sum(batch.applied + batch.duplicate + batch.refused for batch in batches)
 
 
-def lag(kafka: KafkaSettings) -> int:
-    """Return the group's lag: ends of the log minus committed offsets."""
+def group_lag(kafka: KafkaSettings) -> int:
+    """Return the processor group's lag, in records."""
     group = f"{kafka.topic_prefix}.processor"
     member = Consumer({**kafka.librdkafka(), "group.id": group, "log_level": 0})
     try:
@@ -199,14 +203,14 @@ def lag(kafka: KafkaSettings) -> int:
 
 
 def wait_judged(kafka: KafkaSettings, records: int, timeout_s: float = 60.0) -> None:
-    """Wait until so many records were judged, and until the group's lag has been 0."""
-    wait_until(lambda: judged(kafka) >= records, timeout_s, f"{records} records judged", pause_s=0.3)
-    assert judged(kafka) == records
-    wait_until(lambda: lag(kafka) == 0, 10, "no lag")
+    """Wait until this many records were judged and the group has no lag."""
+    wait_until(lambda: count_judged(kafka) >= records, timeout_s, f"{records} records judged", pause_s=0.3)
+    assert count_judged(kafka) == records
+    wait_until(lambda: group_lag(kafka) == 0, 10, "no lag")
 
 
 def changelog_of(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, Position]]:
-    """Return the rows and positions that the changelog comes to."""
+    """Return rows and positions after compaction of the changelog."""
     rows: dict[bytes, Row] = {}
     positions: dict[int, Position] = {}
     for stored in read_topic(kafka, kafka.topics.changelog):
@@ -225,7 +229,10 @@ def changelog_of(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, Posi
 
 
 def check_everything(kafka: KafkaSettings) -> list[AuditRecord]:
-    """Assert that all outputs are exactly what the log comes to; no worker may be running. Return the audit trail."""
+    """Assert that all outputs are exactly the fold of the log; return the audit trail.
+
+    No worker may be running.
+    """
     rows, positions = changelog_of(kafka)
     log: dict[int, list[LogRecord]] = defaultdict(list)
     for stored in read_topic(kafka, kafka.topics.events):
@@ -236,7 +243,7 @@ def check_everything(kafka: KafkaSettings) -> list[AuditRecord]:
     expected = refold(log, FoldSettings(kafka.topics.events, kafka.partitions, HOLE_MS, QUIET_MS))
     stored_audits = read_topic(kafka, kafka.topics.audit)
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
-    assert differing(expected, rows, audits) == []
+    assert find_differences(expected, rows, audits) == []
     assert len(audits) == len(expected.audits)  # none twice
     assert [stored.partition for stored in stored_audits] == [audit.source_partition for audit in audits]
     rejected = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]

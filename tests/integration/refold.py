@@ -1,4 +1,4 @@
-"""Folds a log again from scratch and compares it with what a processor wrote: rows, audit records, refusals."""
+"""Folds a log again from scratch and compares the result with a processor's output."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -8,8 +8,8 @@ from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, PartitionFold, Row
 
 
-class Refolded(NamedTuple):
-    """What a log comes to; audits and refusals in log order, partition by partition."""
+class RefoldResult(NamedTuple):
+    """The result of a fold: rows, and audits and refusals in log order by partition."""
 
     rows: dict[bytes, Row]
     audits: list[AuditRecord]
@@ -17,9 +17,9 @@ class Refolded(NamedTuple):
     timers: int
 
 
-def refold(log: Mapping[int, Sequence[LogRecord]], settings: FoldSettings) -> Refolded:
-    """Fold each partition's records, in batches of a size that no processor uses."""
-    result = Refolded({}, [], [], 0)
+def refold(log: Mapping[int, Sequence[LogRecord]], settings: FoldSettings) -> RefoldResult:
+    """Fold each partition's records, with a batch size that no processor uses."""
+    result = RefoldResult({}, [], [], 0)
     odd = settings._replace(records_max=37)
     timers = 0
     for partition, records in sorted(log.items()):
@@ -39,8 +39,8 @@ def refold(log: Mapping[int, Sequence[LogRecord]], settings: FoldSettings) -> Re
     return result._replace(timers=timers)
 
 
-def differing(expected: Refolded, rows: Mapping[bytes, Row], audits: Iterable[AuditRecord]) -> list[str]:
-    """Return, for people, every row and audit record that differs; batch numbers alone may."""
+def find_differences(expected: RefoldResult, rows: Mapping[bytes, Row], audits: Iterable[AuditRecord]) -> list[str]:
+    """Return each difference in rows and audit records as a sentence; batch numbers are ignored."""
     faults = [
         f"row {key!r}: {rows.get(key)} instead of {expected.rows.get(key)}"
         for key in expected.rows.keys() | rows.keys()

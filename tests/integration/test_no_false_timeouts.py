@@ -1,4 +1,4 @@
-"""Trouble of ours times nobody out: a processor that lags, a broker that is away."""
+"""A lagging processor or a broker outage causes no timeout of a live session."""
 
 import signal
 import time
@@ -10,7 +10,7 @@ from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.producers import Session, SessionClient
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.road import TENANT, Road, brief_limits
+from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
 from tests.support.pipelines import new_pipeline
 from tests.support.processes import Processes
 from tests.support.reading import read_records
@@ -20,14 +20,14 @@ BUDGET_MS = 3_000
 SESSIONS = 8
 
 
-def timed_out(kafka: KafkaSettings) -> list[AuditRecord]:
+def read_timeouts(kafka: KafkaSettings) -> list[AuditRecord]:
     records = read_records(kafka, kafka.topics.audit)
     return [record for record in records if isinstance(record, AuditRecord) and record.transition == "T06"]
 
 
 @contextmanager
-def beating(client: SessionClient) -> Iterator[list[Session]]:
-    """Sessions that do nothing but beat, as an agent does that waits for a model."""
+def heartbeat_sessions(client: SessionClient) -> Iterator[list[Session]]:
+    """Yield sessions that only send heartbeats, like an agent that waits for a model."""
     sessions = [client.create(user_id="u", limits=brief_limits(BUDGET_MS)).start() for _ in range(SESSIONS)]
     yield sessions
     for session in sessions:
@@ -35,44 +35,46 @@ def beating(client: SessionClient) -> Iterator[list[Session]]:
 
 
 def wait_applied(kafka: KafkaSettings, transition: str, count: int, timeout_s: float = 60) -> None:
-    def reached() -> bool:
+    def enough() -> bool:
         records = read_records(kafka, kafka.topics.audit)
         return sum(isinstance(r, AuditRecord) and r.transition == transition for r in records) >= count
 
-    wait_until(reached, timeout_s, f"{count} x {transition}", pause_s=0.5)
+    wait_until(enough, timeout_s, f"{count} x {transition}", pause_s=0.5)
 
 
-def test_a_lagging_processor_times_nobody_out(kafka: KafkaSettings, processes: Processes, tmp_path: Path) -> None:
-    road = Road(kafka, None, processes)
-    processor = road.start_processor()
-    settings = road.client_settings(tmp_path)
+def test_a_lagging_processor_causes_no_false_timeout(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    pipeline = PipelineRig(kafka, None, processes)
+    processor = pipeline.start_processor()
+    settings = pipeline.client_settings(tmp_path)
     with (
         SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client,
-        beating(client),
+        heartbeat_sessions(client),
     ):
         wait_applied(kafka, "T02", SESSIONS)
         processor.signal(signal.SIGSTOP)
         frozen_at = time.monotonic()
-        # Longer than the budget and the group's session time-out: the frozen processor comes back as a stranger.
+        # Longer than budget and group session timeout: the processor is fenced when it resumes.
         wait_until(lambda: time.monotonic() - frozen_at > 3 * BUDGET_MS / 1000, 30, "the budget to pass thrice")
         processor.signal(signal.SIGCONT)
-        wait_until(road.ready, 60, "the processor to own its partitions again")
+        wait_until(pipeline.is_ready, 60, "the processor to own its partitions again")
         silent = client.create(user_id="u", limits=brief_limits(BUDGET_MS)).start()
         silent.detach()
         wait_applied(kafka, "T06", 1)
     wait_applied(kafka, "T13", SESSIONS)
-    assert [record.session_id for record in timed_out(kafka)] == [silent.session_id]
+    assert [record.session_id for record in read_timeouts(kafka)] == [silent.session_id]
 
 
-def test_a_broker_that_is_away_times_nobody_out(broker: LocalBroker, processes: Processes, tmp_path: Path) -> None:
+def test_a_broker_outage_causes_no_false_timeout(broker: LocalBroker, processes: Processes, tmp_path: Path) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
-    road = Road(kafka, None, processes)
-    # A short quiet time, as the test waits for the silent one to be found out after it.
-    road.start_processor(quiet_ms="6000")
-    settings = road.client_settings(tmp_path)
+    pipeline = PipelineRig(kafka, None, processes)
+    # A short quiet time: the silent session times out only after it.
+    pipeline.start_processor(quiet_ms="6000")
+    settings = pipeline.client_settings(tmp_path)
     with (
         SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client,
-        beating(client) as sessions,
+        heartbeat_sessions(client) as sessions,
     ):
         wait_applied(kafka, "T02", SESSIONS)
         silent = sessions.pop()
@@ -80,11 +82,11 @@ def test_a_broker_that_is_away_times_nobody_out(broker: LocalBroker, processes: 
         killed_at = time.monotonic()
         silent.detach()
         for session in sessions:
-            session.activity("llm", "while the broker is away")
+            session.activity("llm", "during the outage")
         wait_until(lambda: time.monotonic() - killed_at > 2.5 * BUDGET_MS / 1000, 30, "the budget to pass twice")
         broker.start()
         broker.wait_ready()
         wait_applied(kafka, "T06", 1, timeout_s=90)
         assert client.flush(60) == 0
     wait_applied(kafka, "T13", SESSIONS - 1)
-    assert [record.session_id for record in timed_out(kafka)] == [silent.session_id]
+    assert [record.session_id for record in read_timeouts(kafka)] == [silent.session_id]

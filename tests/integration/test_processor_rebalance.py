@@ -8,7 +8,13 @@ from confluent_kafka.admin import AdminClient
 
 from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.processor_load import Load, check_everything, judged, start_processor, wait_judged
+from tests.integration.processor_load import (
+    BackgroundLoad,
+    check_everything,
+    count_judged,
+    start_processor,
+    wait_judged,
+)
 from tests.integration.test_processor_road import SHORT
 from tests.support import Processes, read_records, wait_until
 
@@ -34,7 +40,7 @@ def _wait_for_writers(kafka: KafkaSettings, names: set[str], timeout_s: float) -
 
 def test_partitions_go_and_come_back(kafka: KafkaSettings, processes: Processes) -> None:
     one = start_processor(processes, kafka, "w1")
-    with Load(kafka, sessions=60, rate=600, seed=11, limits=SHORT) as load:
+    with BackgroundLoad(kafka, sessions=60, rate=600, seed=11, limits=SHORT) as load:
         _wait_for_writers(kafka, {"w1"}, 20)
         two = start_processor(processes, kafka, "w2")
         _wait_for_writers(kafka, {"w1", "w2"}, 20)
@@ -65,5 +71,5 @@ def test_partitions_go_and_come_back(kafka: KafkaSettings, processes: Processes)
     assert one.wait(15)
     assert two.wait(15)
     assert (one.exit_code, two.exit_code) == (0, 0)
-    assert judged(kafka) == load.sent
+    assert count_judged(kafka) == load.sent
     check_everything(kafka)

@@ -13,11 +13,11 @@ from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
 from tests.integration.processor_load import (
     Agent,
-    Load,
-    Outgoing,
+    BackgroundLoad,
+    OutgoingRecord,
     Sender,
     check_everything,
-    judged,
+    count_judged,
     start_processor,
     wait_judged,
 )
@@ -50,7 +50,7 @@ def test_events_become_audit_records_exactly_once(kafka: KafkaSettings, processe
     stranger = Agent("other")
     sender.send(stranger.work())  # nobody created it
     sender.send(agents[0].event(SessionActivity("x", None), tenant_id="other"))
-    sender.send(Outgoing(agents[1].key.encoded(), b"no event"), Outgoing(b"no key", b"no event"))
+    sender.send(OutgoingRecord(agents[1].key.encoded(), b"no event"), OutgoingRecord(b"no key", b"no event"))
     sender.send(*(agent.event(SessionTerminated("closed", None, None)) for agent in agents[:5]))
     places = sender.flush()
     wait_judged(kafka, len(places))
@@ -87,7 +87,7 @@ def test_deadlines_fire_without_any_event(kafka: KafkaSettings, processes: Proce
 
 
 def _judged_over(kafka: KafkaSettings, records: int) -> bool:
-    return judged(kafka) > records
+    return count_judged(kafka) > records
 
 
 def _transitions(kafka: KafkaSettings) -> Counter[str | None]:
@@ -102,7 +102,7 @@ def test_kill_9_under_load_loses_and_doubles_nothing(
 ) -> None:
     more = {"store": store, "state_dir": str(tmp_path)}
     worker = start_processor(processes, kafka, "w1", **more)
-    with Load(kafka, sessions=60, rate=1_000, seed=7, limits=SHORT) as load:
+    with BackgroundLoad(kafka, sessions=60, rate=1_000, seed=7, limits=SHORT) as load:
         for enough in (1_500, 4_000):
             wait_until(functools.partial(_judged_over, kafka, enough), 40, "work under way", pause_s=0.1)
             worker.kill()

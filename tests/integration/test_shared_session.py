@@ -1,4 +1,4 @@
-"""Several agents, one session: each sees what the others wrote, and nobody overwrites what they have not seen."""
+"""Several agents share a session: each sees the others' writes, and stale writes are refused."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from sessionary.producers import SessionClient, SessionLost
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.records import AuditRecord, Position
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.road import TENANT, Road
+from tests.integration.pipeline_rig import TENANT, PipelineRig
 from tests.support.processes import Processes
 from tests.support.reading import read_events, read_records, read_topic
 from tests.support.waiting import wait_until
@@ -18,9 +18,9 @@ POSITION_KEY = b"\x00position"
 
 
 def wait_judged(kafka: KafkaSettings, agent_id: str, events: int) -> None:
-    """Wait until this many events of an agent are in the log, and the processor has committed them."""
+    """Wait until the processor has committed this many events of an agent."""
 
-    def judged() -> bool:
+    def is_committed() -> bool:
         decoded = ((stored, DECODER.event(stored.value)) for stored in read_topic(kafka, kafka.topics.events))
         sent = [stored for stored, event in decoded if isinstance(event, Event) and event.envelope.agent_id == agent_id]
         positions = {
@@ -31,17 +31,17 @@ def wait_judged(kafka: KafkaSettings, agent_id: str, events: int) -> None:
         ends = {n: position.next_offset for n, position in positions.items() if isinstance(position, Position)}
         return len(sent) >= events and all(stored.offset < ends.get(stored.partition, 0) for stored in sent)
 
-    wait_until(judged, 30, f"{events} events of {agent_id} to be judged", pause_s=0.2)
+    wait_until(is_committed, 30, f"{events} events of {agent_id} to be judged", pause_s=0.2)
 
 
 def test_three_steps_of_a_workflow_share_a_shopping_list(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    road = Road(kafka, None, processes)
-    road.start_processor()
+    pipeline = PipelineRig(kafka, None, processes)
+    pipeline.start_processor()
 
     def agent(name: str) -> SessionClient:
-        settings = road.client_settings(tmp_path, name)
+        settings = pipeline.client_settings(tmp_path, name)
         return SessionClient(tenant_id=TENANT, service_id="shop", agent_id=name, settings=settings)
 
     with agent("planner") as first, agent("reader") as second, agent("buyer") as third:
@@ -59,8 +59,8 @@ def test_three_steps_of_a_workflow_share_a_shopping_list(
         assert read.sync().version == 3
         assert read.state == {"shopping_list": []}
 
-        # The planner has not looked: its next version is built on one that is no longer the last. It is refused in the
-        # middle of its phases; after a look the planner goes on from there.
+        # The planner did not sync: its update is based on an old version and is refused, in the
+        # middle of its phases. After a sync the planner continues from there.
         planned.update_state({"shopping_list": ["eggs"]})
         wait_judged(kafka, "planner", 10)
         assert read.sync().version == 3

@@ -1,4 +1,4 @@
-"""Calls a module's tests without pytest, which alone would take longer than most mutants live."""
+"""Calls a module's tests without pytest, whose start takes longer than most trials."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -14,7 +14,7 @@ Case = partial[None]
 def cases(module: ModuleType) -> Iterator[Case]:
     """Yield each test function of a module with each set of its parameters, in order.
 
-    A test that wants a fixture fails when it is called: whoever tries mutants first tries the suite without any.
+    Fixtures are not supported: a test that needs one fails when the suite runs without a mutant.
     """
     for name, function in vars(module).items():
         if name.startswith("test_") and isinstance(function, FunctionType):
@@ -23,8 +23,8 @@ def cases(module: ModuleType) -> Iterator[Case]:
                 yield partial(function, **{name: value for part in parts for name, value in part.items()})
 
 
-def told(case: Case) -> str:
-    """Return a case as people read it."""
+def case_name(case: Case) -> str:
+    """Return a case as text, for reports."""
     return f"{case.func.__name__}({', '.join(f'{value!r:.40}' for value in case.keywords.values())})"
 
 
@@ -35,4 +35,4 @@ def _parameters(mark: pytest.Mark) -> Iterable[dict[str, Any]]:
     return [dict(zip(names, value, strict=True)) for value in values]
 
 
-__all__ = ["Case", "cases", "told"]
+__all__ = ["Case", "case_name", "cases"]

@@ -1,7 +1,7 @@
-"""The mutants of a module: every fault that the operators know, at every place where it may be made.
+"""The mutants of a module: every fault of the operators, at every place where it applies.
 
-Ids stay the same as long as the place does: module, function, operator, and a sum of what stood there and what stands
-there now. Lines may move.
+Ids do not depend on line numbers: they consist of module, function, operator, and a checksum of the
+original and the mutated code.
 """
 
 import ast
@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from sessionary.schemas.events import PAYLOADS
-from tests.mutants.operators import Replacement, elements_dropped, replacements, toggled
+from tests.mutants.operators import Replacement, drop_elements, replacements, toggle_element
 
-# Sets of event types: each type is put in or taken out. `ACCEPTED` is one such set per state.
+# Sets of event types: each type is added or removed. `ACCEPTED` is one such set per state.
 EVENT_SETS = frozenset({"PROCESSOR_ONLY", "OWNER_ONLY", "CONTENT", "COMPLETIONS", "ACCEPTED", "EPOCH_EXEMPT"})
-# Literals that lose each of their entries.
+# Literals of which each entry is dropped.
 TABLES = frozenset(
     {"TRANSITIONS", "PROCESSOR_REASONS", "PHASES", "RANGES", "_MEMORY_FIRST", "_EXCEPTION_FIRST", "_PLAIN_END"}
     | {"_ACCEPTING", "_MOVING", "_RULES", "_FIRED"}
 )
-# Of the types that are work and nothing else, which are all alike, these are tried.
+# Types that only count as work are all alike; these few of them are tried.
 _ALIKE = frozenset({"session_activity", "run_started", "tool_call_started", "usage_recorded", "tool_call_unknown"})
 _SPECIAL = frozenset({"heartbeat", "state_updated", "resources_released", "snapshot_created", "checkpoint_saved"})
 EVENT_TYPES = tuple(
@@ -34,7 +34,7 @@ _SKIPPED = (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Assert, ast.arguments
 
 
 class Mutant(NamedTuple):
-    """One fault. `hint`: the event type that it is about, where it is about one."""
+    """One fault. `hint` is the event type that it concerns, or empty."""
 
     id: str
     module: str
@@ -48,7 +48,7 @@ class Mutant(NamedTuple):
     tree: ast.Module
 
     def source(self) -> str:
-        """The mutated module. The tree is changed for good: to be called where it is not used again."""
+        """Return the mutated module's text. Changes the tree: call it once per tree."""
         owner, field, index = self.place
         if index is None:
             setattr(owner, field, self.node)
@@ -58,7 +58,7 @@ class Mutant(NamedTuple):
 
 
 def mutants_of(module: str, text: str) -> list[Mutant]:
-    """All mutants of a module, in the order of their places."""
+    """Return all mutants of a module, in source order."""
     tree = ast.parse(text)
     found: list[Mutant] = []
     times: Counter[str] = Counter()
@@ -83,7 +83,7 @@ def _line(node: ast.AST) -> int:
 
 
 class Site(NamedTuple):
-    """A node, where it hangs, the function it is in, and the module's constant it is part of."""
+    """A node, its place in the parent, its function, and the module constant that contains it."""
 
     node: ast.AST
     place: tuple[Any, str, int | None]
@@ -116,7 +116,7 @@ def _is_doc(node: ast.AST) -> bool:
 
 
 def _is_for_checkers(node: ast.AST) -> bool:
-    """Whether nothing of it ever runs: imports that only a type checker makes."""
+    """Return True for a block that never runs: imports for type checkers only."""
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
@@ -126,7 +126,7 @@ def _target(node: ast.Assign | ast.AnnAssign) -> str:
 
 
 def _is_alias(node: ast.Assign | ast.AnnAssign) -> bool:
-    """Whether this names a type."""
+    """Return True if this assignment is a type alias."""
     value = node.value
     if isinstance(node, ast.AnnAssign) or value is None:
         return value is None
@@ -137,7 +137,7 @@ def _is_alias(node: ast.Assign | ast.AnnAssign) -> bool:
 
 def _faults(site: Site) -> Iterator[tuple[str, ast.AST, str]]:
     if site.constant in TABLES and not site.scope:
-        yield from _plain(elements_dropped(site.node))
+        yield from _plain(drop_elements(site.node))
     if site.constant == "TRANSITIONS":
         yield from _plain(_of_transition(site.node))
         return
@@ -147,7 +147,7 @@ def _faults(site: Site) -> Iterator[tuple[str, ast.AST, str]]:
         if _is_event_set(site):
             assert isinstance(site.node, ast.expr)
             for name in EVENT_TYPES:
-                yield "event type in or out", toggled(site.node, ast.Constant(name)), name
+                yield "event type in or out", toggle_element(site.node, ast.Constant(name)), name
         return
     yield from _plain(replacements(site.node))
 
@@ -164,7 +164,7 @@ def _is_event_set(site: Site) -> bool:
 
 
 def _of_transition(node: ast.AST) -> Iterator[Replacement]:
-    """A row of the table with another source, event, target, phase, sender or other reasons."""
+    """Yield rows with another source, event, target, phase, sender or other reasons."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Transition"):
         return
     args = node.args
@@ -180,16 +180,16 @@ def _of_transition(node: ast.AST) -> Iterator[Replacement]:
         start = words.index(given) + 1 if given in words else 0
         for word in (words[start:] + words[:start])[:_OTHERS_MAX]:
             if word != given:
-                yield operator, _called(node, [*args[:place], ast.Constant(word), *args[place + 1 :]])
+                yield operator, _with_arguments(node, [*args[:place], ast.Constant(word), *args[place + 1 :]])
     reasons = ast.literal_eval(args[6]) if len(args) > 6 else ()
     for n in range(len(reasons)):
-        yield "reason dropped", _called(node, [*args[:6], _words(reasons[:n] + reasons[n + 1 :])])
+        yield "reason dropped", _with_arguments(node, [*args[:6], _words(reasons[:n] + reasons[n + 1 :])])
     for word in ("closed", "cancelled", "forced", "UNKNOWN", "timeout_cleanup"):
         if word not in reasons:
-            yield "reason added", _called(node, [*args[:6], _words((*reasons, word))])
+            yield "reason added", _with_arguments(node, [*args[:6], _words((*reasons, word))])
 
 
-def _called(node: ast.Call, args: list[ast.expr]) -> ast.Call:
+def _with_arguments(node: ast.Call, args: list[ast.expr]) -> ast.Call:
     return ast.Call(node.func, args, [])
 
 
@@ -198,11 +198,11 @@ def _words(words: tuple[str, ...]) -> ast.expr:
 
 
 def _more_phases(node: ast.Call) -> Iterator[Replacement]:
-    """A state's phases with a step that does not exist."""
+    """Yield a state's phases with an additional step."""
     steps = ast.literal_eval(node.args[0])
     names = sorted({name for step in steps for name in step})
     for step in ((a, b) for a in names for b in names if (a, b) not in steps):
-        yield "step added", toggled(node, _words(step))
+        yield "step added", toggle_element(node, _words(step))
 
 
 __all__ = ["Mutant", "mutants_of"]

@@ -1,4 +1,4 @@
-"""Small faults, made from a module's syntax tree: what each kind of node may wrongly be instead.
+"""Small faults in a syntax tree: what each kind of node is replaced by.
 
 `replacements(node)` yields pairs (operator, other node).
 """
@@ -22,7 +22,7 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.NotIn: (ast.In,),
 }
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
-# Names that are easily taken for each other.
+# Names that are easily confused.
 _SIBLINGS = {
     "last_event_at": "last_work_at",
     "last_work_at": "last_event_at",
@@ -52,7 +52,7 @@ _DROPPED_STATEMENTS = (ast.AugAssign, ast.Return, ast.Raise, ast.Continue, ast.B
 
 
 def replacements(node: ast.AST) -> Iterator[Replacement]:
-    """Every fault of one node, whatever it stands in."""
+    """Yield every fault of one node."""
     match node:
         case ast.Compare(ops=[op]):
             yield from (("comparison", _with(node, ops=[other()])) for other in _COMPARISONS.get(type(op), ()))
@@ -115,7 +115,7 @@ def _of_constant(node: ast.Constant) -> Iterator[Replacement]:
         yield "constant", ast.Constant(not value)
     elif isinstance(value, int):
         yield from (("constant", ast.Constant(value + by)) for by in (1, -1))
-    elif isinstance(value, str) and value.replace("_", "").isalnum():  # a code; sentences are for people
+    elif isinstance(value, str) and value.replace("_", "").isalnum():  # a code; sentences are not mutated
         yield "word", ast.Constant("mutated")
 
 
@@ -129,8 +129,8 @@ def _of_call(node: ast.Call) -> Iterator[Replacement]:
                     yield "field dropped", _with(node, keywords=node.keywords[:n] + node.keywords[n + 1 :])
 
 
-def elements_dropped(node: ast.AST) -> Iterator[Replacement]:
-    """A table's literal without one of its entries."""
+def drop_elements(node: ast.AST) -> Iterator[Replacement]:
+    """Yield a table's literal without one of its entries."""
     match node:
         case ast.Dict(keys=keys, values=values):
             for n in range(len(keys)):
@@ -141,8 +141,8 @@ def elements_dropped(node: ast.AST) -> Iterator[Replacement]:
                 yield "entry dropped", _with(node, elts=elts[:n] + elts[n + 1 :])
 
 
-def toggled(node: ast.expr, element: ast.expr) -> ast.expr:
-    """A set with one element more or less."""
+def toggle_element(node: ast.expr, element: ast.expr) -> ast.expr:
+    """Return a set expression with one element added or removed."""
     return ast.BinOp(node, ast.BitXor(), ast.Set([element]))
 
 
@@ -158,9 +158,9 @@ def _is_not(node: ast.expr) -> bool:
 
 
 def _is_type(node: ast.AST) -> bool:
-    """Whether an expression speaks of types only, as aliases and `isinstance` do."""
+    """Return True if an expression has types only, as in aliases and `isinstance`."""
     names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
     return all(name[:1].isupper() and not name.isupper() for name in names)
 
 
-__all__ = ["Replacement", "elements_dropped", "replacements", "toggled"]
+__all__ = ["Replacement", "drop_elements", "replacements", "toggle_element"]

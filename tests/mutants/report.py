@@ -1,4 +1,4 @@
-"""What became of the mutants: the table, the survivors as a difference, the score, and all of it as JSON."""
+"""The report: a table by module, survivors as a diff, the score; and all of it as JSON."""
 
 import json
 from collections import Counter
@@ -7,14 +7,14 @@ from difflib import ndiff
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tests.mutants.bench import Result
+from tests.mutants.trials import Result
 
 Outcome = Literal["killed", "equivalent", "survived"]
 _COLUMNS = ("mutants", "killed", "equivalent", "survived", "score")
 
 
 class Tally(NamedTuple):
-    """How many mutants there were, and what became of them. `equivalent` are those listed, with a reason."""
+    """Counts of mutants by outcome; `equivalent` are those listed with a reason."""
 
     mutants: int
     killed: int
@@ -23,13 +23,13 @@ class Tally(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Of those that somebody could tell from the original, how many were told; in percent, 100 where none were."""
-        told_apart = self.killed + self.survived
-        return 100 * self.killed / told_apart if told_apart else 100.0
+        """Return the share of killed mutants in percent, without equivalents."""
+        total = self.killed + self.survived
+        return 100 * self.killed / total if total else 100.0
 
 
 def outcome(result: Result, known: Mapping[str, str]) -> Outcome:
-    """Return what a result means, given the mutants that are listed as equivalent."""
+    """Return the outcome, given the mutants that are listed as equivalent."""
     if result.killed_by is not None:
         return "killed"
     return "equivalent" if result.mutant.id in known else "survived"
@@ -50,17 +50,17 @@ def by_module(results: Iterable[Result], known: Mapping[str, str]) -> dict[str, 
 
 
 def wrongly_listed(results: Iterable[Result], known: Mapping[str, str]) -> list[str]:
-    """Ids of those listed that a test does tell from the original."""
+    """Return the ids of listed mutants that a test kills."""
     return [result.mutant.id for result in results if result.mutant.id in known and result.killed_by is not None]
 
 
 def difference(before: str, after: str) -> list[str]:
-    """Return the lines that differ, `- ` before the original's and `+ ` before the mutant's."""
+    """Return the lines that differ, with `- ` for the original and `+ ` for the mutant."""
     return [line for line in ndiff(before.splitlines(), after.splitlines()) if line[0] in "-+"]
 
 
 def report(results: Sequence[Result], known: Mapping[str, str]) -> str:
-    """Return the survivors and then the table, as text."""
+    """Return the survivors and the table as text."""
     lines: list[str] = []
     for result in results:
         if outcome(result, known) == "survived":
@@ -74,8 +74,8 @@ def report(results: Sequence[Result], known: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def keep(results: Sequence[Result], known: Mapping[str, str], path: Path) -> None:
-    """Write everything as JSON."""
+def write_json(results: Sequence[Result], known: Mapping[str, str], path: Path) -> None:
+    """Write all results as JSON."""
     path.parent.mkdir(exist_ok=True)
     rows = {**by_module(results, known), "all": tally(results, known)}
     mutants = [
@@ -98,4 +98,4 @@ def keep(results: Sequence[Result], known: Mapping[str, str], path: Path) -> Non
     path.write_text(json.dumps({"modules": tallies, "mutants": mutants}, indent=1) + "\n", "utf-8")
 
 
-__all__ = ["Outcome", "Tally", "by_module", "difference", "keep", "outcome", "report", "tally", "wrongly_listed"]
+__all__ = ["Outcome", "Tally", "by_module", "difference", "outcome", "report", "tally", "write_json", "wrongly_listed"]

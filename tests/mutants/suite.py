@@ -1,8 +1,8 @@
-"""What a mutant of the pure core has to get past, in the order in which most of them die soonest.
+"""The suite that each mutant of the pure core runs, ordered so that most mutants die early.
 
-All tests of the core's rules (`tests/core/stream_processors/test_lifecycle_*.py` but for Hypothesis' machine),
-schedules of the simulation, and the picture that is drawn of the table. Nothing here is imported before the mutant is
-in place: this module's own imports are untouched by any of them.
+It has the tests of the core's rules (`tests/core/stream_processors/test_lifecycle_*.py`, without
+the Hypothesis machine), schedules of the simulation, and the state diagram. The tests are imported
+only after the mutant is in place; this module must not import a mutated module.
 """
 
 import signal
@@ -13,74 +13,74 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from tests.mutants.cases import cases, told
+from tests.mutants.cases import case_name, cases
 
 ROOT = Path(__file__).parents[2]
 SCHEDULE_CPU_S_MAX = 3.0  # a schedule takes 0.02 s
-CASE_CPU_S_MAX = 20.0  # the longest, long plays, takes 2.5 s
+CASE_CPU_S_MAX = 20.0  # the longest case takes 2.5 s
 FIRST_SCHEDULES, MORE_SCHEDULES = range(1, 21), range(21, 91)
 TESTS = ("batches", "stories", "limits", "compliance", "edges")
 LONG_TESTS = ("pairs", "random")
 
 
-class Slow(BaseException):
-    """Something takes far longer than it should."""
+class TooSlow(BaseException):
+    """A case or schedule took too long."""
 
 
-def suite(hint: str) -> str | None:
-    """Return what failed, None where everything holds. `hint`: an event type to begin with."""
+def run_suite(hint: str) -> str | None:
+    """Return what failed, None if everything passes. `hint` is an event type to start with."""
     stages: tuple[Callable[[], str | None], ...] = (
-        partial(_cases, "tables"),
-        _picture,
-        *([partial(_cases, "pairs", hint)] if hint else []),
-        partial(_schedules, FIRST_SCHEDULES),
-        *(partial(_cases, name) for name in TESTS),
-        partial(_schedules, MORE_SCHEDULES),
-        *(partial(_cases, name) for name in LONG_TESTS),
+        partial(_run_cases, "tables"),
+        _check_diagram,
+        *([partial(_run_cases, "pairs", hint)] if hint else []),
+        partial(_run_schedules, FIRST_SCHEDULES),
+        *(partial(_run_cases, name) for name in TESTS),
+        partial(_run_schedules, MORE_SCHEDULES),
+        *(partial(_run_cases, name) for name in LONG_TESTS),
     )
     return next((failed for stage in stages if (failed := stage()) is not None), None)
 
 
-def _cases(name: str, event_type: str = "") -> str | None:
-    """A file of tests, or those of one event type."""
+def _run_cases(name: str, event_type: str = "") -> str | None:
+    """Run a file of tests, or only those of one event type."""
     for case in cases(import_module(f"tests.core.stream_processors.test_lifecycle_{name}")):
         if event_type and case.keywords.get("event_type") != event_type:
             continue
-        with _limited(CASE_CPU_S_MAX):
+        with _cpu_limit(CASE_CPU_S_MAX):
             try:
                 case()
-            except Exception as error:  # noqa: BLE001 - a failed assertion or whatever else a mutant breaks
-                return f"{name}, {told(case)}: {type(error).__name__}"
+            except Exception as error:  # noqa: BLE001 - a mutant may raise any kind of error
+                return f"{name}, {case_name(case)}: {type(error).__name__}"
     return None
 
 
-def _picture() -> str | None:
-    """As `tests/style/test_docs.py`, which asks for more than the table, has it."""
+def _check_diagram() -> str | None:
+    """Check the state diagram, as `tests/style/test_docs.py` does."""
     from sessionary.stream_processors.diagram import with_diagram
 
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     return None if with_diagram(text) == text else "the state diagram in ARCHITECTURE.md"
 
 
-def _schedules(seeds: range) -> str | None:
-    from tests.simulation.running import ran
+def _run_schedules(seeds: range) -> str | None:
+    from tests.simulation.runner import run_schedule
 
     for seed in seeds:
-        with _limited(SCHEDULE_CPU_S_MAX):
-            result = ran(seed)
+        with _cpu_limit(SCHEDULE_CPU_S_MAX):
+            result = run_schedule(seed)
         if result.found:
             return f"schedule {seed}: {result.found[0][:200]}"
     return None
 
 
 @contextmanager
-def _limited(cpu_s: float) -> Iterator[None]:
-    """Raise `Slow` after so many seconds of the processor."""
+def _cpu_limit(cpu_s: float) -> Iterator[None]:
+    """Raise `TooSlow` after this CPU time."""
 
-    def rings(number: int, frame: FrameType | None) -> None:
-        raise Slow(f"more than {cpu_s:g} s")
+    def on_timer(number: int, frame: FrameType | None) -> None:
+        raise TooSlow(f"more than {cpu_s:g} s")
 
-    signal.signal(signal.SIGVTALRM, rings)
+    signal.signal(signal.SIGVTALRM, on_timer)
     signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
     try:
         yield
@@ -88,4 +88,4 @@ def _limited(cpu_s: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
 
 
-__all__ = ["ROOT", "suite"]
+__all__ = ["ROOT", "run_suite"]

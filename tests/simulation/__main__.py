@@ -1,38 +1,40 @@
-"""Run schedules: `python -m tests.simulation --schedules 20000 --first-seed 1`, or one: `--seed 7 --trace`."""
+"""Run simulated schedules: `python -m tests.simulation --schedules 20000`, `--seed 7 --trace`."""
 
 import argparse
 import sys
 import time
 from collections import Counter
 
-from tests.simulation.running import Failure, ran
+from tests.simulation.runner import Failure, run_schedule
 
 _PROGRESS_S = 1.0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--schedules", type=int, default=3_000, help="how many (default 3000)")
-    parser.add_argument("--first-seed", type=int, default=1, help="seed of the first; the others follow (default 1)")
-    parser.add_argument("--seed", type=int, help="run this one only")
-    parser.add_argument("--trace", action="store_true", help="print what happened, step by step")
-    parser.add_argument("--failures", type=int, default=3, help="stop after so many (default 3)")
-    parser.add_argument("--coverage", action="store_true", help="print how often each thing happened")
+    parser.add_argument("--schedules", type=int, default=3_000, help="number of schedules (default 3000)")
+    parser.add_argument(
+        "--first-seed", type=int, default=1, help="seed of the first schedule; the others count on (default 1)"
+    )
+    parser.add_argument("--seed", type=int, help="run only the schedule of this seed")
+    parser.add_argument("--trace", action="store_true", help="print each step")
+    parser.add_argument("--failures", type=int, default=3, help="stop after this many failures (default 3)")
+    parser.add_argument("--coverage", action="store_true", help="print how often each kind of event occurred")
     given = parser.parse_args()
     if given.schedules < 1 or given.failures < 1:
-        parser.error("--schedules and --failures are at least 1")
+        parser.error("--schedules and --failures must be at least 1")
     return given
 
 
 def main() -> int:
-    """Return 1 where anything does not hold."""
+    """Return 1 if any schedule fails."""
     arguments = _arguments()
     single = arguments.seed is not None
     seeds = [arguments.seed] if single else range(arguments.first_seed, arguments.first_seed + arguments.schedules)
     seen: Counter[str] = Counter()
-    failures, begun_s, told_s = 0, time.monotonic(), 0.0
+    failures, begun_s, reported_s = 0, time.monotonic(), 0.0
     for n, seed in enumerate(seeds, 1):
-        result = ran(seed, tracing=arguments.trace)
+        result = run_schedule(seed, tracing=arguments.trace)
         seen += result.seen
         if arguments.trace:
             sys.stdout.write("\n".join([*result.trace, ""]))
@@ -40,8 +42,8 @@ def main() -> int:
             failures += 1
             sys.stdout.write(f"\n{Failure(seed, result.found)}\n")
         elapsed_s = time.monotonic() - begun_s
-        if not single and (elapsed_s - told_s > _PROGRESS_S or n == len(seeds)):
-            told_s = elapsed_s
+        if not single and (elapsed_s - reported_s > _PROGRESS_S or n == len(seeds)):
+            reported_s = elapsed_s
             rate = n / elapsed_s * 60
             sys.stderr.write(
                 f"\r{n:,} schedules, {seen['records']:,} records, {rate:,.0f} a minute, {failures} failed "

@@ -1,4 +1,4 @@
-"""What agents do: mostly what makes sense as far as they know, and every kind of nonsense."""
+"""What simulated agents do: mostly legal events, and every kind of invalid record."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction
-from tests.core.play import BAD_KEYS, BENT, ERRORS, FIELDS, LIMITS, NEXT, WEIGHTS, WORK
-from tests.simulation.clients import Attended, Process, Sent, Session, session_of
-from tests.support.scribe import NO_LIMITS, TICK
+from tests.core.random_agents import (
+    BAD_KEYS,
+    CONTEXT_SIZES,
+    ERRORS,
+    FIELDS,
+    INVALID_ENVELOPES,
+    LIMITS,
+    NEXT_EVENTS,
+    WORK,
+)
+from tests.simulation.clients import Process, Sent, Session, SteadySession, session_of
+from tests.support.event_factory import NO_LIMITS, TICK
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _NAMES = sorted(PAYLOADS)
-BRIEF = NO_LIMITS._replace(
+BRIEF_LIMITS = NO_LIMITS._replace(
     model_ms=4_000,
     tool_ms=3_000,
     network_ms=2_000,
@@ -31,13 +40,15 @@ BRIEF = NO_LIMITS._replace(
     release_limit_ms=5_000,
     override=True,
 )
-STEADY = BRIEF._replace(model_ms=10_000, tool_ms=6_000, network_ms=4_000, idle_ms=10**9, max_duration_ms=10**9)
-LIMITS_DRAWN = [*[BRIEF] * 12, *LIMITS]
+STEADY_LIMITS = BRIEF_LIMITS._replace(
+    model_ms=10_000, tool_ms=6_000, network_ms=4_000, idle_ms=10**9, max_duration_ms=10**9
+)
+LIMITS_DRAWN = [*[BRIEF_LIMITS] * 12, *LIMITS]
 STEADY_EVERY_MS = 3_000
 
 
-class Crowd:
-    """All agents of a schedule."""
+class AgentPool:
+    """All agent processes and sessions of a schedule."""
 
     def __init__(self, world: World) -> None:
         self.world, self.rng = world, world.rng
@@ -46,11 +57,11 @@ class Crowd:
         self.processes = [self._process("billing") for _ in range(world.shape.processes)]
         self.replayers: list[Process] = []
         self.stragglers: list[Sent] = []
-        self.attended: list[Attended] = []
+        self.steady_sessions: list[SteadySession] = []
         if world.shape.calm:
             session = session_of("acme", "steady", "billing", world.shape.partitions)
-            self.attended.append(Attended(world, session, STEADY_EVERY_MS))
-            self.attended[0].begin({"limits": STEADY})
+            self.steady_sessions.append(SteadySession(world, session, STEADY_EVERY_MS))
+            self.steady_sessions[0].begin({"limits": STEADY_LIMITS})
 
     def _session(self) -> Session:
         self.made += 1
@@ -61,13 +72,13 @@ class Crowd:
         self.made += 1
         return Process(self.world, f"p{self.made}", service)
 
-    # Choices
+    # Random choices
 
-    def process(self) -> Process:
+    def pick_process(self) -> Process:
         return self.rng.choice(self.processes)
 
-    def session(self) -> Session:
-        """Any session; a new one takes the place of one that is archived."""
+    def pick_session(self) -> Session:
+        """Pick any session; mostly replace one that is archived by a new one."""
         place = self.rng.randrange(len(self.sessions))
         session = self.sessions[place]
         known = self.world.cluster.look(session.encoded, session.partition)
@@ -75,10 +86,10 @@ class Crowd:
             session = self.sessions[place] = self._session()
         return session
 
-    def send(self, process: Process, session: Session, event_type: str, fields: dict[str, Any], **bent: Any) -> None:
-        """With what the process knows; it mostly asks before, and mostly sends at once."""
+    def send(self, process: Process, session: Session, event_type: str, fields: dict[str, Any], **changed: Any) -> None:
+        """Queue an event by what the process knows; mostly it asks first and sends at once."""
         rng = self.rng
-        known = process.asks(session) if rng.random() < 0.8 else process.knows.get(session.encoded)
+        known = process.ask_state(session) if rng.random() < 0.8 else process.known_rows.get(session.encoded)
         drawn = {name: rng.choice(options) for name, options in FIELDS.get(event_type, {}).items()}
         if event_type == "session_created":
             drawn = {"limits": rng.choice(LIMITS_DRAWN)}
@@ -86,81 +97,83 @@ class Crowd:
             base = known.version + rng.choice((0, 0, 0, 1, -1))
             drawn = {"base_version": base, "new_version": base + rng.choice((1, 1, 1, 2))}
         if rng.random() < 0.1:
-            bent = {"context_bytes": rng.choice(WEIGHTS), **bent}
-        process.says(session, event_type, {**drawn, **fields}, **bent)
+            changed = {"context_bytes": rng.choice(CONTEXT_SIZES), **changed}
+        process.queue_event(session, event_type, {**drawn, **fields}, **changed)
         if rng.random() < 0.8:
-            process.delivers()
+            process.deliver()
 
-    # Acts
+    # Actions
 
-    def sense(self) -> None:
-        process, session = self.process(), self.session()
-        known = process.asks(session)
+    def send_sensible(self) -> None:
+        process, session = self.pick_process(), self.pick_session()
+        known = process.ask_state(session)
         if isinstance(known, Gravestone):
             moves: list[tuple[str, dict[str, Any]]] = [("session_created", {}), ("session_activity", {})]
         else:
-            moves = [("session_created", {})] if known is None else NEXT[known.state]
+            moves = [("session_created", {})] if known is None else NEXT_EVENTS[known.state]
         self.send(process, session, *self.rng.choice(moves))
 
-    def begin(self) -> None:
-        """From creation to Active without waiting."""
-        process, session = self.process(), self.session()
-        if process.asks(session) is None:
+    def start_session(self) -> None:
+        """Send the events from creation to Active without waiting for verdicts."""
+        process, session = self.pick_process(), self.pick_session()
+        if process.ask_state(session) is None:
             self.send(process, session, "session_created", {"limits": self.rng.choice(LIMITS_DRAWN[:18])})
         for phase in ("validating", "connecting"):
-            process.says(session, "session_phase_changed", {"phase": phase})
+            process.queue_event(session, "session_phase_changed", {"phase": phase})
         self.send(process, session, "session_started", {})
 
-    def stumble(self) -> None:
-        """Err and recover a few times; each recovery waits for its verdict."""
-        process, session, error = self.process(), self.session(), self.rng.choice(ERRORS)
+    def fail_and_recover(self) -> None:
+        """Fail and recover a few times; each recovery waits for its verdict."""
+        process, session, error = self.pick_process(), self.pick_session(), self.rng.choice(ERRORS)
         for _ in range(self.rng.randint(1, 6)):
             self.send(process, session, "session_errored", {"error": error})
-            process.says(session, "session_phase_changed", {"phase": "recovery"})
+            process.queue_event(session, "session_phase_changed", {"phase": "recovery"})
             self.send(process, session, "session_recovered", {})
-            process.delivers()
+            process.deliver()
             self.world.cluster.work(12, session.partition)
 
-    def hold(self) -> None:
+    def pause_and_resume(self) -> None:
         """Pause, and mostly resume at once."""
-        process, session = self.process(), self.session()
+        process, session = self.pick_process(), self.pick_session()
         self.send(process, session, "session_paused", {})
         self.world.cluster.work(12, session.partition)
         if self.rng.random() < 0.6:
             self.send(process, session, "session_resumed", {})
 
-    def nonsense(self) -> None:
-        self.send(self.process(), self.session(), self.rng.choice(_NAMES), {})
+    def send_any_type(self) -> None:
+        self.send(self.pick_process(), self.pick_session(), self.rng.choice(_NAMES), {})
 
-    def bent(self) -> None:
-        process, session = self.process(), self.session()
-        known = process.asks(session)
-        moves = NEXT[known.state] if isinstance(known, SessionState) else []
-        self.send(process, session, *self.rng.choice([*moves, ("session_created", {})]), **self.rng.choice(BENT))
+    def send_invalid_envelope(self) -> None:
+        process, session = self.pick_process(), self.pick_session()
+        known = process.ask_state(session)
+        moves = NEXT_EVENTS[known.state] if isinstance(known, SessionState) else []
+        self.send(
+            process, session, *self.rng.choice([*moves, ("session_created", {})]), **self.rng.choice(INVALID_ENVELOPES)
+        )
 
-    def work(self) -> None:
-        self.send(self.process(), self.session(), self.rng.choice(WORK), {})
+    def send_work(self) -> None:
+        self.send(self.pick_process(), self.pick_session(), self.rng.choice(WORK), {})
 
-    def loses(self) -> None:
-        """Events that never leave the process, or much too late, while later ones do."""
-        process, session = self.process(), self.session()
-        process.delivers()
+    def lose_events(self) -> None:
+        """Send later events while earlier ones are lost, or arrive much too late."""
+        process, session = self.pick_process(), self.pick_session()
+        process.deliver()
         for _ in range(self.rng.randint(1, 3)):
-            process.says(session, self.rng.choice(WORK), {})
-            lost = process.forgets_first()
+            process.queue_event(session, self.rng.choice(WORK), {})
+            lost = process.drop_first()
             if lost is not None and self.rng.random() < 0.6:
                 self.stragglers.append(lost)
         self.world.mark("client: loses events and goes on")
         self.send(process, session, self.rng.choice(WORK), {})
 
-    def straggles(self) -> None:
+    def send_late(self) -> None:
         if self.stragglers and self.world.broker.up:
             self.world.mark("client: a straggler comes")
             self.world.log(self.stragglers.pop(self.rng.randrange(len(self.stragglers))))
 
-    def repeats(self) -> None:
-        """An old record once more, or broken, or under the key of another."""
-        sent = self.world.some_former()
+    def repeat_record(self) -> None:
+        """Append an old record again: unchanged, damaged, or under another key."""
+        sent = self.world.pick_sent_record()
         if sent is None:
             return
         chance, value = self.rng.random(), bytearray(sent.value or b"")
@@ -173,12 +186,12 @@ class Crowd:
             del value[self.rng.randrange(len(value) + 1) :]
             self.world.log(sent._replace(what=f"{sent.what}, cut short", value=bytes(value)))
         else:
-            key = self.rng.choice([*BAD_KEYS, self.session().encoded])
+            key = self.rng.choice([*BAD_KEYS, self.pick_session().encoded])
             self.world.log(sent._replace(what=f"{sent.what}, under {key!r}", key=key))
 
-    def rubbish(self) -> None:
-        """Bytes that were never an event."""
-        rng, session = self.rng, self.session()
+    def send_garbage(self) -> None:
+        """Append bytes that are no event."""
+        rng, session = self.rng, self.pick_session()
         values = (
             None,
             b"",
@@ -190,11 +203,11 @@ class Crowd:
             _GRAVE,
         )
         value = rng.choice(values)
-        self.world.log(Sent(f"{session.name}: rubbish {value!r:.40}", session.partition, session.encoded, value))
+        self.world.log(Sent(f"{session.name}: garbage {value!r:.40}", session.partition, session.encoded, value))
 
-    def released(self) -> None:
-        process, session = self.process(), self.session()
-        known = process.asks(session)
+    def confirm_release(self) -> None:
+        process, session = self.pick_process(), self.pick_session()
+        known = process.ask_state(session)
         cleanups = [c.cleanup_id for c in known.cleanups] if isinstance(known, SessionState) else []
         lost = self.rng.random() < 0.2
         fields = {
@@ -205,17 +218,17 @@ class Crowd:
         }
         self.send(process, session, "resources_released", fields, epoch=self.rng.choice((0, 1, 7)))
 
-    def foreign(self) -> None:
-        """Another service speaks of a session that is not its own."""
-        self.send(self._process("other"), self.session(), self.rng.choice(_NAMES), {})
+    def send_as_other_service(self) -> None:
+        """Send an event from a service that does not own the session."""
+        self.send(self._process("other"), self.pick_session(), self.rng.choice(_NAMES), {})
 
     # Faults
 
-    def crash(self) -> None:
-        """A process dies. One with a spool is replayed under its own id, another takes its place."""
+    def crash_process(self) -> None:
+        """Kill a process and start another one; a spool is replayed under the old id."""
         place = self.rng.randrange(len(self.processes))
         dead = self.processes[place]
-        self.world.say("process %s dies, %d queued, spool: %s", dead.name, len(dead.queue), dead.spools)
+        self.world.trace("process %s dies, %d queued, spool: %s", dead.name, len(dead.queue), dead.spools)
         if dead.spools and dead.journal:
             self.world.mark("client: a spool is replayed")
             replayer = self._process(dead.service)
@@ -226,43 +239,43 @@ class Crowd:
             self.world.mark("client: a process dies with its queue")
         self.processes[place] = self._process(dead.service)
 
-    def freeze(self) -> None:
-        process = self.process()
+    def freeze_or_resume(self) -> None:
+        process = self.pick_process()
         process.frozen = not process.frozen
         if process.frozen:
-            process.says(self.session(), self.rng.choice(WORK), {})
+            process.queue_event(self.pick_session(), self.rng.choice(WORK), {})
         elif process.queue:
             self.world.mark("client: a frozen process goes on")
-            process.delivers()
+            process.deliver()
 
-    def deliver(self) -> None:
-        self.rng.choice([*self.processes, *self.replayers]).delivers()
+    def deliver_one(self) -> None:
+        self.rng.choice([*self.processes, *self.replayers]).deliver()
 
-    def everybody_joins(self) -> None:
-        """More processes in one session than its ledger holds."""
+    def join_many_producers(self) -> None:
+        """Let more processes send to a session than its ledger has room for."""
         session = self.sessions[0]
         for n in range(66):
             process = Process(self.world, f"many-{n}", session.service)
-            process.asks(session)
-            process.says(session, self.rng.choice(WORK), {})
-            process.delivers()
+            process.ask_state(session)
+            process.queue_event(session, self.rng.choice(WORK), {})
+            process.deliver()
 
-    def grows_too_large(self) -> None:
-        """A state above what goes by value."""
-        process, session = self.process(), self.sessions[0]
+    def send_too_large_state(self) -> None:
+        """Send a state that is larger than the limit."""
+        process, session = self.pick_process(), self.sessions[0]
         self.world.cluster.work(100, session.partition)
-        known = process.asks(session)
+        known = process.ask_state(session)
         if isinstance(known, SessionState):
             fields = {"base_version": known.version, "new_version": known.version + 1}
-            process.says(session, "state_updated", {**fields, "state_json": "x" * (VALUE_BYTES_MAX + 1)})
-            process.delivers()
+            process.queue_event(session, "state_updated", {**fields, "state_json": "x" * (VALUE_BYTES_MAX + 1)})
+            process.deliver()
 
-    def drain(self) -> None:
+    def deliver_all(self) -> None:
         for process in (*self.processes, *self.replayers):
             process.frozen = False
-            process.delivers()
+            process.deliver()
 
 
 _GRAVE = encode_record(Gravestone("acme", "x", (), "closed", 1, 1, 1))
 
-__all__ = ["STEADY_EVERY_MS", "Crowd"]
+__all__ = ["STEADY_EVERY_MS", "AgentPool"]

@@ -1,4 +1,4 @@
-"""Kafka in memory: the events log with its own clock, transactions, changelog, outputs, and the sinks' offsets."""
+"""Kafka in memory: log with a clock, transactions, changelog, outputs, and the sinks' offsets."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -12,11 +12,11 @@ Mark = Callable[[str], None]
 
 
 class Fenced(Exception):
-    """Another owner has taken the partition since."""
+    """Another owner has taken over the partition."""
 
 
 class Transaction(NamedTuple):
-    """What was written and not yet committed; `first` is its first offset on the audit topic."""
+    """Records that are not committed yet; `first` is their first offset on the audit topic."""
 
     epoch: int
     outcome: Outcome
@@ -25,15 +25,15 @@ class Transaction(NamedTuple):
 
 
 class AuditLog:
-    """A partition of the audit topic as a committed reader sees it."""
+    """A partition of the audit topic as a read-committed consumer sees it."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, AuditRecord]] = []
         self.next = 0
-        self.end = 0  # nothing of an open transaction is before it
+        self.end = 0  # the last stable offset
 
     def mark(self) -> None:
-        """A transaction's end takes an offset of its own."""
+        """End a transaction; its marker takes an offset."""
         self.next += 1
         self.end = self.next
 
@@ -42,7 +42,7 @@ class AuditLog:
 
 
 class Broker:
-    """All partitions. `skew_ms` is how far its clock is off; while not `up` nothing can be appended or committed."""
+    """All partitions. `skew_ms` is its clock's error; while not `up` it accepts nothing."""
 
     def __init__(self, rng: Random, partitions: int, mark: Mark) -> None:
         self._rng, self._mark = rng, mark
@@ -58,7 +58,7 @@ class Broker:
         self._open: list[Transaction | None] = [None] * partitions
 
     def append(self, partition: int, key: bytes | None, value: bytes | None, now_ms: int) -> LogRecord:
-        """Stamp a record and put it into the log; now and then offsets before it hold none."""
+        """Append a record with a timestamp; sometimes leave offsets without records before it."""
         if self._rng.random() < 0.03:
             self._mark("log: offsets without records")
             self._next[partition] += self._rng.randint(1, 3)
@@ -68,11 +68,11 @@ class Broker:
         return record
 
     def from_offset(self, partition: int, offset: int) -> int:
-        """Index of the first record at or after an offset."""
+        """Return the index of the first record at or after an offset."""
         return bisect_left(self.events[partition], offset, key=lambda record: record.offset)
 
     def fence(self, partition: int) -> int:
-        """Begin a new owner's epoch; a former owner's open transaction ends without effect."""
+        """Begin a new owner's epoch and abort the former owner's open transaction."""
         self._epochs[partition] += 1
         if self._open[partition] is not None:
             self._mark("transaction: aborted by the next owner")
@@ -80,14 +80,14 @@ class Broker:
         return self._epochs[partition]
 
     def write(self, partition: int, epoch: int, outcome: Outcome) -> None:
-        """Put a transaction's records on their topics, uncommitted."""
+        """Write a transaction's records, uncommitted."""
         self._check(partition, epoch)
         log = self.audits[partition]
         self._open[partition] = Transaction(epoch, outcome, changelog_of(outcome), log.next)
         log.next += len(outcome.audits)
 
     def commit(self, partition: int, epoch: int) -> None:
-        """All of it, or nothing; asking again after a lost answer does no harm."""
+        """Commit the open transaction; committing again after a lost answer has no effect."""
         self._check(partition, epoch)
         transaction = self._open[partition]
         if transaction is None:
@@ -112,7 +112,7 @@ class Broker:
     # The sinks' group
 
     def join(self, partition: int) -> int:
-        """Begin a new generation of the sinks' group."""
+        """Join the sinks' group: begin a new generation."""
         self.generations[partition] += 1
         return self.generations[partition]
 

@@ -1,4 +1,4 @@
-"""What has to hold after every schedule. Each check returns sentences; none where all is well."""
+"""What must hold after every schedule. Each check returns its violations as sentences."""
 
 import re
 from collections import Counter
@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from sessionary.schemas.records import AuditRecord
-from tests.auditor.account import Account, differences
-from tests.auditor.reading import LogEntry, No, read
+from tests.auditor.decoding import LogEntry, Refusal, read_event
+from tests.auditor.oracle import Oracle, find_differences
 from tests.simulation.adapter import LogRecord, Outcome, compared_rows, folded
 from tests.simulation.world import HOLE_MS, QUIET_MS, World
 
@@ -17,7 +17,7 @@ Life = tuple[bytes, int]
 
 
 class Written(NamedTuple):
-    """All that one partition's transactions wrote, in order."""
+    """The outputs of one partition's transactions, in order."""
 
     outcomes: list[Outcome]
     audits: list[tuple[bytes, AuditRecord]]
@@ -25,7 +25,7 @@ class Written(NamedTuple):
     cleanups: list[tuple[bytes, Any]]
 
 
-def written(outcomes: list[Outcome]) -> Written:
+def outputs_of(outcomes: list[Outcome]) -> Written:
     return Written(
         outcomes,
         [pair for outcome in outcomes for pair in outcome.audits],
@@ -34,33 +34,33 @@ def written(outcomes: list[Outcome]) -> Written:
     )
 
 
-def faults(world: World) -> list[str]:
-    """Everything that is wrong with a schedule that has come to its end."""
+def find_faults(world: World) -> list[str]:
+    """Return everything that is wrong after a schedule."""
     found: list[str] = []
     for partition, log in enumerate(world.broker.events):
-        told = written(world.broker.outcomes[partition])
+        outputs = outputs_of(world.broker.outcomes[partition])
         checks = (
-            refolded(world, partition, told),
-            accounted(world, partition, told),
-            counted(told, len(log)),
-            numbered(told),
-            chained(told),
-            timeouts(log, told),
+            check_refold(world, partition, outputs),
+            check_against_oracle(world, partition, outputs),
+            check_counts(outputs, len(log)),
+            check_numbers(outputs),
+            check_chains(outputs),
+            check_timeouts(log, outputs),
         )
         found += [f"partition {partition}: {fault}" for check in checks for fault in check]
-        note(world, told)
-    found += sunk(world)
-    found += steady(world)
+        count_outputs(world, outputs)
+    found += check_clickhouse(world)
+    found += check_steady_agents(world)
     return found
 
 
-def refolded(world: World, partition: int, told: Written) -> Iterator[str]:
-    """What the crash-ridden run wrote is what an uninterrupted fold of the same log writes."""
+def check_refold(world: World, partition: int, outputs: Written) -> Iterator[str]:
+    """The outputs are those of an uninterrupted fold of the same log."""
     log = world.broker.events[partition]
     whole = folded(partition, world.settings, log, max(1, len(log) if world.seed % 2 else 3))
-    wanted = written(whole.outcomes)
+    wanted = outputs_of(whole.outcomes)
     for name in ("audits", "rejected", "cleanups"):
-        ours, theirs = _unnumbered(getattr(told, name)), _unnumbered(getattr(wanted, name))
+        ours, theirs = _without_batch_numbers(getattr(outputs, name)), _without_batch_numbers(getattr(wanted, name))
         if ours != theirs:
             first = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
             yield f"{len(ours)} {name}, {len(theirs)} in one go; from no. {first}: {ours[first : first + 1]} instead of"
@@ -69,69 +69,69 @@ def refolded(world: World, partition: int, told: Written) -> Iterator[str]:
     yield from compared_rows(fold, whole)
 
 
-def _unnumbered(lines: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Lines without the number of the transaction: it alone depends on how the log was cut."""
+def _without_batch_numbers(lines: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return lines without the batch number, which depends on the batch borders."""
     if lines and isinstance(lines[0][1], AuditRecord):
         return [(key, line._replace(batch_number=0)) for key, line in lines]
     return lines
 
 
-def accounted(world: World, partition: int, told: Written) -> list[str]:
-    """What was written is what the auditor works out from the bytes by itself."""
+def check_against_oracle(world: World, partition: int, outputs: Written) -> list[str]:
+    """The outputs are those of the oracle."""
     if world.shape.extra == "large":
-        return []  # the auditor does not weigh states
-    account = Account(world.shape.partitions)
-    account.books = {partition: account.books[partition]}
+        return []  # the oracle does not know the limit of a state's size
+    whole = Oracle(world.shape.partitions)
+    whole.partitions = {partition: whole.partitions[partition]}
     for record in world.broker.events[partition]:
-        account.feed(LogEntry(partition, record.offset, record.timestamp_ms, record.key, record.value))
+        whole.apply_record(LogEntry(partition, record.offset, record.timestamp_ms, record.key, record.value))
     found = [
         re.sub(r"\{.*\}: ", "", fault)
-        for fault in differences(
-            account,
-            [line._asdict() for _, line in told.audits],
-            [line._asdict() for _, line in told.rejected],
-            [line._asdict() for _, line in told.cleanups],
+        for fault in find_differences(
+            whole,
+            [line._asdict() for _, line in outputs.audits],
+            [line._asdict() for _, line in outputs.rejected],
+            [line._asdict() for _, line in outputs.cleanups],
         )
     ]
-    book = account.books[partition]
-    verdicts = Counter(outcome.partition(" ")[0] for outcome in book.outcomes.values())
+    oracle = whole.partitions[partition]
+    verdicts = Counter(outcome.partition(" ")[0] for outcome in oracle.outcomes.values())
     for name, field in (("applied", "applied"), ("duplicate", "duplicate"), ("refused", "refused"), ("tick", "ticks")):
-        ours = sum(getattr(outcome.counts, field) for outcome in told.outcomes)
+        ours = sum(getattr(outcome.counts, field) for outcome in outputs.outcomes)
         if ours != verdicts[name]:
-            found.append(f"{ours} records {name}, {verdicts[name]} by the auditor's account")
+            found.append(f"{ours} records {name}, {verdicts[name]} by the oracle")
     standing = world.cluster.owner(partition).fold.next_deadline_ms
-    if standing != book.standing():
-        found.append(f"the next deadline is {standing}, not {book.standing()}")
+    if standing != oracle.next_deadline():
+        found.append(f"the next deadline is {standing}, not {oracle.next_deadline()}")
     return found
 
 
-def counted(told: Written, records: int) -> Iterator[str]:
-    """Each record is accounted for once, and transactions leave no number and no offset out."""
-    totals = [sum(outcome.counts[n] for outcome in told.outcomes) for n in range(6)]
-    applied, duplicate, refused, audited, timers, ticks = totals
+def check_counts(outputs: Written, records: int) -> Iterator[str]:
+    """Each record is counted once, and batch numbers and offsets have no gap."""
+    totals = [sum(outcome.counts[n] for outcome in outputs.outcomes) for n in range(6)]
+    applied, duplicate, refused, audit_lines, timers, ticks = totals
     if applied + duplicate + refused + ticks != records:
         yield f"{applied} applied + {duplicate} duplicate + {refused} refused + {ticks} ticks of {records} records"
-    if audited != len(told.audits) or refused != len(told.rejected):
-        yield f"{audited} audited, {refused} refused by count; {len(told.audits)}, {len(told.rejected)} written"
-    if timers != sum(line.due_at is not None for _, line in told.audits):
+    if audit_lines != len(outputs.audits) or refused != len(outputs.rejected):
+        yield f"counted {audit_lines} audited, {refused} refused; wrote {len(outputs.audits)}, {len(outputs.rejected)}"
+    if timers != sum(line.due_at is not None for _, line in outputs.audits):
         yield f"{timers} timers by count"
-    numbers = [outcome.position.batch_number for outcome in told.outcomes]
+    numbers = [outcome.position.batch_number for outcome in outputs.outcomes]
     if numbers != list(range(1, len(numbers) + 1)):
         yield f"transactions {numbers}"
-    for before, after in pairwise(told.outcomes):
+    for before, after in pairwise(outputs.outcomes):
         if after.counts.first_offset < before.position.next_offset:
             yield f"offset {after.counts.first_offset} again after {before.counts.last_offset}"
     if any(
-        line.batch_number != outcome.position.batch_number for outcome in told.outcomes for _, line in outcome.audits
+        line.batch_number != outcome.position.batch_number for outcome in outputs.outcomes for _, line in outcome.audits
     ):
-        yield "an audit line names another transaction than its own"
+        yield "an audit line has another batch number than its batch"
 
 
-def lives_of(told: Written) -> Iterator[tuple[Life, AuditRecord]]:
-    """Each line of a known session with its life: an id may live again once its gravestone is gone."""
+def lives_of(outputs: Written) -> Iterator[tuple[Life, AuditRecord]]:
+    """Yield each line with its session's life: an id can be used again after its gravestone."""
     lives: dict[bytes, int] = {}
     gone_us: dict[bytes, int] = {}
-    for key, line in told.audits:
+    for key, line in outputs.audits:
         if line.transition == "T01" and line.appended_at >= gone_us.get(key, 1 << 62):
             lives[key] = lives.get(key, 0) + 1
         if line.transition == "T14":
@@ -140,11 +140,11 @@ def lives_of(told: Written) -> Iterator[tuple[Life, AuditRecord]]:
             yield (key, lives.get(key, 0)), line
 
 
-def numbered(told: Written) -> Iterator[str]:
-    """Audit numbers have no gap; no line, id or place stands twice; nothing is applied twice."""
+def check_numbers(outputs: Written) -> Iterator[str]:
+    """Audit numbers have no gap; no line, id or source occurs twice; no event is applied twice."""
     last: dict[Life, int] = {}
     seen: set[Any] = set()
-    for life, line in lives_of(told):
+    for life, line in lives_of(outputs):
         if line.audit_seq != last.get(life, 0) + 1:
             yield f"{life}: audit no. {line.audit_seq} after {last.get(life, 0)}"
         last[life] = line.audit_seq
@@ -155,15 +155,15 @@ def numbered(told: Written) -> Iterator[str]:
             seen.add(event)
     for name in ("audit_id", "source"):
         marks = Counter(
-            line.audit_id if name == "audit_id" else (line.source_offset, line.source_n) for _, line in told.audits
+            line.audit_id if name == "audit_id" else (line.source_offset, line.source_n) for _, line in outputs.audits
         )
-        yield from (f"{name} {mark} stands {times} times" for mark, times in marks.items() if times > 1)
+        yield from (f"{name} {mark} occurs {times} times" for mark, times in marks.items() if times > 1)
 
 
-def chained(told: Written) -> Iterator[str]:
-    """Each state is the one that the line before led to; epochs only grow; what is archived stays so."""
+def check_chains(outputs: Written) -> Iterator[str]:
+    """Each state follows from the line before, epochs only grow, archived stays archived."""
     before: dict[Life, AuditRecord] = {}
-    for life, line in lives_of(told):
+    for life, line in lives_of(outputs):
         last = before.get(life)
         state, epoch = (last.to_state, last.epoch) if last is not None else ("UNKNOWN", 0)
         if line.from_state != state:
@@ -171,20 +171,20 @@ def chained(told: Written) -> Iterator[str]:
         if line.epoch < epoch:
             yield f"{life}: epoch {line.epoch} after {epoch}"
         if state == "Archived" and line.kind not in ("refusal", "gap"):
-            yield f"{life}: {line.kind} {line.transition} after its archiving"
+            yield f"{life}: {line.kind} {line.transition} after it was archived"
         before[life] = line
 
 
-def timeouts(log: list[LogRecord], told: Written) -> Iterator[str]:
-    """None twice, none false: worked out from the log alone."""
-    fired = [(life, line) for life, line in lives_of(told) if line.due_at is not None]
+def check_timeouts(log: list[LogRecord], outputs: Written) -> Iterator[str]:
+    """No timeout is doubled or false, computed from the log alone."""
+    fired = [(life, line) for life, line in lives_of(outputs) if line.due_at is not None]
     once = Counter((life, line.transition, line.epoch, line.due_at) for life, line in fired)
     yield from (f"{timeout} fired {times} times" for timeout, times in once.items() if times > 1)
     if not fired:
         return
-    births = {life: line.source_offset for life, line in lives_of(told) if line.transition == "T01"}
+    births = {life: line.source_offset for life, line in lives_of(outputs) if line.transition == "T01"}
     clocks, leaps = _clocks(log)
-    signs = _signs_of_life(log, told, clocks, set(births.values()))
+    signs = _signs_of_life(log, outputs, clocks, set(births.values()))
     for life, line in fired:
         offset, at = line.source_offset, clocks[line.source_offset]
         due_ms = (line.due_at or 0) // 1_000
@@ -201,7 +201,7 @@ def timeouts(log: list[LogRecord], told: Written) -> Iterator[str]:
 
 
 def _clocks(log: list[LogRecord]) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """The log's time at each offset, and where it leapt: (offset, time)."""
+    """Return the log's time at each offset, and the ends of holes as (offset, time)."""
     clocks: dict[int, int] = {}
     leaps: list[tuple[int, int]] = []
     now = 0
@@ -213,16 +213,16 @@ def _clocks(log: list[LogRecord]) -> tuple[dict[int, int], list[tuple[int, int]]
 
 
 def _signs_of_life(
-    log: list[LogRecord], told: Written, clocks: dict[int, int], births: set[int]
+    log: list[LogRecord], outputs: Written, clocks: dict[int, int], births: set[int]
 ) -> dict[bytes, list[tuple[int, int]]]:
-    """By session, where and when it was heard: neither refused nor heard before."""
-    refused = {line.source_offset for _, line in told.rejected}
+    """Return by session the (offset, time) of events that were not refused or duplicate."""
+    refused = {line.source_offset for _, line in outputs.rejected}
     heard: dict[bytes, set[tuple[str, int]]] = {}
     signs: dict[bytes, list[tuple[int, int]]] = {}
     for record in log:
         try:
-            event_type, fields = read(record.value if record.key else None)
-        except No:
+            event_type, fields = read_event(record.value if record.key else None)
+        except Refusal:
             continue
         if event_type == "tick" or record.key is None:
             continue
@@ -238,15 +238,15 @@ def _signs_of_life(
 
 
 def _budget(log: list[LogRecord], birth: int) -> int:
-    """Model + tool + network, as the session was created with."""
+    """Return the session's model + tool + network limits, in ms."""
     created = next(record for record in log if record.offset == birth)
-    limits = read(created.value)[1]["limits"]
+    limits = read_event(created.value)[1]["limits"]
     parts = (("model_ms", 30_000), ("tool_ms", 20_000), ("network_ms", 10_000))
     return sum(default if limits[name] is None else limits[name] for name, default in parts)
 
 
-def sunk(world: World) -> Iterator[str]:
-    """Each audit line is in ClickHouse once."""
+def check_clickhouse(world: World) -> Iterator[str]:
+    """Each audit line is in ClickHouse exactly once."""
     found = sorted(world.clickhouse.rows, key=lambda row: row[0])
     wanted = [((p, offset), line) for p, log in enumerate(world.broker.audits) for offset, line in log.records]
     if [place for place, _ in found] != [place for place, _ in wanted]:
@@ -257,11 +257,11 @@ def sunk(world: World) -> Iterator[str]:
         yield "ClickHouse has another line than the topic"
 
 
-def steady(world: World) -> Iterator[str]:
-    """Whoever never fell silent was never taken for dead."""
-    for attended in world.crowd.attended:
-        told = written(world.broker.outcomes[attended.session.partition])
-        lines = [line for key, line in told.audits if key == attended.session.encoded]
+def check_steady_agents(world: World) -> Iterator[str]:
+    """A session whose agent never falls silent never times out as inactive."""
+    for steady_sessions in world.agents.steady_sessions:
+        outputs = outputs_of(world.broker.outcomes[steady_sessions.session.partition])
+        lines = [line for key, line in outputs.audits if key == steady_sessions.session.encoded]
         if not any(line.transition == "T02" for line in lines):
             continue
         world.seen["steady agent lived"] += 1
@@ -270,23 +270,23 @@ def steady(world: World) -> Iterator[str]:
         )
 
 
-def note(world: World, told: Written) -> None:
-    """Count what the outputs show."""
+def count_outputs(world: World, outputs: Written) -> None:
+    """Count what occurred in the outputs."""
     seen = world.seen
-    for _, line in told.audits:
+    for _, line in outputs.audits:
         seen[f"audit: {line.kind}"] += 1
         if line.transition:
             seen[line.transition] += 1
         if line.due_at is not None:
             seen[f"fired: {line.reason_code}"] += 1
-    for _, rejected in told.rejected:
+    for _, rejected in outputs.rejected:
         seen[f"refused: {rejected.reason}"] += 1
     seen["records"] += sum(
-        o.counts.applied + o.counts.duplicate + o.counts.refused + o.counts.ticks for o in told.outcomes
+        o.counts.applied + o.counts.duplicate + o.counts.refused + o.counts.ticks for o in outputs.outcomes
     )
-    seen["duplicate"] += sum(outcome.counts.duplicate for outcome in told.outcomes)
-    seen["hole"] += any(outcome.position.quiet_until_ms for outcome in told.outcomes)
-    seen["gravestone cleared"] += sum(row is None for outcome in told.outcomes for row in outcome.rows.values())
+    seen["duplicate"] += sum(outcome.counts.duplicate for outcome in outputs.outcomes)
+    seen["hole"] += any(outcome.position.quiet_until_ms for outcome in outputs.outcomes)
+    seen["gravestone cleared"] += sum(row is None for outcome in outputs.outcomes for row in outcome.rows.values())
 
 
-__all__ = ["faults"]
+__all__ = ["find_faults"]

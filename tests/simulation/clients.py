@@ -1,7 +1,7 @@
-"""Agents: processes that share sessions, send through a queue of their own, die, freeze, and come back with a spool.
+"""Simulated client processes: they share sessions, crash, freeze, and may have a spool.
 
-Within a process the order of its records holds; between processes anything may happen. What a process knows of a
-session is what the control API last told it.
+A process keeps the order of its records; between processes any order is possible. A process knows
+of a session only the control API's last answer.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessionary.schemas.ids import SessionKey, derived_id, partition_of
 from sessionary.schemas.records import Gravestone, SessionState
-from tests.simulation.pen import written
+from tests.simulation.event_encoding import event_bytes
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
 class Session(NamedTuple):
-    """A session as its makers know it."""
+    """A session's key and partition."""
 
     name: str
     key: SessionKey
@@ -28,7 +28,7 @@ class Session(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A record on its way."""
+    """A record that a client sends."""
 
     what: str
     partition: int
@@ -44,7 +44,7 @@ def session_of(tenant: str, name: str, service: str, partitions: int) -> Session
 
 
 class Process:
-    """A client process: one producer id, one queue; `journal` is its spool, where it has one."""
+    """A client process: one producer id, one queue; `journal` is its spool, if it has one."""
 
     def __init__(self, world: World, name: str, service: str) -> None:
         rng = world.rng
@@ -52,28 +52,28 @@ class Process:
         self.queue: deque[Sent] = deque()
         self.spools = rng.random() < 0.5
         self.journal: list[Sent] = []
-        self.lie_us = rng.choice((0, 0, -86_400_000_000, 3_600_000_000, 10**15))
+        self.clock_error_us = rng.choice((0, 0, -86_400_000_000, 3_600_000_000, 10**15))
         self.frozen = False
         self.seqs: dict[bytes, int] = {}
-        self.knows: dict[bytes, SessionState | Gravestone | None] = {}
+        self.known_rows: dict[bytes, SessionState | Gravestone | None] = {}
 
-    def asks(self, session: Session) -> SessionState | Gravestone | None:
-        """Ask the control API, mostly for its verdict on all before; where nobody answers, what was known stays."""
+    def ask_state(self, session: Session) -> SessionState | Gravestone | None:
+        """Ask the control API for a session; without an answer return the last known row."""
         if self.world.rng.random() < 0.5:
             self.world.cluster.work(12, session.partition)
         found = self.world.cluster.look(session.encoded, session.partition)
         if found is not None:
-            self.knows[session.encoded] = found
-        return self.knows.get(session.encoded)
+            self.known_rows[session.encoded] = found
+        return self.known_rows.get(session.encoded)
 
-    def says(self, session: Session, event_type: str, fields: dict[str, Any], **bent: Any) -> Sent:
-        """Write an event and queue it."""
+    def queue_event(self, session: Session, event_type: str, fields: dict[str, Any], **changed: Any) -> Sent:
+        """Encode an event and queue it; `changed` replaces fields of the envelope."""
         beats = event_type == "heartbeat"
         seq = self.seqs.get(session.encoded, 0)
-        if not beats and "producer_seq" not in bent:
+        if not beats and "producer_seq" not in changed:
             seq += 1
             self.seqs[session.encoded] = seq
-        known = self.knows.get(session.encoded)
+        known = self.known_rows.get(session.encoded)
         envelope = {
             "event_id": derived_id(session.name, self.name, event_type, seq),
             "tenant_id": session.key.tenant_id,
@@ -82,21 +82,21 @@ class Process:
             "epoch": known.epoch if known is not None else 1,
             "producer_id": self.name,
             "producer_seq": 0 if beats else seq,
-            "occurred_at": max(0, self.world.now_ms * 1_000 + self.lie_us),
-            **bent,
+            "occurred_at": max(0, self.world.now_ms * 1_000 + self.clock_error_us),
+            **changed,
         }
         what = f"{session.name}: {event_type} by {self.name} no. {envelope['producer_seq']}"
         partition = session.partition
         if self.world.rng.random() < 0.01 * self.world.trouble:
-            partition = self.world.rng.randrange(self.world.shape.partitions)  # an alien partitioner
-        sent = Sent(what, partition, session.encoded, written(event_type, fields, **envelope))
+            partition = self.world.rng.randrange(self.world.shape.partitions)  # another partitioner
+        sent = Sent(what, partition, session.encoded, event_bytes(event_type, fields, **envelope))
         self.queue.append(sent)
         if self.spools and not beats:
             self.journal.append(sent)
         return sent
 
-    def delivers(self) -> None:
-        """Send what is queued, in order, until the network or the broker says no."""
+    def deliver(self) -> None:
+        """Send the queue in order, until the network or the broker fails."""
         world = self.world
         while self.queue and world.broker.up and not self.frozen:
             if world.rng.random() < 0.03 * world.trouble:
@@ -108,18 +108,18 @@ class Process:
                 world.mark("network: sent twice as the answer was lost")
                 world.log(sent)
         if not self.queue and world.rng.random() < 0.7:
-            self.journal.clear()  # every report came
+            self.journal.clear()  # all deliveries were acknowledged
 
-    def forgets_first(self) -> Sent | None:
-        """Lose the head of the queue for good, though the process goes on."""
+    def drop_first(self) -> Sent | None:
+        """Lose the first event of the queue for good."""
         lost = self.queue.popleft() if self.queue else None
         if lost is not None and lost in self.journal:
             self.journal.remove(lost)
         return lost
 
 
-class Attended:
-    """A session whose agent never falls silent while the broker is there: it is never timed out as inactive."""
+class SteadySession:
+    """A session whose agent always sends heartbeats: it must never time out as inactive."""
 
     def __init__(self, world: World, session: Session, every_ms: int) -> None:
         self.world, self.session, self.every_ms = world, session, every_ms
@@ -127,17 +127,17 @@ class Attended:
         self.beaten_ms = world.now_ms
 
     def begin(self, fields: dict[str, Any]) -> None:
-        self.process.says(self.session, "session_created", fields)
+        self.process.queue_event(self.session, "session_created", fields)
         for phase in ("validating", "connecting"):
-            self.process.says(self.session, "session_phase_changed", {"phase": phase})
-        self.process.says(self.session, "session_started", {})
+            self.process.queue_event(self.session, "session_phase_changed", {"phase": phase})
+        self.process.queue_event(self.session, "session_started", {})
         self._send()
 
-    def live(self) -> None:
-        """Beat where it is time to."""
+    def beat_if_due(self) -> None:
+        """Send a heartbeat or activity if it is time to."""
         if self.world.broker.up and self.world.now_ms - self.beaten_ms >= self.every_ms:
             beats = self.world.rng.random() < 0.8
-            self.process.says(self.session, "heartbeat" if beats else "session_activity", {})
+            self.process.queue_event(self.session, "heartbeat" if beats else "session_activity", {})
             self._send()
 
     def _send(self) -> None:
@@ -146,4 +146,4 @@ class Attended:
             self.world.log(self.process.queue.popleft())
 
 
-__all__ = ["Attended", "Process", "Sent", "Session", "session_of"]
+__all__ = ["Process", "Sent", "Session", "SteadySession", "session_of"]

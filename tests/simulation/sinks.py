@@ -144,7 +144,7 @@ class SinkGroup:
         if sink is None:
             return
         self.world.mark(f"crash: sink {sink.stage}")
-        self.world.say("the sink of partition %d dies or loses it (%s)", partition, sink.stage)
+        self.world.trace("the sink of partition %d dies or loses it (%s)", partition, sink.stage)
         if self.world.rng.random() < 0.4:
             self.zombies.append(sink)
             self.sink(partition)

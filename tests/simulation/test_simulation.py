@@ -1,4 +1,4 @@
-"""Some hundreds of schedules, always the same; and proof that nothing of what they are for has gone missing."""
+"""A thousand fixed schedules; together they must reach every kind of fault and outcome."""
 
 from collections import Counter
 from typing import Any, get_args
@@ -6,14 +6,14 @@ from typing import Any, get_args
 import pytest
 
 from sessionary.schemas.types import RefusalReason
-from tests.simulation.checks import faults
-from tests.simulation.running import Failure, checked, ran
+from tests.simulation.checks import find_faults
+from tests.simulation.runner import Failure, check_schedule, run_schedule
 from tests.simulation.world import World
 
 SCHEDULES = 1_000
-# A sink's, and what no processor of today says.
-NO_JUDGES = {"UNKNOWN", "bad_row"}
-REASONS = {f"refused: {reason}" for reason in set(get_args(RefusalReason)) - NO_JUDGES}
+# Reasons that a processor never writes.
+NOT_FROM_PROCESSOR = {"UNKNOWN", "bad_row"}
+REASONS = {f"refused: {reason}" for reason in set(get_args(RefusalReason)) - NOT_FROM_PROCESSOR}
 TRANSITIONS = {f"T{n:02}" for n in range(1, 15)}
 FIRED = {"init_timeout", "inactive", "idle", "max_duration", "timeout_cleanup", "recovery_failed", "archived"}
 STAGES = ("fenced", "open", "begun", "finished", "written", "committed")
@@ -34,36 +34,36 @@ TROUBLE = {
     *("duplicate", "gravestone cleared", "steady agent lived", "time: a silence", "time: weeks"),
 }
 KINDS = {"transition", "refusal", "gap", "release", "context_limit", "limits_override"}
-MET = REASONS | TRANSITIONS | TROUBLE | {f"fired: {name}" for name in FIRED} | {f"audit: {kind}" for kind in KINDS}
+EXPECTED = REASONS | TRANSITIONS | TROUBLE | {f"fired: {name}" for name in FIRED} | {f"audit: {kind}" for kind in KINDS}
 
 
-def test_every_schedule_holds_and_together_they_meet_everything() -> None:
+def test_every_schedule_passes_and_together_they_reach_everything() -> None:
     seen: Counter[str] = Counter()
     for seed in range(1, SCHEDULES + 1):
-        seen += checked(seed)
-    assert MET - seen.keys() == set()
+        seen += check_schedule(seed)
+    assert EXPECTED - seen.keys() == set()
     assert seen["records"] > 50 * SCHEDULES
 
 
 def test_a_seed_gives_the_same_schedule_again() -> None:
     for seed in (3, 4):
-        first, second = (ran(seed, tracing=True) for _ in range(2))
+        first, second = (run_schedule(seed, tracing=True) for _ in range(2))
         assert first == second
         assert len(first.trace) > 20
 
 
 def test_tracing_changes_nothing() -> None:
-    assert ran(5).seen == ran(5, tracing=True).seen
+    assert run_schedule(5).seen == run_schedule(5, tracing=True).seen
 
 
-def ended(seed: int) -> World:
+def finished_world(seed: int) -> World:
     world = World(seed)
     world.run()
-    assert faults(world) == []
+    assert find_faults(world) == []
     return world
 
 
-def test_a_failure_names_the_seed_and_how_to_see_it_again() -> None:
+def test_a_failure_names_the_seed_and_how_to_repeat_it() -> None:
     text = str(Failure(17, [f"no. {n}" for n in range(99)]))
     assert "python -m tests.simulation --seed 17 --trace" in text
     assert "and 91 more" in text
@@ -78,16 +78,16 @@ def _repeat_last(found: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("lines", ["audits", "rejected"])
-def test_a_line_that_lacks_or_stands_twice_is_found(lines: str) -> None:
+def test_a_missing_or_doubled_line_is_found(lines: str) -> None:
     for change in (_lose_last, _repeat_last):
-        world = ended(2)
+        world = finished_world(2)
         outcome = next(o for outcomes in world.broker.outcomes for o in outcomes if getattr(o, lines))
         change(getattr(outcome, lines))
-        assert faults(world)
+        assert find_faults(world)
 
 
-def test_a_row_that_lacks_or_stands_twice_in_clickhouse_is_found() -> None:
+def test_a_missing_or_doubled_row_in_clickhouse_is_found() -> None:
     for change in (_lose_last, _repeat_last):
-        world = ended(2)
+        world = finished_world(2)
         change(world.clickhouse.rows)
-        assert any("ClickHouse" in fault for fault in faults(world))
+        assert any("ClickHouse" in fault for fault in find_faults(world))

@@ -1,8 +1,8 @@
-"""One schedule: everything that happens in it follows from its seed, in one thread.
+"""One schedule, in one thread: everything that happens in it follows from its seed.
 
-world = World(seed)      clients, network, log, processors, sinks, all in memory; one clock that is moved by hand
-world.run()              some dozens of steps, each an act or a fault; then everything heals and comes to its end
-faults(world)            what is wrong with the result (checks.py)
+world = World(seed)      clients, network, log, processors and sinks in memory, with a manual clock
+world.run()              dozens of steps, each an action or a fault; then everything recovers
+find_faults(world)       what is wrong with the result (checks.py)
 """
 
 from collections import Counter
@@ -10,21 +10,21 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from tests.core.court import START_MS
+from tests.core.oracle_rig import START_MS
 from tests.simulation.adapter import FoldSettings
-from tests.simulation.agents import Crowd
+from tests.simulation.agents import AgentPool
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
 from tests.simulation.sinks import ClickHouse, SinkGroup
 from tests.simulation.workers import Cluster
-from tests.support.scribe import TICK
+from tests.support.event_factory import TICK
 
 HOLE_MS, QUIET_MS = 5_000, 25_000
 WEEKS_MS = 15 * 86_400_000
 
 
-class Shape(NamedTuple):
-    """What a schedule is made of. `calm`: the log's clock does not leap, so that a steady agent must survive."""
+class ScheduleShape(NamedTuple):
+    """The size of a schedule. `calm`: the log's clock never leaps; a steady agent must survive."""
 
     partitions: int
     workers: int
@@ -35,9 +35,9 @@ class Shape(NamedTuple):
     extra: str
 
 
-def drawn_shape(rng: Random) -> Shape:
+def draw_shape(rng: Random) -> ScheduleShape:
     chance = rng.random()
-    return Shape(
+    return ScheduleShape(
         partitions=rng.choice((1, 1, 1, 2, 3)),
         workers=rng.choice((1, 2, 2, 3)),
         sessions=rng.randint(1, 3),
@@ -49,7 +49,7 @@ def drawn_shape(rng: Random) -> Shape:
 
 
 class World:
-    """Everything there is. `seen` counts what happened; `lines` is the trace, where one is wanted."""
+    """All simulated parts. `seen` counts what happened; `lines` is the trace, if requested."""
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.seed, self.tracing = seed, tracing
@@ -58,48 +58,50 @@ class World:
         self.lines: list[str] = []
         self.now_ms = START_MS
         self.trouble = 1
-        self.former: list[Sent] = []
+        self.sent_records: list[Sent] = []
         self.ticked_ms = 0
-        self.shape = drawn_shape(rng)
+        self.shape = draw_shape(rng)
         self.settings = FoldSettings("sessionary.events", self.shape.partitions, HOLE_MS, QUIET_MS)
         self.broker = Broker(rng, self.shape.partitions, self.mark)
         self.clickhouse = ClickHouse()
         self.cluster = Cluster(self, self.shape.workers)
         self.sinks = SinkGroup(self)
-        self.crowd = Crowd(self)
+        self.agents = AgentPool(self)
         self.acts, self.weights = self._acts()
 
-    # What everybody uses
+    # Used by all parts
 
     def mark(self, what: str) -> None:
         self.seen[what] += 1
         if self.tracing:
-            self.say("· %s", what)
+            self.trace("· %s", what)
 
-    def say(self, text: str, *parts: object) -> None:
-        """A line of the trace."""
+    def trace(self, text: str, *parts: object) -> None:
+        """Add a line to the trace."""
         if self.tracing:
             self.lines.append(f"{(self.now_ms - START_MS) / 1_000:10.3f}  {text % parts}")
 
     def log(self, sent: Sent) -> None:
-        """Append a record of a client."""
+        """Append a client's record to the log; does nothing during an outage."""
         if not self.broker.up:
             return
         record = self.broker.append(sent.partition, sent.key, sent.value, self.now_ms)
-        self.former.append(sent)
-        self.say("log %d:%d at %.3f  %s", sent.partition, record.offset, self._logged_s(record.timestamp_ms), sent.what)
+        self.sent_records.append(sent)
+        self.trace(
+            "log %d:%d at %.3f  %s", sent.partition, record.offset, self._logged_s(record.timestamp_ms), sent.what
+        )
 
     def _logged_s(self, timestamp_ms: int) -> float:
         return (timestamp_ms - START_MS) / 1_000
 
-    def some_former(self) -> Sent | None:
-        """A record that was sent before, mostly of late."""
-        if not self.former:
+    def pick_sent_record(self) -> Sent | None:
+        """Pick a record that was sent before, mostly a recent one."""
+        if not self.sent_records:
             return None
-        return self.rng.choice(self.former if self.rng.random() < 0.3 else self.former[-20:])
+        return self.rng.choice(self.sent_records if self.rng.random() < 0.3 else self.sent_records[-20:])
 
-    def drawn_settings(self) -> FoldSettings:
-        """Bounds of a batch: each owner has others, mostly far too small."""
+    def draw_batch_limits(self) -> FoldSettings:
+        """Draw an owner's batch limits, mostly very small ones."""
         rng = self.rng
         return self.settings._replace(
             records_max=rng.choice((1, 2, 3, 7, 50, 5_000)),
@@ -110,38 +112,38 @@ class World:
     # Time
 
     def tick(self) -> None:
-        """Each who owns a partition in which somebody lives lets its clock move."""
+        """Let each owner of a partition with live sessions write a tick."""
         if not self.broker.up:
             return
         partitions = {
-            owner.partition: None for owner in self.cluster.standing() if owner.fold.next_deadline_ms is not None
+            owner.partition: None for owner in self.cluster.ready_owners() if owner.fold.next_deadline_ms is not None
         }
         for partition in partitions:
             self.log(Sent("tick", partition, None, TICK))
-            self.former.pop()
+            self.sent_records.pop()
 
     def pass_ms(self, ms: int, slice_ms: int, *, ticks: bool = True) -> None:
-        """Let time pass; steady agents beat, owners tick."""
+        """Let time pass; steady agents send heartbeats, owners write ticks."""
         until = self.now_ms + ms
         while self.now_ms < until:
             self.now_ms = min(until, self.now_ms + slice_ms)
             first = self.rng.random() < 0.5
             if ticks and first:
                 self.tick()
-            for attended in self.crowd.attended:
-                attended.live()
+            for steady_sessions in self.agents.steady_sessions:
+                steady_sessions.beat_if_due()
             if ticks and not first:
                 self.tick()
 
-    def short_while(self) -> None:
+    def pass_short_time(self) -> None:
         self.pass_ms(self.rng.choice((1, 10, 999, 4_999, 5_000, 5_001)), 5_001, ticks=self.rng.random() < 0.5)
 
-    def some_seconds(self) -> None:
+    def pass_seconds(self) -> None:
         self.pass_ms(self.rng.choice((4_000, 9_000, 12_000, 30_000)), self.rng.choice((2_500, 4_999, 5_000)))
 
-    def to_a_deadline(self) -> None:
-        """Time lands on a deadline of somebody, one before or one after; without a hole on the way, mostly."""
-        owners = [owner for owner in self.cluster.standing() if owner.fold.next_deadline_ms is not None]
+    def jump_to_deadline(self) -> None:
+        """Move time to a deadline, 1 ms before or after it, mostly without a hole on the way."""
+        owners = [owner for owner in self.cluster.ready_owners() if owner.fold.next_deadline_ms is not None]
         if not owners:
             return
         due = self.rng.choice(owners).fold.next_deadline_ms
@@ -156,59 +158,59 @@ class World:
             self.tick()
 
     def _silence(self, ms: int) -> None:
-        """Nobody is heard: an outage of the broker, or of everybody else."""
+        """Let time pass without any record."""
         self.mark("time: a silence")
-        self.say("silence of %d ms", ms)
+        self.trace("silence of %d ms", ms)
         self.now_ms += ms
         self.pass_ms(1, 1)
 
-    def weeks(self) -> None:
+    def pass_weeks(self) -> None:
         if self.rng.random() < 0.25:
             self.mark("time: weeks")
             self._silence(WEEKS_MS)
 
-    def outage(self) -> None:
-        """The broker is away; everybody else goes on and gets nowhere."""
+    def stop_broker(self) -> None:
+        """Stop the broker for a while; the other parts go on."""
         self.mark("broker: outage")
         self.broker.up = False
-        self.say("the broker goes away")
+        self.trace("the broker stops")
         for _ in range(self.rng.randint(0, 4)):
             self.step()
         self.pass_ms(self.rng.choice((3_000, 5_000, 8_000, 60_000)), 2_500)
         self.broker.up = True
-        self.say("the broker is back")
+        self.trace("the broker is back")
 
-    def clock_step(self) -> None:
-        """The broker's clock is set: back, or ahead."""
+    def step_broker_clock(self) -> None:
+        """Set the broker's clock back or ahead."""
         if self.rng.random() < 0.5:
             self.mark("log: clock set back")
             self.broker.skew_ms -= self.rng.choice((1, 1_000, 3_000, 20_000))
         elif not self.shape.calm:
             self.mark("log: clock leaps")
             self.broker.skew_ms += self.rng.choice((1, 4_999, 5_001, 60_000))
-        self.say("the broker's clock is off by %d ms", self.broker.skew_ms)
+        self.trace("the broker's clock is off by %d ms", self.broker.skew_ms)
 
     # The schedule
 
     def _acts(self) -> tuple[Sequence[Callable[[], None]], Sequence[int]]:
-        crowd, cluster, sinks = self.crowd, self.cluster, self.sinks
+        agents, cluster, sinks = self.agents, self.cluster, self.sinks
         table: list[tuple[int, Callable[[], None]]] = [
-            (26, crowd.sense),
-            (10, crowd.begin),
-            (2, crowd.hold),
-            (4, crowd.work),
-            (2, crowd.stumble),
-            (3, crowd.nonsense),
-            (3, crowd.bent),
-            (5, crowd.released),
-            (2, crowd.foreign),
-            (3, crowd.loses),
-            (3, crowd.straggles),
-            (5, crowd.repeats),
-            (2, crowd.rubbish),
-            (6, crowd.deliver),
-            (3, crowd.freeze),
-            (2, crowd.crash),
+            (26, agents.send_sensible),
+            (10, agents.start_session),
+            (2, agents.pause_and_resume),
+            (4, agents.send_work),
+            (2, agents.fail_and_recover),
+            (3, agents.send_any_type),
+            (3, agents.send_invalid_envelope),
+            (5, agents.confirm_release),
+            (2, agents.send_as_other_service),
+            (3, agents.lose_events),
+            (3, agents.send_late),
+            (5, agents.repeat_record),
+            (2, agents.send_garbage),
+            (6, agents.deliver_one),
+            (3, agents.freeze_or_resume),
+            (2, agents.crash_process),
             (30, self.processors_work),
             (4, cluster.crash),
             (4, cluster.move),
@@ -217,12 +219,12 @@ class World:
             (3, sinks.crash),
             (2, sinks.wake_zombie),
             (6, self.tick),
-            (8, self.short_while),
-            (4, self.some_seconds),
-            (10, self.to_a_deadline),
-            (1, self.outage),
-            (1, self.clock_step),
-            (1, self.weeks),
+            (8, self.pass_short_time),
+            (4, self.pass_seconds),
+            (10, self.jump_to_deadline),
+            (1, self.stop_broker),
+            (1, self.step_broker_clock),
+            (1, self.pass_weeks),
         ]
         return [act for _, act in table], [weight for weight, _ in table]
 
@@ -234,29 +236,29 @@ class World:
 
     def step(self) -> None:
         act = self.rng.choices(self.acts, self.weights)[0]
-        if act != self.outage or self.broker.up:
+        if act != self.stop_broker or self.broker.up:
             act()
 
     def run(self) -> None:
-        """All steps, then healing: what is queued goes out, time passes, everybody comes to the log's end."""
+        """Do all steps; then stop all faults, deliver all queues and let everything catch up."""
         for n in range(self.shape.steps):
             self.step()
             if n == self.shape.steps // 2:
                 self._extra()
-        self.say("no more trouble")
+        self.trace("no more faults")
         self.trouble = 0
-        self.crowd.drain()
+        self.agents.deliver_all()
         for _ in range(self.rng.randint(0, 4)):
             self.cluster.finish()
-            self.to_a_deadline()
+            self.jump_to_deadline()
         self.cluster.finish()
         self.sinks.finish()
 
     def _extra(self) -> None:
         if self.shape.extra == "crowd":
-            self.crowd.everybody_joins()
+            self.agents.join_many_producers()
         elif self.shape.extra == "large":
-            self.crowd.grows_too_large()
+            self.agents.send_too_large_state()
 
 
-__all__ = ["HOLE_MS", "QUIET_MS", "Shape", "World"]
+__all__ = ["HOLE_MS", "QUIET_MS", "ScheduleShape", "World"]

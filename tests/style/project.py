@@ -1,4 +1,4 @@
-"""The project as the style tests see it: its modules, its tracked files, its metadata."""
+"""The project for the style tests: its modules, tracked files and metadata."""
 
 import ast
 import subprocess
@@ -44,13 +44,13 @@ def product_modules() -> list[Module]:
 
 @cache
 def all_modules() -> list[Module]:
-    """Return every module, those of tests and benchmarks too."""
+    """Return every module, including tests and benchmarks."""
     rest = (ROOT / name for name in ("tests", "benchmarks") if (ROOT / name).is_dir())
     return product_modules() + [module for folder in rest for module in _modules(folder)]
 
 
 def module_named(name: str) -> Module | None:
-    """Return the module at `schemas/ids.py` and the like: package and path below it."""
+    """Return a module by package and path below it, as `schemas/ids.py`."""
     package, _, rest = name.partition("/")
     path = ROOT / package / "sessionary" / package / rest
     return next((module for module in product_modules() if module.path == path), None)
@@ -58,7 +58,7 @@ def module_named(name: str) -> Module | None:
 
 @cache
 def tracked_files() -> list[Path]:
-    """Return the files that git tracks, or would; not those that are ignored."""
+    """Return tracked files and new ones that git does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

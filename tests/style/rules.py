@@ -1,4 +1,4 @@
-"""The rules of style as pure functions: source text in, complaints out. An empty list means that all is well."""
+"""The rules of style as pure functions: from source text to complaints; empty if all is well."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 400
 
-# Who may import whom; everybody may import itself. Nobody may import infra.
+# Which package may import which. No other package may import infra.
 DIRECTIONS = {
     "schemas": frozenset({"schemas"}),
     "producers": frozenset({"producers", "schemas"}),
@@ -15,7 +15,7 @@ DIRECTIONS = {
     "sinks": frozenset({"sinks", "schemas"}),
     "infra": frozenset({"infra", "schemas", "producers", "stream_processors", "sinks"}),
 }
-# Modules that bring a clock, chance, the outside or a log into what must be a function of its arguments.
+# Modules with clocks, randomness, I/O or logging: a pure module must not import them.
 _CLOCK_AND_CHANCE = {"random", "secrets", "time"}
 _CONCURRENCY = {"asyncio", "concurrent", "multiprocessing", "threading"}
 _FILES = {"logging", "os", "pathlib", "select", "shutil", "signal", "subprocess", "sys", "tempfile"}
@@ -39,13 +39,13 @@ def long_functions(tree: ast.Module) -> list[str]:
 
 
 def long_module(text: str) -> list[str]:
-    """Return a complaint where the module is above the limit."""
+    """Return a complaint if the module is above the limit."""
     lines = len(text.splitlines())
     return [f"{lines} lines, more than {MODULE_LINES_MAX}"] if lines > MODULE_LINES_MAX else []
 
 
-def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Return line and full name of every import, also of those inside functions."""
+def imported_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and full name of every import, including those inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -55,9 +55,9 @@ def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def wrong_directions(tree: ast.Module, package: str) -> list[str]:
-    """Return imports that a module of `package` (schemas, producers, …) must not make."""
+    """Return forbidden imports of a module of `package` (schemas, producers, …)."""
     found = []
-    for line, name in imported(tree):
+    for line, name in imported_names(tree):
         parts = name.split(".")
         if name.startswith("."):
             found.append(f"line {line}: relative import {name}")
@@ -67,10 +67,10 @@ def wrong_directions(tree: ast.Module, package: str) -> list[str]:
 
 
 def impurities(tree: ast.Module, allowed: frozenset[str] = frozenset()) -> list[str]:
-    """Return what makes a module impure: imports but for those in `allowed`, and calls."""
+    """Return what makes a module impure: imports except those in `allowed`, and calls."""
     found = [
         f"line {line}: imports {name}"
-        for line, name in imported(tree)
+        for line, name in imported_names(tree)
         if name.split(".")[0] in IMPURE_MODULES - allowed or name.startswith("importlib.resources")
     ]
     for node in ast.walk(tree):
@@ -88,8 +88,8 @@ def _exempt(call: ast.expr, allowed: frozenset[str]) -> bool:
     return isinstance(owner, ast.Name) and owner.id in allowed
 
 
-def exported(tree: ast.Module) -> list[str] | None:
-    """Return the names in `__all__`, or None where there is no such list."""
+def exported_names(tree: ast.Module) -> list[str] | None:
+    """Return the names in `__all__`, or None if there is no such list."""
     for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List() | ast.Tuple() as value):
@@ -98,19 +98,19 @@ def exported(tree: ast.Module) -> list[str] | None:
 
 
 def wrong_exports(tree: ast.Module) -> list[str]:
-    """Return what is wrong with `__all__`: order (CONSTANTS, Classes, functions), doubles, names that are not there."""
-    names = exported(tree)
+    """Return faults of `__all__`: order (CONSTANTS, Classes, functions), duplicates, unknowns."""
+    names = exported_names(tree)
     if names is None:
         return []
-    found = [] if names == sorted(set(names), key=_export_order) else ["__all__ is not sorted, or names one twice"]
-    return found + [f"__all__ names {name}, which is not there" for name in names if name not in _defined(tree)]
+    found = [] if names == sorted(set(names), key=_export_order) else ["__all__ is not sorted, or has duplicates"]
+    return found + [f"__all__ names {name}, which is not defined" for name in names if name not in _defined_names(tree)]
 
 
 def _export_order(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
-def _defined(tree: ast.Module) -> set[str]:
+def _defined_names(tree: ast.Module) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -127,7 +127,7 @@ _BRANCH = re.compile(r"^(?P<indent>[ │]*)(?:├──|└──) (?P<name>\w+)
 
 
 def drawn_tree(docstring: str) -> dict[str, str]:
-    """Return `{class: parent}` of a tree drawn with ├── and └──; empty where none is drawn."""
+    """Return `{class: parent}` of a tree drawn with ├── and └──; empty without one."""
     parents: dict[str, str] = {}
     path: list[str] = []
     root = ""
@@ -147,7 +147,7 @@ def drawn_tree(docstring: str) -> dict[str, str]:
 
 
 def wrong_error_tree(tree: ast.Module) -> list[str]:
-    """Return where the classes of an errors module differ from the tree drawn in its docstring."""
+    """Return the differences between an errors module's classes and the tree in its docstring."""
     drawn = drawn_tree(ast.get_docstring(tree) or "")
     if not drawn:
         return ["no tree of errors is drawn in the docstring"]
@@ -162,12 +162,12 @@ def wrong_error_tree(tree: ast.Module) -> list[str]:
     for name, parent in drawn.items():
         if name in local and parent not in classes[name]:
             found.append(f"{name} is drawn below {parent}, but its bases are {', '.join(classes[name])}")
-        elif name not in local and name not in _defined(tree):
-            found.append(f"{name} is drawn, but not there")
+        elif name not in local and name not in _defined_names(tree):
+            found.append(f"{name} is drawn, but not defined")
     return found
 
 
-# What no file may hold, and why.
+# What no tracked file may contain, and why.
 FORBIDDEN = {
     "a path of one machine": re.compile(r"(?<![\w.])/(work|root|home|Users)/\w"),
     "a registry's address": re.compile(r"pypi\.org|pythonhosted\.org|repo1?\.maven|maven\.org|registry\.npmjs", re.I),
@@ -177,7 +177,7 @@ FORBIDDEN = {
 
 
 def forbidden_words(text: str) -> list[str]:
-    """Return the lines that hold what no file may hold."""
+    """Return the lines with something that no file may contain."""
     return [
         f"line {number}: {what}: {line.strip()[:80]}"
         for number, line in enumerate(text.splitlines(), 1)

@@ -1,4 +1,4 @@
-"""Size, direction, purity, exports and error trees of every module."""
+"""Size, import direction, purity, exports and error trees of all modules."""
 
 import ast
 from collections.abc import Callable
@@ -8,14 +8,14 @@ import pytest
 from tests.style import rules
 from tests.style.project import Module, all_modules, module_named, product_modules, pyproject
 
-# Functions of their arguments: no clock, no chance, no I/O, no logging. The value names what one may use all the same.
+# Pure modules: no clock, no randomness, no I/O, no logging. The value has a module's exceptions.
 PURE: dict[str, frozenset[str]] = {
     "schemas/codec/framing.py": frozenset(),
     "schemas/types.py": frozenset(),
     "schemas/codec/compiled_reader.py": frozenset(),
     "schemas/errors.py": frozenset(),
     "schemas/headers.py": frozenset(),
-    "schemas/ids.py": frozenset({"secrets", "uuid"}),  # a new session id is chance itself
+    "schemas/ids.py": frozenset({"secrets", "uuid"}),  # a new session id is random
     "schemas/records.py": frozenset(),
     "schemas/codec/codegen.py": frozenset(),
     "schemas/topics.py": frozenset(),
@@ -45,7 +45,7 @@ PURE: dict[str, frozenset[str]] = {
     "infra/local/clickhouse/request_bodies.py": frozenset(),
     "infra/local/schedule.py": frozenset(),
     "infra/local/clickhouse/sql.py": frozenset(),
-    "infra/demo/plan.py": frozenset({"random"}),  # seeded: the same plan from the same seed
+    "infra/demo/plan.py": frozenset({"random"}),  # seeded
 }
 
 
@@ -67,13 +67,13 @@ def test_imports_point_one_way() -> None:
 
 
 @pytest.mark.parametrize("name", PURE)
-def test_a_pure_module_uses_no_clock_no_chance_no_io_and_no_log(name: str) -> None:
+def test_a_pure_module_uses_no_clock_no_randomness_no_io_and_no_log(name: str) -> None:
     module = module_named(name)
-    assert module is not None, f"{name} is gone: take it off the list, or name what took its place"
+    assert module is not None, f"{name} does not exist: remove it from the list or rename it"
     assert rules.impurities(module.tree, PURE[name]) == []
 
 
-def test_what_is_exported_is_sorted_and_there() -> None:
+def test_exports_are_sorted_and_defined() -> None:
     _check_all(all_modules(), lambda module: rules.wrong_exports(module.tree))
 
 
@@ -88,7 +88,7 @@ def test_namespace_folders_hold_no_init() -> None:
     assert folders == []
 
 
-def test_the_linter_asks_for_docstrings_reasons_and_no_print() -> None:
+def test_the_linter_requires_docstrings_and_reasons_and_forbids_print() -> None:
     lint = pyproject()["tool"]["ruff"]["lint"]
     assert {"D1", "BLE", "T20", "DTZ"} <= set(lint["select"])
     mypy = pyproject()["tool"]["mypy"]

@@ -1,4 +1,4 @@
-"""The documents say what the code does: diagram, settings, commands, examples, links."""
+"""The documents match the code: diagram, settings, commands, examples, links."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,10 @@ from sessionary.stream_processors.diagram import BEGIN, END, main, state_diagram
 from tests.style.project import ROOT, product_modules
 from tests.support.settings_table import TABLE, settings, settings_table
 
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/settings.md")
+DOCUMENTS = (
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *("docs/settings.md", "tests/README.md"),
+)
 COMPOSE = ROOT / "infra" / "compose" / "docker-compose.yml"
 
 
@@ -30,7 +33,7 @@ def test_the_state_diagram_is_the_table() -> None:
     assert state_diagram().count("-->") == len(TRANSITIONS) + 1
 
 
-def test_drawing_touches_nothing_but_what_stands_between_the_marks(tmp_path: Path) -> None:
+def test_drawing_changes_only_the_text_between_the_marks(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     assert main([str(path)]) == 0
@@ -61,7 +64,7 @@ def _variables(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_lead_somewhere(name: str) -> None:
+def test_links_have_targets(name: str) -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", _read(name))
     gone = [target for target in targets if "://" not in target and not ((ROOT / name).parent / target).exists()]
     assert gone == []

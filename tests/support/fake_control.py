@@ -1,4 +1,4 @@
-"""A control API that says what it is told to, on a free port."""
+"""A fake control API on a free port; a function decides its answers."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,16 +9,16 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 
-class Asked(NamedTuple):
-    """What a client asked."""
+class ControlRequest(NamedTuple):
+    """A client's request."""
 
     session_id: str
     query: dict[str, str]
     authorization: str | None
 
 
-class Said(NamedTuple):
-    """What it is answered."""
+class ControlResponse(NamedTuple):
+    """The answer."""
 
     status: int
     body: object
@@ -26,17 +26,17 @@ class Said(NamedTuple):
 
 
 @contextmanager
-def control_server(answer: Callable[[Asked], Said]) -> Iterator[str]:
-    """Serve `GET /v1/sessions/{id}` by `answer`; yield the base URL."""
+def control_server(answer: Callable[[ControlRequest], ControlResponse]) -> Iterator[str]:
+    """Serve `GET /v1/sessions/{id}` with the answers of `answer`; yield the base URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
-            said = answer(Asked(url.path.rpartition("/")[2], query, self.headers.get("Authorization")))
-            body = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
-            self.send_response(said.status)
-            for name, value in said.headers.items():
+            response = answer(ControlRequest(url.path.rpartition("/")[2], query, self.headers.get("Authorization")))
+            body = response.body if isinstance(response.body, bytes) else json.dumps(response.body).encode()
+            self.send_response(response.status)
+            for name, value in response.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -1,6 +1,6 @@
-"""A line per group of tests as it ends, in place of a dot per test (`--groups`).
+"""Prints a line per group of tests instead of a dot per test (`--groups`).
 
-A group is a folder below `tests/`; in folders whose files take long, it is a file.
+A group is a folder below `tests/`, or a file in folders whose files take long.
 """
 
 import time
@@ -20,7 +20,7 @@ def group_of(nodeid: str) -> str:
 
 
 class Groups:
-    """Plugin of the reporting process: counts outcomes and says when a group is through."""
+    """Plugin of the reporting process: counts outcomes and prints a line when a group has ended."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self._reporter = reporter
@@ -32,11 +32,11 @@ class Groups:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: object, ids: Sequence[str]) -> None:
-        """Learn from the first worker what there is; all collect the same."""
+        """Take the tests from the first worker; all workers collect the same."""
         self._expect(ids)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Learn what there is where one process runs everything."""
+        """Take the tests if one process runs everything."""
         if session.items:
             self._expect([item.nodeid for item in session.items])
 
@@ -47,14 +47,14 @@ class Groups:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Print no letter per test; pytest's closing line counts it all the same."""
+        """Print no letter per test; pytest's last line still counts it."""
         outcome = _outcome(report)
         if outcome is None or hasattr(report, "wasxfail"):
             return None
         return outcome, "", "" if outcome == "passed" else outcome.upper()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a phase of a test; the last test of a group makes the line."""
+        """Count a phase of a test; the last test of a group prints the line."""
         group = group_of(report.nodeid)
         counts = self._outcomes.setdefault(group, Counter())
         self._spent_s[group] += report.duration  # type: ignore[assignment]  # Counter's stubs know integers only
@@ -66,9 +66,9 @@ class Groups:
         if report.when == "teardown":
             self._left[group] -= 1
             if self._left[group] == 0:
-                self._say(group, counts)
+                self._report_group(group, counts)
 
-    def _say(self, group: str, counts: Counter[str]) -> None:
+    def _report_group(self, group: str, counts: Counter[str]) -> None:
         outcome = ", ".join(
             f"{counts[name]} {name}" for name in ("failed", "error", "passed", "xfailed", "skipped") if counts[name]
         )
@@ -80,7 +80,7 @@ class Groups:
 
 
 def _outcome(report: pytest.TestReport) -> str | None:
-    """Return how pytest will count this phase of a test; None for a phase that does not count."""
+    """Return how pytest counts this phase of a test; None if it does not."""
     if report.failed:
         return "failed" if report.when == "call" else "error"
     return report.outcome if report.when == "call" or report.skipped else None

@@ -1,4 +1,4 @@
-"""Where the parts of a test run write their logs: `build/logs/run-<pid>/`, the last few runs are kept."""
+"""The logs of a test run: `build/logs/run-<pid>/`; the last runs are kept."""
 
 import os
 import shutil
@@ -10,11 +10,11 @@ _RUNS_KEPT = 5
 
 
 def start_run() -> Path:
-    """Make this run's folder, name it to child processes, and forget all but the last runs."""
+    """Create this run's folder, export it to child processes, and delete old runs."""
     _ROOT.mkdir(parents=True, exist_ok=True)
     former = sorted(_ROOT.glob("run-*"), key=lambda folder: folder.stat().st_mtime)
     for folder in former[:-_RUNS_KEPT]:
-        if not _runs(int(folder.name.removeprefix("run-"))):
+        if not _is_running(int(folder.name.removeprefix("run-"))):
             shutil.rmtree(folder, ignore_errors=True)
     ours = _ROOT / f"run-{os.getpid()}"
     shutil.rmtree(ours, ignore_errors=True)
@@ -23,8 +23,8 @@ def start_run() -> Path:
     return ours
 
 
-def _runs(pid: int) -> bool:
-    """Whether the process lives: a run beside ours still writes to its folder."""
+def _is_running(pid: int) -> bool:
+    """Return True if the process runs: a parallel test run still uses its folder."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -35,6 +35,6 @@ def _runs(pid: int) -> bool:
 
 
 def log_folder() -> Path:
-    """Return this run's folder; made by the run's first process."""
+    """Return this run's folder; the run's first process creates it."""
     named = os.environ.get(FOLDER_VARIABLE)
     return Path(named) if named else start_run()

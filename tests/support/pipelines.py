@@ -1,4 +1,4 @@
-"""Pipelines of a test's own on shared servers: topics below a prefix nobody else has, a database nobody else has."""
+"""A test's own topics and database on shared servers, under random names."""
 
 import json
 import secrets
@@ -22,7 +22,7 @@ def _admin(bootstrap_servers: str) -> AdminClient:
 
 
 def new_pipeline(bootstrap_servers: str, partitions: int = PARTITIONS) -> KafkaSettings:
-    """Make every topic below a fresh prefix on a broker."""
+    """Create all topics below a fresh prefix on a broker."""
     kafka = KafkaSettings(
         bootstrap_servers=bootstrap_servers, topic_prefix=f"t{secrets.token_hex(5)}", partitions=partitions
     )
@@ -30,14 +30,14 @@ def new_pipeline(bootstrap_servers: str, partitions: int = PARTITIONS) -> KafkaS
         NewTopic(spec.name, num_partitions=spec.partitions, replication_factor=1, config=spec.config)
         for spec in topic_specs(kafka.topic_prefix, partitions)
     ]
-    admin = _admin(bootstrap_servers)  # kept until the answers are there: a client that goes takes them along
+    admin = _admin(bootstrap_servers)  # referenced until the results are there: they die with the client
     for made in admin.create_topics(wanted, operation_timeout=_ADMIN_TIMEOUT_S).values():
         made.result(_ADMIN_TIMEOUT_S)
     return kafka
 
 
 def remove_pipeline(kafka: KafkaSettings) -> None:
-    """Delete the topics of `new_pipeline`; a test that already did so itself is no error."""
+    """Delete the topics of `new_pipeline`; topics that are gone already are no error."""
     admin = _admin(kafka.bootstrap_servers)
     for deleted in admin.delete_topics(list(kafka.topics)).values():
         try:
@@ -47,14 +47,17 @@ def remove_pipeline(kafka: KafkaSettings) -> None:
 
 
 def new_clickhouse(url: str) -> ClickHouseSettings:
-    """Make an empty database at an endpoint."""
+    """Create an empty database at an endpoint."""
     settings = ClickHouseSettings(clickhouse_url=url, clickhouse_database=f"t{secrets.token_hex(5)}")
     run_sql(settings, f"CREATE DATABASE {settings.clickhouse_database}")
     return settings
 
 
 def run_sql(clickhouse: ClickHouseSettings, sql: str) -> str:
-    """Run one statement and return its output (tab-separated unless it names a format). Independent of any driver."""
+    """Run one statement without any driver; return its output.
+
+    The output is tab-separated unless the statement names a format.
+    """
     request = urllib.request.Request(
         clickhouse.clickhouse_url,
         data=sql.encode(),
@@ -73,7 +76,7 @@ def run_sql(clickhouse: ClickHouseSettings, sql: str) -> str:
 
 
 def environment(*groups: EnvSettings, **more: str) -> dict[str, str]:
-    """Return the settings as `SESSIONARY_*` variables; `more` are fields by name, for settings of no group at hand."""
+    """Return settings as `SESSIONARY_*` variables; `more` are further fields by name."""
     variables: dict[str, str] = {}
     for group in groups:
         for name in type(group).model_fields:

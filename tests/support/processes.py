@@ -1,4 +1,4 @@
-"""Processes of a test: started with a log of their own, gone when the test ends, also when the test run is killed."""
+"""Child processes of a test: each has a log, and ends with the test or the test run."""
 
 import os
 import re
@@ -14,15 +14,18 @@ _TAIL_LINES = 40
 
 
 class Processes:
-    """Starts Python modules as child processes. `started` keeps them in order; end them by `Child.kill` or `stop`."""
+    """Starts child processes; `started` has them in order."""
 
     def __init__(self, name: str) -> None:
-        """`name`: first part of the log files' names."""
+        """Use `name` as the first part of the log files' names."""
         self._name = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)
         self.started: list[Child] = []
 
     def start(self, module: str, *args: str, env: Mapping[str, str] | None = None, name: str | None = None) -> Child:
-        """Run `python -m module args`; `env` is added to ours. A second process of the same name shares its log."""
+        """Run `python -m module args` with `env` added to our environment.
+
+        A second process of the same name shares the log.
+        """
         return self.run([sys.executable, "-m", module, *args], env=env, name=name or module.rpartition(".")[2])
 
     def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, name: str) -> Child:
@@ -33,12 +36,12 @@ class Processes:
         return child
 
     def tails(self) -> Iterator[tuple[str, str]]:
-        """Return each log's name and last lines, for a failure's report."""
+        """Yield each log's name and last lines, for the report of a failure."""
         for log in dict.fromkeys(child.log for child in self.started):
             yield log.name, log_tail(log)
 
     def stop(self) -> None:
-        """End all that still run, the last one first."""
+        """Stop all running processes, the last one first."""
         for child in reversed(self.started):
             child.stop(_STOP_GRACE_S)
 

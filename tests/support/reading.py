@@ -1,4 +1,4 @@
-"""Reading topics to their end with a plain consumer, read-committed: nothing of a role's own reading is used."""
+"""Reads topics to their end with a plain read-committed consumer, without the product's readers."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from sessionary.schemas.settings import KafkaSettings
 
 
 class Stored(NamedTuple):
-    """A record as it stands in a partition."""
+    """A record of a partition."""
 
     partition: int
     offset: int
@@ -23,7 +23,10 @@ class Stored(NamedTuple):
 
 
 def read_topic(kafka: KafkaSettings, topic: str, timeout_s: float = 30.0) -> list[Stored]:
-    """Return what stands committed in the topic now, ordered by partition and offset. AssertionError on a time-out."""
+    """Return the topic's committed records, ordered by partition and offset.
+
+    Raises AssertionError after `timeout_s`.
+    """
     consumer = Consumer(
         {
             **kafka.librdkafka(),
@@ -75,12 +78,12 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 
 
 def read_records(kafka: KafkaSettings, topic: str) -> list[Record]:
-    """Return the decoded records of a topic that a processor writes, tombstones left out."""
+    """Return the decoded records of a processor's topic, without tombstones."""
     decoder = Decoder()
     return [decoder.record(stored.value) for stored in read_topic(kafka, topic) if stored.value is not None]
 
 
 def read_events(kafka: KafkaSettings) -> list[Event | Tick]:
-    """Return the decoded events and ticks of the events topic. DecodeError where other bytes stand there."""
+    """Return the decoded events and ticks of the events topic; other bytes raise DecodeError."""
     decoder = Decoder()
     return [decoder.event(stored.value) for stored in read_topic(kafka, kafka.topics.events)]

@@ -1,7 +1,7 @@
-"""One broker and one ClickHouse endpoint for a whole test run, started when the first test needs them.
+"""One broker and one ClickHouse endpoint for a test run, started when the first test needs them.
 
-With `--numprocesses` the controlling process starts both and names them to its workers by environment variables; a
-developer may set the same variables to test against servers that run already.
+With `--numprocesses` the controlling process starts both and exports their addresses to its
+workers. Set the same variables to test against running servers.
 """
 
 import os
@@ -18,7 +18,7 @@ CLICKHOUSE_VARIABLE = "SESSIONARY_TEST_CLICKHOUSE_URL"
 
 
 class Stack:
-    """The shared servers. Their data lives in a temporary folder that `close` removes."""
+    """The shared servers. Their data is in a temporary folder that `close` removes."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -26,19 +26,19 @@ class Stack:
         self._clickhouse: LocalClickHouse | None = None
 
     def bootstrap_servers(self) -> str:
-        """Return the broker's address; start it where nobody did."""
+        """Return the broker's address; start it if it does not run."""
         if BOOTSTRAP_VARIABLE not in os.environ:
             self.start_broker().wait_ready()
         return os.environ[BOOTSTRAP_VARIABLE]
 
     def clickhouse_url(self) -> str:
-        """Return the endpoint's address; start it where nobody did."""
+        """Return the endpoint's address; start it if it does not run."""
         if CLICKHOUSE_VARIABLE not in os.environ:
             self.start_clickhouse().wait_ready()
         return os.environ[CLICKHOUSE_VARIABLE]
 
     def start_all(self) -> None:
-        """Start both side by side where nobody did, and wait for them."""
+        """Start both in parallel if they do not run, and wait until they are ready."""
         broker = None if BOOTSTRAP_VARIABLE in os.environ else self.start_broker()
         clickhouse = None if CLICKHOUSE_VARIABLE in os.environ else self.start_clickhouse()
         if broker is not None:
@@ -47,21 +47,21 @@ class Stack:
             clickhouse.wait_ready()
 
     def start_broker(self) -> LocalBroker:
-        """Start the broker and name it in the environment; does not wait."""
+        """Start the broker and export its address; does not wait."""
         self._broker = LocalBroker(self._data("kafka"), None, log_folder() / "broker.log")
         self._broker.start()
         os.environ[BOOTSTRAP_VARIABLE] = self._broker.bootstrap_servers
         return self._broker
 
     def start_clickhouse(self) -> LocalClickHouse:
-        """Start the endpoint and name it in the environment; does not wait."""
+        """Start the endpoint and export its address; does not wait."""
         self._clickhouse = LocalClickHouse(self._data("clickhouse"), None, log_folder() / "clickhouse.log")
         self._clickhouse.start()
         os.environ[CLICKHOUSE_VARIABLE] = self._clickhouse.url
         return self._clickhouse
 
     def close(self) -> None:
-        """Stop what this object started, and remove its data."""
+        """Stop the servers that this object started, and remove their data."""
         if self._clickhouse is not None:
             self._clickhouse.stop()
         if self._broker is not None:

@@ -1,4 +1,4 @@
-"""Waiting for a condition instead of for a while."""
+"""Waits for a condition instead of a fixed time."""
 
 import time
 from collections.abc import Callable
@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T], timeout_s: float, what: str, *, pause_s: float = 0.05) -> T:
-    """Call `condition` until it returns something true, and return that.
+    """Call `condition` until it returns a true value, and return that.
 
-    Raises AssertionError after `timeout_s`, which names `what` and the last value. `condition` is called at least
-    twice, so that a machine that slept through the whole time is not blamed on the product.
+    Raises AssertionError with `what` and the last value after `timeout_s`. `condition` is called at
+    least twice, so that a machine that stalled for the whole time does not fail the test.
     """
     deadline = time.monotonic() + timeout_s
     while True:

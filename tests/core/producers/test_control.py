@@ -15,7 +15,7 @@ from sessionary.producers import (
 )
 from sessionary.producers.control.http import HttpControl
 from sessionary.producers.ports import Verdict
-from tests.support.fake_control import Asked, Said, control_server
+from tests.support.fake_control import ControlRequest, ControlResponse, control_server
 
 BODY: dict[str, Any] = {
     "session_id": "s",
@@ -41,11 +41,11 @@ def control(url: str | None) -> HttpControl:
 
 
 def test_it_asks_for_the_verdict_and_reads_the_answer() -> None:
-    asked: list[Asked] = []
+    asked: list[ControlRequest] = []
 
-    def answer(one: Asked) -> Said:
+    def answer(one: ControlRequest) -> ControlResponse:
         asked.append(one)
-        return Said(200, BODY)
+        return ControlResponse(200, BODY)
 
     with control_server(answer) as url:
         view = control(url).session("s", (1, 7), 5)
@@ -71,29 +71,35 @@ def test_it_asks_for_the_verdict_and_reads_the_answer() -> None:
 )
 def test_problems_become_named_errors(status: int, error: type[Exception]) -> None:
     with (
-        control_server(lambda _: Said(status, {"detail": "because"}, {"Retry-After": "9"})) as url,
+        control_server(lambda _: ControlResponse(status, {"detail": "because"}, {"Retry-After": "9"})) as url,
         pytest.raises(error, match="because"),
     ):
         control(url).session("s", None, 0.2)
 
 
 def test_an_answer_that_is_no_json_is_no_crash() -> None:
-    with control_server(lambda _: Said(200, b"<html>")) as url, pytest.raises(Unavailable):
+    with control_server(lambda _: ControlResponse(200, b"<html>")) as url, pytest.raises(Unavailable):
         control(url).session("s", None, 0.1)
-    dated = Said(502, b"<html>", {"Retry-After": "Tue, 1 Jan"})
+    dated = ControlResponse(502, b"<html>", {"Retry-After": "Tue, 1 Jan"})
     with control_server(lambda _: dated) as url, pytest.raises(Unavailable):
         control(url).session("s", None, 0.1)
 
 
 def test_a_503_is_asked_again_until_there_is_an_answer() -> None:
-    said = deque([Said(503, {}, {"Retry-After": "0"}), Said(503, {}, {"Retry-After": "0"}), Said(200, BODY)])
+    said = deque(
+        [
+            ControlResponse(503, {}, {"Retry-After": "0"}),
+            ControlResponse(503, {}, {"Retry-After": "0"}),
+            ControlResponse(200, BODY),
+        ]
+    )
     with control_server(lambda _: said.popleft()) as url:
         assert control(url).session("s", (1, 7), 30).epoch == 2
     assert not said
 
 
 def test_nobody_there_is_unavailable_and_no_url_is_a_settings_error() -> None:
-    with control_server(lambda _: Said(200, BODY)) as url:
+    with control_server(lambda _: ControlResponse(200, BODY)) as url:
         pass
     with pytest.raises(Unavailable):
         control(url).session("s", None, 0.1)

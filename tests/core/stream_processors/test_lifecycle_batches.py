@@ -1,4 +1,4 @@
-"""Batches at their edges: what fills one, what a void one leaves behind, what a transaction says of itself."""
+"""Batches at their limits: what fills one, what a void one leaves behind, and what is counted."""
 
 from unittest.mock import patch
 
@@ -13,42 +13,42 @@ from sessionary.stream_processors.core.partition import (
     PartitionFold,
 )
 from sessionary.stream_processors.core.session.machine import deadline
-from tests.core.court import DECODER, SETTINGS, START_MS, Court
-from tests.support.scribe import TICK, Scribe
+from tests.core.oracle_rig import DECODER, SETTINGS, START_MS, OracleRig
+from tests.support.event_factory import TICK, EventFactory
 
 WEEK_MS = 7 * 86_400_000
 
 
-def opened(settings: FoldSettings = SETTINGS) -> PartitionFold:
+def open_fold(settings: FoldSettings = SETTINGS) -> PartitionFold:
     fold = PartitionFold(0, settings, DECODER)
     fold.loaded()
     return fold
 
 
-def again(court: Court) -> PartitionFold:
-    """A second fold of a court's log so far."""
-    fold = opened()
+def fold_again(rig: OracleRig) -> PartitionFold:
+    """Return a second fold of a rig's log."""
+    fold = open_fold()
     batch = fold.begin()
-    assert all(batch.apply(record) for record in court.log)
+    assert all(batch.apply(record) for record in rig.log)
     batch.finish()
     fold.merge(batch)
     return fold
 
 
 def about_to_be_archived() -> tuple[PartitionFold, int, bytes]:
-    """Return a fold with one ended session, a second before it is archived, the log's end and the session's key."""
-    court, agent = Court(), Scribe()
-    court.starts(agent)
-    assert court.says(agent, "session_terminated", reason="closed") == "applied"
-    court.passes(299_000, step_ms=5_000)
-    return again(court), len(court.log), agent.key.encoded()
+    """Return a fold, the log's end, and the key of a session that is archived in one second."""
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    assert rig.send(agent, "session_terminated", reason="closed") == "applied"
+    rig.advance(299_000, step_ms=5_000)
+    return fold_again(rig), len(rig.log), agent.key.encoded()
 
 
 def tick(offset: int, at_ms: int) -> LogRecord:
     return LogRecord(offset, at_ms, None, TICK)
 
 
-def audited(batch: Batch) -> list[tuple[str | None, int, int]]:
+def audit_numbers(batch: Batch) -> list[tuple[str | None, int, int]]:
     return [(line.transition, line.audit_seq, line.source_n) for _, line in batch.finish().audits]
 
 
@@ -61,13 +61,13 @@ def test_bytes_fill_a_batch_exactly(short_by: int, taken: int) -> None:
     key, value = b"k" * 7, b"v" * 11
     size = len(key) + len(value) + RECORD_OVERHEAD_BYTES
     assert RECORD_OVERHEAD_BYTES == 100
-    batch = opened(SETTINGS._replace(bytes_max=2 * size - short_by)).begin()
+    batch = open_fold(SETTINGS._replace(bytes_max=2 * size - short_by)).begin()
     assert [batch.apply(LogRecord(n, START_MS, key, value)) for n in range(3)] == [n < taken for n in range(3)]
     assert batch.records == taken
 
 
 def test_a_record_larger_than_a_batch_is_a_batch_of_its_own() -> None:
-    fold = opened(SETTINGS._replace(bytes_max=10))
+    fold = open_fold(SETTINGS._replace(bytes_max=10))
     batch = fold.begin()
     assert batch.apply(LogRecord(0, START_MS, b"k", b"v"))
     assert not batch.apply(tick(1, START_MS))
@@ -76,8 +76,8 @@ def test_a_record_larger_than_a_batch_is_a_batch_of_its_own() -> None:
     assert fold.begin().apply(tick(1, START_MS))
 
 
-def test_an_empty_batch_says_where_it_stands() -> None:
-    fold = opened()
+def test_an_empty_batch_has_a_position() -> None:
+    fold = open_fold()
     fold.load_position(Position(17, START_MS, START_MS + 5, 3, 0))
     outcome = fold.begin().finish()
     assert outcome.counts == (0, 0, 0, 0, 0, 0, 17, 17)
@@ -86,7 +86,7 @@ def test_an_empty_batch_says_where_it_stands() -> None:
 
 
 def test_counts_name_the_first_and_the_last_offset() -> None:
-    fold = opened()
+    fold = open_fold()
     batch = fold.begin()
     for record in (tick(4, START_MS), LogRecord(5, START_MS, None, b"x"), tick(9, START_MS)):
         assert batch.apply(record)
@@ -96,7 +96,7 @@ def test_counts_name_the_first_and_the_last_offset() -> None:
 
 
 def test_only_the_last_batch_can_be_merged_and_only_once() -> None:
-    fold = opened()
+    fold = open_fold()
     first, second = fold.begin(), fold.begin()
     for batch in (first, second):
         assert batch.apply(tick(0, START_MS))
@@ -109,61 +109,61 @@ def test_only_the_last_batch_can_be_merged_and_only_once() -> None:
 
 
 def test_the_next_deadline_is_the_committed_one_while_a_batch_is_open() -> None:
-    court, agent = Court(), Scribe()
-    court.starts(agent)
-    fold = again(court)
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    fold = fold_again(rig)
     before = fold.next_deadline_ms
     assert before == START_MS + 60_000
     batch = fold.begin()
-    assert batch.apply(LogRecord(len(court.log), START_MS + 1_000, agent.key.encoded(), agent.writes("heartbeat")))
+    assert batch.apply(LogRecord(len(rig.log), START_MS + 1_000, agent.key.encoded(), agent.event_bytes("heartbeat")))
     assert fold.next_deadline_ms == before
     fold.merge(batch)
     assert fold.next_deadline_ms == START_MS + 61_000
 
 
 def test_what_fired_in_a_void_batch_fires_again() -> None:
-    court, agents = Court(), [Scribe("one"), Scribe("two")]
+    rig, agents = OracleRig(), [EventFactory("one"), EventFactory("two")]
     for agent in agents:
-        court.starts(agent)
-    court.passes(58_000)
-    fold, offset = again(court), len(court.log)
-    told = []
+        rig.start(agent)
+    rig.advance(58_000)
+    fold, offset = fold_again(rig), len(rig.log)
+    numbers = []
     for _ in range(3):
         batch = fold.begin()
         assert batch.apply(tick(offset, START_MS + 60_000))
-        told.append(audited(batch))
+        numbers.append(audit_numbers(batch))
         assert batch.live == 2
-    assert told == [[("T06", 3, 0), ("T06", 3, 1)]] * 3
+    assert numbers == [[("T06", 3, 0), ("T06", 3, 1)]] * 3
 
 
-def test_a_deadline_that_a_void_batch_moved_stands_where_it_stood() -> None:
-    court, agent = Court(), Scribe()
-    court.starts(agent)
-    court.passes(58_000)
-    fold, offset = again(court), len(court.log)
+def test_a_void_batch_does_not_move_a_deadline() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    rig.advance(58_000)
+    fold, offset = fold_again(rig), len(rig.log)
     void = fold.begin()
-    assert void.apply(LogRecord(offset, START_MS + 59_000, agent.key.encoded(), agent.writes("heartbeat")))
+    assert void.apply(LogRecord(offset, START_MS + 59_000, agent.key.encoded(), agent.event_bytes("heartbeat")))
     assert void.apply(tick(offset + 1, START_MS + 61_000))
     batch = fold.begin()
     assert batch.apply(tick(offset, START_MS + 60_000))
-    assert audited(batch) == [("T06", 3, 0)]
+    assert audit_numbers(batch) == [("T06", 3, 0)]
 
 
-def archived() -> tuple[Court, Scribe]:
-    court, agent = Court(), Scribe()
-    court.starts(agent)
-    assert court.says(agent, "session_terminated", reason="closed") == "applied"
-    assert court.passes(300_000, step_ms=5_000) == ["T14 archived"]
-    return court, agent
+def rig_with_archived() -> tuple[OracleRig, EventFactory]:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    assert rig.send(agent, "session_terminated", reason="closed") == "applied"
+    assert rig.advance(300_000, step_ms=5_000) == ["T14 archived"]
+    return rig, agent
 
 
 @pytest.mark.parametrize("void_batches", [0, 1, 2])
 def test_a_gravestone_goes_at_its_end_and_not_before_also_after_a_void_batch(void_batches: int) -> None:
-    court, agent = archived()
-    fold, offset, key = again(court), len(court.log), agent.key.encoded()
+    rig, agent = rig_with_archived()
+    fold, offset, key = fold_again(rig), len(rig.log), agent.key.encoded()
     grave = fold.rows[key]
     assert isinstance(grave, Gravestone)
-    assert grave.expires_at == court.at + 2 * WEEK_MS
+    assert grave.expires_at == rig.at + 2 * WEEK_MS
     for _ in range(void_batches):
         assert fold.begin().apply(tick(offset, grave.expires_at))
     batch = fold.begin()
@@ -180,7 +180,7 @@ def test_an_archiving_in_a_void_batch_leaves_no_gravestone_behind() -> None:
     for _ in range(2):
         batch = fold.begin()
         assert batch.apply(tick(offset, START_MS + 300_000))
-        assert audited(batch) == [("T14", 4, 0)]
+        assert audit_numbers(batch) == [("T14", 4, 0)]
         assert batch.live == 0
     assert isinstance(fold.rows[key], SessionState)
     assert fold.live == 1
@@ -189,10 +189,10 @@ def test_an_archiving_in_a_void_batch_leaves_no_gravestone_behind() -> None:
     assert isinstance(fold.rows[key], Gravestone)
 
 
-def test_a_refused_record_stands_on_the_rejected_topic_as_it_came() -> None:
-    agent = Scribe()
-    key, value = agent.key.encoded(), agent.writes("session_activity", {"tenant_id": "evil"})
-    fold = opened()
+def test_a_refused_record_is_unchanged_on_the_rejected_topic() -> None:
+    agent = EventFactory()
+    key, value = agent.key.encoded(), agent.event_bytes("session_activity", {"tenant_id": "evil"})
+    fold = open_fold()
     batch = fold.begin()
     assert batch.apply(LogRecord(3, START_MS, key, value, (("trace", b"1"),)))
     ((rejected_key, rejected),) = batch.finish().rejected
@@ -207,8 +207,8 @@ def test_a_refused_record_stands_on_the_rejected_topic_as_it_came() -> None:
     assert (rejected.key, rejected.value, rejected.headers) == (key, value, {"trace": b"1"})
 
 
-def test_a_record_that_nobody_can_place_is_rejected_without_a_name() -> None:
-    batch = opened().begin()
+def test_a_record_without_a_valid_key_is_rejected_without_a_session() -> None:
+    batch = open_fold().begin()
     assert batch.apply(LogRecord(0, START_MS, None, b"x"))
     outcome = batch.finish()
     ((key, rejected),) = outcome.rejected
@@ -226,20 +226,20 @@ def test_a_record_that_nobody_can_place_is_rejected_without_a_name() -> None:
         (None, None, "a record without key is a tick, and this is none"),
         (b"acme", b"x", "key b'acme' is not tenant_id:session_id"),
         (b"\xff", b"x", "key b'\\xff' is not UTF-8"),
-        (Scribe().key.encoded(), TICK, "a tick has no key"),
+        (EventFactory().key.encoded(), TICK, "a tick has no key"),
     ],
 )
-def test_a_bad_key_is_told_as_what_it_is(key: bytes | None, value: bytes | None, detail: str) -> None:
-    batch = opened().begin()
+def test_the_detail_says_what_is_wrong_with_a_key(key: bytes | None, value: bytes | None, detail: str) -> None:
+    batch = open_fold().begin()
     assert batch.apply(LogRecord(0, START_MS, key, value))
     ((_, rejected),) = batch.finish().rejected
     assert (rejected.reason, rejected.detail) == ("bad_key", detail)
 
 
 def test_recovery_takes_the_last_record_of_each_key() -> None:
-    court, agent = archived()
+    rig, agent = rig_with_archived()
     key = agent.key.encoded()
-    grave = court.fold.rows[key]
+    grave = rig.fold.rows[key]
     fold = PartitionFold(0, SETTINGS, DECODER)
     for row in (grave, None, grave, None):
         fold.load(key, row)
@@ -250,18 +250,18 @@ def test_recovery_takes_the_last_record_of_each_key() -> None:
     fold.loaded()
     assert fold.live == 0
     batch = fold.begin()
-    assert batch.apply(tick(0, court.at + 2 * WEEK_MS))
+    assert batch.apply(tick(0, rig.at + 2 * WEEK_MS))
     assert batch.rows == {key: None}
 
 
 def test_gravestones_go_in_the_order_of_their_ends_however_they_were_loaded() -> None:
-    court, agents = Court(), [Scribe(f"s{n}") for n in range(3)]
+    rig, agents = OracleRig(), [EventFactory(f"s{n}") for n in range(3)]
     for agent in agents:
-        court.says(agent, "session_created")
-        court.says(agent, "session_start_failed")
-        court.passes(10_000, step_ms=5_000)
-    court.passes(300_000, step_ms=5_000)
-    graves = [(agent.key.encoded(), court.fold.rows[agent.key.encoded()]) for agent in agents]
+        rig.send(agent, "session_created")
+        rig.send(agent, "session_start_failed")
+        rig.advance(10_000, step_ms=5_000)
+    rig.advance(300_000, step_ms=5_000)
+    graves = [(agent.key.encoded(), rig.fold.rows[agent.key.encoded()]) for agent in agents]
     fold = PartitionFold(0, SETTINGS, DECODER)
     for key, row in reversed(graves):
         fold.load(key, row)
@@ -290,24 +290,24 @@ def test_a_gravestone_stays_to_its_own_end_though_a_void_batch_had_set_it_earlie
 
 @pytest.mark.parametrize("epoch", [0, 99])
 def test_a_refused_heartbeat_writes_no_row(epoch: int) -> None:
-    court, agent = Court(), Scribe()
-    court.starts(agent)
-    assert court.says(agent, "heartbeat", {"epoch": epoch}).startswith("refused ")
-    assert court.outcomes[-1].rows == {}
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    assert rig.send(agent, "heartbeat", {"epoch": epoch}).startswith("refused ")
+    assert rig.outcomes[-1].rows == {}
 
 
-def test_within_active_no_event_costs_the_working_out_of_a_deadline() -> None:
-    court, agent = Court(), Scribe()
-    court.starts(agent)
-    fold = again(court)
-    key, offset = agent.key.encoded(), len(court.log)
+def test_events_within_active_do_not_recompute_the_deadline() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    fold = fold_again(rig)
+    key, offset = agent.key.encoded(), len(rig.log)
     batch = fold.begin()
     with patch("sessionary.stream_processors.core.partition.deadline", wraps=deadline) as asked:
         for event_type in ("heartbeat", "session_activity", "state_updated", "heartbeat"):
-            assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.writes(event_type)))
+            assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.event_bytes(event_type)))
             offset += 1
         assert asked.call_count == 0
-        assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.writes("session_paused")))
+        assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.event_bytes("session_paused")))
         assert asked.call_count == 1
     assert batch.finish().counts.applied == 5
 
@@ -319,17 +319,17 @@ def test_a_new_partition_begins_with_nothing() -> None:
 
 
 def test_records_fill_a_batch_exactly() -> None:
-    batch = opened(SETTINGS._replace(records_max=3, timers_max=50)).begin()
+    batch = open_fold(SETTINGS._replace(records_max=3, timers_max=50)).begin()
     assert [batch.apply(tick(n, START_MS)) for n in range(5)] == [True] * 3 + [False] * 2
     assert (batch.records, batch.position().next_offset) == (3, 3)
 
 
-def test_a_batch_that_timers_fill_behind_offsets_without_records_stands_at_its_record() -> None:
-    court, agents = Court(), [Scribe("one"), Scribe("two"), Scribe("three")]
+def test_a_batch_filled_by_timers_after_an_offset_gap_ends_at_its_record() -> None:
+    rig, agents = OracleRig(), [EventFactory("one"), EventFactory("two"), EventFactory("three")]
     for agent in agents:
-        court.starts(agent)
-    court.passes(58_000)
-    fold, offset = again(court), len(court.log) + 4
+        rig.start(agent)
+    rig.advance(58_000)
+    fold, offset = fold_again(rig), len(rig.log) + 4
     fold.settings = SETTINGS._replace(timers_max=2)
     batch = fold.begin()
     assert not batch.apply(tick(offset, START_MS + 60_000))
@@ -337,4 +337,4 @@ def test_a_batch_that_timers_fill_behind_offsets_without_records_stands_at_its_r
     fold.merge(batch)
     rest = fold.begin()
     assert rest.apply(tick(offset, START_MS + 60_000))
-    assert audited(rest) == [("T06", 3, 2)]
+    assert audit_numbers(rest) == [("T06", 3, 2)]

@@ -1,12 +1,12 @@
-"""Tags and retention on audit records, by the data classes that a session declares."""
+"""Compliance tags and retention of audit records, by the data classes that a session declares."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from sessionary.schemas.types import DataClass
-from tests.core.court import Court
-from tests.support.scribe import Scribe
+from tests.core.oracle_rig import OracleRig
+from tests.support.event_factory import EventFactory
 
 LEAP_DAY = datetime(2028, 2, 29, 12, tzinfo=UTC)
 MONTH, YEAR = timedelta(days=30), timedelta(days=365)
@@ -41,30 +41,30 @@ def micros(moment: datetime) -> int:
 def test_the_longest_period_keeps_the_record_and_the_shortest_its_personal_columns(
     classes: tuple[DataClass, ...], tags: list[str], longest: str, until: datetime, *, personal: bool
 ) -> None:
-    court, agent = Court(), Scribe()
-    court.at = micros(LEAP_DAY) // 1000
-    assert court.says(agent, "session_created", {"data_classes": classes}) == "applied"
-    (line,) = court.last_audits()
+    rig, agent = OracleRig(), EventFactory()
+    rig.at = micros(LEAP_DAY) // 1000
+    assert rig.send(agent, "session_created", {"data_classes": classes}) == "applied"
+    (line,) = rig.last_audits()
     assert sorted(line.compliance_tags) == tags
     assert line.retention_class == longest
     assert line.retain_until == micros(until)
     assert line.personal_until == (micros(LEAP_DAY + MONTH) if personal else None)
 
 
-def test_what_a_session_declares_later_tags_its_later_records() -> None:
-    court, agent = Court(), Scribe()
-    court.starts(agent)
-    assert court.says(agent, "session_activity", {"data_classes": ("medical",)}) == "applied"
-    assert court.says(agent, "session_paused", {"data_classes": ()}) == "applied"
-    (line,) = court.last_audits()
+def test_classes_declared_later_tag_later_records() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    assert rig.send(agent, "session_activity", {"data_classes": ("medical",)}) == "applied"
+    assert rig.send(agent, "session_paused", {"data_classes": ()}) == "applied"
+    (line,) = rig.last_audits()
     assert sorted(line.compliance_tags) == ["gdpr_retention", "hipaa_privacy"]
 
 
-def test_what_an_event_declares_tags_its_own_record_too() -> None:
-    court, agent = Court(), Scribe()
-    court.starts(agent)
-    assert court.says(agent, "session_paused", {"data_classes": ("financial",)}) == "applied"
-    (line,) = court.last_audits()
+def test_classes_declared_by_an_event_tag_its_own_record() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    assert rig.send(agent, "session_paused", {"data_classes": ("financial",)}) == "applied"
+    (line,) = rig.last_audits()
     assert sorted(line.compliance_tags) == ["gdpr_retention", "sox_audit"]
     assert line.retention_class == "sox_audit"
-    assert court.row(agent).data_classes == ("financial", "personal")
+    assert rig.row_of(agent).data_classes == ("financial", "personal")

@@ -8,8 +8,8 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import StateUpdated
 from sessionary.stream_processors.core.session.limits import DEFAULTS, LIMIT_MAX, RANGES, budget_ms, resolved
 from sessionary.stream_processors.core.session.machine import STATE_BYTES_MAX, ContentUpdated, Refused, decide
-from tests.core.court import Court
-from tests.support.scribe import NO_LIMITS, Scribe
+from tests.core.oracle_rig import OracleRig
+from tests.support.event_factory import NO_LIMITS, EventFactory
 
 PARTS = {"model_ms": 30_000, "tool_ms": 20_000, "network_ms": 10_000}
 
@@ -20,25 +20,25 @@ def test_the_budget_is_model_plus_tool_plus_network() -> None:
 
 
 @pytest.mark.parametrize(("name", "by_ms"), [("model_ms", 7_000), ("tool_ms", 5_000), ("network_ms", 3_000)])
-def test_each_part_moves_the_deadline_by_exactly_itself(name: str, by_ms: int) -> None:
-    court, agent = Court(), Scribe()
+def test_each_part_moves_the_deadline_by_its_own_length(name: str, by_ms: int) -> None:
+    rig, agent = OracleRig(), EventFactory()
     given: dict[str, Any] = {name: PARTS[name] + by_ms}
-    court.starts(agent, limits=NO_LIMITS._replace(**given))
-    assert court.passes(60_000 + by_ms - 1) == []
-    assert court.passes(1) == ["T06 inactive"]
-    (line,) = court.last_audits()
+    rig.start(agent, limits=NO_LIMITS._replace(**given))
+    assert rig.advance(60_000 + by_ms - 1) == []
+    assert rig.advance(1) == ["T06 inactive"]
+    (line,) = rig.last_audits()
     assert line.reason.startswith(f"Agent timeout after {(60_000 + by_ms) // 1_000}s")
 
 
 def test_two_sessions_of_different_budgets_time_out_at_their_own_deadlines() -> None:
-    court, brief, long = Court(), Scribe("brief"), Scribe("long")
-    court.starts(brief)
-    court.starts(long, limits=NO_LIMITS._replace(model_ms=60_000))
-    assert court.passes(60_000) == ["T06 inactive"]
-    assert court.row(brief).state == "Timeout"
-    assert court.passes(30_000 - 1) == []
-    assert court.passes(1) == ["T06 inactive"]
-    assert court.row(long).state == "Timeout"
+    rig, brief, long = OracleRig(), EventFactory("brief"), EventFactory("long")
+    rig.start(brief)
+    rig.start(long, limits=NO_LIMITS._replace(model_ms=60_000))
+    assert rig.advance(60_000) == ["T06 inactive"]
+    assert rig.row_of(brief).state == "Timeout"
+    assert rig.advance(30_000 - 1) == []
+    assert rig.advance(1) == ["T06 inactive"]
+    assert rig.row_of(long).state == "Timeout"
 
 
 @pytest.mark.parametrize("name", sorted(RANGES))
@@ -47,63 +47,65 @@ def test_a_limit_at_the_edge_of_its_range_is_fine_and_one_beyond_needs_the_overr
     at = RANGES[name][edge]
     beyond = at - 1 if edge == 0 else at + 1
     given: dict[str, Any] = {name: beyond}
-    court = Court()
-    assert court.says(Scribe("at"), "session_created", limits=NO_LIMITS._replace(**{**given, name: at})) == "applied"
-    assert len(court.last_audits()) == 1
+    rig = OracleRig()
+    assert (
+        rig.send(EventFactory("at"), "session_created", limits=NO_LIMITS._replace(**{**given, name: at})) == "applied"
+    )
+    assert len(rig.last_audits()) == 1
     limits = NO_LIMITS._replace(**given)
-    assert court.says(Scribe("beyond"), "session_created", limits=limits) == "refused invalid_limits"
+    assert rig.send(EventFactory("beyond"), "session_created", limits=limits) == "refused invalid_limits"
     meant = limits._replace(override=True)
-    assert court.says(Scribe("meant"), "session_created", limits=meant) == "applied"
-    flagged = court.last_audits()[-1]
+    assert rig.send(EventFactory("meant"), "session_created", limits=meant) == "applied"
+    flagged = rig.last_audits()[-1]
     assert (flagged.kind, flagged.reason_code) == ("limits_override", "limits_override")
     assert str(beyond) in flagged.reason
 
 
 @pytest.mark.parametrize("name", NO_LIMITS._fields[:-1])
 def test_no_limit_is_0_or_less(name: str) -> None:
-    court = Court()
+    rig = OracleRig()
     for value in (0, -1):
         limits = NO_LIMITS._replace(**{name: value}, override=True)
-        assert court.says(Scribe(f"{name}{value}"), "session_created", limits=limits) == "refused invalid_limits"
+        assert rig.send(EventFactory(f"{name}{value}"), "session_created", limits=limits) == "refused invalid_limits"
 
 
 @pytest.mark.parametrize("name", NO_LIMITS._fields[:-1])
 def test_a_limit_may_be_as_small_as_1_and_as_large_as_300_years(name: str) -> None:
     for value in (1, LIMIT_MAX):
         limits = NO_LIMITS._replace(**{name: value}, override=True)
-        assert Court().says(Scribe(), "session_created", limits=limits) == "applied"
+        assert OracleRig().send(EventFactory(), "session_created", limits=limits) == "applied"
     beyond = NO_LIMITS._replace(**{name: LIMIT_MAX + 1}, override=True)
     with pytest.raises(Invalid, match="at most"):
         resolved(beyond)
 
 
 def test_a_context_above_its_limit_is_audited_once_until_it_falls() -> None:
-    court, agent = Court(), Scribe()
-    court.starts(agent, limits=NO_LIMITS._replace(context_limit_bytes=50_000_000))
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent, limits=NO_LIMITS._replace(context_limit_bytes=50_000_000))
     kinds = []
     for size in (50_000_000, 50_000_001, 60_000_000, 40_000_000, 50_000_001):
-        assert court.says(agent, "session_activity", {"context_bytes": size}) == "applied"
-        kinds.append([line.kind for line in court.last_audits()])
+        assert rig.send(agent, "session_activity", {"context_bytes": size}) == "applied"
+        kinds.append([line.kind for line in rig.last_audits()])
     assert kinds == [[], ["context_limit"], [], [], ["context_limit"]]
 
 
-def test_a_clean_up_says_how_large_the_context_was_when_it_was_last_told() -> None:
-    court, agent = Court(), Scribe()
-    court.starts(agent)
+def test_a_clean_up_request_has_the_last_reported_context_size() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
     for size in (1_000, 2_000, None):
-        assert court.says(agent, "session_activity", {"context_bytes": size}) == "applied"
-    assert court.row(agent).context_bytes == 2_000
-    assert court.says(agent, "session_terminated", reason="closed") == "applied"
-    ((_, request),) = court.outcomes[-1].cleanups
+        assert rig.send(agent, "session_activity", {"context_bytes": size}) == "applied"
+    assert rig.row_of(agent).context_bytes == 2_000
+    assert rig.send(agent, "session_terminated", reason="closed") == "applied"
+    ((_, request),) = rig.outcomes[-1].cleanups
     assert request.context_bytes == 2_000
 
 
 def test_a_state_above_1_mib_is_refused_and_the_row_stays() -> None:
-    court, agent = Court(), Scribe()
-    court.starts(agent)
-    row = court.row(agent)
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    row = rig.row_of(agent)
     fits, too_large = ("x" * size for size in (STATE_BYTES_MAX, STATE_BYTES_MAX + 1))
-    assert isinstance(decide(row, "state_updated", StateUpdated(1, 2, fits), court.at), ContentUpdated)
-    refused = decide(row, "state_updated", StateUpdated(1, 2, too_large), court.at)
+    assert isinstance(decide(row, "state_updated", StateUpdated(1, 2, fits), rig.at), ContentUpdated)
+    refused = decide(row, "state_updated", StateUpdated(1, 2, too_large), rig.at)
     assert isinstance(refused, Refused)
     assert refused.reason == "state_too_large"

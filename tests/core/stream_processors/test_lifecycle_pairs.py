@@ -1,4 +1,4 @@
-"""Every state with every event type: listed in the table and applied, or not listed and refused."""
+"""Every state with every event type: what the table lists is applied, all else is refused."""
 
 from typing import Any
 
@@ -7,40 +7,40 @@ import pytest
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
-from tests.core.court import Court
-from tests.support.scribe import Scribe
+from tests.core.oracle_rig import OracleRig
+from tests.support.event_factory import EventFactory
 
 STATES = ("unknown", "Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived")
 
 
-def brought_to(state: str) -> tuple[Court, Scribe]:
-    """A court with one session in `state`, at the phase where most is allowed."""
-    court, scribe = Court(), Scribe()
+def rig_in_state(state: str) -> tuple[OracleRig, EventFactory]:
+    """Return a rig with one session in `state`, at the phase in which most events are legal."""
+    rig, agent = OracleRig(), EventFactory()
     if state == "unknown":
-        return court, scribe
-    court.says(scribe, "session_created")
+        return rig, agent
+    rig.send(agent, "session_created")
     for phase in ("validating", "connecting"):
-        court.says(scribe, "session_phase_changed", phase=phase)
+        rig.send(agent, "session_phase_changed", phase=phase)
     if state == "Idle":
-        return court, scribe
-    court.says(scribe, "session_started")
+        return rig, agent
+    rig.send(agent, "session_started")
     if state == "Paused":
-        court.says(scribe, "session_paused")
+        rig.send(agent, "session_paused")
     elif state == "Timeout":
-        assert court.passes(60_000, step_ms=5_000) == ["T06 inactive"]
+        assert rig.advance(60_000, step_ms=5_000) == ["T06 inactive"]
     elif state == "Error":
-        court.says(scribe, "session_errored")
-        court.says(scribe, "session_phase_changed", phase="recovery")
+        rig.send(agent, "session_errored")
+        rig.send(agent, "session_phase_changed", phase="recovery")
     elif state in ("Terminated", "Archived"):
-        court.says(scribe, "session_terminated", reason="closed")
+        rig.send(agent, "session_terminated", reason="closed")
     if state == "Archived":
-        assert court.passes(300_000, step_ms=5_000) == ["T14 archived"]
-    return court, scribe
+        assert rig.advance(300_000, step_ms=5_000) == ["T14 archived"]
+    return rig, agent
 
 
-def fitting(state: str, event_type: str, court: Court, scribe: Scribe) -> dict[str, Any]:
-    """The payload that passes the guards in this state."""
-    row = court.fold.rows.get(scribe.key.encoded())
+def valid_fields(state: str, event_type: str, rig: OracleRig, agent: EventFactory) -> dict[str, Any]:
+    """Return payload fields that pass the guards in this state."""
+    row = rig.fold.rows.get(agent.key.encoded())
     if event_type == "session_phase_changed":
         return {"phase": {"Active": "updating", "Error": "cleanup", "Terminated": "clearing"}.get(state, "validating")}
     if event_type == "session_terminated":
@@ -50,7 +50,7 @@ def fitting(state: str, event_type: str, court: Court, scribe: Scribe) -> dict[s
     return {}
 
 
-def listed(state: str, event_type: str) -> bool:
+def is_listed(state: str, event_type: str) -> bool:
     source = None if state == "unknown" else state
     by_client = any(t.source == source and t.event_type == event_type and t.by != "processor" for t in TRANSITIONS)
     accepted = {str(name): types for name, types in ACCEPTED.items()}
@@ -60,26 +60,26 @@ def listed(state: str, event_type: str) -> bool:
 @pytest.mark.parametrize("event_type", PAYLOADS)
 @pytest.mark.parametrize("state", STATES)
 def test_what_is_not_listed_is_refused_and_what_is_listed_applies(state: str, event_type: str) -> None:
-    court, scribe = brought_to(state)
-    before = court.fold.rows.get(scribe.key.encoded())
-    outcome = court.says(scribe, event_type, **fitting(state, event_type, court, scribe))
-    after = court.fold.rows.get(scribe.key.encoded())
+    rig, agent = rig_in_state(state)
+    before = rig.fold.rows.get(agent.key.encoded())
+    outcome = rig.send(agent, event_type, **valid_fields(state, event_type, rig, agent))
+    after = rig.fold.rows.get(agent.key.encoded())
     never_begun = event_type == "resources_released" and state in ("Active", "Paused", "Error")
     if never_begun:  # legal, but this session was never asked to clean up
         assert outcome == "refused unknown_cleanup"
     elif event_type == "session_phase_changed" and state == "Idle":  # legal, but the last phase is reached
         assert outcome == "refused phase_order"
     else:
-        assert outcome == "applied" if listed(state, event_type) else outcome.startswith("refused ")
+        assert outcome == "applied" if is_listed(state, event_type) else outcome.startswith("refused ")
     if outcome.startswith("refused "):
-        untouched(before, after)
+        assert_unchanged(before, after)
 
 
 BOOKKEEPING: dict[str, Any] = {"producers": (), "refusals": (), "audit_seq": 0, "late_epoch": 0}
 
 
-def untouched(before: Any, after: Any) -> None:
-    """A refusal leaves the state as it was but for the ledger, the audit's count and the list of refusals."""
+def assert_unchanged(before: Any, after: Any) -> None:
+    """Assert that a refusal changed only the ledger, the audit number and the list of refusals."""
     if isinstance(before, SessionState):
         assert before._replace(**BOOKKEEPING) == after._replace(**BOOKKEEPING)
     elif isinstance(before, Gravestone):
@@ -89,17 +89,17 @@ def untouched(before: Any, after: Any) -> None:
 
 
 def test_every_transition_of_the_table_is_reached() -> None:
-    """The scripts of this folder would be worth little if they missed a row of the table."""
+    """Otherwise the tests of this folder would miss a row of the table."""
     seen: set[str | None] = set()
     for state in STATES:
         for event_type in {row.event_type for row in TRANSITIONS}:
-            court, scribe = brought_to(state)
-            court.says(scribe, event_type, **fitting(state, event_type, court, scribe))
-            seen |= {line.transition for outcome in court.outcomes for _, line in outcome.audits}
+            rig, agent = rig_in_state(state)
+            rig.send(agent, event_type, **valid_fields(state, event_type, rig, agent))
+            seen |= {line.transition for outcome in rig.outcomes for _, line in outcome.audits}
     for state, ms in (("Timeout", 300_000), ("Paused", 86_400_000), ("Error", 60_000)):
-        court, _ = brought_to(state)
-        court.passes(ms, step_ms=4_999)
-        seen |= {line.transition for outcome in court.outcomes for _, line in outcome.audits}
+        rig, _ = rig_in_state(state)
+        rig.advance(ms, step_ms=4_999)
+        seen |= {line.transition for outcome in rig.outcomes for _, line in outcome.audits}
     assert seen - {None} == {transition.id for transition in TRANSITIONS}
 
 
@@ -107,15 +107,15 @@ def test_every_transition_of_the_table_is_reached() -> None:
 @pytest.mark.parametrize(
     ("event_type", "reason"), [("session_start_failed", "init_timeout"), ("session_terminated", "timeout_cleanup")]
 )
-def test_no_client_gives_a_clocks_reason(event_type: str, reason: str, state: str) -> None:
-    court, scribe = brought_to(state)
-    assert court.says(scribe, event_type, reason=reason) == "refused processor_only"
+def test_a_client_must_not_send_a_deadlines_reason(event_type: str, reason: str, state: str) -> None:
+    rig, agent = rig_in_state(state)
+    assert rig.send(agent, event_type, reason=reason) == "refused processor_only"
 
 
 @pytest.mark.parametrize("state", ["Idle", "Paused", "Timeout", "Error"])
-def test_a_heartbeat_moves_nothing_but_in_active(state: str) -> None:
-    court, scribe = brought_to(state)
-    court.at += 1_000
-    before = court.row(scribe)
-    assert court.says(scribe, "heartbeat") == "applied"
-    assert court.row(scribe) == before
+def test_a_heartbeat_changes_a_row_only_in_active(state: str) -> None:
+    rig, agent = rig_in_state(state)
+    rig.at += 1_000
+    before = rig.row_of(agent)
+    assert rig.send(agent, "heartbeat") == "applied"
+    assert rig.row_of(agent) == before

@@ -1,7 +1,7 @@
-"""Random agents, random faults, random time: the fold and the auditor have to agree after every record.
+"""Random agents, faults and time: the fold and the oracle must agree after every record.
 
-Then the whole log again: cut into batches at random, with batches dropped and folds reloaded from their own bytes, it
-has to give the same outputs.
+Then the same log is folded again in random batches, some of them dropped, with folds reloaded from
+their own bytes: the outputs must be the same.
 """
 
 from collections.abc import Iterable
@@ -17,14 +17,14 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import AuditRecord, Gravestone, Position, SessionState
 from sessionary.stream_processors.core.partition import Batch, LogRecord, PartitionFold
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
-from tests.core.court import DECODER, SETTINGS, Court
-from tests.core.play import Play
-from tests.support.scribe import TICK, Scribe
+from tests.core.oracle_rig import DECODER, SETTINGS, OracleRig
+from tests.core.random_agents import RandomAgents
+from tests.support.event_factory import TICK, EventFactory
 
-PLAYS, STEPS = 24, 300
-# The rest needs another partition, a registry, 64 producers, a megabyte or a broken table.
-MET = {"wrong_partition", "unknown_schema", "unknown_event_type", "too_many_producers", "state_too_large", "bad_row"}
-MET = {
+RUNS, STEPS = 24, 300
+# The other reasons need another partition, a registry, 64 producers, a megabyte or a sink:
+# wrong_partition, unknown_schema, unknown_event_type, too_many_producers, state_too_large, bad_row.
+REASONS = {
     *("undecodable", "invalid_value", "bad_key", "key_mismatch", "foreign_tenant", "unknown_session"),
     *("session_exists", "session_archived", "late_filler", "stale_epoch", "future_epoch", "processor_only"),
     *("not_owner", "illegal_transition", "late", "phase_order", "missing_snapshot", "missing_error_class"),
@@ -34,77 +34,77 @@ MET = {
 
 
 class Machine(RuleBasedStateMachine):
-    """The same play, step by step as Hypothesis likes it: what fails here comes back as a short story."""
+    """The same actions as Hypothesis rules, so that a failure shrinks to a short example."""
 
     @initialize()
     def begin(self) -> None:
-        self.play = Play(Random(0))
+        self.crowd = RandomAgents(Random(0))
 
     @rule(act=st.integers(0, 13), times=st.integers(1, 6), seed=st.integers(0, 1_000))
     def something_happens(self, act: int, times: int, seed: int) -> None:
-        self.play.rng = Random(seed)
+        self.crowd.rng = Random(seed)
         for _ in range(times):
-            self.play.acts()[act][1]()
+            self.crowd.weighted_actions()[act][1]()
 
     @rule(seed=st.integers(0, 1_000))
     def another_processor_folds_the_same(self, seed: int) -> None:
-        assert refolded(self.play.court.log, Random(seed)) == everything(self.play.court)
+        assert fold_again(self.crowd.rig.log, Random(seed)) == all_outputs(self.crowd.rig)
 
     def teardown(self) -> None:
         if hasattr(self, "play"):
-            consistent(self.play.court)
+            check_consistency(self.crowd.rig)
 
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=30, stateful_step_count=25)
 
 
-def test_long_plays_meet_every_transition_and_refusal() -> None:
+def test_long_runs_reach_every_transition_and_refusal() -> None:
     seen: set[str | None] = set()
-    for seed in range(PLAYS):
-        play = Play(Random(seed))
+    for seed in range(RUNS):
+        crowd = RandomAgents(Random(seed))
         for _ in range(STEPS):
-            play.step()
-        consistent(play.court)
-        assert refolded(play.court.log, Random(seed)) == everything(play.court)
-        for outcome in play.court.outcomes:
+            crowd.act_once()
+        check_consistency(crowd.rig)
+        assert fold_again(crowd.rig.log, Random(seed)) == all_outputs(crowd.rig)
+        for outcome in crowd.rig.outcomes:
             seen |= {line.transition for _, line in outcome.audits} | {line.kind for _, line in outcome.audits}
             seen |= {line.reason for _, line in outcome.rejected}
     assert {transition.id for transition in TRANSITIONS} - seen == set()
-    assert MET - seen == set()
+    assert REASONS - seen == set()
     assert {"gap", "release", "context_limit", "limits_override", "refusal"} - seen == set()
 
 
-def plain(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes, bytes]]:
-    """Audit lines in bytes without the number of the batch, which alone depends on how the log was cut."""
+def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes, bytes]]:
+    """Return audit lines as bytes, without the batch number, which depends on the batch borders."""
     return [(key, encode_record(line._replace(batch_number=0))) for key, line in audits]
 
 
-def as_bytes(fold: PartitionFold) -> dict[bytes, bytes]:
-    """The table as the changelog holds it."""
+def table_bytes(fold: PartitionFold) -> dict[bytes, bytes]:
+    """Return the table as the changelog has it."""
     return {key: encode_record(row) for key, row in sorted(fold.rows.items())}
 
 
-def everything(court: Court) -> tuple[Any, ...]:
-    """All outputs of a court's fold, and its state."""
-    outcomes = court.outcomes
+def all_outputs(rig: OracleRig) -> tuple[Any, ...]:
+    """Return all outputs of a rig's fold, and its state."""
+    outcomes = rig.outcomes
     return (
-        plain(pair for outcome in outcomes for pair in outcome.audits),
+        audit_bytes(pair for outcome in outcomes for pair in outcome.audits),
         [pair for outcome in outcomes for pair in outcome.rejected],
         [pair for outcome in outcomes for pair in outcome.cleanups],
-        as_bytes(court.fold),
-        court.fold.position._replace(batch_number=0),
+        table_bytes(rig.fold),
+        rig.fold.position._replace(batch_number=0),
     )
 
 
-def refolded(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
-    """The same of another fold: small batches, some of them dropped, reloaded from bytes now and then."""
+def fold_again(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
+    """Return the outputs of another fold: small batches, some dropped, sometimes reloaded."""
     records, timers, size = rng.randint(1, 7), rng.randint(1, 2), rng.randint(1, 5_000)
     fold = PartitionFold(0, SETTINGS._replace(records_max=records, timers_max=timers, bytes_max=size), DECODER)
     fold.loaded()
     kept: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
     while fold.position.next_offset < len(log):
-        batch = filled(fold, log, rng)
+        batch = fill_batch(fold, log, rng)
         if rng.random() < 0.2:
             continue  # a transaction that was aborted
         outcome, before = batch.finish(), fold.position
@@ -115,11 +115,11 @@ def refolded(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
         assert after.batch_number == before.batch_number + 1
         assert (after.next_offset, after.outcome_n) > (before.next_offset, before.outcome_n)
         if rng.random() < 0.2:
-            fold = reloaded(fold)
-    return plain(kept[0]), kept[1], kept[2], as_bytes(fold), fold.position._replace(batch_number=0)
+            fold = reload_fold(fold)
+    return audit_bytes(kept[0]), kept[1], kept[2], table_bytes(fold), fold.position._replace(batch_number=0)
 
 
-def filled(fold: PartitionFold, log: list[LogRecord], rng: Random) -> Batch:
+def fill_batch(fold: PartitionFold, log: list[LogRecord], rng: Random) -> Batch:
     batch = fold.begin()
     for record in log[fold.position.next_offset :]:
         if not batch.apply(record) or rng.random() < 0.1:
@@ -127,8 +127,8 @@ def filled(fold: PartitionFold, log: list[LogRecord], rng: Random) -> Batch:
     return batch
 
 
-def reloaded(fold: PartitionFold) -> PartitionFold:
-    """A new fold from the bytes that the changelog would hold."""
+def reload_fold(fold: PartitionFold) -> PartitionFold:
+    """Return a new fold, loaded from the bytes that the changelog would have."""
     new = PartitionFold(fold.partition, fold.settings, DECODER)
     for key, row in fold.rows.items():
         read = DECODER.record(encode_record(row))
@@ -142,13 +142,13 @@ def reloaded(fold: PartitionFold) -> PartitionFold:
     return new
 
 
-def consistent(court: Court) -> None:
-    """No timer fires twice or early, a session's audit numbers have no gap, and no line stands twice."""
+def check_consistency(rig: OracleRig) -> None:
+    """Assert: no timer fires twice or early, audit numbers have no gap, no line occurs twice."""
     fired: set[tuple[Any, ...]] = set()
     places: set[tuple[int, int]] = set()
     ids: set[str] = set()
     last: dict[bytes, int] = {}
-    for key, line in (pair for outcome in court.outcomes for pair in outcome.audits):
+    for key, line in (pair for outcome in rig.outcomes for pair in outcome.audits):
         assert (line.source_offset, line.source_n) not in places
         assert line.audit_id not in ids
         places.add((line.source_offset, line.source_n))
@@ -166,21 +166,21 @@ def consistent(court: Court) -> None:
 
 @pytest.mark.parametrize("gap_ms", [4_999, 5_000, 5_001])
 def test_a_hole_is_longer_than_five_seconds_and_needs_a_timer(gap_ms: int) -> None:
-    court = Court()
-    court.tick()
-    court.at += 3_600_000
-    court.tick()
-    assert court.book.quiet_until == 0  # nobody lived to be cut off
-    scribe = Play(Random(0)).scribes[0]
-    court.starts(scribe)
-    court.at += gap_ms
-    court.tick()
-    assert (court.fold.position.quiet_until_ms > 0) is (gap_ms == 5_001)
+    rig = OracleRig()
+    rig.tick()
+    rig.at += 3_600_000
+    rig.tick()
+    assert rig.oracle.quiet_until == 0  # no session was live
+    agent = RandomAgents(Random(0)).agents[0]
+    rig.start(agent)
+    rig.at += gap_ms
+    rig.tick()
+    assert (rig.fold.position.quiet_until_ms > 0) is (gap_ms == 5_001)
 
 
 def test_a_batch_is_bounded_by_records_and_by_timers() -> None:
-    scribes = [Scribe(f"s{n}") for n in range(3)]
-    log = [LogRecord(n, 1_000, s.key.encoded(), s.writes("session_created")) for n, s in enumerate(scribes)]
+    agents = [EventFactory(f"s{n}") for n in range(3)]
+    log = [LogRecord(n, 1_000, s.key.encoded(), s.event_bytes("session_created")) for n, s in enumerate(agents)]
     log += [LogRecord(n, 1_000 + (n - 2) * 5_000, None, TICK) for n in range(3, 7)]
     fold = PartitionFold(0, SETTINGS._replace(records_max=6, timers_max=2), DECODER)
     first = fold.begin()

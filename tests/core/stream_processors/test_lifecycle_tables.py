@@ -1,4 +1,4 @@
-"""The tables of the machine against the auditor's own lists, which were written apart from them."""
+"""The machine's tables against the oracle's own lists, which were written independently."""
 
 from typing import get_args
 
@@ -19,38 +19,38 @@ from sessionary.stream_processors.core.session.transitions import (
     TRANSITIONS,
     WORK,
 )
-from tests.auditor import wording
-from tests.core.court import Court
-from tests.support.scribe import Scribe
+from tests.auditor import rules
+from tests.core.oracle_rig import OracleRig
+from tests.support.event_factory import EventFactory
 
 STATES: tuple[SessionStateName, ...] = ("Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived")
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_what_may_come_in_a_state_is_what_the_auditor_lets_in(state: SessionStateName) -> None:
+def test_the_legal_types_of_a_state_are_the_oracles(state: SessionStateName) -> None:
     moving = {row.event_type for row in TRANSITIONS if row.source == state and row.by != "processor"}
-    assert ACCEPTED[state] | moving == {name for name in PAYLOADS if wording.legal(state, name)}
+    assert ACCEPTED[state] | moving == {name for name in PAYLOADS if rules.is_legal(state, name)}
     assert ACCEPTED[state] & moving == set()
 
 
-def test_the_steps_between_phases_are_the_auditors() -> None:
+def test_the_steps_between_phases_are_the_oracles() -> None:
     for state in STATES:
         for phase in get_args(Phase):
             following = {after for before, after in PHASES.get(state, ()) if before == phase}
-            assert following == set(wording.NEXT_PHASES.get((state, phase), ()))
+            assert following == set(rules.NEXT_PHASES.get((state, phase), ()))
 
 
-def test_who_may_say_what_is_as_the_auditor_has_it() -> None:
-    assert set(wording.PROCESSOR_TYPES) == PROCESSOR_ONLY
+def test_who_may_send_what_is_the_oracles() -> None:
+    assert set(rules.PROCESSOR_TYPES) == PROCESSOR_ONLY
     assert PROCESSOR_REASONS == {"session_start_failed": "init_timeout", "session_terminated": "timeout_cleanup"}
     lifecycle = {name for name in PAYLOADS if name.startswith("session_")}
     assert lifecycle - {"session_activity", "session_created"} == OWNER_ONLY
 
 
-def test_what_is_work_content_or_a_completion_is_as_the_auditor_has_it() -> None:
-    assert set(wording.COMPLETIONS) == COMPLETIONS
+def test_work_content_and_completion_types_are_the_oracles() -> None:
+    assert set(rules.COMPLETIONS) == COMPLETIONS
     assert {"snapshot_created", "checkpoint_saved"} == CONTENT
-    assert (wording.ACTIVE_TYPES - {"state_updated"}) | COMPLETIONS == WORK
+    assert (rules.ACTIVE_TYPES - {"state_updated"}) | COMPLETIONS == WORK
 
 
 def test_each_state_is_entered_at_one_phase() -> None:
@@ -66,15 +66,15 @@ def test_each_state_is_entered_at_one_phase() -> None:
     assert {(row.target, row.phase) for row in TRANSITIONS} == entered
 
 
-def test_limits_are_the_auditors() -> None:
-    assert DEFAULTS._asdict() == wording.DEFAULTS
-    assert RANGES == wording.RANGES
+def test_limits_are_the_oracles() -> None:
+    assert DEFAULTS._asdict() == rules.DEFAULTS
+    assert RANGES == rules.RANGES
     assert LIMIT_MAX == 10_000_000_000_000
     assert (PRODUCERS_MAX, RANGES_MAX) == (64, 16)
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
-def test_an_epoch_is_looked_at_but_for_births_and_releases(name: str) -> None:
+def test_an_epoch_is_checked_except_for_creations_and_releases(name: str) -> None:
     exempt = name in ("session_created", "resources_released")
     assert (name in EPOCH_EXEMPT) is exempt
     assert epoch_refusal(2, 2, name) is None
@@ -82,14 +82,19 @@ def test_an_epoch_is_looked_at_but_for_births_and_releases(name: str) -> None:
     assert epoch_refusal(2, 3, name) == (None if exempt else "future_epoch")
 
 
-def test_a_session_is_born_as_the_table_says() -> None:
-    court, agent = Court(), Scribe()
-    assert court.says(agent, "session_created") == "applied"
-    (born,) = (row for row in TRANSITIONS if row.source is None)
-    assert (born.id, born.event_type, born.target, born.phase) == ("T01", "session_created", "Idle", "creating")
-    row = court.row(agent)
-    assert (row.state, row.phase, row.reason_code) == (born.target, born.phase, "created")
+def test_a_session_is_created_as_the_table_says() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    assert rig.send(agent, "session_created") == "applied"
+    (creation,) = (row for row in TRANSITIONS if row.source is None)
+    assert (creation.id, creation.event_type, creation.target, creation.phase) == (
+        "T01",
+        "session_created",
+        "Idle",
+        "creating",
+    )
+    row = rig.row_of(agent)
+    assert (row.state, row.phase, row.reason_code) == (creation.target, creation.phase, "created")
 
 
-def test_a_row_that_only_a_clock_fires_names_no_reasons_of_clients() -> None:
+def test_a_transition_of_the_processor_has_no_client_reasons() -> None:
     assert {row.id: row.reasons for row in TRANSITIONS if row.by == "processor"} == {"T06": (), "T08": (), "T14": ()}

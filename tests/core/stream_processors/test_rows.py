@@ -11,8 +11,8 @@ from sessionary.stream_processors.core.partition import Row, Standing, due_of
 from sessionary.stream_processors.core.session.machine import deadline
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.store.packed_rows import Rows, pack, repack, standing, unpack
-from tests.core.court import Court
-from tests.support.scribe import Scribe
+from tests.core.oracle_rig import OracleRig
+from tests.support.event_factory import EventFactory
 
 GRAVE = Gravestone("acme", "s", (), "closed", 1, 7, 99_000)
 
@@ -20,11 +20,11 @@ GRAVE = Gravestone("acme", "s", (), "closed", 1, 7, 99_000)
 @pytest.fixture(scope="module")
 def rows() -> dict[bytes, Row]:
     """A session in each of several states, and a gravestone."""
-    court = Court()
-    idle, active = Scribe("idle"), Scribe("active")
-    court.says(idle, "session_created")
-    court.starts(active)
-    return {**court.fold.rows, b"grave": GRAVE}
+    rig = OracleRig()
+    idle, active = EventFactory("idle"), EventFactory("active")
+    rig.send(idle, "session_created")
+    rig.start(active)
+    return {**rig.fold.rows, b"grave": GRAVE}
 
 
 def test_a_packed_row_is_the_same_row_and_tells_its_deadline_undecoded(rows: dict[bytes, Row]) -> None:

@@ -1,6 +1,6 @@
-"""Tries mutants: each in a process of its own, forked from this one, which has everything loaded but what is mutated.
+"""Tries mutants, each in a fork of this process, which has imported all but the mutated modules.
 
-A trial installs the mutant's folder in front of the untouched copy, imports, and runs the suite until something fails.
+A trial adds the unchanged modules to the mutant's folder and runs the suite until a test fails.
 """
 
 import gc
@@ -19,16 +19,16 @@ from typing import NamedTuple
 from tests.mutants.mutations import Mutant
 
 CPU_S_MAX = 60
-WALL_S_MAX = 3_600.0  # for one that hangs: on a busy machine, at idle priority, a minute of the processor takes long
+WALL_S_MAX = 3_600.0  # for a mutant that hangs; on a busy machine a minute of CPU takes long
 DATA_BYTES_MAX = 2 << 30
 _POLL_S = 0.003
 
-Install = Callable[[Path], None]  # makes a folder's modules those that are imported; called in the trial's process
-Suite = Callable[[str], str | None]  # hint -> what failed, None where nothing did
+Install = Callable[[Path], None]  # makes Python import a folder's modules; called in the trial's process
+Suite = Callable[[str], str | None]  # hint -> what failed, None if nothing did
 
 
 class Result(NamedTuple):
-    """What became of a mutant: `killed_by` is None for a survivor."""
+    """The outcome of a trial: `killed_by` is None for a survivor."""
 
     mutant: Mutant
     killed_by: str | None
@@ -39,19 +39,19 @@ class _Trial(NamedTuple):
     mutant: Mutant
     pid: int
     answer: int
-    begun_s: float
+    started_s: float
 
 
-def tried(mutants: Iterable[Mutant], install: Install, suite: Suite, workers: int) -> Iterator[Result]:
-    """Try each mutant, `workers` at a time. Yields in the order in which they end."""
+def run_trials(mutants: Iterable[Mutant], install: Install, suite: Suite, workers: int) -> Iterator[Result]:
+    """Try all mutants, `workers` in parallel. Yields results in the order in which trials end."""
     waiting, running = iter(mutants), list[_Trial]()
     gc.collect()
-    gc.freeze()  # else each trial's first collection copies every page that it shares with this process
+    gc.freeze()  # otherwise each trial's first collection copies every shared page
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         try:
             while True:
                 while len(running) < workers and (mutant := next(waiting, None)) is not None:
-                    running.append(_begun(mutant, Path(folder), install, suite))
+                    running.append(_start_trial(mutant, Path(folder), install, suite))
                 if not running:
                     return
                 ended = [(trial, found[2]) for trial in running if (found := os.wait4(trial.pid, os.WNOHANG))[0]]
@@ -67,7 +67,7 @@ def tried(mutants: Iterable[Mutant], install: Install, suite: Suite, workers: in
                 os.waitpid(trial.pid, 0)
 
 
-def _begun(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> _Trial:
+def _start_trial(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> _Trial:
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
@@ -79,8 +79,8 @@ def _begun(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> _Tri
     answer = "died"
     own = folder / str(os.getpid())
     try:
-        answer = _trial(mutant, own, install, suite) or "survived"
-    except BaseException as error:  # noqa: BLE001 - whatever a mutant raises kills it; nothing may leave this process
+        answer = _run_trial(mutant, own, install, suite) or "survived"
+    except BaseException as error:  # noqa: BLE001 - any error kills the mutant; nothing may leave the forked process
         answer = f"{type(error).__name__}: {error} ({traceback.extract_tb(error.__traceback__)[-1].name})"
     finally:
         shutil.rmtree(own, ignore_errors=True)
@@ -88,9 +88,9 @@ def _begun(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> _Tri
         os._exit(0)
 
 
-def _trial(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> str | None:
+def _run_trial(mutant: Mutant, folder: Path, install: Install, suite: Suite) -> str | None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches all processes; it kills no mutant
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches all processes, but must not count as a kill
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S_MAX, CPU_S_MAX + 1))
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
     silence = os.open(os.devnull, os.O_WRONLY)
@@ -114,8 +114,8 @@ def _result(trial: _Trial, cpu_s: float) -> Result:
 
 def _end_overdue(running: list[_Trial]) -> None:
     for trial in running:
-        if time.monotonic() - trial.begun_s > WALL_S_MAX:
+        if time.monotonic() - trial.started_s > WALL_S_MAX:
             os.kill(trial.pid, signal.SIGKILL)
 
 
-__all__ = ["Install", "Result", "Suite", "tried"]
+__all__ = ["Install", "Result", "Suite", "run_trials"]

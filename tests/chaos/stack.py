@@ -1,4 +1,4 @@
-"""The real stack on a temporary folder: every part a process of its own, started again by a supervisor when it dies.
+"""The real stack in a temporary folder: each part is a process that a supervisor restarts.
 
 servers      broker, ClickHouse endpoint
 workers      two processors, static members w1 (memory) and w2 (RocksDB on a small disk)
@@ -24,7 +24,7 @@ from sessionary.infra.stack import api_ready, inherited_variables
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
-from tests.auditor.evidence import TABLES, query
+from tests.auditor.evidence import TABLES, query_rows
 from tests.chaos.schedule import CRAMPED, CRAMPED_STORE, PROCESSORS, SESSION_TIMEOUT_S, SINKS
 from tests.chaos.small_disk import SmallDisk
 from tests.support.waiting import wait_until
@@ -38,11 +38,11 @@ _START_S = 180.0
 _SPOOL_MIB, _STORE_MIB = 24, 96
 
 
-class Stage:
-    """The stack. `start` waits until all parts serve; `close` ends them and removes the folder."""
+class ChaosStack:
+    """All parts. `start` waits until they are ready; `close` stops them and removes the folder."""
 
     def __init__(self, logs: Path, *, small_disks: bool) -> None:
-        """Logs go to `logs`, which outlives the stack."""
+        """Write logs to `logs`, which is kept after `close`."""
         self.logs = logs
         self._folder = tempfile.TemporaryDirectory(prefix="sessionary-chaos-")
         self.folder = Path(self._folder.name)
@@ -73,7 +73,7 @@ class Stage:
         self._supervisors = (self.servers, self.workers, self.sinks)
 
     def start(self) -> None:
-        """Start everything. Raises `StartFailed` with the ends of the logs."""
+        """Start all parts. Raises `StartFailed` with the ends of the logs."""
         self.servers.start()
         self.servers.wait_ready(_START_S)
         self.sinks.start()
@@ -81,7 +81,7 @@ class Stage:
         self.workers.wait_ready(_START_S)
 
     def close(self) -> None:
-        """End everything, remove the folder."""
+        """Stop all parts and remove the folder."""
         for supervisor in reversed(self._supervisors):
             supervisor.stop()
         for disk in self.disks.values():
@@ -95,30 +95,30 @@ class Stage:
         ready: Callable[[], bool] | None = None,
         more: Mapping[str, str] | None = None,
     ) -> Part:
-        """Describe a process of this stack; `more` are variables without their prefix."""
+        """Describe a process; `more` are variables without the `SESSIONARY_` prefix."""
         settings = {ENV_PREFIX + key: value for key, value in {**self.environ, **(more or {})}.items()}
         environ = {**inherited_variables(os.environ), "PYTHONUNBUFFERED": "1", **settings}
         return Part(name, argv, self.logs / f"{name}.log", environ, ready)
 
     def pid(self, name: str) -> int | None:
-        """The part's process, None while it does not run."""
+        """Return the part's process id; None while it does not run."""
         for supervisor in self._supervisors:
             if name in supervisor.states():
                 return supervisor.pid(name)
         raise KeyError(name)
 
     def signal(self, name: str, number: signal.Signals, timeout_s: float = 20.0) -> int:
-        """Send a signal to the part's process group, once there is one; return the pid."""
+        """Send a signal to the part's process group, as soon as it runs; return the pid."""
         pid = wait_until(lambda: self.pid(name) or 0, timeout_s, f"{name} to run")
         os.killpg(pid, number)
         return pid
 
-    def lag(self, group: str, topic: str) -> int:
-        """How many records of a topic a group has not committed. Raises `KafkaException` while the broker is away."""
-        return sum(max(high - done, 0) for high, done in self.standing(group, topic).values())
+    def group_lag(self, group: str, topic: str) -> int:
+        """Return a group's lag in records. Raises `KafkaException` if the broker is down."""
+        return sum(max(high - done, 0) for high, done in self.group_offsets(group, topic).values())
 
-    def standing(self, group: str, topic: str) -> dict[int, tuple[int, int]]:
-        """Partition → (end, committed). Raises as `lag`."""
+    def group_offsets(self, group: str, topic: str) -> dict[int, tuple[int, int]]:
+        """Return partition → (end, committed). Raises `KafkaException` if the broker is down."""
         consumer = Consumer({"bootstrap.servers": self.servers_address, "group.id": group, "log_level": 0})
         try:
             places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
@@ -131,14 +131,17 @@ class Stage:
             consumer.close()
 
     def newest_row_ms(self) -> int:
-        """When the newest row of any sink landed, ms since the epoch; 0 where there is none. Raises `OSError`."""
+        """Return when the newest row of any sink was inserted, in epoch ms; 0 without rows.
+
+        Raises `OSError` if ClickHouse is down.
+        """
         tables = " UNION ALL ".join(f"SELECT max(landed_at) AS at FROM {DATABASE}.{table}" for table in TABLES)
-        (row,) = query(self.clickhouse_url, f"SELECT toUnixTimestamp64Milli(max(at)) AS ms FROM ({tables})")
+        (row,) = query_rows(self.clickhouse_url, f"SELECT toUnixTimestamp64Milli(max(at)) AS ms FROM ({tables})")
         return max(int(row["ms"]), 0)
 
     def _broker(self, port: int) -> Part:
         def ready() -> bool:
-            return broker_answers(self.servers_address) and _done(lambda: apply_topics(self.kafka))
+            return broker_answers(self.servers_address) and _succeeds(lambda: apply_topics(self.kafka))
 
         options = ["--data", str(self.folder / "broker"), "--port", str(port)]
         return self.part("broker", [*_COMMAND, "broker", *options], ready)
@@ -149,13 +152,13 @@ class Stage:
         settings = ClickHouseSettings(clickhouse_url=self.clickhouse_url, clickhouse_database=DATABASE)
 
         def ready() -> bool:
-            return clickhouse_answers(port) and _done(lambda: apply_migrations(settings))
+            return clickhouse_answers(port) and _succeeds(lambda: apply_migrations(settings))
 
         options = ["--data", str(self.folder / "clickhouse"), "--port", str(port)]
         return self.part("clickhouse", [*_COMMAND, "clickhouse", *options], ready)
 
     def _sink(self, kind: str) -> Part:
-        # Half of them are static members, which get their partitions back at once; the group forgets the others first.
+        # Half are static members, which rejoin at once; the others must time out first.
         more = {"INSTANCE": "s1"} if kind in SINKS[:2] else {}
         return self.part(f"sink-{kind}", [*_COMMAND, "sink", kind], None, more)
 
@@ -167,7 +170,7 @@ class Stage:
         return self.part(name, argv, lambda: api_ready(self.control_urls[name]), more)
 
 
-def _done(step: Callable[[], object]) -> bool:
+def _succeeds(step: Callable[[], object]) -> bool:
     try:
         step()
     except SessionaryError:
@@ -176,8 +179,8 @@ def _done(step: Callable[[], object]) -> bool:
 
 
 def now_ms() -> int:
-    """Wall clock, as the broker on this machine stamps it."""
+    """Return the wall clock in ms; the broker on this machine uses the same."""
     return time.time_ns() // 1_000_000
 
 
-__all__ = ["DATABASE", "PARTITIONS", "PREFIX", "Stage", "now_ms"]
+__all__ = ["DATABASE", "PARTITIONS", "PREFIX", "ChaosStack", "now_ms"]

@@ -1,4 +1,4 @@
-"""The .avsc files as the auditor reads them: with fastavro alone, spelled out and fingerprinted here."""
+"""The .avsc files for the auditor: inlined and fingerprinted here, with fastavro alone."""
 
 import json
 from functools import cache
@@ -11,8 +11,8 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 AVRO = Path(__file__).parents[2] / "schemas" / "sessionary" / "schemas" / "avro"
 
 
-class Writer(NamedTuple):
-    """A schema that bytes may be written with."""
+class WriterSchema(NamedTuple):
+    """A schema that records may be written with."""
 
     full_name: str
     parsed: Any
@@ -23,7 +23,7 @@ def _full_name(schema: dict[str, Any]) -> str:
 
 
 def _spelled_out(schema: Any, parts: dict[str, Any], met: set[str]) -> Any:
-    """A schema that names nothing from other files; times stay plain numbers."""
+    """Return a schema with its references inlined and without logical types."""
     if isinstance(schema, list):
         return [_spelled_out(one, parts, met) for one in schema]
     if isinstance(schema, str):
@@ -44,17 +44,17 @@ def _files(folder: str) -> list[dict[str, Any]]:
 
 
 @cache
-def writers() -> dict[bytes, Writer]:
-    """Return today's and every released schema by its fingerprint (CRC-64-AVRO, little-endian)."""
+def schemas_by_fingerprint() -> dict[bytes, WriterSchema]:
+    """Return current and released schemas by fingerprint (CRC-64-AVRO, little-endian)."""
     parts = {_full_name(schema): schema for schema in _files("common")}
     schemas = [_spelled_out(schema, parts, set()) for schema in (*_files("events"), *_files("records"))]
     for path in (AVRO / "released").glob("*.json"):
         schemas += json.loads(path.read_text("utf-8")).values()
-    found: dict[bytes, Writer] = {}
+    found: dict[bytes, WriterSchema] = {}
     for schema in schemas:
-        print_of = bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
-        found[print_of] = Writer(_full_name(schema), parse_schema(schema))
+        crc = bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+        found[crc] = WriterSchema(_full_name(schema), parse_schema(schema))
     return found
 
 
-__all__ = ["AVRO", "Writer", "writers"]
+__all__ = ["AVRO", "WriterSchema", "schemas_by_fingerprint"]

@@ -1,4 +1,4 @@
-"""The rules of the judge that are lists, in the auditor's own words."""
+"""The lifecycle's rules that are lists, written for the oracle independently of the product."""
 
 DEFAULTS = {
     "init_ms": 15_000,
@@ -36,7 +36,7 @@ NEXT_PHASES = {
 }
 PROCESSOR_TYPES = ("session_timed_out", "session_archived", "tool_call_unknown")
 COMPLETIONS = ("tool_call_succeeded", "tool_call_failed", "tool_call_resolved", "usage_recorded")
-# Legal in Active only, and nothing but a sign of work there (state_updated apart).
+# Legal in Active only; except for state_updated they only count as work.
 ACTIVE_TYPES = frozenset(
     {
         "session_activity",
@@ -80,8 +80,8 @@ SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch"}
 GRAVESTONE_MS = 14 * 86_400_000
 
 
-def legal(state: str, kind: str) -> bool:
-    """Whether events of this type may come in this state at all."""
+def is_legal(state: str, kind: str) -> bool:
+    """Return True if events of this type are legal in this state."""
     if kind == "heartbeat":
         return state in ("Idle", "Active", "Paused", "Timeout", "Error")
     if kind == "resources_released":

@@ -1,21 +1,21 @@
-"""A partition's fold and the auditor hear the same records; after each they have to agree in every detail."""
+"""Feeds the same records to a partition's fold and to the oracle; both must agree after each."""
 
 from typing import Any
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Outcome, PartitionFold
-from tests.auditor.account import Account, differences
-from tests.auditor.reading import LogEntry, Row
-from tests.support.scribe import TICK, Scribe
+from tests.auditor.decoding import LogEntry, Row
+from tests.auditor.oracle import Oracle, find_differences
+from tests.support.event_factory import TICK, EventFactory
 
 SETTINGS = FoldSettings("sessionary.events", 1)
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
 
 
-def as_row(state: SessionState) -> Row:
-    """What the auditor, too, keeps of a session."""
+def oracle_row(state: SessionState) -> Row:
+    """Return a session's state in the oracle's form."""
     return {
         "tenant": state.tenant_id,
         "session": state.session_id,
@@ -47,8 +47,8 @@ def as_row(state: SessionState) -> Row:
     }
 
 
-def said(outcome: Outcome) -> str:
-    """What became of a batch's single record, in the auditor's words."""
+def outcome_text(outcome: Outcome) -> str:
+    """Return the outcome of a batch of one record in the oracle's words, as `refused late`."""
     counts = outcome.counts
     assert counts.applied + counts.duplicate + counts.refused + counts.ticks == 1
     if counts.refused:
@@ -57,24 +57,24 @@ def said(outcome: Outcome) -> str:
     return "applied" if counts.applied else "duplicate" if counts.duplicate else "tick"
 
 
-class Court:
-    """Both sides, the log so far, and a clock to set the next record's append time."""
+class OracleRig:
+    """A fold, an oracle and the log so far; `at` is the next record's append time in ms."""
 
     def __init__(self, settings: FoldSettings = SETTINGS, partition: int = 0) -> None:
         self.partition = partition
         self.fold = PartitionFold(partition, settings, DECODER)
         self.fold.loaded()
-        self.account = Account(settings.partitions)
+        self.all_partitions = Oracle(settings.partitions)
         self.log: list[LogRecord] = []
         self.outcomes: list[Outcome] = []
         self.at = START_MS
 
     @property
-    def book(self) -> Any:
-        return self.account.books[self.partition]
+    def oracle(self) -> Any:
+        return self.all_partitions.partitions[self.partition]
 
-    def hear(self, key: bytes | None, value: bytes | None) -> str:
-        """Append a record and let both judge it; fails where they differ."""
+    def append(self, key: bytes | None, value: bytes | None) -> str:
+        """Append a record, let both sides judge it, and fail if they differ."""
         record = LogRecord(len(self.log), self.at, key, value)
         self.log.append(record)
         batch = self.fold.begin()
@@ -83,71 +83,73 @@ class Court:
         self.fold.merge(batch)
         self.outcomes.append(outcome)
         for lines in ("audits", "rejected", "cleanups"):
-            getattr(self.book, lines).clear()
-        expected = self.account.feed(LogEntry(self.partition, record.offset, record.timestamp_ms, key, value))
-        assert said(outcome) == expected
+            getattr(self.oracle, lines).clear()
+        expected = self.all_partitions.apply_record(
+            LogEntry(self.partition, record.offset, record.timestamp_ms, key, value)
+        )
+        assert outcome_text(outcome) == expected
         audits, rejected, cleanups = ([line._asdict() for _, line in lines] for lines in outcome[1:4])
-        found = differences(self.account, audits, rejected, cleanups)
+        found = find_differences(self.all_partitions, audits, rejected, cleanups)
         assert not found, found
         self._compare_rows(outcome)
         return expected
 
     def _compare_rows(self, outcome: Outcome) -> None:
-        book, rows = self.book, self.fold.rows
-        assert {key for key, row in rows.items() if isinstance(row, SessionState)} == set(book.rows)
-        assert {key for key, row in rows.items() if not isinstance(row, SessionState)} == set(book.graves)
+        oracle, rows = self.oracle, self.fold.rows
+        assert {key for key, row in rows.items() if isinstance(row, SessionState)} == set(oracle.rows)
+        assert {key for key, row in rows.items() if not isinstance(row, SessionState)} == set(oracle.graves)
         for key in outcome.rows:
             row = rows.get(key)
             if isinstance(row, SessionState):
-                ours, theirs = as_row(row), dict(book.rows[key])
-                if row.state != "Active":  # the activity clocks stand still, and their start tells nothing
+                ours, theirs = oracle_row(row), dict(oracle.rows[key])
+                if row.state != "Active":  # the activity clocks are off
                     for name in ("last_event_at", "last_work_at"):
                         del ours[name], theirs[name]
                 assert {n: (v, theirs[n]) for n, v in ours.items() if v != theirs[n]} == {}
             elif row is not None:
-                assert (row.audit_seq, row.epoch) == (book.graves[key]["audit_seq"], book.graves[key]["epoch"])
-                assert row.expires_at == book.graves[key]["expires_at"]
-        assert self.fold.next_deadline_ms == book.standing()
-        assert (outcome.position.clock_ms, outcome.position.quiet_until_ms) == (book.now, book.quiet_until)
+                assert (row.audit_seq, row.epoch) == (oracle.graves[key]["audit_seq"], oracle.graves[key]["epoch"])
+                assert row.expires_at == oracle.graves[key]["expires_at"]
+        assert self.fold.next_deadline_ms == oracle.next_deadline()
+        assert (outcome.position.clock_ms, outcome.position.quiet_until_ms) == (oracle.now, oracle.quiet_until)
         assert outcome.position.next_offset == len(self.log)
 
-    # Conveniences for stories
+    # Helpers for tests
 
-    def says(self, scribe: Scribe, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> str:
-        """The agent sends an event; it learns its epoch as one that waits for the verdict does."""
-        outcome = self.hear(scribe.key.encoded(), scribe.writes(event_type, envelope, **fields))
-        row = self.book.rows.get(scribe.key.encoded())
+    def send(self, agent: EventFactory, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> str:
+        """Send an agent's event; it then knows its epoch, as if it had waited for the verdict."""
+        outcome = self.append(agent.key.encoded(), agent.event_bytes(event_type, envelope, **fields))
+        row = self.oracle.rows.get(agent.key.encoded())
         if row is not None:
-            scribe.epoch = row["epoch"]
+            agent.epoch = row["epoch"]
         return outcome
 
     def tick(self) -> str:
-        return self.hear(None, TICK)
+        return self.append(None, TICK)
 
-    def passes(self, ms: int, *, step_ms: int = 1_000) -> list[str]:
-        """Let time pass with a tick a second; return the audit lines that came of it, as `T06 inactive`."""
-        told: list[str] = []
+    def advance(self, ms: int, *, step_ms: int = 1_000) -> list[str]:
+        """Let time pass with a tick every `step_ms`; return new audit lines, as `T06 inactive`."""
+        lines: list[str] = []
         until = self.at + ms
         while self.at < until:
             self.at = min(until, self.at + step_ms)
             self.tick()
-            told += [f"{line.transition} {line.reason_code}" for _, line in self.outcomes[-1].audits]
-        return told
+            lines += [f"{line.transition} {line.reason_code}" for _, line in self.outcomes[-1].audits]
+        return lines
 
-    def row(self, scribe: Scribe) -> SessionState:
-        row = self.fold.rows[scribe.key.encoded()]
+    def row_of(self, agent: EventFactory) -> SessionState:
+        row = self.fold.rows[agent.key.encoded()]
         assert isinstance(row, SessionState)
         return row
 
-    def starts(self, scribe: Scribe, **created: Any) -> None:
-        """Bring a session to Active."""
+    def start(self, agent: EventFactory, **created: Any) -> None:
+        """Bring a session to Active; `created` are fields of its first event."""
         for event_type, fields in (
             ("session_created", created),
             ("session_phase_changed", {"phase": "validating"}),
             ("session_phase_changed", {"phase": "connecting"}),
             ("session_started", {}),
         ):
-            assert self.says(scribe, event_type, **fields) == "applied"
+            assert self.send(agent, event_type, **fields) == "applied"
 
     def last_audits(self) -> list[Any]:
         return [line for _, line in self.outcomes[-1].audits]

@@ -1,4 +1,7 @@
-"""The whole road on real parts: client, Kafka, processor, ClickHouse; and the log folded again from both ends."""
+"""The whole pipeline on real parts: client, Kafka, processor, ClickHouse.
+
+The log is then folded again, once from Kafka and once from ClickHouse.
+"""
 
 import json
 from collections import Counter
@@ -13,9 +16,9 @@ from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.records import AuditRecord, Gravestone, RejectedEvent, SessionState
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Row
-from tests.auditor import account
-from tests.integration.refold import Refolded, differing, refold
-from tests.integration.road import TENANT, Road, brief_limits
+from tests.auditor import oracle
+from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
+from tests.integration.refold import RefoldResult, find_differences, refold
 from tests.support.pipelines import run_sql
 from tests.support.processes import Processes
 from tests.support.reading import read_records, read_topic
@@ -58,8 +61,8 @@ def pause_and_resume(client: SessionClient) -> str:
     return session.session_id
 
 
-def send_rubbish(kafka: KafkaSettings, live_session: str) -> int:
-    """Send what no client would; return how many records."""
+def send_garbage(kafka: KafkaSettings, live_session: str) -> int:
+    """Send records that no client would send; return their number."""
     producer = Producer({**kafka.librdkafka(), "partitioner": "murmur2_random", "log_level": 0})
     key = SessionKey(TENANT, live_session).encoded()
     values = [b"", b"\xc3\x01", b"\xc3\x01" + bytes(8) + b"x", b"\x00\x00\x00\x00\x07abc", b"{}"]
@@ -99,8 +102,8 @@ def log_in_clickhouse(clickhouse: ClickHouseSettings) -> dict[int, list[LogRecor
 
 
 def table_in_kafka(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, int]]:
-    """Return the changelog's rows, and by partition the offset up to which they hold."""
-    decoder, rows, upto = Decoder(), dict[bytes, Row](), dict[int, int]()
+    """Return the changelog's rows, and by partition the offset up to which they are complete."""
+    decoder, rows, ends = Decoder(), dict[bytes, Row](), dict[int, int]()
     for stored in read_topic(kafka, kafka.topics.changelog):
         assert stored.key is not None
         if stored.value is None:
@@ -108,35 +111,35 @@ def table_in_kafka(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, in
             continue
         record = decoder.record(stored.value)
         if stored.key == POSITION_KEY:
-            upto[stored.partition] = getattr(record, "next_offset")  # noqa: B009
+            ends[stored.partition] = getattr(record, "next_offset")  # noqa: B009
         else:
             assert isinstance(record, SessionState | Gravestone)
             rows[stored.key] = record
-    return rows, upto
+    return rows, ends
 
 
-def cut(log: dict[int, list[LogRecord]], upto: dict[int, int]) -> dict[int, list[LogRecord]]:
-    return {partition: [r for r in records if r.offset < upto.get(partition, 0)] for partition, records in log.items()}
+def cut(log: dict[int, list[LogRecord]], ends: dict[int, int]) -> dict[int, list[LogRecord]]:
+    return {partition: [r for r in records if r.offset < ends.get(partition, 0)] for partition, records in log.items()}
 
 
-def test_the_whole_road(
+def test_the_whole_pipeline(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    road = Road(kafka, clickhouse, processes)
-    road.start_sinks()
-    processor = road.start_processor()
+    pipeline = PipelineRig(kafka, clickhouse, processes)
+    pipeline.start_sinks()
+    processor = pipeline.start_processor()
     with SessionClient(
-        tenant_id=TENANT, service_id="billing", agent_id="agent-1", settings=road.client_settings(tmp_path)
+        tenant_id=TENANT, service_id="billing", agent_id="agent-1", settings=pipeline.client_settings(tmp_path)
     ) as client:
         client.on_cleanup(lambda request: None)
         finished = [work(client) for _ in range(FINISHING)]
         silent = [fall_silent(client) for _ in range(SILENT)]
         recovered = [fail_and_recover(client) for _ in range(FAILING)]
         resumed = [pause_and_resume(client) for _ in range(PAUSING)]
-        rubbish = send_rubbish(kafka, finished[0])
+        garbage = send_garbage(kafka, finished[0])
         everyone = finished + silent + recovered + resumed
 
-        def archived() -> bool:
+        def all_archived() -> bool:
             ends = Counter(
                 record.session_id
                 for record in read_records(kafka, kafka.topics.audit)
@@ -144,10 +147,10 @@ def test_the_whole_road(
             )
             return all(ends[session] == 1 for session in silent)
 
-        wait_until(archived, 60, "the silent sessions to time out, end and be archived", pause_s=0.5)
+        wait_until(all_archived, 60, "the silent sessions to time out, end and be archived", pause_s=0.5)
         assert client.flush(30) == 0
     processor.stop(15)
-    road.wait_landed()
+    pipeline.wait_landed()
 
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
     paths = {
@@ -159,57 +162,59 @@ def test_the_whole_road(
     assert all(paths[session][:5] == ["T01", "T02", "T04", "T05", "T13"] for session in resumed)
 
     rejected = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]
-    # A confirmation may come after the archive that it was too late for; all else that is refused was rubbish.
+    # A confirmation may come too late, after archiving; every other refusal is of a garbage record.
     reasons = Counter(record.reason for record in rejected if record.event_type != "resources_released")
-    assert reasons.total() == rubbish, reasons
+    assert reasons.total() == garbage, reasons
 
     check_folded_again(kafka, clickhouse, audits, rejected)
-    check_account(kafka, audits, rejected)
-    check_clickhouse(road, audits, rejected, tmp_path)
+    check_oracle(kafka, audits, rejected)
+    check_clickhouse(pipeline, audits, rejected, tmp_path)
 
 
 def check_folded_again(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, audits: list[AuditRecord], rejected: list[RejectedEvent]
 ) -> None:
-    """The table, the timeouts and the refusals are a pure fold of the log, wherever the log is read."""
-    rows, upto = table_in_kafka(kafka)
+    """Table, timeouts and refusals are a pure fold of the log, read from Kafka or ClickHouse."""
+    rows, ends = table_in_kafka(kafka)
     settings = FoldSettings(kafka.topics.events, kafka.partitions)
-    from_kafka = refold(cut(log_in_kafka(kafka), upto), settings)
-    assert differing(from_kafka, rows, audits) == []
+    from_kafka = refold(cut(log_in_kafka(kafka), ends), settings)
+    assert find_differences(from_kafka, rows, audits) == []
     check_refusals(from_kafka, rejected)
-    from_clickhouse = refold(cut(log_in_clickhouse(clickhouse), upto), settings)
-    assert differing(from_clickhouse, rows, audits) == []
+    from_clickhouse = refold(cut(log_in_clickhouse(clickhouse), ends), settings)
+    assert find_differences(from_clickhouse, rows, audits) == []
     check_refusals(from_clickhouse, rejected)
     assert from_kafka.timers > SILENT
 
 
-def check_refusals(expected: Refolded, rejected: list[RejectedEvent]) -> None:
+def check_refusals(expected: RefoldResult, rejected: list[RejectedEvent]) -> None:
     def places(records: list[RejectedEvent]) -> list[tuple[int, int, str, bytes | None]]:
         return sorted((r.source_partition, r.source_offset, r.reason, r.value) for r in records)
 
     assert places(expected.rejected) == places(rejected)
 
 
-def check_account(kafka: KafkaSettings, audits: list[AuditRecord], rejected: list[RejectedEvent]) -> None:
-    """An account that shares no code with the processor comes to the same."""
-    _, upto = table_in_kafka(kafka)
+def check_oracle(kafka: KafkaSettings, audits: list[AuditRecord], rejected: list[RejectedEvent]) -> None:
+    """The oracle, which shares no code with the processor, computes the same."""
+    _, ends = table_in_kafka(kafka)
     entries = [
-        account.LogEntry(partition, record.offset, record.timestamp_ms, record.key, record.value)
-        for partition, records in cut(log_in_kafka(kafka), upto).items()
+        oracle.LogEntry(partition, record.offset, record.timestamp_ms, record.key, record.value)
+        for partition, records in cut(log_in_kafka(kafka), ends).items()
         for record in records
     ]
     plain = [[record._asdict() for record in records] for records in (audits, rejected)]
-    assert account.differences(account.account_of(entries, kafka.partitions), *plain) == []
+    assert oracle.find_differences(oracle.replay_log(entries, kafka.partitions), *plain) == []
 
 
-def check_clickhouse(road: Road, audits: list[AuditRecord], rejected: list[RejectedEvent], folder: Path) -> None:
-    """Every audit record and refusal is a row once; every journalled event is in the history once."""
-    assert road.sql("SELECT count(), uniqExact(audit_id) FROM {db}.audit") == [[str(len(audits))] * 2]
-    assert road.sql("SELECT count() FROM {db}.rejected") == [[str(len(rejected))]]
-    assert road.sql("SELECT * FROM {db}.v_integrity") == []
+def check_clickhouse(
+    pipeline: PipelineRig, audits: list[AuditRecord], rejected: list[RejectedEvent], folder: Path
+) -> None:
+    """Each audit record and refusal has one row; each journalled event has one history row."""
+    assert pipeline.sql("SELECT count(), uniqExact(audit_id) FROM {db}.audit") == [[str(len(audits))] * 2]
+    assert pipeline.sql("SELECT count() FROM {db}.rejected") == [[str(len(rejected))]]
+    assert pipeline.sql("SELECT * FROM {db}.v_integrity") == []
     journal = [json.loads(line) for line in (folder / "agent-journal.ndjson").read_text().splitlines()]
     sent = {line["event_id"] for line in journal if line["producer_seq"] > 0}
-    rows = road.sql("SELECT event_id, count() FROM {db}.history WHERE producer_seq > 0 GROUP BY event_id")
+    rows = pipeline.sql("SELECT event_id, count() FROM {db}.history WHERE producer_seq > 0 GROUP BY event_id")
     stored = {event_id: int(count) for event_id, count in rows}
     assert sent <= stored.keys()
     assert {event_id for event_id, count in stored.items() if count > 1} == set()

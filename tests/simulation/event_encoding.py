@@ -1,4 +1,4 @@
-"""Writes events fast: the examples are built once, and only what differs is put in."""
+"""Encodes events fast: example payloads are built once, and only differing fields are replaced."""
 
 from functools import cache
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.events import Payload
 from sessionary.schemas.types import Envelope
-from tests.support.scribe import payload_of
+from tests.support.event_factory import payload_of
 from tests.support.values import example
 
 _ENVELOPE: Envelope = example(Envelope)._replace(
@@ -15,16 +15,16 @@ _ENVELOPE: Envelope = example(Envelope)._replace(
 
 
 @cache
-def _sensible(event_type: str) -> Payload:
+def _default_payload(event_type: str) -> Payload:
     return payload_of(event_type)
 
 
-def written(event_type: str, fields: dict[str, Any], **envelope: Any) -> bytes:
-    """The bytes of a sensible event, with these fields put in."""
-    payload = _sensible(event_type)
+def event_bytes(event_type: str, fields: dict[str, Any], **envelope: Any) -> bytes:
+    """Return a valid event's bytes with these payload and envelope fields."""
+    payload = _default_payload(event_type)
     if fields:
         payload = payload._replace(**fields)
     return encode_event(Event(_ENVELOPE._replace(event_type=event_type, **envelope), payload))
 
 
-__all__ = ["written"]
+__all__ = ["event_bytes"]

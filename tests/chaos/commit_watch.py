@@ -1,4 +1,4 @@
-"""Reads the transactions as they are committed: who wrote last, and when, per partition."""
+"""Follows the committed transactions: per partition, who wrote the newest one and when."""
 
 import contextlib
 import threading
@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.auditor.reading import unpacked
-from tests.chaos.stage import PARTITIONS, PREFIX
+from tests.auditor.decoding import decode_record
+from tests.chaos.stack import PARTITIONS, PREFIX
 
 
 class Commit(NamedTuple):
-    """A partition's newest transaction; the time is the broker's stamp, ms since the epoch."""
+    """A partition's newest transaction; `at_ms` is the broker's timestamp, ms since the epoch."""
 
     at_ms: int
     instance: str
     number: int
 
 
-class Watch:
-    """Follows the topic of transactions on a thread of its own. `commits` is replaced, never changed."""
+class CommitWatch:
+    """Reads the topic of batches in a thread. `commits` is replaced, never changed in place."""
 
     def __init__(self, servers: str) -> None:
         self.commits: dict[int, Commit] = {}
@@ -39,17 +39,17 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
 
-    def owned(self, instance: str) -> set[int]:
-        """The partitions whose newest transaction is this instance's."""
+    def owned_by(self, instance: str) -> set[int]:
+        """Return the partitions whose newest transaction is from this instance."""
         return {number for number, commit in self.commits.items() if commit.instance == instance}
 
-    def newer(self, partitions: set[int], than_ms: int) -> bool:
-        """Whether each of these partitions has a transaction that began to be written after then."""
+    def committed_since(self, partitions: set[int], than_ms: int) -> bool:
+        """Return True if each of these partitions has a transaction written after `than_ms`."""
         commits = self.commits
         return all(number in commits and commits[number].at_ms > than_ms for number in partitions)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the thread and close the consumer."""
         self._stop.set()
         self._thread.join()
         self._consumer.close()
@@ -62,9 +62,9 @@ class Watch:
                         continue
                     value = message.value()
                     assert isinstance(value, bytes)
-                    fields = unpacked(value)[1]
+                    fields = decode_record(value)[1]
                     commit = Commit(message.timestamp()[1], fields["instance"], fields["number"])
                     self.commits = {**self.commits, fields["partition"]: commit}
 
 
-__all__ = ["Commit", "Watch"]
+__all__ = ["Commit", "CommitWatch"]

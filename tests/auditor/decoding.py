@@ -1,4 +1,4 @@
-"""Log records as the auditor reads them: with fastavro itself, into dictionaries."""
+"""Decodes log records for the auditor: with fastavro itself, into dictionaries."""
 
 import io
 import re
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fastavro import schemaless_reader
 
-from tests.auditor.contract import writers
+from tests.auditor.avro_schemas import schemas_by_fingerprint
 
 Row = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -26,8 +26,8 @@ class LogEntry(NamedTuple):
     value: bytes | None
 
 
-class No(Exception):
-    """A refusal."""
+class Refusal(Exception):
+    """The record is refused; the text is the reason."""
 
 
 def cleanup_id_of(row: Row) -> str:
@@ -35,13 +35,13 @@ def cleanup_id_of(row: Row) -> str:
 
 
 def key_parts(key: bytes | None) -> tuple[str, str]:
-    """Tenant and session of a key, or two empty strings."""
+    """Return tenant and session of a key, or two empty strings if it is none."""
     tenant, _, session = (key or b"").decode("utf-8", "replace").partition(":")
     return (tenant, session) if NAME.fullmatch(tenant) and _UUID.fullmatch(session) else ("", "")
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Where Kafka's own partitioner puts a key: murmur2 of the bytes, its sign cut off."""
+    """Return the partition that Kafka's partitioner chooses: murmur2 without its sign bit."""
     bits, factor = 0xFFFFFFFF, 0x5BD1E995
     state = 0x9747B28C ^ len(key)
     padded = key[len(key) & ~3 :]
@@ -54,39 +54,39 @@ def partition_of(key: bytes, partitions: int) -> int:
     return ((state ^ state >> 15) & 0x7FFFFFFF) % partitions
 
 
-def unpacked(value: bytes | None) -> tuple[str, Row]:
-    """Full schema name and fields of bytes in Avro's single-object encoding; raises `No`."""
+def decode_record(value: bytes | None) -> tuple[str, Row]:
+    """Decode Avro's single-object encoding into full schema name and fields; raises `Refusal`."""
     if not value or value[:2] != b"\xc3\x01" or len(value) < 10:
-        raise No("unknown_schema" if value and value[0] == 0 and len(value) >= 5 else "undecodable")
-    writer = writers().get(value[2:10])
+        raise Refusal("unknown_schema" if value and value[0] == 0 and len(value) >= 5 else "undecodable")
+    writer = schemas_by_fingerprint().get(value[2:10])
     if writer is None:
-        raise No("unknown_schema")
+        raise Refusal("unknown_schema")
     stream = io.BytesIO(value[10:])
     try:
         fields: Any = schemaless_reader(stream, writer.parsed, None)
-    except Exception:  # noqa: BLE001 - as many kinds as there are broken bytes
-        raise No("undecodable") from None
+    except Exception:  # noqa: BLE001 - broken bytes raise many kinds of errors
+        raise Refusal("undecodable") from None
     if stream.read():
-        raise No("undecodable")
+        raise Refusal("undecodable")
     return writer.full_name, fields
 
 
-def read(value: bytes | None) -> tuple[str, Row]:
-    """Event type and fields of a record's bytes; raises `No`."""
-    full_name, fields = unpacked(value)
+def read_event(value: bytes | None) -> tuple[str, Row]:
+    """Decode a record of the events topic into event type and fields; raises `Refusal`."""
+    full_name, fields = decode_record(value)
     _, family, name = full_name.split(".")
     if family == "records":
         if name != "Tick":
-            raise No("unknown_event_type")
+            raise Refusal("unknown_event_type")
         return "tick", fields
     event_type = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     if fields["envelope"]["event_type"] != event_type:
-        raise No("unknown_event_type")
+        raise Refusal("unknown_event_type")
     return event_type, fields
 
 
 def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row:
-    """A session as it begins."""
+    """Return the row of a new session."""
     return {
         "tenant": envelope["tenant_id"],
         "session": envelope["session_id"],
@@ -113,4 +113,15 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
     }
 
 
-__all__ = ["NAME", "LogEntry", "No", "Row", "cleanup_id_of", "key_parts", "new_row", "partition_of", "read", "unpacked"]
+__all__ = [
+    "NAME",
+    "LogEntry",
+    "Refusal",
+    "Row",
+    "cleanup_id_of",
+    "decode_record",
+    "key_parts",
+    "new_row",
+    "partition_of",
+    "read_event",
+]

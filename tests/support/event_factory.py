@@ -1,4 +1,4 @@
-"""Writes a session's events as its agent would, with any field bent on purpose."""
+"""Encodes a session's events as its agent would; a test may replace any field."""
 
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from sessionary.schemas.records import Tick
 from sessionary.schemas.types import CleanupAction, Envelope, ErrorInfo, Limits, Snapshot
 from tests.support.values import example
 
-TICK = encode_record(Tick("court"))
+TICK = encode_record(Tick("tests"))
 NO_LIMITS = Limits(None, None, None, None, None, None, None, None, None, None, None, None, None, override=False)
 
 
@@ -18,8 +18,8 @@ def snapshot(name: str, state_json: str = "{}") -> Snapshot:
     return Snapshot(name, None, 1, state_json, None, "0" * 64, "full", "none")
 
 
-# What a sensible client sends where the test does not say otherwise.
-SENSIBLE: dict[str, dict[str, Any]] = {
+# What a client sends unless the test says otherwise.
+DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     "session_created": {
         "limits": NO_LIMITS,
         "snapshot": snapshot("first"),
@@ -45,28 +45,28 @@ SENSIBLE: dict[str, dict[str, Any]] = {
 _ENVELOPE: Envelope = example(Envelope)
 
 
-@cache  # the examples ask the classes for their annotations, which takes longer than all the rest
-def _sensible(event_type: str) -> Payload:
-    payload: Payload = example(PAYLOADS[event_type])._replace(**SENSIBLE.get(event_type, {}))
+@cache  # building an example reads annotations, which is slow
+def _default_payload(event_type: str) -> Payload:
+    payload: Payload = example(PAYLOADS[event_type])._replace(**DEFAULT_FIELDS.get(event_type, {}))
     return payload
 
 
 def payload_of(event_type: str, **fields: Any) -> Payload:
-    return _sensible(event_type)._replace(**fields)
+    return _default_payload(event_type)._replace(**fields)
 
 
-class Scribe:
-    """One agent process of one session; counts its own sequence."""
+class EventFactory:
+    """One agent process of one session; counts its sequence numbers."""
 
     def __init__(self, session: str = "s", tenant: str = "acme", service: str = "billing", producer: str = "p") -> None:
         self.key = SessionKey(tenant, derived_id(tenant, session))
         self.service, self.producer, self.seq, self.epoch = service, producer, 0, 1
 
     def envelope(self, event_type: str, **fields: Any) -> Envelope:
-        """The next envelope; a `producer_seq` of one's own does not count on."""
+        """Return the next envelope; an explicit `producer_seq` does not advance the count."""
         if event_type != "heartbeat" and "producer_seq" not in fields:
             self.seq += 1
-        sensible = _ENVELOPE._replace(
+        envelope = _ENVELOPE._replace(
             event_id=derived_id(*self.key, self.producer, event_type, self.seq),
             event_type=event_type,
             tenant_id=self.key.tenant_id,
@@ -80,10 +80,10 @@ class Scribe:
             data_classes=("personal",),
             context_bytes=None,
         )
-        return sensible._replace(**fields)
+        return envelope._replace(**fields)
 
-    def writes(self, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> bytes:
+    def event_bytes(self, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> bytes:
         return encode_event(Event(self.envelope(event_type, **(envelope or {})), payload_of(event_type, **fields)))
 
 
-__all__ = ["NO_LIMITS", "SENSIBLE", "TICK", "Scribe", "payload_of", "snapshot"]
+__all__ = ["DEFAULT_FIELDS", "NO_LIMITS", "TICK", "EventFactory", "payload_of", "snapshot"]

@@ -1,4 +1,4 @@
-"""The whole road for a test: a processor and four sinks as processes, on topics and a database of its own."""
+"""The whole pipeline for a test: processor and sinks as processes, with own topics and database."""
 
 import sys
 import urllib.request
@@ -24,7 +24,7 @@ SINKS = ("audit", "history", "rejected", "batches")
 
 
 def brief_limits(budget_ms: int = 3_000, grace_ms: int = 1_500) -> Limits:
-    """Limits that let a test see a session's whole life in seconds."""
+    """Return limits with which a session's whole life takes seconds."""
     part = budget_ms // 3
     return Limits(
         init_ms=10_000,
@@ -44,8 +44,8 @@ def brief_limits(budget_ms: int = 3_000, grace_ms: int = 1_500) -> Limits:
     )
 
 
-class Road:
-    """Starts the parts; says where they are; waits until everything has arrived."""
+class PipelineRig:
+    """Starts the processes, knows their addresses, and waits until all rows have arrived."""
 
     def __init__(self, kafka: KafkaSettings, clickhouse: ClickHouseSettings | None, processes: Processes) -> None:
         self.kafka, self.clickhouse = kafka, clickhouse
@@ -63,11 +63,11 @@ class Road:
         }
         env = environment(self.kafka, **defaults)
         child = self._processes.start("sessionary.stream_processors", env=env, name=f"processor-{defaults['instance']}")
-        wait_until(self.ready, 60, "the processor to own its partitions")
+        wait_until(self.is_ready, 60, "the processor to own its partitions")
         return child
 
-    def ready(self) -> bool:
-        """Whether the processor says that all its partitions are open."""
+    def is_ready(self) -> bool:
+        """Return True if the processor reports that all its partitions are open."""
         try:
             with urllib.request.urlopen(f"{self.control_url}/readyz", timeout=2) as answer:
                 return bool(answer.status == 200)
@@ -75,7 +75,7 @@ class Road:
             return False
 
     def start_sinks(self, kinds: Sequence[str] = SINKS) -> list[Child]:
-        """Make the tables and start the sinks."""
+        """Create the tables and start the sinks."""
         assert self.clickhouse is not None
         env = environment(self.kafka, self.clickhouse)
         migrated = self._processes.run([COMMAND, "db", "migrate"], env=env, name="migrate")
@@ -84,7 +84,7 @@ class Road:
         return [self._processes.run([COMMAND, "sink", kind], env=env, name=f"sink-{kind}") for kind in kinds]
 
     def client_settings(self, folder: Path, name: str = "agent") -> ProducerSettings:
-        """Return settings of a client with a spool and a journal of its own below `folder`."""
+        """Return settings of a client with its own spool and journal below `folder`."""
         return ProducerSettings(
             **self.kafka.model_dump(),
             control_url=self.control_url,
@@ -95,13 +95,13 @@ class Road:
         )
 
     def sql(self, statement: str) -> list[list[str]]:
-        """Run a query in the test's database; rows of text."""
+        """Run a query in the test's database; return rows of text."""
         assert self.clickhouse is not None
         statement = statement.replace("{db}", self.clickhouse.clickhouse_database)
         return [line.split("\t") for line in run_sql(self.clickhouse, statement).splitlines()]
 
     def lag(self, group: str, topic: str) -> int:
-        """Return how many records of a topic a group has not committed yet."""
+        """Return a group's lag on a topic, in records."""
         consumer = Consumer({**self.kafka.librdkafka(), "group.id": group, "log_level": 0})
         try:
             places = [TopicPartition(topic, partition) for partition in range(self.kafka.partitions)]
@@ -114,7 +114,7 @@ class Road:
             consumer.close()
 
     def wait_landed(self, timeout_s: float = 60) -> None:
-        """Wait until the sinks have written all that the processor and the agents wrote by now."""
+        """Wait until the sinks have caught up with processor and agents."""
         topics = self.kafka.topics
         for kind, topic in {"audit": topics.audit, "history": topics.events, "rejected": topics.rejected}.items():
             wait_until(

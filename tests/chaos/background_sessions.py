@@ -1,6 +1,6 @@
-"""Sessions that talk at a set rate and wait for nothing: what an agent goes on doing while everything else is away.
+"""Sessions that emit at a fixed rate and wait for no answer, also while all servers are down.
 
-The plan runner's sessions wait for verdicts, and fall still with the control API; these fill the spool instead.
+The plan runner's sessions wait for verdicts and stop if the control API is down; these fill the spool.
 """
 
 import threading
@@ -12,23 +12,23 @@ from sessionary.producers import ProducerSettings, Session, SessionClient
 from sessionary.schemas.types import Limits
 
 EVENTS_PER_SESSION = 30
-_TEXT = "the agent thinks aloud " * 20
+_TEXT = "some text of the agent " * 20
 
 
 def session_ids(name: str, rate: float, seconds: float) -> list[str]:
-    """Return the ids of as many sessions as the rate needs; the same name gives the same ids."""
+    """Return as many session ids as the rate needs; the same name gives the same ids."""
     count = int(rate * seconds / EVENTS_PER_SESSION) + 1
     return [str(uuid.uuid5(uuid.NAMESPACE_OID, f"{name}:{n}")) for n in range(count)]
 
 
-class Chatter:
-    """One client, one session after another, until all were held or `stop`."""
+class BackgroundSessions:
+    """One client with one session after another, until all are done or `close` is called."""
 
     def __init__(self, settings: ProducerSettings, tenant: str, service: str, journal: Path, limits: Limits) -> None:
         self._client = SessionClient(
             tenant_id=tenant,
             service_id=service,
-            agent_id=f"{service}-chatter",
+            agent_id=f"{service}-background",
             settings=settings.model_copy(update={"journal_path": journal}),
         )
         self._limits = limits
@@ -37,17 +37,17 @@ class Chatter:
 
     @property
     def outstanding(self) -> int:
-        """Events whose fate is open."""
+        """Number of events that are neither delivered nor dropped nor failed yet."""
         counters = self._client.counters
         return counters.sent + counters.replayed - counters.delivered - counters.dropped - counters.failed
 
     @property
     def dropped(self) -> int:
-        """Events that found no room."""
+        """Number of events that were dropped because spool or queue were full."""
         return self._client.counters.dropped
 
-    def talk(self, ids: list[str], rate: float, until_s: float) -> None:
-        """Hold the sessions, `rate` events a second, not beyond `until_s` (epoch). Blocks."""
+    def run(self, ids: list[str], rate: float, until_s: float) -> None:
+        """Run the sessions at `rate` events per second, at most until `until_s` (epoch). Blocks."""
         sent, began_s = 0, time.monotonic()
         for session_id in ids:
             if self._stop.is_set() or time.time() >= until_s:
@@ -55,7 +55,7 @@ class Chatter:
             session = self._client.create(user_id="u1", state={"n": 0}, limits=self._limits, session_id=session_id)
             session.start()
             for turn in range(EVENTS_PER_SESSION - 5):
-                _say(session, turn)
+                _emit_turn(session, turn)
                 sent += 1
                 self._stop.wait(max(0.0, began_s + sent / rate - time.monotonic()))
             session.complete()
@@ -63,12 +63,12 @@ class Chatter:
         self.done.set()
 
     def close(self) -> None:
-        """Stop talking, drain, close."""
+        """Stop, flush and close the client."""
         self._stop.set()
         self._client.close()
 
 
-def _say(session: Session, turn: int) -> None:
+def _emit_turn(session: Session, turn: int) -> None:
     match turn % 5:
         case 0:
             session.usage(model="m", tokens_in=100, tokens_out=20, model_cost_usd_micros=5)
@@ -78,4 +78,4 @@ def _say(session: Session, turn: int) -> None:
             session.activity("llm", _TEXT)
 
 
-__all__ = ["EVENTS_PER_SESSION", "Chatter", "session_ids"]
+__all__ = ["EVENTS_PER_SESSION", "BackgroundSessions", "session_ids"]

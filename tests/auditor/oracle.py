@@ -1,0 +1,92 @@
+"""An independent oracle: what a processor should have written for a log, computed another way.
+
+It has a mutable class per partition, dictionaries instead of classes, and a chain of conditions
+instead of a table. It shares no code with the processor and reads bytes with fastavro itself, so a
+fault would have to be made twice to go unnoticed.
+
+    oracle = replay_log(entries, partitions=4)
+    assert find_differences(oracle, audit_rows, rejected_rows) == []
+
+`audit_rows` and `rejected_rows` are mappings with the Avro field names; times are µs or `datetime`.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from tests.auditor.decoding import LogEntry, Row
+from tests.auditor.partition_oracle import PartitionOracle
+
+
+class Oracle:
+    """The oracles of all partitions."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = {number: PartitionOracle(number, partitions) for number in range(partitions)}
+
+    def apply_record(self, entry: LogEntry) -> str:
+        return self.partitions[entry.partition].apply_record(entry)
+
+    def all_lines(self, field: str) -> list[Row]:
+        """Return `audits`, `rejected` or `cleanups` of all partitions."""
+        return [line for oracle in self.partitions.values() for line in getattr(oracle, field)]
+
+    def sessions(self) -> dict[bytes, Row]:
+        return {key: row for oracle in self.partitions.values() for key, row in oracle.rows.items()}
+
+
+def replay_log(entries: Iterable[LogEntry], partitions: int = 4) -> Oracle:
+    """Judge a whole log; each partition's entries come in offset order."""
+    oracle = Oracle(partitions)
+    for entry in entries:
+        oracle.apply_record(entry)
+    return oracle
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _place(line: Mapping[str, Any]) -> tuple[int, int, int]:
+    return line["source_partition"], line["source_offset"], line.get("source_n", 0)
+
+
+def find_differences(
+    oracle: Oracle,
+    audit_rows: Iterable[Mapping[str, Any]],
+    rejected_rows: Iterable[Mapping[str, Any]],
+    cleanup_rows: Iterable[Mapping[str, Any]] | None = None,
+) -> list[str]:
+    """Return every difference between the pipeline's output and the oracle's, as sentences."""
+    found: list[str] = []
+    written = sorted(audit_rows, key=_place)
+    places = [_place(line) for line in written]
+    found += [f"audited twice: {place}" for place, after in pairwise(places) if place == after]
+    expected = sorted(oracle.all_lines("audits"), key=_place)
+    if len(written) != len(expected):
+        found.append(f"{len(written)} audit lines instead of {len(expected)}")
+    for line, wanted in zip(written, expected, strict=False):
+        for field, value in wanted.items():
+            if _comparable(line[field]) != value:
+                found.append(f"audit {_place(line)} {wanted}: {field} is {_comparable(line[field])!r}, not {value!r}")
+    refused = {(line["source_partition"], line["source_offset"]): line["reason"] for line in rejected_rows}
+    expected_reasons = {
+        (line["source_partition"], line["source_offset"]): line["reason"] for line in oracle.all_lines("rejected")
+    }
+    found += [
+        f"record {place}: refused {refused.get(place)}, expected {expected_reasons.get(place)}"
+        for place in sorted(refused.keys() | expected_reasons.keys())
+        if refused.get(place) != expected_reasons.get(place)
+    ]
+    if cleanup_rows is not None:
+        asked = {line["cleanup_id"]: list(line["actions"]) for line in cleanup_rows}
+        wanted_actions = {line["cleanup_id"]: line["actions"] for line in oracle.all_lines("cleanups")}
+        found += [f"clean-ups {asked} instead of {wanted_actions}"] if asked != wanted_actions else []
+    return found
+
+
+__all__ = ["LogEntry", "Oracle", "PartitionOracle", "find_differences", "replay_log"]

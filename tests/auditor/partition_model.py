@@ -1,0 +1,120 @@
+"""The oracle's model of one partition: its sessions, their deadlines, and the expected outputs."""
+
+from typing import Any
+
+from tests.auditor.decoding import LogEntry, Row, cleanup_id_of, key_parts
+from tests.auditor.rules import DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS
+
+
+class PartitionModel:
+    """Sessions by key, and the audit lines, refusals and clean-ups so far. Times are in ms."""
+
+    entry: LogEntry
+
+    def __init__(self, number: int, partitions: int, hole_ms: int = 5_000, quiet_ms: int = 25_000) -> None:
+        self.number, self.partitions, self.hole_ms, self.quiet_ms = number, partitions, hole_ms, quiet_ms
+        self.now = 0
+        self.quiet_until = 0
+        self.earliest = 0  # no deadline is before it: checking every row for every record would take minutes
+        self.rows: dict[bytes, Row] = {}
+        self.graves: dict[bytes, Row] = {}
+        self.audits: list[Row] = []
+        self.rejected: list[Row] = []
+        self.cleanups: list[Row] = []
+        self.outcomes: dict[int, str] = {}
+
+    def next_due(self, row: Row) -> tuple[int, str]:
+        """Return when the row's next deadline is, in ms, and its name."""
+        at, limits, state = row["entered_at"], row["limits"], row["state"]
+        if state == "Idle":
+            return row["created_at"] + limits["init_ms"], "init_timeout"
+        if state == "Active":
+            budget = limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]
+            clocks = [(row["last_event_at"] + budget, 0, "inactive")]
+            clocks.append((row["last_work_at"] + limits["idle_ms"], 1, "idle"))
+            clocks.append((row["max_due_at"], 2, "max_duration"))
+            instant, _, name = min(clocks)
+            return instant, name
+        if state == "Terminated":
+            if row["released_at"] is not None:
+                return max(row["released_at"], row["entered_at"]) + limits["archive_delay_ms"], "archived"
+            return at + limits["release_limit_ms"], "archived"
+        field = {"Paused": "hold_ms", "Timeout": "grace_ms", "Error": "recovery_ms"}[state]
+        return at + limits[field], {"Error": "recovery_failed"}.get(state, "timeout_cleanup")
+
+    def next_deadline(self) -> int | None:
+        """Return the earliest time at which a session's deadline may fire."""
+        return max(min(self.next_due(row)[0] for row in self.rows.values()), self.quiet_until) if self.rows else None
+
+    def drop_gravestones(self) -> None:
+        """Drop expired gravestones; unlike deadlines they ignore the quiet time after a hole."""
+        while self.graves and next(iter(self.graves.values()))["expires_at"] <= self.now:
+            del self.graves[next(iter(self.graves))]  # all have the same lifetime: the oldest is first
+
+    def fire_due(self) -> None:
+        while ripe := [
+            (self.next_due(row)[0], key) for key, row in self.rows.items() if self.next_due(row)[0] <= self.now
+        ]:
+            instant, key = min(ripe)
+            self.fire_deadline(key, self.rows[key], instant, self.next_due(self.rows[key])[1])
+        self.earliest = min((self.next_due(row)[0] for row in self.rows.values()), default=1 << 62)
+
+    def fire_deadline(self, key: bytes, row: Row, instant: int, reason: str) -> None:
+        before, due, fired = row["state"], instant * 1000, self.now * 1000
+        details: Row = {"reason_code": reason, "occurred_at": due, "due_at": due, "fired_at": fired}
+        if before == "Terminated":
+            self.enter_state(key, row, "Archived", None, "T14", event_type="session_archived", **details)
+            grave = {name: row[name] for name in ("tenant", "session", "producers", "audit_seq", "epoch")}
+            self.graves[key] = {**grave, "expires_at": self.now + GRAVESTONE_MS}
+            del self.rows[key]
+        elif before == "Active":
+            self.enter_state(
+                key, row, "Timeout", "cleaning", "T06", DROP_ACTIONS, event_type="session_timed_out", **details
+            )
+        else:
+            number = {"Idle": "T03", "Timeout": "T08", "Paused": "T09", "Error": "T12"}[before]
+            name = "session_start_failed" if before == "Idle" else "session_terminated"
+            actions = {"Idle": END_ACTIONS, "Error": ERROR_ACTIONS}.get(before, DROP_ACTIONS)
+            if before == "Timeout" and row["released_at"] is not None:
+                actions = ()
+            self.enter_state(key, row, "Terminated", "releasing", number, actions, event_type=name, **details)
+
+    def enter_state(
+        self,
+        key: bytes,
+        row: Row,
+        state: str,
+        phase: str | None,
+        number: str,
+        actions: tuple[str, ...] = (),
+        **details: Any,
+    ) -> None:
+        """Move a session to a state: audit line, clean-up request, counters."""
+        before, row["state"], row["phase"], row["entered_at"] = row["state"], state, phase, self.now
+        if number in ("T05", "T07", "T11"):
+            row["epoch"] += 1
+        if state == "Active":
+            row["last_event_at"] = row["last_work_at"] = self.now
+        row["audit_seq"] += 1
+        wanted: Row = {"cleanup_id": None, "cleanup_actions": []}
+        if actions:
+            wanted = {"cleanup_id": cleanup_id_of(row), "cleanup_actions": list(actions)}
+            row["cleanups"] = dict([*row["cleanups"].items(), (wanted["cleanup_id"], False)][-8:])
+            self.cleanups.append({"key": key, "cleanup_id": wanted["cleanup_id"], "actions": list(actions)})
+        self.add_audit(
+            row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
+        )
+
+    def add_audit(self, row: Row | None, **details: Any) -> None:
+        """Add an audit line; the caller has already raised the row's audit_seq."""
+        tenant, session = key_parts(self.entry.key)
+        line: Row = {"source_partition": self.number, "source_offset": self.entry.offset}
+        if row is None:
+            line |= {"tenant_id": tenant, "session_id": session, "audit_seq": 0}
+        else:
+            line |= {"tenant_id": row["tenant"], "session_id": row["session"], "audit_seq": row["audit_seq"]}
+            line |= {"epoch": row["epoch"]} | ({"version": row["version"]} if "version" in row else {})
+        self.audits.append({**line, **details})
+
+
+__all__ = ["PartitionModel"]

@@ -1,0 +1,293 @@
+"""The oracle of one partition: what becomes of each record; see `oracle.py`."""
+
+from tests.auditor.decoding import NAME, LogEntry, Refusal, Row, key_parts, new_row, partition_of, read_event
+from tests.auditor.partition_model import PartitionModel
+from tests.auditor.rules import (
+    DEFAULTS,
+    END_ACTIONS,
+    ERROR_ACTIONS,
+    NEXT_PHASES,
+    PROCESSOR_TYPES,
+    RANGES,
+    SECURITY,
+    is_legal,
+)
+
+
+class PartitionOracle(PartitionModel):
+    """Judges the records of a partition in offset order."""
+
+    def apply_record(self, entry: LogEntry) -> str:
+        """Move the clock, fire due deadlines, judge the record; return its outcome as text."""
+        self.entry = entry
+        if self.rows and entry.timestamp_ms - self.now > self.hole_ms:
+            self.quiet_until = entry.timestamp_ms + self.quiet_ms
+        self.now = max(self.now, entry.timestamp_ms)
+        self.drop_gravestones()
+        if self.now >= max(self.quiet_until, self.earliest):
+            self.fire_due()
+        self.outcomes[entry.offset] = outcome = self.judge_record(entry)
+        if entry.key in self.rows:
+            self.earliest = min(self.earliest, self.next_due(self.rows[entry.key])[0])
+        return outcome
+
+    def judge_record(self, entry: LogEntry) -> str:
+        key, event_type = entry.key, ""
+        row: Row | None = None
+        self.late_reported = self.of_session = False
+        try:
+            try:
+                event_type, fields = read_event(entry.value)
+            except Refusal:
+                if not key_parts(key)[0]:
+                    raise Refusal("bad_key") from None
+                raise
+            if event_type == "tick" and key is None:
+                return "tick"
+            if key is None or event_type == "tick" or not key_parts(key)[0]:
+                event_type = ""  # the key is judged before the bytes, so the type is unknown
+                raise Refusal("bad_key")
+            row = self.rows.get(key) or self.graves.get(key)
+            return self.judge_event(key, row, event_type, fields["envelope"], fields)
+        except Refusal as refusal:
+            row = row or (self.rows.get(key) or self.graves.get(key) if key else None)
+            self.add_refusal(key, row, event_type, str(refusal))
+            return f"refused {refusal}"
+
+    def add_refusal(self, key: bytes | None, row: Row | None, event_type: str, reason: str) -> None:
+        self.rejected.append({"source_partition": self.number, "source_offset": self.entry.offset, "reason": reason})
+        if row is not None and "refusals" in row and self.of_session and event_type != "heartbeat":
+            row["refusals"] = [*row["refusals"], (self.entry.offset, reason)][-16:]
+        if event_type == "heartbeat" or self.late_reported:
+            return
+        state = "UNKNOWN" if row is None else row.get("state", "Archived")
+        if row is not None:
+            row["audit_seq"] += 1
+        self.add_audit(
+            row, kind="refusal", reason_code=reason, security=reason in SECURITY, from_state=state, to_state=state
+        )
+
+    def judge_event(self, key: bytes, row: Row | None, kind: str, envelope: Row, fields: Row) -> str:
+        tenant, session = key_parts(key)
+        if envelope["tenant_id"] != tenant:
+            raise Refusal("foreign_tenant")
+        if envelope["session_id"] != session:
+            raise Refusal("key_mismatch")
+        if row is None:
+            if partition_of(key, self.partitions) != self.number:
+                raise Refusal("wrong_partition")
+            if kind != "session_created":
+                raise Refusal("unknown_session")
+        self.of_session = True
+        if key in self.graves and row is not None:
+            return self.judge_archived(row, kind, envelope)
+        if self.has_invalid_value(kind, envelope):
+            raise Refusal("invalid_value")
+        if row is None:
+            return self.create_session(key, envelope, fields)
+        if kind != "heartbeat" and self.is_duplicate(row, envelope):
+            return "duplicate"
+        self.check_permitted(row, kind, envelope, fields)
+        self.apply_event(key, row, kind, envelope, fields)
+        if kind != "heartbeat":
+            row["last_work_at"] = self.now
+        row["last_event_at"] = self.now if kind != "heartbeat" or row["state"] == "Active" else row["last_event_at"]
+        if kind != "heartbeat":  # it never makes an audit line
+            self.check_context_size(row, envelope)
+        return "applied"
+
+    @staticmethod
+    def has_invalid_value(kind: str, envelope: Row) -> bool:
+        """Return True if the envelope's values are invalid for any session."""
+        names = ("tenant_id", "service_id", "agent_id", "producer_id")
+        if not all(NAME.fullmatch(envelope[name]) for name in names) or envelope["epoch"] < 0:
+            return True
+        if kind == "session_created" and not envelope["user_id"]:
+            return True
+        return kind != "heartbeat" and bool(envelope["producer_seq"] < 1)
+
+    def judge_archived(self, grave: Row, kind: str, envelope: Row) -> str:
+        """Judge an event of an archived session: duplicate or refused; the ledger is kept."""
+        try:
+            if (
+                kind != "heartbeat"
+                and not self.has_invalid_value(kind, envelope)
+                and self.is_duplicate(grave, envelope)
+            ):
+                return "duplicate"
+        except Refusal:
+            pass  # `session_archived` comes before any other reason
+        raise Refusal("session_archived")
+
+    def is_duplicate(self, row: Row, envelope: Row) -> bool:
+        """Enter the event in its producer's ledger; return True if it was there already."""
+        producer, seq = envelope["producer_id"], envelope["producer_seq"]
+        if producer not in row["producers"]:
+            if len(row["producers"]) == 64:
+                raise Refusal("too_many_producers")
+            row["producers"][producer] = {"last": 0, "missing": []}
+        ledger = row["producers"][producer]
+        if any(first <= seq <= last for first, last in ledger["missing"]):
+            raise Refusal("late_filler")
+        if seq <= ledger["last"]:
+            return True
+        if seq > ledger["last"] + 1:
+            hole = (ledger["last"] + 1, seq - 1)
+            if len(ledger["missing"]) == 16:
+                (first, _), (_, last), *rest = ledger["missing"]
+                ledger["missing"] = [(first, last), *rest]
+            ledger["missing"].append(hole)
+            row["audit_seq"] += 1
+            self.add_audit(row, kind="gap", gap_first=hole[0], gap_last=hole[1])
+        ledger["last"] = seq
+        return False
+
+    def create_session(self, key: bytes, envelope: Row, fields: Row) -> str:
+        given = fields["limits"]
+        limits = {name: DEFAULTS[name] if given[name] is None else given[name] for name in DEFAULTS}
+        odd = any(not low <= limits[name] <= high for name, (low, high) in RANGES.items())
+        if min(limits.values()) <= 0 or (odd and not given["override"]):
+            raise Refusal("invalid_limits")
+        row = self.rows[key] = new_row(envelope, fields, limits, self.now)
+        self.enter_state(key, row, "Idle", "creating", "T01", event_type="session_created")
+        self.is_duplicate(row, envelope)
+        if odd:
+            row["audit_seq"] += 1
+            self.add_audit(row, kind="limits_override")
+        self.check_context_size(row, envelope)
+        return "applied"
+
+    def check_context_size(self, row: Row, envelope: Row) -> None:
+        weight, limit = envelope["context_bytes"], row["limits"]["context_limit_bytes"]
+        if weight is None:
+            return
+        if weight > limit and not row["context_exceeded"]:
+            row["audit_seq"] += 1
+            self.add_audit(row, kind="context_limit", context_bytes=weight)
+        row["context_exceeded"] = weight > limit
+
+    def check_permitted(self, row: Row, kind: str, envelope: Row, fields: Row) -> None:
+        """Raise `Refusal` for every reason that comes before the event's own guard."""
+        reason = fields.get("reason")
+        if kind in PROCESSOR_TYPES or (kind, reason) in (
+            ("session_start_failed", "init_timeout"),
+            ("session_terminated", "timeout_cleanup"),
+        ):
+            raise Refusal("processor_only")
+        if kind not in ("session_created", "resources_released") and envelope["epoch"] != row["epoch"]:
+            raise Refusal("stale_epoch" if envelope["epoch"] < row["epoch"] else "future_epoch")
+        if kind == "session_created":
+            raise Refusal("session_exists")
+        lifecycle = kind.startswith("session_") and kind != "session_activity"
+        if lifecycle and envelope["service_id"] != row["owner"]:
+            raise Refusal("not_owner")
+        if not is_legal(row["state"], kind):
+            if row["state"] == "Timeout" and is_legal("Active", kind):
+                self.late_reported = row["late_epoch"] == row["epoch"]
+                row["late_epoch"] = row["epoch"]
+                raise Refusal("late")
+            raise Refusal("illegal_transition")
+
+    def apply_event(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
+        """Apply a legal event, or raise `Refusal` if its guard fails."""
+        match kind:
+            case "session_phase_changed":
+                if fields["phase"] not in NEXT_PHASES.get((row["state"], row["phase"]), ()):
+                    raise Refusal("phase_order")
+                row["phase"] = fields["phase"]
+            case "session_started":
+                if row["phase"] != "connecting":
+                    raise Refusal("phase_order")
+                row["max_due_at"] = self.now + row["limits"]["max_duration_ms"]
+                self.enter_state(key, row, "Active", "processing", "T02", event_type=kind)
+            case "session_start_failed":
+                if fields["reason"] == "UNKNOWN":
+                    raise Refusal("invalid_reason")
+                self.enter_state(key, row, "Terminated", "releasing", "T03", END_ACTIONS, reason_code=fields["reason"])
+            case "session_paused":
+                if fields["snapshot"] is None:
+                    raise Refusal("missing_snapshot")
+                row["head"] = fields["snapshot"]["snapshot_id"]
+                row["max_due_at"] = max(0, row["max_due_at"] - self.now)
+                self.enter_state(key, row, "Paused", None, "T04", event_type=kind)
+            case "session_resumed":
+                self.resume_session(key, row, fields)
+            case "session_errored":
+                if fields["error"]["error_class"] == "UNKNOWN":
+                    raise Refusal("missing_error_class")
+                row["error_class"] = fields["error"]["error_class"]
+                self.enter_state(key, row, "Error", "logging", "T10", event_type=kind)
+            case "session_recovered":
+                if row["phase"] != "recovery":
+                    raise Refusal("phase_order")
+                if row["error_class"] != "retryable":
+                    raise Refusal("not_retryable")
+                if row["attempts"] >= 5:
+                    raise Refusal("retries_exhausted")
+                row["attempts"] += 1
+                self.enter_state(key, row, "Active", "processing", "T11", event_type=kind)
+            case "session_terminated":
+                self.terminate_session(key, row, fields)
+            case "state_updated":
+                if fields["base_version"] != row["version"] or fields["new_version"] != row["version"] + 1:
+                    raise Refusal("version_conflict")
+                row["version"], row["state_json"], row["phase"] = row["version"] + 1, fields["state_json"], "processing"
+            case "snapshot_created":
+                row["head"] = fields["snapshot"]["snapshot_id"]
+            case "resources_released":
+                self.confirm_release(row, fields)
+
+    def resume_session(self, key: bytes, row: Row, fields: Row) -> None:
+        if fields["snapshot_id"] is not None and fields["snapshot_id"] != row["head"]:
+            raise Refusal("version_conflict")
+        if row["state"] == "Paused":
+            row["max_due_at"] += self.now
+            self.enter_state(key, row, "Active", "processing", "T05", event_type="session_resumed")
+            return
+        if self.now >= row["max_due_at"]:
+            raise Refusal("max_duration_exceeded")
+        row["released_at"] = None
+        self.enter_state(key, row, "Active", "processing", "T07", event_type="session_resumed")
+
+    def terminate_session(self, key: bytes, row: Row, fields: Row) -> None:
+        reason, state = fields["reason"], row["state"]
+        number, allowed = {
+            "Active": ("T13", ("closed", "completed", "cancelled", "abnormal_termination")),
+            "Paused": ("T09", ("cancelled",)),
+            "Error": ("T12", ("forced", "unrecoverable", "recovery_failed")),
+        }[state]
+        if reason not in allowed:
+            raise Refusal("invalid_reason")
+        if reason == "completed" and row["phase"] in ("updating", "persisting"):
+            raise Refusal("phase_order")
+        if fields["snapshot"] is not None:
+            row["head"] = fields["snapshot"]["snapshot_id"]
+        bad = state == "Error" or reason == "abnormal_termination"
+        self.enter_state(
+            key, row, "Terminated", "releasing", number, ERROR_ACTIONS if bad else END_ACTIONS, reason_code=reason
+        )
+
+    def confirm_release(self, row: Row, fields: Row) -> None:
+        cleanup_id, actions = fields["cleanup_id"], fields["actions"]
+        if cleanup_id not in row["cleanups"]:
+            raise Refusal("unknown_cleanup")
+        if row["cleanups"][cleanup_id]:
+            raise Refusal("already_released")
+        row["cleanups"][cleanup_id] = True
+        if row["state"] == "Timeout":
+            row["phase"] = "released"
+        if row["state"] in ("Timeout", "Terminated") and row["released_at"] is None:
+            row["released_at"] = self.now
+        row["audit_seq"] += 1
+        self.add_audit(
+            row,
+            kind="release",
+            cleanup_id=cleanup_id,
+            actions_done=[action["action"] for action in actions if action["done"]],
+            actions_failed=[action["action"] for action in actions if not action["done"]],
+            bytes_released=fields["bytes_released"],
+            host_lost=fields["host_lost"],
+        )
+
+
+__all__ = ["PartitionOracle"]

@@ -1,0 +1,277 @@
+"""Random agents and random time, checked by an `OracleRig`; the given `Random` decides everything.
+
+Three sessions of two tenants share a partition; each session has two client processes. Most events
+are legal in the session's state; the others are wrong in every way that a record can be wrong.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from sessionary.schemas.events import PAYLOADS
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import CleanupAction, ErrorInfo
+from tests.core.oracle_rig import OracleRig
+from tests.support.event_factory import NO_LIMITS, EventFactory, snapshot
+
+SHORT = NO_LIMITS._replace(
+    idle_ms=40_000,
+    max_duration_ms=100_000,
+    grace_ms=9_000,
+    hold_ms=20_000,
+    recovery_ms=9_000,
+    archive_delay_ms=5_000,
+    release_limit_ms=8_000,
+)
+LIMITS = [
+    *[SHORT] * 4,
+    *[SHORT._replace(idle_ms=60_000, max_duration_ms=60_000)] * 3,  # ties
+    *[SHORT._replace(max_duration_ms=20_000)] * 3,
+    NO_LIMITS,
+    NO_LIMITS._replace(model_ms=29_999),
+    NO_LIMITS._replace(model_ms=60_000),
+    NO_LIMITS._replace(model_ms=60_001, override=True),
+    NO_LIMITS._replace(tool_ms=10_000, network_ms=15_000, context_limit_bytes=50_000_000),
+    NO_LIMITS._replace(tool_ms=9_999),
+    NO_LIMITS._replace(network_ms=15_001, override=True),
+    NO_LIMITS._replace(context_limit_bytes=200_000_001),
+    NO_LIMITS._replace(grace_ms=0, override=True),
+    NO_LIMITS._replace(hold_ms=-1),
+]
+WORK = ["session_activity", "progress_reported", "message_appended", "usage_recorded", "tool_call_succeeded"]
+ERRORS = [ErrorInfo(kind, "e", "e") for kind in ("retryable", "retryable", "retryable", "fatal", "UNKNOWN")]
+ENDS = "UNKNOWN closed completed cancelled abnormal_termination forced unrecoverable recovery_failed timeout_cleanup"
+PHASES = "validating connecting processing updating persisting logging recovery cleanup releasing clearing"
+FIELDS: dict[str, dict[str, list[Any]]] = {
+    "session_created": {"limits": LIMITS},
+    "session_phase_changed": {"phase": PHASES.split()},
+    "session_start_failed": {"reason": ["UNKNOWN", "invalid_config", "connection_failed", "init_timeout"]},
+    "session_paused": {"snapshot": [snapshot("paused"), snapshot("paused"), None]},
+    "session_resumed": {"snapshot_id": [None, None, "paused", "first", "nowhere"]},
+    "session_errored": {"error": ERRORS},
+    "session_terminated": {"reason": ENDS.split()},
+    "snapshot_created": {"snapshot": [snapshot("x"), snapshot("paused")]},
+}
+Move = tuple[str, dict[str, Any]]
+NEXT_EVENTS: dict[str, list[Move]] = {
+    "Idle": [
+        ("session_phase_changed", {"phase": "validating"}),
+        ("session_phase_changed", {"phase": "connecting"}),
+        ("session_started", {}),
+        ("session_started", {}),
+        ("session_start_failed", {"reason": "invalid_config"}),
+        ("heartbeat", {}),
+    ],
+    "Active": [
+        ("session_phase_changed", {"phase": "updating"}),
+        ("session_phase_changed", {"phase": "persisting"}),
+        ("session_paused", {}),
+        ("session_errored", {}),
+        ("session_errored", {"error": ERRORS[0]}),
+        ("session_terminated", {"reason": "completed"}),
+        ("session_terminated", {"reason": "abnormal_termination"}),
+        ("session_terminated", {"reason": "forced"}),
+        ("heartbeat", {}),
+        ("heartbeat", {}),
+        ("state_updated", {}),
+        ("state_updated", {}),
+        ("snapshot_created", {}),
+        *[(name, {}) for name in WORK],
+    ],
+    "Paused": [
+        ("session_resumed", {"snapshot_id": "paused"}),
+        ("session_resumed", {}),
+        ("session_terminated", {"reason": "cancelled"}),
+        ("usage_recorded", {}),
+        ("snapshot_created", {}),
+        ("heartbeat", {}),
+    ],
+    "Timeout": [("session_resumed", {"snapshot_id": None}), ("session_activity", {}), ("heartbeat", {})],
+    "Error": [
+        ("session_phase_changed", {"phase": "recovery"}),
+        ("session_phase_changed", {"phase": "recovery"}),
+        ("session_recovered", {}),
+        ("session_recovered", {}),
+        ("session_terminated", {"reason": "forced"}),
+        ("heartbeat", {}),
+    ],
+    "Terminated": [("session_phase_changed", {"phase": "clearing"}), ("heartbeat", {})],
+}
+CONTEXT_SIZES = [None, None, None, 1_000, 199_999_999, 200_000_000, 200_000_001, 50_000_000, 50_000_001]
+INVALID_ENVELOPES: list[dict[str, Any]] = [
+    {"tenant_id": "evil"},
+    {"tenant_id": "not a name"},
+    {"session_id": "0198f1c2-7d9a-7000-8000-000000000009"},
+    {"service_id": "other"},
+    {"service_id": ""},
+    {"agent_id": "a b"},
+    {"epoch": -1},
+    {"epoch": 0},
+    {"epoch": 99},
+    {"producer_seq": 0},
+    {"producer_seq": -5},
+    {"user_id": None},
+]
+BAD_KEYS = [None, b"", b"acme:x", b"\xff", b"\x00position"]
+
+
+class RandomAgents:
+    """Six agents of three sessions, and the rig that judges what they send."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng, self.rig = rng, OracleRig()
+        names = (("a", "acme"), ("b", "acme"), ("a", "zeta"))
+        self.agents = [EventFactory(name, tenant, producer=p) for name, tenant in names for p in ("p1", "p2")]
+        self.renewed = 0
+
+    def act_once(self) -> None:
+        weights = [weight for weight, _ in self.weighted_actions()]
+        self.rng.choices([act for _, act in self.weighted_actions()], weights)[0]()
+
+    def weighted_actions(self) -> list[tuple[int, Callable[[], None]]]:
+        """Return the actions with their relative frequency."""
+        return [
+            (40, self.send_sensible),
+            (4, self.send_any_type),
+            (4, self.send_invalid_envelope),
+            (3, self.skip_numbers),
+            (4, self.repeat_number),
+            (3, self.append_again),
+            (3, self.append_damaged),
+            (1, self.append_bad_key),
+            (6, self.confirm_release),
+            (3, self.fail_and_recover),
+            (5, self.start_session),
+            (12, self.pass_time),
+            (6, self.jump_to_deadline),
+            (1, self.step_clock_back),
+        ]
+
+    def pick_agent(self) -> EventFactory:
+        """Pick any agent; if its session is archived, mostly replace that session's agents."""
+        place = self.rng.randrange(len(self.agents))
+        old = self.agents[place]
+        if old.key.encoded() in self.rig.oracle.graves and self.rng.random() < 0.8:
+            self.renewed += 1
+            for n in (place & ~1, place | 1):
+                name, tenant = f"new-{self.renewed}", old.key.tenant_id
+                self.agents[n] = EventFactory(name, tenant, producer=f"p{n & 1}")
+        return self.agents[place]
+
+    def row_of(self, agent: EventFactory) -> SessionState | None:
+        row = self.rig.fold.rows.get(agent.key.encoded())
+        return row if isinstance(row, SessionState) else None
+
+    def send(self, agent: EventFactory, event_type: str, fields: dict[str, Any], **envelope: Any) -> None:
+        drawn = {name: self.rng.choice(options) for name, options in FIELDS.get(event_type, {}).items()}
+        row = self.row_of(agent)
+        if row is not None:
+            agent.epoch = row.epoch
+            if event_type == "state_updated":
+                base = row.version + self.rng.choice([0, 0, 0, 1, -1])
+                drawn = {"base_version": base, "new_version": base + self.rng.choice([1, 1, 1, 2])}
+        weight = self.rng.choice(CONTEXT_SIZES)
+        self.rig.send(agent, event_type, {"context_bytes": weight, **envelope}, **{**drawn, **fields})
+
+    def send_sensible(self) -> None:
+        agent = self.pick_agent()
+        row = self.row_of(agent)
+        moves = [("session_created", {})] if row is None else NEXT_EVENTS[row.state]
+        self.send(agent, *self.rng.choice(moves))
+
+    def send_any_type(self) -> None:
+        self.send(self.pick_agent(), self.rng.choice(sorted(PAYLOADS)), {})
+
+    def send_invalid_envelope(self) -> None:
+        agent = self.pick_agent()
+        row = self.row_of(agent)
+        moves = [("session_created", {})] if row is None else [*NEXT_EVENTS[row.state], ("session_created", {})]
+        self.send(agent, *self.rng.choice(moves), **self.rng.choice(INVALID_ENVELOPES))
+
+    def skip_numbers(self) -> None:
+        agent = self.pick_agent()
+        agent.seq += self.rng.randint(1, 4)
+        self.send(agent, self.rng.choice(WORK), {})
+
+    def repeat_number(self) -> None:
+        """Send a duplicate, or a late filler if the number falls into a gap."""
+        agent = self.pick_agent()
+        self.send(agent, self.rng.choice(WORK), {}, producer_seq=self.rng.randint(1, max(1, agent.seq)))
+
+    def append_again(self) -> None:
+        if self.rig.log:
+            record = self.rng.choice(self.rig.log[-30:])
+            self.rig.append(record.key, record.value)
+
+    def append_damaged(self) -> None:
+        if self.rig.log:
+            record = self.rng.choice(self.rig.log[-30:])
+            value = bytearray(record.value or b"")
+            if value and self.rng.random() < 0.5:
+                value[self.rng.randrange(len(value))] ^= 1 << self.rng.randrange(8)
+            else:
+                del value[self.rng.randrange(len(value) + 1) :]
+            self.rig.append(record.key, bytes(value))
+
+    def append_bad_key(self) -> None:
+        self.rig.append(self.rng.choice(BAD_KEYS), self.pick_agent().event_bytes("session_activity"))
+
+    def confirm_release(self) -> None:
+        agent = self.pick_agent()
+        row = self.row_of(agent)
+        known = [cleanup.cleanup_id for cleanup in row.cleanups] if row is not None else []
+        lost = self.rng.random() < 0.2
+        fields = {
+            "cleanup_id": self.rng.choice([*known[-2:] * 3, "nonsense"]),
+            "actions": [CleanupAction("close_connection", True, 1), CleanupAction("clear_context", not lost, 2)],
+            "bytes_released": self.rng.choice([None, 5]),
+            "host_lost": lost,
+        }
+        self.send(agent, "resources_released", fields, epoch=self.rng.choice([0, 1, 7]))
+
+    def start_session(self) -> None:
+        """Send the events from creation to Active."""
+        agent = self.pick_agent()
+        if self.row_of(agent) is None:
+            self.send(agent, "session_created", {"limits": self.rng.choice(LIMITS[:10])})
+        for phase in ("validating", "connecting"):
+            self.send(agent, "session_phase_changed", {"phase": phase})
+        self.send(agent, "session_started", {})
+
+    def fail_and_recover(self) -> None:
+        """Let a session fail and recover a few times in a row."""
+        agent = self.pick_agent()
+        error = self.rng.choice(ERRORS)
+        for _ in range(self.rng.randint(1, 6)):
+            self.send(agent, "session_errored", {"error": error})
+            self.send(agent, "session_phase_changed", {"phase": "recovery"})
+            self.send(agent, "session_recovered", {})
+
+    def pass_time(self) -> None:
+        self.rig.at += self.rng.choice([1, 10, 999, 999, 4_999, 5_000, 5_001])
+        if self.rng.random() < 0.5:
+            self.rig.tick()
+
+    def jump_to_deadline(self) -> None:
+        """Move time to a deadline, 1 ms before it or 1 ms after it.
+
+        Ticks on the way prevent a hole in the log; without them there may be one.
+        """
+        oracle = self.rig.oracle
+        if not oracle.rows or self.rng.random() < 0.1:
+            self.rig.at = max(self.rig.at, oracle.quiet_until + self.rng.choice([-1, 0, 1]))
+            return
+        row = oracle.rows[self.rng.choice(sorted(oracle.rows))]
+        due = min(oracle.next_due(row)[0], self.rig.at + 130_000)
+        target = max(self.rig.at, due + self.rng.choice([-1, 0, 1]))
+        while self.rng.random() < 0.98 and self.rig.at + 4_999 < target:
+            self.rig.at += self.rng.choice([4_999, 5_000])
+            self.rig.tick()
+        self.rig.at = target
+        if self.rng.random() < 0.7:
+            self.rig.tick()
+
+    def step_clock_back(self) -> None:
+        now, self.rig.at = self.rig.at, self.rig.at - self.rng.randint(1, 3_000)
+        self.rig.tick()
+        self.rig.at = now
