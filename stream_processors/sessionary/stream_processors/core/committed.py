@@ -26,7 +26,7 @@ class Families(NamedTuple):
     """The machines of a processor, by what they answer for."""
 
     home: AnyMachine  # its rows are under the records' own keys; it also answers for unreadable records
-    by_event_type: Mapping[str, AnyMachine]
+    by_event_type: Mapping[str, AnyMachine]  # of the events that are not the home's
     by_row_class: Mapping[type[Any], AnyMachine]
     live_classes: frozenset[type[Any]]
 
@@ -37,7 +37,8 @@ def arrange_families(machines: Sequence[AnyMachine]) -> Families:
     by_row_class: dict[type[Any], AnyMachine] = {}
     live: set[type[Any]] = set()
     for machine in machines:
-        by_event_type.update(dict.fromkeys(machine.event_types, machine))
+        if machine is not machines[0]:
+            by_event_type.update(dict.fromkeys(machine.event_types, machine))
         for kind in machine.row_kinds:
             by_row_class[kind.row_class] = machine
             if kind.live:

@@ -107,7 +107,10 @@ class Machine(Protocol[RowT, FactT]):
         ...
 
     def is_only_postponed(self, row: RowT, after: RowT) -> bool:
-        """Return True only if `after` cannot be due earlier than `row`. Saves working out `due_ms`."""
+        """Return True only if `after` cannot be due earlier than `row`. Saves working out `due_ms`.
+
+        Both rows are live.
+        """
         ...
 
     def fire(self, row: RowT, now_ms: int) -> Sequence[FactT]:

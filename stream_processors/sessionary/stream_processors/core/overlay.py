@@ -112,16 +112,17 @@ class Overlay:
 
     def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
         self.rows[key] = row
-        if self._committed.is_live(row):
-            if not self._committed.is_live(before):
+        live_classes = self._families.live_classes
+        if type(row) in live_classes:
+            if type(before) not in live_classes:
                 self.live += 1
             elif machine.is_only_postponed(before, row):
                 return  # its timer is early, and asks the row again when it comes up
             self._committed.timers.schedule(key, machine.due_ms(row))
             return
-        if self._committed.is_live(before):
+        if type(before) in live_classes:
             self.live -= 1
-        if row is not None and (before is None or self._committed.is_live(before)):
+        if row is not None and (before is None or type(before) in live_classes):
             heapq.heappush(self._committed.expiries, (machine.due_ms(row), key))
 
     def _next_place(self) -> Place:
@@ -171,7 +172,7 @@ class Overlay:
             self._ticks += 1
             return
         machine = families.home
-        if arrival.event is not None and arrival.fault is None:
+        if families.by_event_type and arrival.event is not None and arrival.fault is None:
             machine = families.by_event_type.get(arrival.event.envelope.event_type, machine)
             if machine is not families.home:
                 key = machine.row_key(arrival)

@@ -4,12 +4,14 @@ Audit numbers of a session are gap-free from 1, and given by `next_number` alone
 session that is not known. Each record also has the place in the log that caused it.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SessionStateName
+from sessionary.stream_processors.core.fast_replace import make_replacer
 from sessionary.stream_processors.core.machine import Arrival
 from sessionary.stream_processors.core.model import Place
 from sessionary.stream_processors.core.retention import retention, tags
@@ -19,14 +21,12 @@ SECURITY_REASONS: frozenset[RefusalReason] = frozenset({"foreign_tenant", "key_m
 
 
 class Numbered(Protocol):
-    """A row that counts its session's audit records."""
+    """A row (a NamedTuple) that counts its session's audit records."""
 
     @property
     def audit_seq(self) -> int:
         """The number of the session's latest audit record."""
         ...
-
-    def _replace(self, *, audit_seq: int) -> Self: ...
 
 
 NumberedT = TypeVar("NumberedT", bound=Numbered)
@@ -48,7 +48,13 @@ UNKNOWN_SUBJECT = Subject()
 
 def next_number(row: NumberedT) -> NumberedT:
     """Return the row with its session's next audit number, for one record."""
-    return row._replace(audit_seq=row.audit_seq + 1)
+    numbered: NumberedT = _replacer_of(type(row))(row, row.audit_seq + 1)
+    return numbered
+
+
+@cache
+def _replacer_of(row_class: type[Any]) -> Callable[..., Any]:
+    return make_replacer(row_class, "audit_seq")
 
 
 def audit_record(

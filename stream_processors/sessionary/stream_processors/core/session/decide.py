@@ -14,7 +14,7 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import partition_of, valid_name
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.types import Envelope, Refusal, SessionLimits
+from sessionary.schemas.types import Envelope, ProducerLedger, Refusal, SessionLimits
 from sessionary.stream_processors.core.machine import Arrival, Decision
 from sessionary.stream_processors.core.sequencing import check_sequence, epoch_refusal
 from sessionary.stream_processors.core.session.accepted import rule_for
@@ -29,6 +29,7 @@ from sessionary.stream_processors.core.session.facts import (
     SequenceMoved,
     SessionFact,
     Transitioned,
+    WorkDone,
 )
 from sessionary.stream_processors.core.session.limits import outside_ranges, resolved
 from sessionary.stream_processors.core.session.transitions import (
@@ -41,6 +42,9 @@ from sessionary.stream_processors.core.session.transitions import (
 )
 
 EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
+
+
+DUPLICATE = Decision((), duplicate=True)
 
 
 class SessionRules(NamedTuple):
@@ -173,7 +177,7 @@ def _decide_archived(grave: Gravestone, event: Event) -> Decision:
     if envelope.event_type != "heartbeat" and not invalid_value(envelope):
         sequence = check_sequence(grave.producers, envelope.producer_id, envelope.producer_seq)
         if sequence.duplicate:
-            return Decision((), duplicate=True)
+            return DUPLICATE
         facts.append(SequenceMoved(sequence.producers))
         if sequence.gap is not None:
             facts.append(GapFound(sequence.gap))
@@ -184,19 +188,25 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     envelope = event.envelope
     is_heartbeat = envelope.event_type == "heartbeat"
     facts: list[SessionFact] = []
+    producers: Sequence[ProducerLedger] | None = None  # the ledger, until a fact takes it over
     if detail := invalid_value(envelope, row):
         return _refuse_kept(row, event, arrival, Objection("invalid_value", detail), facts)
     if not is_heartbeat:
         sequence = check_sequence(row.producers, envelope.producer_id, envelope.producer_seq)
         if sequence.duplicate:
-            return Decision((), duplicate=True)
+            return DUPLICATE
         if sequence.refusal is not None:
             detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
             return _refuse_kept(row, event, arrival, Objection(sequence.refusal, detail), facts)
-        facts.append(SequenceMoved(sequence.producers))
+        producers = sequence.producers
         if sequence.gap is not None:
-            facts.append(GapFound(sequence.gap))
+            facts += (SequenceMoved(producers), GapFound(sequence.gap))
+            producers = None
     fact = _object_to_sender(rules, row, event) or _judge_in_state(rules, row, event, arrival.now_ms)
+    if type(fact) is WorkDone and producers is not None:
+        fact = WorkDone(fact.at_ms, producers)
+    elif producers is not None:
+        facts.append(SequenceMoved(producers))
     if isinstance(fact, Objection):
         return _refuse_kept(row, event, arrival, fact, facts)
     if is_heartbeat:

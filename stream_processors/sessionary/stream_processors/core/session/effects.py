@@ -33,6 +33,18 @@ CLEANUPS_KEPT = 8
 SessionRow = SessionState | Gravestone
 
 _replace_activity = make_replacer(SessionState, "last_event_at", "last_work_at")
+_replace_work = make_replacer(SessionState, "last_event_at", "last_work_at", "producers")
+_replace_entered = make_replacer(
+    SessionState,
+    "state",
+    "phase",
+    "entered_at",
+    "last_event_at",
+    "last_work_at",
+    "reason_code",
+    "snapshot",
+    "error_class",
+)
 _replace_producers = make_replacer(SessionState, "producers")
 
 
@@ -60,7 +72,10 @@ def _number_only(row: SessionRow, fact: object) -> SessionRow:
 
 
 def _do_work(row: SessionState, fact: WorkDone) -> SessionState:
-    return _replace_activity(row, fact.at_ms, fact.at_ms)
+    at_ms, producers = fact
+    if producers is None:
+        return _replace_activity(row, at_ms, at_ms)
+    return _replace_work(row, at_ms, at_ms, producers)
 
 
 def _see_heartbeat(row: SessionState, fact: HeartbeatSeen) -> SessionState:
@@ -100,20 +115,13 @@ def _release_cleanup(row: SessionState, fact: CleanupReleased) -> SessionState:
 
 def _move_state(row: SessionState, fact: Transitioned) -> SessionState:
     transition, now_ms = fact.transition, fact.at_ms
-    moved = row._replace(
-        state=transition.target,
-        phase=transition.phase,
-        entered_at=now_ms,
-        last_event_at=now_ms,
-        last_work_at=now_ms,
-        reason_code=fact.reason_code,
-        snapshot=fact.snapshot or row.snapshot,
-        error_class=fact.error_class or row.error_class,
-    )
+    snapshot, error_class = fact.snapshot or row.snapshot, fact.error_class or row.error_class
+    entered = (transition.target, transition.phase, now_ms, now_ms, now_ms, fact.reason_code)
+    moved = _replace_entered(row, *entered, snapshot, error_class)
     after = next_number(transition.effect(moved, now_ms))
     if not requested_actions(after, fact):
         return after
-    cleanup = Cleanup(cleanup_id_of(after), now_ms, released=False)
+    cleanup = Cleanup(derived_id(after.tenant_id, after.session_id, after.audit_seq), now_ms, released=False)
     return after._replace(cleanups=(*after.cleanups, cleanup)[-CLEANUPS_KEPT:])
 
 
@@ -121,11 +129,6 @@ def requested_actions(after: SessionState, fact: Transitioned) -> tuple[str, ...
     """Return the clean-up actions that a transition asks for; `after` is the session after it."""
     released = after.released_at is not None
     return fact.transition.cleanup.actions_for(fact.reason_code, released=released)
-
-
-def cleanup_id_of(after: SessionState) -> str:
-    """Return the id of the clean-up that a transition asks for; `after` is the session after it."""
-    return derived_id(after.tenant_id, after.session_id, after.audit_seq)
 
 
 def _bury_session(row: SessionState, fact: Buried) -> Gravestone:
@@ -182,6 +185,5 @@ __all__ = [
     "REFUSALS_KEPT",
     "SessionRow",
     "apply_fact",
-    "cleanup_id_of",
     "requested_actions",
 ]

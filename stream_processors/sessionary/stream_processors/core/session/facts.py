@@ -97,9 +97,14 @@ class SnapshotTaken(NamedTuple):
 
 
 class WorkDone(NamedTuple):
-    """The agent worked: the inactivity clock and the idle clock start again."""
+    """The agent worked: the inactivity clock and the idle clock start again.
+
+    Most events are work and nothing else. Such an event's `SequenceMoved` is part of this fact, as
+    copying a row is a large part of its cost.
+    """
 
     at_ms: int
+    producers: Sequence[ProducerLedger] | None = None
 
 
 class HeartbeatSeen(NamedTuple):

@@ -4,6 +4,7 @@
 what can come of it, `effects` what a fact changes, `report` what it leaves in the audit trail.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,9 +12,8 @@ from sessionary.schemas.codec import Decoder, encode_record, record_header
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.types import ClockName
 from sessionary.stream_processors.core.machine import Arrival, Decision, RowKind
-from sessionary.stream_processors.core.model import Emitted, Place, Stream
+from sessionary.stream_processors.core.model import Stream
 from sessionary.stream_processors.core.session.clocks import SessionClock, format_seconds
 from sessionary.stream_processors.core.session.decide import decide_event, session_rules
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
@@ -25,12 +25,11 @@ GRAVESTONE_MS = 1_209_600_000  # 14 days: the events topic's retention + the age
 
 
 class SessionDeadline(NamedTuple):
-    """When a session's earliest clock fires (ms of log time), which one, its limit in ms, and what it does."""
+    """When a session's earliest clock fires (ms of log time), and the transition that it makes then."""
 
     due_ms: int
-    clock: ClockName
-    limit_ms: int
-    fires: tuple[Transition, SessionClock]
+    transition: Transition
+    clock: SessionClock
 
 
 class SessionMachine:
@@ -66,21 +65,8 @@ class SessionMachine:
         """Judge a record against its session."""
         return decide_event(self._rules, row, arrival)
 
-    def evolve(self, row: SessionRow | None, fact: SessionFact) -> SessionRow | None:
-        """Apply a fact."""
-        return apply_fact(row, fact)
-
-    def report(
-        self,
-        key: bytes,
-        row: SessionRow | None,
-        after: SessionRow | None,
-        fact: SessionFact,
-        arrival: Arrival | None,
-        place: Place,
-    ) -> Sequence[Emitted]:
-        """Return a fact's audit record, rejected record and clean-up request."""
-        return report_fact(key, row, after, fact, arrival, place)
+    evolve = staticmethod(apply_fact)
+    report = staticmethod(report_fact)
 
     def due_ms(self, row: SessionRow) -> int:
         """Return a session's earliest deadline, or a gravestone's end (ms of log time)."""
@@ -88,27 +74,25 @@ class SessionMachine:
 
     def is_only_postponed(self, row: SessionRow, after: SessionRow) -> bool:
         """Return True within Active: there limits are fixed, and every clock only moves forward."""
-        return (
-            isinstance(row, SessionState) and isinstance(after, SessionState) and after.state == "Active" == row.state
-        )
+        return type(row) is SessionState and row.state == "Active" and getattr(after, "state", "") == "Active"
 
     def deadline(self, state: SessionState) -> SessionDeadline:
         """Return the earliest deadline; every state has one. Of equal ones, the table's first clock wins."""
-        earliest: SessionDeadline | None = None
-        for transition, clock in self._clocked[state.state]:
-            due = clock.due(state)
-            if due is not None and (earliest is None or due.due_ms < earliest.due_ms):
-                earliest = SessionDeadline(due.due_ms, clock.name, due.limit_ms, (transition, clock))
-        assert earliest is not None
-        return earliest
+        earliest_ms, first = math.inf, None
+        for pair in self._clocked[state.state]:
+            due_ms = pair[1].due_ms(state)
+            if due_ms is not None and due_ms < earliest_ms:
+                earliest_ms, first = due_ms, pair
+        assert first is not None
+        transition, clock = first
+        return SessionDeadline(int(earliest_ms), transition, clock)
 
     def fire(self, row: SessionRow, now_ms: int) -> Sequence[SessionFact]:
         """Return the transition that the session's deadline makes; the reason names the limit."""
         assert isinstance(row, SessionState)
-        deadline = self.deadline(row)
-        transition, clock = deadline.fires
-        reason = clock.reason.format(limit=format_seconds(deadline.limit_ms))
-        fact = Transitioned(transition, now_ms, clock.reason_code, reason, due_ms=deadline.due_ms)
+        due_ms, transition, clock = self.deadline(row)
+        reason = clock.reason.format(limit=format_seconds(clock.limit_ms(row)))
+        fact = Transitioned(transition, now_ms, clock.reason_code, reason, due_ms=due_ms)
         return (fact, Buried(now_ms + self._gravestone_ms)) if transition.target == "Archived" else (fact,)
 
 

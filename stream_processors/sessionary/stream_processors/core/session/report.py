@@ -13,7 +13,7 @@ from sessionary.schemas.records import AuditRecord, CleanupRequest, SessionState
 from sessionary.schemas.types import AuditKind, Envelope
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
 from sessionary.stream_processors.core.model import Emitted, Place
-from sessionary.stream_processors.core.session.effects import SessionRow, cleanup_id_of, requested_actions
+from sessionary.stream_processors.core.session.effects import SessionRow, requested_actions
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
     ContextExceeded,
@@ -94,12 +94,12 @@ def _report_transition(
 
 
 def cleanup_request(session: SessionKey, after: SessionState, fact: Transitioned) -> CleanupRequest | None:
-    """Return the clean-up that a transition asks the owning service for, or None."""
+    """Return the clean-up that a transition asks the owning service for, or None; the row has its id already."""
     actions = requested_actions(after, fact)
     if not actions:
         return None
     return CleanupRequest(
-        cleanup_id=cleanup_id_of(after),
+        cleanup_id=after.cleanups[-1].cleanup_id,
         tenant_id=session.tenant_id,
         session_id=session.session_id,
         service_id=after.owner_service,
