@@ -40,7 +40,7 @@ from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import CleanupAction, Envelope, Limits, Snapshot
-from sessionary.stream_processors.core.session.transitions import TRANSITIONS, cleanup_actions
+from sessionary.stream_processors.core.session.transitions import TRANSITIONS
 
 # 2026-01-01, µs since the epoch: the start of the agents' clocks, which decide nothing.
 EPOCH_US = 1_767_225_600_000_000
@@ -63,6 +63,7 @@ LIMITS = Limits(
 _TEMPLATES_MAX = 300
 # Left out of the demo's outcomes: those that wait for a timeout, and events that are refused.
 _LEFT_OUT: frozenset[Outcome] = frozenset({"silent", "never_started", "illegal"})
+_CLEANUPS = {row.id: row.cleanup for row in TRANSITIONS}
 _MOVING = frozenset(row.event_type for row in TRANSITIONS if row.by != "processor")
 _BEHIND_END_S = 0.05
 
@@ -150,7 +151,7 @@ def _cleanup_request(session: PlannedSession, last: Event, epoch: int) -> Cleanu
         epoch=epoch,
         reason_code=reason,
         reason=reason,
-        actions=cleanup_actions(transition, reason),
+        actions=_CLEANUPS[transition].actions_for(reason),
         requested_at=EPOCH_US,
     )
 

@@ -4,12 +4,15 @@ from typing import Any
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import SessionState
-from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Outcome, PartitionFold
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.partition import PartitionState
 from tests.auditor.decoding import LogEntry, Row
 from tests.auditor.oracle import Oracle, find_differences
 from tests.support.event_factory import TICK, EventFactory
+from tests.support.machines import MACHINES, STREAMS
 
-SETTINGS = FoldSettings("sessionary.events", 1)
+SETTINGS = PartitionSettings("sessionary.events", 1)
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
 
@@ -52,7 +55,7 @@ def outcome_text(outcome: Outcome) -> str:
     counts = outcome.counts
     assert counts.applied + counts.duplicate + counts.refused + counts.ticks == 1
     if counts.refused:
-        ((_, rejected),) = outcome.rejected
+        ((_, rejected),) = outcome.records_on("rejected")
         return f"refused {rejected.reason}"
     return "applied" if counts.applied else "duplicate" if counts.duplicate else "tick"
 
@@ -60,10 +63,10 @@ def outcome_text(outcome: Outcome) -> str:
 class OracleRig:
     """A fold, an oracle and the log so far; `at` is the next record's append time in ms."""
 
-    def __init__(self, settings: FoldSettings = SETTINGS, partition: int = 0) -> None:
+    def __init__(self, settings: PartitionSettings = SETTINGS, partition: int = 0) -> None:
         self.partition = partition
-        self.fold = PartitionFold(partition, settings, DECODER)
-        self.fold.loaded()
+        self.fold = PartitionState(partition, settings, DECODER, MACHINES)
+        self.fold.finish_loading()
         self.all_partitions = Oracle(settings.partitions)
         self.log: list[LogRecord] = []
         self.outcomes: list[Outcome] = []
@@ -88,7 +91,7 @@ class OracleRig:
             LogEntry(self.partition, record.offset, record.timestamp_ms, key, value)
         )
         assert outcome_text(outcome) == expected
-        audits, rejected, cleanups = ([line._asdict() for _, line in lines] for lines in outcome[1:4])
+        audits, rejected, cleanups = ([line._asdict() for _, line in outcome.records_on(stream)] for stream in STREAMS)
         found = find_differences(self.all_partitions, audits, rejected, cleanups)
         assert not found, found
         self._compare_rows(outcome)
@@ -133,7 +136,7 @@ class OracleRig:
         while self.at < until:
             self.at = min(until, self.at + step_ms)
             self.tick()
-            lines += [f"{line.transition} {line.reason_code}" for _, line in self.outcomes[-1].audits]
+            lines += [f"{line.transition} {line.reason_code}" for _, line in self.outcomes[-1].records_on("audit")]
         return lines
 
     def row_of(self, agent: EventFactory) -> SessionState:
@@ -152,4 +155,4 @@ class OracleRig:
             assert self.send(agent, event_type, **fields) == "applied"
 
     def last_audits(self) -> list[Any]:
-        return [line for _, line in self.outcomes[-1].audits]
+        return [line for _, line in self.outcomes[-1].records_on("audit")]

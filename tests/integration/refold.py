@@ -5,26 +5,30 @@ from typing import NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, RejectedEvent
-from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, PartitionFold, Row
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.session.effects import SessionRow
+from tests.support.machines import MACHINES
 
 
 class RefoldResult(NamedTuple):
     """The result of a fold: rows, and audits and refusals in log order by partition."""
 
-    rows: dict[bytes, Row]
+    rows: dict[bytes, SessionRow]
     audits: list[AuditRecord]
     rejected: list[RejectedEvent]
     timers: int
 
 
-def refold(log: Mapping[int, Sequence[LogRecord]], settings: FoldSettings) -> RefoldResult:
+def refold(log: Mapping[int, Sequence[LogRecord]], settings: PartitionSettings) -> RefoldResult:
     """Fold each partition's records, with a batch size that no processor uses."""
     result = RefoldResult({}, [], [], 0)
     odd = settings._replace(records_max=37)
     timers = 0
     for partition, records in sorted(log.items()):
-        fold = PartitionFold(partition, odd, Decoder())
-        fold.loaded()
+        fold = PartitionState(partition, odd, Decoder(), MACHINES)
+        fold.finish_loading()
         waiting = list(reversed(records))
         while waiting:
             batch = fold.begin()
@@ -32,14 +36,16 @@ def refold(log: Mapping[int, Sequence[LogRecord]], settings: FoldSettings) -> Re
                 waiting.pop()
             outcome = batch.finish()
             fold.merge(batch)
-            result.audits.extend(record for _, record in outcome.audits)
-            result.rejected.extend(record for _, record in outcome.rejected)
+            result.audits.extend(record for _, record in outcome.records_on("audit"))
+            result.rejected.extend(record for _, record in outcome.records_on("rejected"))
             timers += outcome.counts.timers
         result.rows.update(fold.rows)
     return result._replace(timers=timers)
 
 
-def find_differences(expected: RefoldResult, rows: Mapping[bytes, Row], audits: Iterable[AuditRecord]) -> list[str]:
+def find_differences(
+    expected: RefoldResult, rows: Mapping[bytes, SessionRow], audits: Iterable[AuditRecord]
+) -> list[str]:
     """Return each difference in rows and audit records as a sentence; batch numbers are ignored."""
     faults = [
         f"row {key!r}: {rows.get(key)} instead of {expected.rows.get(key)}"
@@ -58,7 +64,7 @@ def find_differences(expected: RefoldResult, rows: Mapping[bytes, Row], audits: 
     return faults
 
 
-def _bytes(row: Row | None) -> bytes | None:
+def _bytes(row: SessionRow | None) -> bytes | None:
     return None if row is None else encode_record(row)
 
 

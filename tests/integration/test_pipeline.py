@@ -15,7 +15,9 @@ from sessionary.schemas.events import LlmDecision
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.records import AuditRecord, Gravestone, RejectedEvent, SessionState
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Row
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.session.effects import SessionRow
 from tests.auditor import oracle
 from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
 from tests.integration.refold import RefoldResult, find_differences, refold
@@ -101,9 +103,9 @@ def log_in_clickhouse(clickhouse: ClickHouseSettings) -> dict[int, list[LogRecor
     return log
 
 
-def table_in_kafka(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, int]]:
+def table_in_kafka(kafka: KafkaSettings) -> tuple[dict[bytes, SessionRow], dict[int, int]]:
     """Return the changelog's rows, and by partition the offset up to which they are complete."""
-    decoder, rows, ends = Decoder(), dict[bytes, Row](), dict[int, int]()
+    decoder, rows, ends = Decoder(), dict[bytes, SessionRow](), dict[int, int]()
     for stored in read_topic(kafka, kafka.topics.changelog):
         assert stored.key is not None
         if stored.value is None:
@@ -176,7 +178,7 @@ def check_folded_again(
 ) -> None:
     """Table, timeouts and refusals are a pure fold of the log, read from Kafka or ClickHouse."""
     rows, ends = table_in_kafka(kafka)
-    settings = FoldSettings(kafka.topics.events, kafka.partitions)
+    settings = PartitionSettings(kafka.topics.events, kafka.partitions)
     from_kafka = refold(cut(log_in_kafka(kafka), ends), settings)
     assert find_differences(from_kafka, rows, audits) == []
     check_refusals(from_kafka, rejected)

@@ -17,13 +17,14 @@ from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.stream_processors.core.partition import LogRecord
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.families import all_machines, processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.executor import OwnThreads
-from sessionary.stream_processors.runtime.job import sessions
 from sessionary.stream_processors.runtime.partition_owner import PENDING_BYTES_MAX, Means, Ownership
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.packed_rows import MachineRows
 from sessionary.stream_processors.store.stores import MemoryStore
 from sessionary.stream_processors.worker import wait_for_topics
 from tests.integration.processor_load import Agent, Sender
@@ -74,7 +75,7 @@ class Bench:
         self.fetching, self.metrics = FakeFetching(), Metrics()
         self.means = Means(
             self.settings,
-            sessions(self.settings),
+            processor_job(self.settings),
             self.metrics,
             OwnThreads(),
             self.fetching,
@@ -86,7 +87,7 @@ class Bench:
         ]
 
     def own(self, former: Ownership | None = None) -> Ownership:
-        return Ownership(self.means, self.partition, 1, MemoryStore, former)
+        return Ownership(self.means, self.partition, 1, new_store, former)
 
     async def seen(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + WAIT_S
@@ -102,8 +103,12 @@ class Bench:
         self.means.executor.shutdown()
 
 
+def new_store() -> MemoryStore:
+    return MemoryStore(MachineRows(all_machines()))
+
+
 def position(owner: Ownership) -> int:
-    return owner.fold.position.next_offset
+    return owner.state.position.next_offset
 
 
 def test_below_the_position_is_skipped_and_ahead_of_it_is_sought_back(kafka: KafkaSettings) -> None:
@@ -206,7 +211,7 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
 ) -> None:
     async def story() -> None:
         bench = Bench(kafka)
-        store = MemoryStore()
+        store = new_store()
         first = Ownership(bench.means, bench.partition, 1, lambda: store, None)
         await bench.seen(lambda: first.is_open)
         first.offer(bench.log[:10])

@@ -56,7 +56,7 @@ def _run_cases(name: str, event_type: str = "") -> str | None:
 
 def _check_diagram() -> str | None:
     """Check the state diagram, as `tests/style/test_docs.py` does."""
-    from sessionary.stream_processors.diagram import with_diagram
+    from tests.support.transition_docs import with_diagram
 
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     return None if with_diagram(text) == text else "the state diagram in ARCHITECTURE.md"

@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.core.oracle_rig import START_MS
-from tests.simulation.adapter import FoldSettings
+from tests.simulation.adapter import PartitionSettings
 from tests.simulation.agents import AgentPool
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
@@ -61,7 +61,7 @@ class World:
         self.sent_records: list[Sent] = []
         self.ticked_ms = 0
         self.shape = draw_shape(rng)
-        self.settings = FoldSettings("sessionary.events", self.shape.partitions, HOLE_MS, QUIET_MS)
+        self.settings = PartitionSettings("sessionary.events", self.shape.partitions, HOLE_MS, QUIET_MS)
         self.broker = Broker(rng, self.shape.partitions, self.mark)
         self.clickhouse = ClickHouse()
         self.cluster = Cluster(self, self.shape.workers)
@@ -100,7 +100,7 @@ class World:
             return None
         return self.rng.choice(self.sent_records if self.rng.random() < 0.3 else self.sent_records[-20:])
 
-    def draw_batch_limits(self) -> FoldSettings:
+    def draw_batch_limits(self) -> PartitionSettings:
         """Draw an owner's batch limits, mostly very small ones."""
         rng = self.rng
         return self.settings._replace(

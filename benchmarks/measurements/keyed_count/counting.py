@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, cast
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.partition import Counts, LogRecord, Outcome, PartitionFold, Standing
+from sessionary.stream_processors.core.model import Counts, DueRow, LogRecord, Outcome
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
 
 RECORDS_MAX = 5_000  # the same number per transaction as the product's fold
@@ -16,7 +17,7 @@ Counted = tuple[bytes, bytes, bytes]  # key, its count in digits, the event's va
 
 
 class CountingBatch:
-    """An overlay on a fold, with the interface of the product's `Batch`."""
+    """An overlay on a fold, with the interface of the product's `Overlay`."""
 
     def __init__(self, fold: "CountingFold") -> None:
         self._committed = fold.counts
@@ -39,19 +40,19 @@ class CountingBatch:
         self._last = record
         return True
 
-    def finish(self) -> Outcome:
+    def finish(self, previous_acknowledged_at: int | None = None) -> Outcome:
         """Return what the transaction has to write."""
         before, number = self._before, len(self.counted)
         next_offset = before.next_offset if self._last is None else self._last.offset + 1
-        position = Position(next_offset, 0, 0, before.batch_number + 1, 0)
+        position = Position(next_offset, 0, 0, before.batch_number + 1, 0, previous_acknowledged_at)
         counts = Counts(number, 0, 0, 0, 0, 0, before.next_offset, next_offset - 1)
         self.position = position
         # Only this job's `transaction` reads the outcome's rows and records.
-        return Outcome(cast(Any, self.counts), cast(Any, self.counted), (), (), position, counts)
+        return Outcome(self.counts, cast(Any, self.counted), position, counts)
 
 
 class CountingFold:
-    """The counts of one partition, with the interface of the product's `PartitionFold`."""
+    """The counts of one partition, with the interface of the product's `PartitionState`."""
 
     next_deadline_ms = None  # nothing ever fires
 
@@ -66,7 +67,7 @@ class CountingFold:
         """Take the changelog's position record."""
         self.position = position
 
-    def loaded(self, standing: Iterable[Standing]) -> None:
+    def finish_loading(self, due_rows: Iterable[DueRow]) -> None:
         """Take the counts that the store has."""
         self.counts = dict(self.rows.items())
 
@@ -86,17 +87,37 @@ def _output_records(changelog: str, output: str, counted: Iterable[Counted]) -> 
         yield output, key, b"%b %b" % (digits, value), None
 
 
+class CountCodec:
+    """Counts as their digits; no count is ever due."""
+
+    def unpack(self, stored: bytes) -> int:
+        """Return the count."""
+        return int(stored)
+
+    def repack(self, value: bytes, due: bytes | None) -> bytes:
+        """Return what a store keeps: the digits."""
+        return value
+
+    def due_row(self, key: bytes, row: int) -> DueRow:
+        """Return a row that is never due."""
+        return DueRow(key, 0, live=False)
+
+    def due_stored_row(self, key: bytes, stored: bytes) -> DueRow:
+        """Return a row that is never due."""
+        return DueRow(key, 0, live=False)
+
+
 def counting_job(settings: Any, changelog: str, output: str) -> Job:
     """Return the job: one changelog record and one output per event, in the event's partition."""
 
-    def new_fold(partition: int) -> PartitionFold:
-        return cast(PartitionFold, CountingFold(partition, settings))
+    def new_state(partition: int) -> PartitionState:
+        return cast(PartitionState, CountingFold(partition, settings))
 
     def transaction(partition: int, outcome: Outcome, started_at: int) -> Transaction:
-        counted = cast(list[Counted], outcome.audits)
+        counted = cast(list[Counted], outcome.emitted)
         return Transaction(_output_records(changelog, output, counted), {key: digits for key, digits, _ in counted})
 
-    return Job(new_fold, transaction, lambda value, due: value, int)
+    return Job(new_state, transaction, CountCodec())
 
 
 __all__ = ["RECORDS_MAX", "CountingBatch", "CountingFold", "counting_job"]

@@ -13,7 +13,7 @@ from benchmarks.measurements.keyed_count.counting import RECORDS_MAX, counting_j
 from benchmarks.measurements.keyed_count.job import PARTITIONS
 from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors import worker
-from sessionary.stream_processors.core.partition import FoldSettings
+from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.settings import ProcessorSettings
 
 
@@ -31,7 +31,7 @@ class CountSettings(ProcessorSettings):
 
 async def run_count(settings: CountSettings, output: str, folder: str) -> None:
     """Count until SIGTERM."""
-    bounds = FoldSettings(settings.source, PARTITIONS, records_max=RECORDS_MAX)
+    bounds = PartitionSettings(settings.source, PARTITIONS, records_max=RECORDS_MAX)
     processor = worker.Processor(settings, folder, counting_job(bounds, settings.changelog, output))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, processor.stop)
     await processor.run()

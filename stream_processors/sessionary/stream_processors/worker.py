@@ -30,12 +30,13 @@ from yarl import URL
 from sessionary.schemas.errors import SettingsError
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.errors import ProcessorFailed
+from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Ledger, Stores, Watchdog, state_folder
 from sessionary.stream_processors.runtime.executor import OwnThreads
 from sessionary.stream_processors.runtime.faust_transport import Assignor, BatchConsumer, BatchTransport, RecordsTopic
 from sessionary.stream_processors.runtime.fetcher import Fetcher
-from sessionary.stream_processors.runtime.job import Job, sessions
+from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.partition_owner import Means
 from sessionary.stream_processors.runtime.ticker import LOOK_S, Ticker
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -133,8 +134,8 @@ class Processor:
     """One worker. Made and run on one event loop."""
 
     def __init__(self, settings: ProcessorSettings, folder: str, job: Job | None = None) -> None:
-        """`job`: what is done with the partitions; the sessions by default."""
-        job = job or sessions(settings)
+        """`job`: what is done with the partitions; `families.processor_job` by default."""
+        job = job or processor_job(settings)
         self._settings = settings
         self._metrics = Metrics()
         self._stop = asyncio.Event()
@@ -147,7 +148,7 @@ class Processor:
         self._probe = Consumer({**settings.librdkafka(), "group.id": f"{settings.group_id}.probe", "log_level": 0})
         self._temporary = state_folder(settings) if settings.store == "rocksdb" else None
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
-        self.ledger = Ledger(self._means, Stores(settings, state, job.unpack))
+        self.ledger = Ledger(self._means, Stores(settings, state, job.row_codec))
         transport = BatchTransport(self.app.conf.broker, self.app, self.ledger, self._fetcher, settings.topics.events)
         self.app.transport = transport
         self._ticker = Ticker(settings, self._metrics)
@@ -200,7 +201,7 @@ class Processor:
     async def _tick(self) -> None:
         while True:
             deadlines = {
-                partition: owner.fold.next_deadline_ms
+                partition: owner.state.next_deadline_ms
                 for partition, owner in self.ledger.owners.items()
                 if owner.is_open
             }

@@ -5,7 +5,7 @@ import logging
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from sessionary.stream_processors.core.partition import LogRecord
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.runtime.fetcher import _batches
 
 LOG_APPEND_TIME = 2

@@ -6,8 +6,7 @@ import pytest
 
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.types import CleanupAction
-from sessionary.stream_processors.core.session.machine import RECOVERY_ATTEMPTS_MAX
-from sessionary.stream_processors.core.session.transitions import BY_ID
+from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX, TRANSITIONS
 from sessionary.stream_processors.core.timers import Timers
 from tests.core.oracle_rig import OracleRig
 from tests.core.stream_processors.test_lifecycle_pairs import rig_in_state
@@ -110,7 +109,7 @@ def test_each_deadline_fires_exactly_when_due_and_names_its_limit(
     assert last_reasons(rig) == [expected]
     (line,) = rig.last_audits()
     assert line.due_at == line.fired_at == line.occurred_at == (since + ms) * 1_000
-    assert line.event_type == BY_ID[expected[0]].event_type
+    assert line.event_type == {row.id: row.event_type for row in TRANSITIONS}[expected[0]]
 
 
 @pytest.mark.parametrize(
@@ -250,5 +249,5 @@ def test_released_at_is_the_time_of_the_first_confirmation(state: str) -> None:
 def test_the_detail_names_an_invalid_value(field: str, value: Any, detail: str, state: str) -> None:
     rig, agent = rig_in_state(state)
     assert rig.send(agent, "session_created", {field: value}) == "refused invalid_value"
-    ((_, rejected),) = rig.outcomes[-1].rejected
+    ((_, rejected),) = rig.outcomes[-1].records_on("rejected")
     assert rejected.detail == detail

@@ -6,8 +6,10 @@ import pytest
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import StateUpdated
+from sessionary.stream_processors.core.session.accepted import STATE_BYTES_MAX, rule_for
+from sessionary.stream_processors.core.session.facts import ContentUpdated
 from sessionary.stream_processors.core.session.limits import DEFAULTS, LIMIT_MAX, RANGES, budget_ms, resolved
-from sessionary.stream_processors.core.session.machine import STATE_BYTES_MAX, ContentUpdated, Refused, decide
+from sessionary.stream_processors.core.session.transitions import Objection
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import NO_LIMITS, EventFactory
 
@@ -96,7 +98,7 @@ def test_a_clean_up_request_has_the_last_reported_context_size() -> None:
         assert rig.send(agent, "session_activity", {"context_bytes": size}) == "applied"
     assert rig.row_of(agent).context_bytes == 2_000
     assert rig.send(agent, "session_terminated", reason="closed") == "applied"
-    ((_, request),) = rig.outcomes[-1].cleanups
+    ((_, request),) = rig.outcomes[-1].records_on("cleanup")
     assert request.context_bytes == 2_000
 
 
@@ -105,7 +107,7 @@ def test_a_state_above_1_mib_is_refused_and_the_row_stays() -> None:
     rig.start(agent)
     row = rig.row_of(agent)
     fits, too_large = ("x" * size for size in (STATE_BYTES_MAX, STATE_BYTES_MAX + 1))
-    assert isinstance(decide(row, "state_updated", StateUpdated(1, 2, fits), rig.at), ContentUpdated)
-    refused = decide(row, "state_updated", StateUpdated(1, 2, too_large), rig.at)
-    assert isinstance(refused, Refused)
+    assert isinstance(rule_for("state_updated")(row, StateUpdated(1, 2, fits), rig.at), ContentUpdated)
+    refused = rule_for("state_updated")(row, StateUpdated(1, 2, too_large), rig.at)
+    assert isinstance(refused, Objection)
     assert refused.reason == "state_too_large"

@@ -95,11 +95,11 @@ def test_every_transition_of_the_table_is_reached() -> None:
         for event_type in {row.event_type for row in TRANSITIONS}:
             rig, agent = rig_in_state(state)
             rig.send(agent, event_type, **valid_fields(state, event_type, rig, agent))
-            seen |= {line.transition for outcome in rig.outcomes for _, line in outcome.audits}
+            seen |= {line.transition for outcome in rig.outcomes for _, line in outcome.records_on("audit")}
     for state, ms in (("Timeout", 300_000), ("Paused", 86_400_000), ("Error", 60_000)):
         rig, _ = rig_in_state(state)
         rig.advance(ms, step_ms=4_999)
-        seen |= {line.transition for outcome in rig.outcomes for _, line in outcome.audits}
+        seen |= {line.transition for outcome in rig.outcomes for _, line in outcome.records_on("audit")}
     assert seen - {None} == {transition.id for transition in TRANSITIONS}
 
 

@@ -15,11 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import AuditRecord, Gravestone, Position, SessionState
-from sessionary.stream_processors.core.partition import Batch, LogRecord, PartitionFold
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.overlay import Overlay
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
 from tests.core.oracle_rig import DECODER, SETTINGS, OracleRig
 from tests.core.random_agents import RandomAgents
 from tests.support.event_factory import TICK, EventFactory
+from tests.support.machines import MACHINES, STREAMS
 
 RUNS, STEPS = 24, 300
 # The other reasons need another partition, a registry, 64 producers, a megabyte or a sink:
@@ -68,8 +71,10 @@ def test_long_runs_reach_every_transition_and_refusal() -> None:
         check_consistency(crowd.rig)
         assert fold_again(crowd.rig.log, Random(seed)) == all_outputs(crowd.rig)
         for outcome in crowd.rig.outcomes:
-            seen |= {line.transition for _, line in outcome.audits} | {line.kind for _, line in outcome.audits}
-            seen |= {line.reason for _, line in outcome.rejected}
+            seen |= {line.transition for _, line in outcome.records_on("audit")} | {
+                line.kind for _, line in outcome.records_on("audit")
+            }
+            seen |= {line.reason for _, line in outcome.records_on("rejected")}
     assert {transition.id for transition in TRANSITIONS} - seen == set()
     assert REASONS - seen == set()
     assert {"gap", "release", "context_limit", "limits_override", "refusal"} - seen == set()
@@ -80,7 +85,7 @@ def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes
     return [(key, encode_record(line._replace(batch_number=0))) for key, line in audits]
 
 
-def table_bytes(fold: PartitionFold) -> dict[bytes, bytes]:
+def table_bytes(fold: PartitionState) -> dict[bytes, bytes]:
     """Return the table as the changelog has it."""
     return {key: encode_record(row) for key, row in sorted(fold.rows.items())}
 
@@ -89,9 +94,9 @@ def all_outputs(rig: OracleRig) -> tuple[Any, ...]:
     """Return all outputs of a rig's fold, and its state."""
     outcomes = rig.outcomes
     return (
-        audit_bytes(pair for outcome in outcomes for pair in outcome.audits),
-        [pair for outcome in outcomes for pair in outcome.rejected],
-        [pair for outcome in outcomes for pair in outcome.cleanups],
+        audit_bytes(pair for outcome in outcomes for pair in outcome.records_on("audit")),
+        [pair for outcome in outcomes for pair in outcome.records_on("rejected")],
+        [pair for outcome in outcomes for pair in outcome.records_on("cleanup")],
         table_bytes(rig.fold),
         rig.fold.position._replace(batch_number=0),
     )
@@ -100,15 +105,17 @@ def all_outputs(rig: OracleRig) -> tuple[Any, ...]:
 def fold_again(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
     """Return the outputs of another fold: small batches, some dropped, sometimes reloaded."""
     records, timers, size = rng.randint(1, 7), rng.randint(1, 2), rng.randint(1, 5_000)
-    fold = PartitionFold(0, SETTINGS._replace(records_max=records, timers_max=timers, bytes_max=size), DECODER)
-    fold.loaded()
+    fold = PartitionState(
+        0, SETTINGS._replace(records_max=records, timers_max=timers, bytes_max=size), DECODER, MACHINES
+    )
+    fold.finish_loading()
     kept: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
     while fold.position.next_offset < len(log):
         batch = fill_batch(fold, log, rng)
         if rng.random() < 0.2:
             continue  # a transaction that was aborted
         outcome, before = batch.finish(), fold.position
-        for lines, new in zip(kept, outcome[1:4], strict=True):
+        for lines, new in zip(kept, map(outcome.records_on, STREAMS), strict=True):
             lines.extend(new)
         fold.merge(batch)
         after = fold.position
@@ -119,7 +126,7 @@ def fold_again(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
     return audit_bytes(kept[0]), kept[1], kept[2], table_bytes(fold), fold.position._replace(batch_number=0)
 
 
-def fill_batch(fold: PartitionFold, log: list[LogRecord], rng: Random) -> Batch:
+def fill_batch(fold: PartitionState, log: list[LogRecord], rng: Random) -> Overlay:
     batch = fold.begin()
     for record in log[fold.position.next_offset :]:
         if not batch.apply(record) or rng.random() < 0.1:
@@ -127,9 +134,9 @@ def fill_batch(fold: PartitionFold, log: list[LogRecord], rng: Random) -> Batch:
     return batch
 
 
-def reload_fold(fold: PartitionFold) -> PartitionFold:
+def reload_fold(fold: PartitionState) -> PartitionState:
     """Return a new fold, loaded from the bytes that the changelog would have."""
-    new = PartitionFold(fold.partition, fold.settings, DECODER)
+    new = PartitionState(fold.partition, fold.settings, DECODER, MACHINES)
     for key, row in fold.rows.items():
         read = DECODER.record(encode_record(row))
         assert isinstance(read, SessionState | Gravestone)
@@ -137,7 +144,7 @@ def reload_fold(fold: PartitionFold) -> PartitionFold:
     position = DECODER.record(encode_record(fold.position))
     assert isinstance(position, Position)
     new.load_position(position)
-    new.loaded()
+    new.finish_loading()
     assert new.next_deadline_ms == fold.next_deadline_ms
     return new
 
@@ -148,7 +155,7 @@ def check_consistency(rig: OracleRig) -> None:
     places: set[tuple[int, int]] = set()
     ids: set[str] = set()
     last: dict[bytes, int] = {}
-    for key, line in (pair for outcome in rig.outcomes for pair in outcome.audits):
+    for key, line in (pair for outcome in rig.outcomes for pair in outcome.records_on("audit")):
         assert (line.source_offset, line.source_n) not in places
         assert line.audit_id not in ids
         places.add((line.source_offset, line.source_n))
@@ -182,13 +189,17 @@ def test_a_batch_is_bounded_by_records_and_by_timers() -> None:
     agents = [EventFactory(f"s{n}") for n in range(3)]
     log = [LogRecord(n, 1_000, s.key.encoded(), s.event_bytes("session_created")) for n, s in enumerate(agents)]
     log += [LogRecord(n, 1_000 + (n - 2) * 5_000, None, TICK) for n in range(3, 7)]
-    fold = PartitionFold(0, SETTINGS._replace(records_max=6, timers_max=2), DECODER)
+    fold = PartitionState(0, SETTINGS._replace(records_max=6, timers_max=2), DECODER, MACHINES)
     first = fold.begin()
     assert [first.apply(record) for record in log[:6]] == [True] * 5 + [False]  # the sixth brings three deadlines
-    assert (first.finish().counts.timers, first.position().next_offset, first.position().outcome_n) == (2, 5, 2)
+    assert (first.finish().counts.timers, first.final_position.next_offset, first.final_position.outcome_n) == (2, 5, 2)
     fold.merge(first)
     second = fold.begin()
     assert second.apply(log[5])
-    assert (second.finish().counts.timers, second.position().next_offset, second.position().outcome_n) == (1, 6, 0)
-    full = PartitionFold(0, SETTINGS._replace(records_max=6), DECODER).begin()
+    assert (second.finish().counts.timers, second.final_position.next_offset, second.final_position.outcome_n) == (
+        1,
+        6,
+        0,
+    )
+    full = PartitionState(0, SETTINGS._replace(records_max=6), DECODER, MACHINES).begin()
     assert [full.apply(record) for record in log] == [True] * 6 + [False]

@@ -63,7 +63,7 @@ def test_heartbeats_keep_a_session_alive_but_do_not_count_as_work() -> None:
     for _ in range(11):
         assert rig.advance(10_000) == []
         assert rig.send(agent, "heartbeat") == "applied"
-    assert rig.outcomes[-1].audits == []
+    assert rig.outcomes[-1].records_on("audit") == []
     assert rig.advance(9_999) == []
     assert rig.advance(1) == ["T06 idle"]
 
@@ -79,7 +79,7 @@ def test_a_paused_session_keeps_the_rest_of_its_maximum_duration() -> None:
     assert rig.advance(29_999) == []
     assert rig.advance(1) == ["T06 max_duration"]
     assert rig.send(agent, "session_resumed", snapshot_id="held") == "refused max_duration_exceeded"
-    ((_, rejected),) = rig.outcomes[-1].rejected
+    ((_, rejected),) = rig.outcomes[-1].records_on("rejected")
     assert rejected.detail == "the session's maximum duration of 50s is over"
 
 
@@ -137,9 +137,9 @@ def test_many_deadlines_fire_in_the_order_in_which_they_were_due() -> None:
         rig.start(agent)
         rig.at += 1
     assert len(rig.advance(60_000, step_ms=5_000)) == 5
-    fired = [(line.due_at, key) for outcome in rig.outcomes for key, line in outcome.audits if line.due_at]
+    fired = [(line.due_at, key) for outcome in rig.outcomes for key, line in outcome.records_on("audit") if line.due_at]
     assert fired == sorted(fired)
-    assert len({line.source_n for _, line in rig.outcomes[-1].audits}) == 5
+    assert len({line.source_n for _, line in rig.outcomes[-1].records_on("audit")}) == 5
 
 
 def test_gaps_are_audited_and_late_fillers_refused() -> None:
@@ -205,7 +205,7 @@ def test_an_event_of_a_foreign_tenant_changes_nothing_and_is_reported(event_type
     rig.start(agent)
     before = rig.row_of(agent)
     assert rig.send(agent, event_type, {"tenant_id": "evil"}) == "refused foreign_tenant"
-    assert rig.outcomes[-1].rejected[0][1].security
+    assert rig.outcomes[-1].records_on("rejected")[0][1].security
     after = rig.row_of(agent)
     assert after._replace(audit_seq=0) == before._replace(audit_seq=0)
 
@@ -218,7 +218,7 @@ def test_the_oracles_comparison_can_fail() -> None:
     rig = OracleRig()
     rig.at = 1_000
     rig.append(key, value)
-    ((_, right),) = rig.outcomes[0].audits
+    ((_, right),) = rig.outcomes[0].records_on("audit")
     assert find_differences(oracle, [right._asdict()], [], []) == []
     assert find_differences(oracle, [], [], []) == ["0 audit lines instead of 1"]
     assert len(find_differences(oracle, [right._replace(to_state="Active")._asdict()], [])) == 1

@@ -15,21 +15,21 @@ from faust.exceptions import ConsumerNotStarted
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.records import Gravestone, Position
-from sessionary.stream_processors.core.partition import Row
+from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
+from sessionary.stream_processors.families import all_machines, processor_job
 from sessionary.stream_processors.metrics import HELP, Metrics
 from sessionary.stream_processors.runtime import ticker
 from sessionary.stream_processors.runtime import transaction as outputs_module
 from sessionary.stream_processors.runtime.assignment import Ledger, Watchdog
 from sessionary.stream_processors.runtime.executor import OwnThreads, unless_hung
 from sessionary.stream_processors.runtime.faust_transport import MemberThread
-from sessionary.stream_processors.runtime.job import sessions
 from sessionary.stream_processors.runtime.log_probe import Log
 from sessionary.stream_processors.runtime.partition_owner import Means
 from sessionary.stream_processors.runtime.ticker import DUE_MS, RENEW_MS, STEADY_MS, Sent, tick_due
 from sessionary.stream_processors.runtime.transaction import Outputs
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.packed_rows import Rows, pack
+from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
 from sessionary.stream_processors.store.stores import SAVED_AGE_MAX_S, MemoryStore, RocksStore, Saved, Store, usable
 
 NOW_MS = 1_000_000.0
@@ -55,13 +55,16 @@ def test_a_tick_is_due_each_second_and_when_a_deadline_has_passed(
     assert tick_due(NOW_MS, deadline_ms, sent) is due
 
 
+ROWS = MachineRows(all_machines())
+
+
 def stone(name: str, epoch: int = 1) -> Gravestone:
     return Gravestone("acme", name, (), "closed", epoch, 7, 99)
 
 
 @pytest.fixture(params=["memory", "rocksdb"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "rows")
+    return MemoryStore(ROWS) if request.param == "memory" else RocksStore(tmp_path / "rows", ROWS)
 
 
 def test_both_stores_are_the_same_mapping(store: Store) -> None:
@@ -69,14 +72,14 @@ def test_both_stores_are_the_same_mapping(store: Store) -> None:
     for name in ("a", "b", "c"):
         rows[name.encode()] = stone(name)
     saved = Saved(Position(5, 1, 0, 2, 0), 11, time.time())
-    store.save({name.encode(): pack(stone(name)).stored for name in ("a", "b", "c")}, saved)
+    store.save({name.encode(): ROWS.pack(stone(name)).stored for name in ("a", "b", "c")}, saved)
     rows[b"a"] = stone("a", epoch=2)
     assert rows.pop(b"b", None) is not None
     assert rows.pop(b"none", None) is None
     assert rows[b"a"].epoch == 2
     assert sorted(rows) == [b"a", b"c"]
     assert len(rows) == 2
-    store.save({b"a": pack(stone("a", epoch=2)).stored, b"b": None}, saved._replace(changelog_next=12))
+    store.save({b"a": ROWS.pack(stone("a", epoch=2)).stored, b"b": None}, saved._replace(changelog_next=12))
     assert {key: row.epoch for key, row in rows.items()} == {b"a": 2, b"c": 1}
     assert store.saved is not None
     assert (store.saved.changelog_next, store.saved.position.next_offset) == (12, 5)
@@ -89,12 +92,12 @@ def test_both_stores_are_the_same_mapping(store: Store) -> None:
 
 
 def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
-    first = RocksStore(tmp_path)
+    first = RocksStore(tmp_path, ROWS)
     first.rows[b"kept"] = stone("kept")
-    first.save({b"kept": pack(stone("kept")).stored}, Saved(Position(9, 1, 0, 2, 0), 21, 5.0))
+    first.save({b"kept": ROWS.pack(stone("kept")).stored}, Saved(Position(9, 1, 0, 2, 0), 21, 5.0))
     first.rows[b"merged, not saved"] = stone("lost")
     first.close()
-    again = RocksStore(tmp_path)
+    again = RocksStore(tmp_path, ROWS)
     assert again.saved == Saved(Position(9, 1, 0, 2, 0), 21, 5.0)
     assert list(again.rows) == [b"kept"]
     again.close()
@@ -103,16 +106,16 @@ def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
 def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Rows, "RECENT_MAX", 0)
-    store = RocksStore(tmp_path)
+    monkeypatch.setattr(CachedRows, "RECENT_MAX", 0)
+    store = RocksStore(tmp_path, ROWS)
     store.rows[b"a"] = stone("a")
 
-    class SavedMeanwhile(dict[bytes, Row | None]):
+    class SavedMeanwhile(dict[bytes, SessionRow | None]):
         """The writer's thread gets its turn between a reader's two looks."""
 
         def __contains__(self, key: object) -> bool:
             found = super().__contains__(key)
-            store.save({b"a": pack(stone("a")).stored}, Saved(Position(9, 1, 0, 2, 0), 21, 5.0))
+            store.save({b"a": ROWS.pack(stone("a")).stored}, Saved(Position(9, 1, 0, 2, 0), 21, 5.0))
             return found
 
     store.rows.unsaved = SavedMeanwhile(store.rows.unsaved)
@@ -181,7 +184,7 @@ class FakeTransactions:
 
 def outputs(wanted: bool = True) -> Outputs:
     settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
-    return Outputs(settings, sessions(settings), 0, lambda: wanted)
+    return Outputs(settings, processor_job(settings), 0, lambda: wanted)
 
 
 def error(code: int, retriable: bool = False, abort: bool = False, fatal: bool = False) -> KafkaError:
@@ -260,7 +263,7 @@ class FakeOwner:
 
     def __init__(self, position: int) -> None:
         self.is_open = True
-        self.fold = self
+        self.state = self
         self.position = Position(position, 0, 0, 0, 0)
 
 

@@ -5,13 +5,13 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sessionary.stream_processors.core.partition import LogRecord
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.partition_owner import Means, Ownership
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.packed_rows import unpack
+from sessionary.stream_processors.store.packed_rows import RowCodec
 from sessionary.stream_processors.store.stores import MemoryStore, RocksStore, Store
 
 _log = logging.getLogger(__name__)
@@ -23,11 +23,9 @@ _CLOSE_S = 15.0
 class Stores:
     """The stores of this process, by partition. A memory store stays while its partition is assigned."""
 
-    def __init__(
-        self, settings: ProcessorSettings, folder: Path | None, unpack_row: Callable[[bytes], Any] = unpack
-    ) -> None:
+    def __init__(self, settings: ProcessorSettings, folder: Path | None, row_codec: RowCodec) -> None:
         self._folder = folder
-        self._unpack = unpack_row
+        self._codec = row_codec
         self._rocks = settings.store == "rocksdb"
         self._prefix = settings.topic_prefix
         self._stores: dict[int, Store] = {}
@@ -51,8 +49,8 @@ class Stores:
 
     def _new(self, partition: int) -> Store:
         if not self._rocks or self._folder is None:
-            return MemoryStore(self._unpack)
-        return RocksStore(self._folder / f"{self._prefix}-{partition}", self._unpack)
+            return MemoryStore(self._codec)
+        return RocksStore(self._folder / f"{self._prefix}-{partition}", self._codec)
 
 
 def state_folder(settings: ProcessorSettings) -> "tempfile.TemporaryDirectory[str] | None":
@@ -116,12 +114,14 @@ class Ledger:
                 _log.warning("%s did not end in time", task.get_name())
         self.owners = {}
         self._stores.close()
-        return {owner.partition: owner.fold.position.next_offset for owner in opened}
+        return {owner.partition: owner.state.position.next_offset for owner in opened}
 
     @property
     def positions(self) -> dict[int, int]:
         """The next offset of each open partition."""
-        return {partition: owner.fold.position.next_offset for partition, owner in self.owners.items() if owner.is_open}
+        return {
+            partition: owner.state.position.next_offset for partition, owner in self.owners.items() if owner.is_open
+        }
 
     @property
     def halted(self) -> dict[int, Halted]:
@@ -208,7 +208,7 @@ class Watchdog:
             owner, seen = self._ledger.owners.get(partition), self._seen.get(partition)
             if owner is None or not owner.is_open:
                 continue
-            position = owner.fold.position.next_offset
+            position = owner.state.position.next_offset
             # Time in which the log did not answer, or the partition was being opened, says nothing.
             if seen is None or now_s - seen.looked_s >= self._stuck_s or seen.position != position or position >= end:
                 self._seen[partition] = _Seen(position, end, now_s, now_s)

@@ -29,7 +29,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import TP, ConsumerMessage
 from yarl import URL
 
-from sessionary.stream_processors.core.partition import LogRecord
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.runtime.fetcher import Fetcher
 
 _log = logging.getLogger(__name__)

@@ -20,12 +20,8 @@ from operator import attrgetter
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from sessionary.schemas.errors import Unavailable
-from sessionary.stream_processors.core.partition import (
-    RECORD_OVERHEAD_BYTES,
-    Batch,
-    LogRecord,
-    Outcome,
-)
+from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord, Outcome
+from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover
@@ -94,7 +90,7 @@ class Ownership:
         former: "Ownership | None",
     ) -> None:
         self.partition, self.generation = partition, generation
-        self.fold = means.job.new_fold(partition)
+        self.state = means.job.new_state(partition)
         self.is_open = False
         self.ended = False
         self._over = False
@@ -134,7 +130,7 @@ class Ownership:
     async def caught_up(self, offset: int, timeout_s: float) -> bool:
         """Wait until the committed position is behind `offset`; False where that takes longer."""
         deadline_s = time.monotonic() + timeout_s
-        while not (self.is_open and self.fold.position.next_offset > offset):
+        while not (self.is_open and self.state.position.next_offset > offset):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or self.ended or self._over:
                 return False
@@ -171,8 +167,10 @@ class Ownership:
         self._outputs = await self._blocking(Outputs, means.settings, means.job, self.partition, self._wanted)
         await self._bounded(self._outputs, self._outputs.open)
         self._store = store = await self._blocking(self._open_store)
-        changelog_next = await self._blocking(recover, means.settings, self.fold, store, means.job.repack, self._wanted)
-        position = self.fold.position
+        changelog_next = await self._blocking(
+            recover, means.settings, self.state, store, means.job.row_codec, self._wanted
+        )
+        position = self.state.position
         (await self._blocking(look_up, self._means.settings, self.partition, position.next_offset)).check(
             self.partition, position.next_offset
         )
@@ -184,8 +182,8 @@ class Ownership:
         self._means.fetching.fetch(self.partition, position.next_offset)
         self.is_open, self.committed_s = True, time.monotonic()
         self._means.metrics.open_s.observe(time.monotonic() - begun_s)
-        self._means.metrics.position.labels(str(self.partition)).set(self.fold.position.next_offset)
-        _log.info("partition %d is open at %d", self.partition, self.fold.position.next_offset)
+        self._means.metrics.position.labels(str(self.partition)).set(self.state.position.next_offset)
+        _log.info("partition %d is open at %d", self.partition, self.state.position.next_offset)
         self._wake()
 
     async def _paced(self) -> None:
@@ -199,16 +197,14 @@ class Ownership:
         records = self._take()
         if not records:
             return
-        if records[0].offset != self.fold.position.next_offset and not await self._is_next(records):
+        if records[0].offset != self.state.position.next_offset and not await self._is_next(records):
             return
         self._begun_s, started_at = time.monotonic(), time.time_ns() // 1_000
-        batch = self.fold.begin()
-        folded = await self._fold_records(batch, records)
+        overlay = self.state.begin()
+        folded = await self._fold_records(overlay, records)
         if self.ended:
             return
-        outcome = batch.finish()
-        position = outcome.position._replace(previous_acknowledged_at=self._acknowledged_at)
-        outcome = outcome._replace(position=position)
+        outcome = overlay.finish(self._acknowledged_at)
         try:
             written = await self._bounded(self._outputs, self._outputs.write, outcome, started_at)
         except Aborted as fault:
@@ -219,8 +215,7 @@ class Ownership:
             return
         if folded < len(records):
             self._put_back(records[folded:])
-        self.fold.merge(batch)
-        self.fold.position = position
+        self.state.merge(overlay)
         self._acknowledged_at = written.acknowledged_at
         await self._kept(outcome, written)
 
@@ -242,7 +237,7 @@ class Ownership:
         """What waits, from the position on, without a hole between two fetches; at most a batch."""
         self._drop_before_position()
         taken: list[LogRecord] = []
-        expected, limit = self.fold.position.next_offset, self.fold.settings.records_max
+        expected, limit = self.state.position.next_offset, self.state.settings.records_max
         while self._pending and len(taken) < limit:
             if taken and self._pending[0][0][0].offset > expected:
                 break
@@ -259,7 +254,7 @@ class Ownership:
 
     def _drop_before_position(self) -> None:
         """Where a fetch holds the position, what came before that fetch is old: from before a seek, or folded."""
-        position = self.fold.position.next_offset
+        position = self.state.position.next_offset
         holders = (n for n, (fetch, _) in enumerate(self._pending) if fetch[0].offset <= position <= fetch[-1].offset)
         for _ in range(next(holders, 0)):
             self._next_pending()
@@ -291,7 +286,7 @@ class Ownership:
         Otherwise they are dropped and fetched again, at most once a second. Raises `Halted` where the log itself
         begins later.
         """
-        position = self.fold.position.next_offset
+        position = self.state.position.next_offset
         pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
         if pause_s > 0:
             self._put_back(records)
@@ -309,8 +304,8 @@ class Ownership:
         self._means.fetching.fetch(self.partition, position)
         return False
 
-    async def _fold_records(self, batch: Batch, records: Sequence[LogRecord]) -> int:
-        """Fold into `batch` until it is full; return how many went in. Yields to the event loop."""
+    async def _fold_records(self, overlay: Overlay, records: Sequence[LogRecord]) -> int:
+        """Fold into `overlay` until it is full; return how many went in. Yields to the event loop."""
         slice_ends_s = time.perf_counter() + _SLICE_S
         for n, record in enumerate(records):
             if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
@@ -320,7 +315,7 @@ class Ownership:
                 slice_ends_s = time.perf_counter() + _SLICE_S
             while True:
                 try:
-                    if not batch.apply(record):
+                    if not overlay.apply(record):
                         return n
                     break
                 except Unavailable as trouble:
@@ -366,15 +361,14 @@ def _count(metrics: Metrics, partition: int, outcome: Outcome, written: Written)
         ("tick", counts.ticks),
     ):
         metrics.records.labels(name).inc(number)
-    for _, rejected in outcome.rejected:
-        metrics.refused.labels(rejected.reason).inc()
+    for reason in outcome.refusals:
+        metrics.refused.labels(reason).inc()
     metrics.batches.inc()
     metrics.commit_s.observe(written.elapsed_s)
     if counts.timers:
         metrics.timers.inc(counts.timers)
-        for _, record in outcome.audits:
-            if record.fired_at is not None and record.due_at is not None:
-                metrics.lateness_s.observe((record.fired_at - record.due_at) / 1e6)
+        for lateness_ms in outcome.timer_lateness_ms:
+            metrics.lateness_s.observe(lateness_ms / 1_000)
     metrics.position.labels(str(partition)).set(outcome.position.next_offset)
 
 

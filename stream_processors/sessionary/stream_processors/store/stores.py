@@ -15,18 +15,18 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.store.packed_rows import Rows, unpack
+from sessionary.stream_processors.core.model import POSITION_KEY
+from sessionary.stream_processors.store.packed_rows import CachedRows, RowCodec
 
 _log = logging.getLogger(__name__)
 # Kafka keeps tombstones for one day (delete.retention.ms); older than that a store could miss a deletion.
 SAVED_AGE_MAX_S = 43_200
-_POSITION = b"\x00position"
 _CHANGELOG = b"\x00changelog"
 
 
@@ -41,7 +41,7 @@ class Saved(NamedTuple):
 class Store(Protocol):
     """One partition's rows. Not thread-safe, but `save` may run in another thread than readers of `rows`."""
 
-    rows: Rows
+    rows: CachedRows
     blocks: bool  # whether `save` waits for a disk
 
     @property
@@ -75,8 +75,8 @@ class MemoryStore:
 
     blocks = False
 
-    def __init__(self, unpack_row: Callable[[bytes], Any] = unpack) -> None:
-        self._unpack = unpack_row
+    def __init__(self, row_codec: RowCodec) -> None:
+        self._codec = row_codec
         self._saved: Saved | None = None
         self.wipe()
 
@@ -101,13 +101,13 @@ class MemoryStore:
         shelf.update(rows)
         for key in [key for key, stored in rows.items() if stored is None]:
             del shelf[key]
-        self.rows.shelved(rows)
+        self.rows.mark_saved(rows)
         self._saved = saved
 
     def wipe(self) -> None:
         """See `Store`."""
         self._shelf: dict[bytes, bytes] = {}
-        self.rows = Rows(self._shelf, self._unpack)
+        self.rows = CachedRows(self._shelf, self._codec)
         self._saved = None
 
     def close(self) -> None:
@@ -135,9 +135,9 @@ class RocksStore:
     BATCH_ROWS = 10_000
     blocks = True
 
-    def __init__(self, folder: Path, unpack_row: Callable[[bytes], Any] = unpack) -> None:
+    def __init__(self, folder: Path, row_codec: RowCodec) -> None:
         self._folder = folder
-        self._unpack = unpack_row
+        self._codec = row_codec
         self._open()
 
     def _open(self) -> None:
@@ -145,13 +145,13 @@ class RocksStore:
 
         self._folder.mkdir(parents=True, exist_ok=True)
         self._db = Rdict(str(self._folder), options=Options(raw_mode=True))
-        self.rows = Rows(_RocksShelf(self._db), self._unpack)
+        self.rows = CachedRows(_RocksShelf(self._db), self._codec)
         self._taken: dict[bytes, bytes | None] = {}
 
     @property
     def saved(self) -> Saved | None:
         """See `Store`."""
-        position, changelog = self._db.get(_POSITION), self._db.get(_CHANGELOG)
+        position, changelog = self._db.get(POSITION_KEY), self._db.get(_CHANGELOG)
         if position is None or changelog is None:
             return None
         return Saved(cast(Position, Decoder().record(position)), *json.loads(changelog))
@@ -165,11 +165,11 @@ class RocksStore:
     def save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
         """See `Store`: one write batch."""
         batch = self._batch({**self._taken, **rows})
-        batch.put(_POSITION, encode_record(saved.position))
+        batch.put(POSITION_KEY, encode_record(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
         self._db.write(batch)
         self._taken = {}
-        self.rows.shelved(rows)
+        self.rows.mark_saved(rows)
 
     def filled(self) -> None:
         """See `Store`."""
