@@ -11,13 +11,13 @@ import aiokafka
 import faust
 import pytest
 from aiokafka.consumer.group_coordinator import GroupCoordinator
+from faust.app.base import App
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.tables.recovery import Recovery
 from faust.topics import Topic
 from faust.transport.consumer import Consumer, ConsumerThread, ThreadDelegateConsumer, TransactionManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import ConsumerMessage
-from faust.worker.base import App
 
 from sessionary.stream_processors import worker
 
