@@ -86,7 +86,7 @@ class Bench:
         ]
 
     def own(self, former: Ownership | None = None) -> Ownership:
-        return Ownership(self.means, self.partition, 1, MemoryStore, former)
+        return Ownership(self.means, self.partition, MemoryStore, former)
 
     async def seen(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + WAIT_S
@@ -207,7 +207,7 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
     async def story() -> None:
         bench = Bench(kafka)
         store = MemoryStore()
-        first = Ownership(bench.means, bench.partition, 1, lambda: store, None)
+        first = Ownership(bench.means, bench.partition, lambda: store, None)
         await bench.seen(lambda: first.is_open)
         first.offer(bench.log[:10])
         assert await first.caught_up(9, WAIT_S)
@@ -219,7 +219,7 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
         elsewhere.end()
         assert store.saved is not None
         known = store.saved.changelog_next
-        again = Ownership(bench.means, bench.partition, 3, lambda: store, elsewhere)
+        again = Ownership(bench.means, bench.partition, lambda: store, elsewhere)
         await bench.seen(lambda: again.is_open)
         assert store.saved.changelog_next > known
         assert position(again) == 20

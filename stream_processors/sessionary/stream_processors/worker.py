@@ -1,8 +1,8 @@
-"""The processor: a Faust app that hands fetched batches to the owners of their partitions.
+"""The processor: one worker of the group, which owns partitions and answers the control API.
 
-Faust does what it is good at (the consumer group, the assignment, agents, the web server); what it would do per
-message, and how it would write, is replaced in `transport.py`, `partition.py` and `outputs.py`. Faust has no table
-here, so its own recovery never runs.
+Faust is the worker, the member of the group (with the assignment) and the web server. It carries no
+record and has no table, so that neither its streams nor its recovery run: the fetcher hands batches
+to the owners of their partitions, and each owner writes its own transactions.
 
 Stopping: the owners finish their transactions, then Faust stops, and the worker leaves its group at once.
 """
@@ -33,7 +33,7 @@ from sessionary.stream_processors.errors import ProcessorFailed
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Ledger, Stores, Watchdog, state_folder
 from sessionary.stream_processors.runtime.executor import OwnThreads
-from sessionary.stream_processors.runtime.faust_transport import Assignor, BatchConsumer, BatchTransport, RecordsTopic
+from sessionary.stream_processors.runtime.faust_transport import Assignor, BatchConsumer, BatchTransport
 from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job, sessions
 from sessionary.stream_processors.runtime.partition_owner import Means
@@ -152,7 +152,7 @@ class Processor:
         self.app.transport = transport
         self._ticker = Ticker(settings, self._metrics)
         group = FaustGroup(self.app, transport, settings.topics.events)
-        self._agent()
+        self._subscribe()
         if settings.api_port:
             self._pages(ControlApi(settings, self.ledger, self._metrics, group, lambda: not self._stop.is_set()))
 
@@ -160,7 +160,7 @@ class Processor:
         """Work until `stop`. Raises `ProcessorFailed`."""
         tasks: list[asyncio.Task[None]] = []
         try:
-            self._fetcher.start()
+            self._fetcher.start(self.ledger.offer)
             await self.app.start()
             tasks = [asyncio.create_task(part()) for part in (self._tick, self._watch, self._tell)]
             await self._wait(tasks)
@@ -239,25 +239,11 @@ class Processor:
         logging.shutdown()
         os._exit(_EXIT_STUCK)
 
-    def _agent(self) -> None:
-        source = RecordsTopic(
-            self.app,
-            topics=[self._settings.topics.events],
-            key_type=bytes,
-            value_type=bytes,
-            partitions=self._settings.partitions,
-            key_serializer="raw",
-            value_serializer="raw",
-            acks=False,
+    def _subscribe(self) -> None:
+        """Have Faust subscribe to the events topic. No agent and no stream: records come past Faust."""
+        self.app.topics.add(
+            self.app.topic(self._settings.topics.events, partitions=self._settings.partitions, acks=False)
         )
-
-        async def hand_over(stream: Any) -> None:
-            """Faust's agent: one event is one partition's batch."""
-            async for event in stream.noack().events():
-                message = event.message
-                self.ledger.offer(message.partition, message.generation_id, event.value)
-
-        self.app.agent(source)(hand_over)
 
     def _pages(self, api: ControlApi) -> None:
         async def session(view: Any, request: Any, session_id: str) -> Any:

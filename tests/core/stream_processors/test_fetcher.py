@@ -1,12 +1,16 @@
-"""What becomes of fetched messages, without a broker: records in order, by partition; headers only when asked for."""
+"""What becomes of fetched messages, without a broker: records in order, by partition, delivered on the event loop."""
 
+import asyncio
 import logging
+import threading
+from collections.abc import Callable, Sequence
 
 import pytest
 from confluent_kafka import KafkaError, Message
 
 from sessionary.stream_processors.core.partition import LogRecord
-from sessionary.stream_processors.runtime.fetcher import _batches
+from sessionary.stream_processors.runtime.fetcher import Fetcher, _batches
+from sessionary.stream_processors.settings import ProcessorSettings
 
 LOG_APPEND_TIME = 2
 
@@ -53,3 +57,74 @@ def test_an_error_among_the_messages_is_reported_and_no_record(caplog: pytest.Lo
     assert [record.offset for record in batches[0]] == [1, 2]
     assert "not yours" in caplog.text
     assert _batches([message(0, -1001, error=refused)]) == {}
+
+
+class Delivered:
+    """A fetcher without a broker, whose fetching thread is played by the test; `batches` holds what was delivered."""
+
+    def __init__(self, story: Callable[["Delivered"], None]) -> None:
+        self.batches: list[tuple[int, list[int]]] = []
+        self.threads: set[int] = set()
+        self.fetcher = Fetcher(ProcessorSettings(bootstrap_servers="127.0.0.1:1"))
+        self.fetcher._thread = threading.Thread(target=story, args=[self])
+        asyncio.run(self._play())
+
+    def fetch(self, partition: int, *offsets: int) -> None:
+        first, *more = [message(partition, offset) for offset in offsets]
+        self.fetcher._hand_over(first, more)
+
+    def on_loop(self, call: Callable[[], None]) -> None:
+        """Make a call on the event loop, after all that was scheduled there before."""
+        done = threading.Event()
+        self.fetcher._loop.call_soon_threadsafe(call)
+        self.fetcher._loop.call_soon_threadsafe(done.set)
+        assert done.wait(10)
+
+    async def _play(self) -> None:
+        self.fetcher.start(self._take)
+        await asyncio.to_thread(self.fetcher._thread.join, 10)
+        await asyncio.sleep(0)
+        assert self.threads <= {threading.get_ident()}
+
+    def _take(self, partition: int, records: Sequence[LogRecord]) -> None:
+        self.threads.add(threading.get_ident())
+        self.batches.append((partition, [record.offset for record in records]))
+
+
+def test_batches_are_delivered_on_the_event_loop_in_order_and_once() -> None:
+    def story(test: Delivered) -> None:
+        for offset in range(0, 40, 2):
+            test.fetch(1, offset, offset + 1)
+            test.fetch(2, offset)
+
+    batches = Delivered(story).batches
+    assert [offset for partition, offsets in batches if partition == 1 for offset in offsets] == list(range(40))
+    assert [offset for partition, offsets in batches if partition == 2 for offset in offsets] == list(range(0, 40, 2))
+
+
+def test_while_delivery_is_held_nothing_comes_and_what_waited_never_does() -> None:
+    def story(test: Delivered) -> None:
+        test.fetch(1, 1, 2)
+        test.on_loop(test.fetcher.hold_delivery)
+        test.fetch(1, 3)
+        test.on_loop(lambda: None)
+        assert test.batches == [(1, [1, 2])]
+        test.on_loop(test.fetcher.restart_delivery)
+        test.fetch(1, 7)
+
+    assert Delivered(story).batches == [(1, [1, 2]), (1, [7])]
+
+
+def test_what_was_fetched_before_a_new_fetch_or_a_drop_is_not_delivered() -> None:
+    def story(test: Delivered) -> None:
+        loop_is_busy = threading.Event()
+        test.fetcher._loop.call_soon_threadsafe(loop_is_busy.wait, 10)
+        for partition in (1, 2, 3):
+            test.fetch(partition, 5)
+        test.fetcher.fetch(1, 4)
+        test.fetcher.drop(2)
+        while test.fetcher._commands:
+            test.fetcher._commands.popleft()()
+        loop_is_busy.set()
+
+    assert Delivered(story).batches == [(3, [5])]

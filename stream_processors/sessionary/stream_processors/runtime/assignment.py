@@ -72,7 +72,7 @@ class Ledger:
         self._failures: dict[int, int] = {}
         self._closed = False
 
-    def assigned(self, partitions: Iterable[int], generation: int) -> None:
+    def assigned(self, partitions: Iterable[int]) -> None:
         """Take a new generation's whole assignment: what was owned ends, what is assigned begins anew."""
         if self._closed:
             return
@@ -85,23 +85,22 @@ class Ledger:
         self._failures.clear()
         wanted = sorted(partitions)
         for partition in wanted:
-            self._own(partition, generation)
+            self._own(partition)
         for partition in former.keys() - set(wanted):
             self._retire(partition)
         self._gauge()
 
-    def offer(self, partition: int, generation: int, records: Sequence[LogRecord]) -> None:
-        """Hand records to their partition, if they were fetched in its owner's generation."""
-        owner = self.owners.get(partition)
-        if owner is not None and owner.generation == generation:
+    def offer(self, partition: int, records: Sequence[LogRecord]) -> None:
+        """Hand records to their partition's owner; without one they are dropped."""
+        if (owner := self.owners.get(partition)) is not None:
             owner.offer(records)
 
     def reopen(self, partition: int) -> None:
-        """End a partition's ownership and begin a new one, in the same generation."""
+        """End a partition's ownership and begin a new one."""
         owner = self.owners.pop(partition)
         owner.end()
         self._retiring[partition] = owner
-        self._own(partition, owner.generation)
+        self._own(partition)
 
     async def close(self) -> dict[int, int]:
         """End all, and wait (bounded) for the transactions under way. Return the next offsets, as `positions` does."""
@@ -133,9 +132,9 @@ class Ledger:
         """Whether the group gave an assignment and all of it is open."""
         return self.assigned_once and all(owner.is_open for owner in self.owners.values())
 
-    def _own(self, partition: int, generation: int) -> None:
+    def _own(self, partition: int) -> None:
         former = self._retiring.pop(partition, None)
-        owner = Ownership(self._means, partition, generation, lambda: self._stores.of(partition), former)
+        owner = Ownership(self._means, partition, lambda: self._stores.of(partition), former)
         self.owners[partition] = owner
         owner.task.add_done_callback(lambda task: self._ended(owner, task))
 

@@ -1,63 +1,76 @@
-"""Faust's transport, with batches in place of messages and marks in place of transactions.
+"""Faust's transport, reduced to the membership of the group.
 
-Stock Faust wraps every message in two asyncio tasks, and its exactly-once mode opens producers inside the rebalance
-callback, where the group's heartbeats stop. Here
+Stock Faust wraps every message in two asyncio tasks, and its exactly-once mode opens producers
+inside the rebalance callback, where the group's heartbeats stop. Here Faust joins the group,
+subscribes, assigns and heartbeats, and carries no record:
 
-- `BatchConsumer.getmany` yields one Faust message per partition and fetch; its value is the list of records, which
-  `fetcher.py` got from librdkafka: aiokafka keeps the membership of the group, and fetches nothing that is looked at;
-- `RecordsTopic` passes that list through undecoded; acks are off, so Faust keeps no gaps and commits nothing;
-- `Marks` hears of a rebalance before anything else and only tells the owners; they open their partitions as tasks;
-- `MemberThread` notes the group's heartbeats, commits offsets for whoever watches the group's lag, and leaves the
-  group when it stops.
+- `NoFetching` stands in for the loop that asks Faust's consumer for records. aiokafka fetches next
+  to nothing, and what it fetches is not read; records come from `fetcher.py`, past Faust.
+- `RebalanceListener` hears of a rebalance before anything else. It holds the delivery of records,
+  and tells the owners what they own; they open their partitions as tasks.
+- `MemberThread` notes the group's heartbeats, commits the offsets that show the group's lag, and
+  leaves the group when it stops.
 
-All names of Faust and aiokafka that are used here are named by tests/contract/test_faust_internals.py.
+All names of Faust and aiokafka that are used here are named by
+tests/contract/test_faust_internals.py.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, cast
 
 from aiokafka.errors import ConsumerStoppedError, KafkaError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.exceptions import ConsumerNotStarted
-from faust.topics import Topic
 from faust.transport.consumer import TransactionManager
 from faust.transport.drivers import aiokafka as driver
-from faust.types.tuples import TP, ConsumerMessage
+from faust.types.tuples import TP
+from mode import Service
 from yarl import URL
-
-from sessionary.stream_processors.core.partition import LogRecord
-from sessionary.stream_processors.runtime.fetcher import Fetcher
 
 _log = logging.getLogger(__name__)
 # A service logs under its module's name unless it says otherwise; what Faust's code says here is Faust's.
 _FAUST_LOG = logging.getLogger("faust.sessionary")
-_LOG_APPEND_TIME = 1
-_LOOK_S = 0.5
 _COMMIT_S = 2.0
 
 
 class Owners(Protocol):
     """Who is told which partitions of the events topic this worker has."""
 
-    def assigned(self, partitions: Iterable[int], generation: int) -> None:
+    def assigned(self, partitions: Iterable[int]) -> None:
         """Take the whole assignment of a new generation. Must not block."""
         ...
 
 
-class Marks(TransactionManager):
+class Delivery(Protocol):
+    """The delivery of fetched records to the owners."""
+
+    def hold_delivery(self) -> None:
+        """Deliver nothing for now."""
+        ...
+
+    def restart_delivery(self) -> None:
+        """Deliver again, but not what was fetched before."""
+        ...
+
+
+class RebalanceListener(TransactionManager):
     """In Faust's place for transactions: tells the owners who owns what, and commits nothing."""
 
     logger = _FAUST_LOG
 
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Hold the delivery: what is fetched now may belong to another worker soon."""
+        cast(BatchTransport, self.transport).delivery.hold_delivery()
+
     async def on_rebalance(self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP]) -> None:
-        """Only mark: what takes long here stops the group's heartbeats."""
+        """Only take note: what takes long here stops the group's heartbeats."""
         transport = cast(BatchTransport, self.transport)
-        partitions = [tp.partition for tp in assigned if tp.topic == transport.events_topic]
-        transport.owners.assigned(partitions, self.app.consumer_generation_id)
+        transport.owners.assigned([tp.partition for tp in assigned if tp.topic == transport.events_topic])
+        transport.delivery.restart_delivery()
 
     async def commit(self, offsets: object, start_new_transaction: bool = True) -> bool:
         """Do nothing: the position in the changelog rules, and `BatchConsumer.tell` commits offsets for the lag."""
@@ -103,8 +116,17 @@ class MemberThread(driver.AIOKafkaConsumerThread):
         await super().on_thread_stop()
 
 
+class NoFetching(Service):
+    """In place of Faust's loop that reads its consumer: Faust starts and stops it, and it does nothing."""
+
+    logger = _FAUST_LOG
+
+    def __init__(self, app: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+
 class BatchConsumer(driver.Consumer):
-    """Yields one message per partition and fetch."""
+    """Faust's consumer, as a member of the group only."""
 
     logger = _FAUST_LOG
 
@@ -122,61 +144,20 @@ class BatchConsumer(driver.Consumer):
             return False  # a thread that has just ended answers nobody
         return told
 
-    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:
-        """Yield what was fetched; Faust's `timeout` bounds the wait for it, but is long where it is to stop."""
-        if not self.flow_active:
-            await self.wait(self.can_resume_flow.wait())
-        transport = cast(BatchTransport, self.transport)
-        for fetched in await transport.fetcher.next(min(timeout, _LOOK_S)):
-            tp = TP(transport.events_topic, fetched.partition)
-            # Faust drops what lies below the offset it read last; here the position alone rules.
-            self._read_offset[tp] = None
-            yield tp, _message(tp, fetched.records, self.app.consumer_generation_id)
-
-
-def _message(tp: TP, records: Sequence[LogRecord], generation: int) -> ConsumerMessage:
-    """Return the records as one message of Faust's; `value` holds them."""
-    last = records[-1]
-    return ConsumerMessage(
-        tp.topic,
-        tp.partition,
-        last.offset,
-        last.timestamp_ms / 1000,
-        _LOG_APPEND_TIME,
-        [],
-        b"",
-        cast(Any, records),
-        None,
-        0,
-        0,
-        tp,
-        generation_id=generation,
-    )
-
 
 class BatchTransport(driver.Transport):
     """Brings the parts together, and knows when the group was last heard."""
 
     Consumer = BatchConsumer
+    TransactionManager = RebalanceListener
+    Fetcher = NoFetching
 
-    def __init__(self, url: list[URL], app: Any, owners: Owners, fetcher: Fetcher, events_topic: str) -> None:
+    def __init__(self, url: list[URL], app: Any, owners: Owners, delivery: Delivery, events_topic: str) -> None:
         super().__init__(url, app)
         self.owners = owners
-        self.fetcher = fetcher
+        self.delivery = delivery
         self.events_topic = events_topic
         self.heartbeat_s = time.monotonic()
-
-    def create_transaction_manager(self, consumer: Any, producer: Any, **kwargs: Any) -> Marks:
-        """Return what Faust tells of rebalances."""
-        return Marks(self, consumer=consumer, producer=producer, **kwargs)
-
-
-class RecordsTopic(Topic):
-    """Hands lists of records through, undecoded."""
-
-    async def decode(self, message: Any, *, propagate: bool = False) -> Any:
-        """Return an event around the list as it came."""
-        return self._create_event(message.key, message.value, headers={}, message=message)
 
 
 class Assignor(PartitionAssignor):
@@ -199,4 +180,4 @@ class Assignor(PartitionAssignor):
         }
 
 
-__all__ = ["Assignor", "BatchConsumer", "BatchTransport", "Marks", "Owners", "RecordsTopic"]
+__all__ = ["Assignor", "BatchConsumer", "BatchTransport", "Delivery", "NoFetching", "Owners", "RebalanceListener"]

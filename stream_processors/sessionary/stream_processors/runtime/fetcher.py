@@ -1,10 +1,17 @@
-"""Fetches the records of owned partitions with librdkafka, and hands them to the event loop in batches.
+"""Fetches the records of owned partitions with librdkafka and delivers them to the event loop.
 
-Faust's consumer (aiokafka) keeps the group's membership; its own fetching would take a quarter of a worker's time and
-hold the interpreter's lock while it does. Here records are fetched and unpacked by librdkafka's threads; one thread of
-ours turns them into tuples. It belongs to no group: what it fetches, and from where, is said by each partition's owner.
+Faust's consumer (aiokafka) keeps the group's membership. Its fetching would take a quarter of a
+worker's time and hold the interpreter's lock. Here librdkafka's threads fetch and unpack records;
+one thread of ours turns them into tuples. It belongs to no group: each partition's owner says from
+which offset on its partition is fetched.
 
     fetch → pause/resume … → drop          commands of one partition, in this order; each returns at once
+
+A batch takes one step from this thread to its owner: a callback on the event loop. It carries no
+generation, because none is needed. An offset of a log holds the same record for every owner; an
+owner folds what continues its own position, and asks the log before it skips an offset. What was
+fetched for a former owner is dropped three times over: by that owner's `drop`, by the new owner's
+`fetch`, and with all that the new owner was given before it opened.
 """
 
 import asyncio
@@ -26,7 +33,7 @@ FETCH_WAIT_MS = 10  # a fetch over idle partitions may wait this long before bus
 _BATCH_RECORDS = 4_000
 _AHEAD_BYTES_MAX = 8 << 20  # fetched and not yet folded; then the thread waits, and takes more at a time
 _AHEAD_WAIT_S = 0.1  # but not longer: what is ahead may be a partition's that stands still
-_WAITING_MAX = 16  # batches not yet taken by the event loop
+_WAITING_MAX = 16  # batches not yet delivered on the event loop
 _LOOK_S = 0.02
 _ms = itemgetter(1)  # of a message's timestamp, behind its kind
 _new = tuple.__new__  # as a NamedTuple's own constructor, in half the time
@@ -52,8 +59,14 @@ class Fetched(NamedTuple):
     records: Sequence[LogRecord]
 
 
+Deliver = Callable[[int, Sequence[LogRecord]], None]
+
+
 class Fetcher:
-    """One worker's fetching. `start` and `next` belong to the event loop, the commands to any thread."""
+    """One worker's fetching. Commands may come from any thread; all else belongs to the event loop.
+
+    While delivery is held, fetching ends once enough waits.
+    """
 
     def __init__(self, settings: ProcessorSettings) -> None:
         self._topic = settings.topics.events
@@ -79,14 +92,13 @@ class Fetcher:
         self._waiting: deque[Fetched] = deque()
         self._ahead_bytes = 0
         self._room = threading.Condition()
-        self._arrived = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._delivery_held = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
 
-    def start(self) -> None:
-        """Begin. Call it on the event loop that takes the records."""
-        self._loop = asyncio.get_running_loop()
+    def start(self, deliver: Deliver) -> None:
+        """Begin. `deliver` takes a partition and its records, on the event loop that this is called on."""
+        self._loop, self._deliver = asyncio.get_running_loop(), deliver
         self._thread.start()
 
     def close(self) -> None:
@@ -97,20 +109,16 @@ class Fetcher:
         if self._thread.is_alive():
             self._thread.join(5.0)
 
-    async def next(self, timeout_s: float) -> Sequence[Fetched]:
-        """Return what has been fetched since; nothing where nothing comes within the time."""
-        if not self._waiting:
-            self._arrived.clear()
-            if not self._waiting:
-                try:
-                    await asyncio.wait_for(self._arrived.wait(), timeout_s)
-                except TimeoutError:
-                    return ()
+    def hold_delivery(self) -> None:
+        """Deliver nothing for now."""
+        self._delivery_held = True
+
+    def restart_delivery(self) -> None:
+        """Deliver again, but not what has waited: its owners are gone."""
         with self._room:
-            taken = tuple(self._waiting)
             self._waiting.clear()
             self._room.notify()
-        return taken
+        self._delivery_held = False
 
     def took(self, size: int) -> None:
         """Take note that records of so many bytes are folded or dropped; negative where they were put back."""
@@ -179,9 +187,20 @@ class Fetcher:
     def _hand_over(self, first: Message, more: Sequence[Message]) -> None:
         batches = _batches([first, *more])
         with self._room:
+            scheduled = bool(self._waiting)
             self._waiting.extend(Fetched(partition, records) for partition, records in batches.items())
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._arrived.set)
+        if not scheduled and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._deliver_waiting)
+
+    def _deliver_waiting(self) -> None:
+        if self._delivery_held:
+            return
+        with self._room:
+            waiting = tuple(self._waiting)
+            self._waiting.clear()
+            self._room.notify()
+        for partition, records in waiting:
+            self._deliver(partition, records)
 
 
 def _batches(messages: list[Message]) -> dict[int, list[LogRecord]]:
@@ -215,4 +234,4 @@ def _report(error: KafkaError) -> None:
     _log.warning("fetching: %s", error.str())
 
 
-__all__ = ["FETCH_WAIT_MS", "Fetched", "Fetcher"]
+__all__ = ["FETCH_WAIT_MS", "Deliver", "Fetched", "Fetcher"]

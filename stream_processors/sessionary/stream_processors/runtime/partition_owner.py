@@ -83,17 +83,16 @@ class Means(NamedTuple):
 
 
 class Ownership:
-    """One partition of one generation. Made on the event loop; `task` ends with it, and `ended` says who wished it."""
+    """One partition of one assignment. Made on the event loop; `task` ends with it, and `ended` says who wished it."""
 
     def __init__(
         self,
         means: Means,
         partition: int,
-        generation: int,
         open_store: Callable[[], Store],
         former: "Ownership | None",
     ) -> None:
-        self.partition, self.generation = partition, generation
+        self.partition = partition
         self.fold = means.job.new_fold(partition)
         self.is_open = False
         self.ended = False
