@@ -12,7 +12,7 @@ from benchmarks.keyed_count.counting import RECORDS_MAX, counting
 from benchmarks.keyed_count.job import drawn_keys, key
 from sessionary.stream_processors.core.partition import FoldSettings, LogRecord
 from sessionary.stream_processors.runtime.job import Produced
-from sessionary.stream_processors.store.stores import MemoryStore, Saved
+from sessionary.stream_processors.store.stores import MemoryStore, SavedPosition
 
 EVENTS = 400
 KEYS = [number % 7 for number in range(EVENTS)]
@@ -83,7 +83,7 @@ def test_our_fold_counts_each_event_once_across_batches_and_a_void_batch_counts_
         transaction = job.transaction(0, outcome, 0)
         written += itertools.starmap(Produced, transaction.records)
         fold.merge(batch)
-        store.save(transaction.rows, Saved(outcome.position, 0, 0))
+        store.save_rows(transaction.rows, SavedPosition(outcome.position, 0, 0))
     told = [(record.key or b"", record.value or b"") for record in written if record.topic == "output"]
     assert audited(told).right
     assert [record.value for record in written if record.topic == "changelog"] == [

@@ -31,12 +31,17 @@ from sessionary.schemas.errors import SettingsError
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.errors import ProcessorFailed
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.runtime.assignment import Ledger, Stores, Watchdog, state_folder
-from sessionary.stream_processors.runtime.executor import OwnThreads
-from sessionary.stream_processors.runtime.faust_transport import Assignor, BatchConsumer, BatchTransport
+from sessionary.stream_processors.runtime.assignment import (
+    Assignment,
+    PartitionStores,
+    StuckPartitionWatchdog,
+    state_folder,
+)
+from sessionary.stream_processors.runtime.executor import UnboundedExecutor
+from sessionary.stream_processors.runtime.faust_transport import Assignor, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job, sessions
-from sessionary.stream_processors.runtime.partition_owner import Means
+from sessionary.stream_processors.runtime.partition_owner import WorkerContext
 from sessionary.stream_processors.runtime.ticker import LOOK_S, Ticker
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -59,18 +64,18 @@ _LIBRARIES = ("faust", "mode", "aiokafka")
 class FaustGroup:
     """What the API asks of the group, answered by Faust."""
 
-    def __init__(self, app: faust.App, transport: BatchTransport, topic: str) -> None:
+    def __init__(self, app: faust.App, transport: MemberTransport, topic: str) -> None:
         self._app, self._transport, self._topic = app, transport, topic
 
-    def urls(self) -> Mapping[int, str]:
+    def owner_urls(self) -> Mapping[int, str]:
         """Return the address of each partition's owner."""
-        return cast(Assignor, self._app.assignor).urls(self._topic)
+        return cast(Assignor, self._app.assignor).owner_urls(self._topic)
 
     def heartbeat_s(self) -> float:
         """Return when the group last acknowledged a heartbeat."""
         return float(self._transport.heartbeat_s)
 
-    def http(self) -> ClientSession:
+    def http_client(self) -> ClientSession:
         """Return Faust's HTTP client."""
         client: ClientSession = self._app.http_client
         return client
@@ -139,36 +144,40 @@ class Processor:
         self._metrics = Metrics()
         self._stop = asyncio.Event()
         self._failure: str | None = None
-        self._executor = OwnThreads()
+        self._executor = UnboundedExecutor()
         self.app = _faust_app(settings, folder)
         self.app.in_worker = True  # as under `faust worker`: else it knows no transactions, and tells of no rebalance
         self._fetcher = Fetcher(settings)
-        self._means = Means(settings, job, self._metrics, self._executor, self._fetcher)
+        self._context = WorkerContext(settings, job, self._metrics, self._executor, self._fetcher)
         self._probe = Consumer({**settings.librdkafka(), "group.id": f"{settings.group_id}.probe", "log_level": 0})
         self._temporary = state_folder(settings) if settings.store == "rocksdb" else None
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
-        self.ledger = Ledger(self._means, Stores(settings, state, job.unpack))
-        transport = BatchTransport(self.app.conf.broker, self.app, self.ledger, self._fetcher, settings.topics.events)
+        self.assignment = Assignment(self._context, PartitionStores(settings, state, job.unpack))
+        transport = MemberTransport(
+            self.app.conf.broker, self.app, self.assignment, self._fetcher, settings.topics.events
+        )
         self.app.transport = transport
         self._ticker = Ticker(settings, self._metrics)
         group = FaustGroup(self.app, transport, settings.topics.events)
         self._subscribe()
         if settings.api_port:
-            self._pages(ControlApi(settings, self.ledger, self._metrics, group, lambda: not self._stop.is_set()))
+            self._pages(ControlApi(settings, self.assignment, self._metrics, group, lambda: not self._stop.is_set()))
 
     async def run(self) -> None:
         """Work until `stop`. Raises `ProcessorFailed`."""
         tasks: list[asyncio.Task[None]] = []
         try:
-            self._fetcher.start(self.ledger.offer)
+            self._fetcher.start(self.assignment.offer_records)
             await self.app.start()
-            tasks = [asyncio.create_task(part()) for part in (self._tick, self._watch, self._tell)]
+            tasks = [
+                asyncio.create_task(part()) for part in (self._send_ticks, self._watch_partitions, self._report_offsets)
+            ]
             await self._wait(tasks)
         finally:
             for task in tasks:
                 task.cancel()
-            if positions := await self.ledger.close():
-                await cast(BatchConsumer, self.app.consumer).tell(positions)
+            if positions := await self.assignment.close():
+                await cast(MemberConsumer, self.app.consumer).commit_offsets(positions)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.app.stop(), _STOP_S)
             self._fetcher.close()
@@ -197,34 +206,38 @@ class Processor:
         finally:
             stopping.cancel()
 
-    async def _tick(self) -> None:
+    async def _send_ticks(self) -> None:
         while True:
             deadlines = {
                 partition: owner.fold.next_deadline_ms
-                for partition, owner in self.ledger.owners.items()
+                for partition, owner in self.assignment.owners.items()
                 if owner.is_open
             }
-            self._ticker.look(time.time() * 1_000, deadlines)
+            self._ticker.send_due_ticks(time.time() * 1_000, deadlines)
             await asyncio.sleep(LOOK_S)
 
-    async def _tell(self) -> None:
+    async def _report_offsets(self) -> None:
         """Commit the group's offsets now and then. The position in the changelog rules; these are for the lag."""
         told: dict[int, int] = {}
         while True:
             await asyncio.sleep(_TELL_S)
-            positions = self.ledger.positions
-            if positions and positions != told and await cast(BatchConsumer, self.app.consumer).tell(positions):
+            positions = self.assignment.next_offsets
+            if (
+                positions
+                and positions != told
+                and await cast(MemberConsumer, self.app.consumer).commit_offsets(positions)
+            ):
                 told = positions
 
-    async def _watch(self) -> None:
-        watchdog = Watchdog(self.ledger, self._means, STUCK_S, self._give_up)
+    async def _watch_partitions(self) -> None:
+        watchdog = StuckPartitionWatchdog(self.assignment, self._context, STUCK_S, self._give_up)
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_S)
-            ends = await loop.run_in_executor(self._executor, self._ends, list(self.ledger.owners))
-            watchdog.look(ends, time.monotonic())
+            ends = await loop.run_in_executor(self._executor, self._log_ends, list(self.assignment.owners))
+            watchdog.check_progress(ends, time.monotonic())
 
-    def _ends(self, partitions: list[int]) -> dict[int, int]:
+    def _log_ends(self, partitions: list[int]) -> dict[int, int]:
         """Where the log ends, of each partition that answers."""
         ends: dict[int, int] = {}
         for partition in partitions:

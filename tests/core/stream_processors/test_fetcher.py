@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from sessionary.stream_processors.core.partition import LogRecord
-from sessionary.stream_processors.runtime.fetcher import Fetcher, _batches
+from sessionary.stream_processors.runtime.fetcher import Fetcher, _group_by_partition
 from sessionary.stream_processors.settings import ProcessorSettings
 
 LOG_APPEND_TIME = 2
@@ -30,7 +30,7 @@ def message(partition: int, offset: int, value: bytes | None = b"v", error: Kafk
 
 def test_messages_become_records_of_their_partition_in_order() -> None:
     mixed = [(2, 5), (2, 6), (0, 1), (2, 7), (0, 2), (1, 9)]
-    batches = _batches([message(partition, offset) for partition, offset in mixed])
+    batches = _group_by_partition([message(partition, offset) for partition, offset in mixed])
     assert {partition: [record.offset for record in records] for partition, records in batches.items()} == {
         2: [5, 6, 7],
         0: [1, 2],
@@ -44,7 +44,7 @@ def test_messages_become_records_of_their_partition_in_order() -> None:
 
 def test_a_tombstone_and_a_record_without_headers_are_records() -> None:
     bare = Message(topic="events", partition=0, offset=3, timestamp=(LOG_APPEND_TIME, 7))
-    [record, gone] = _batches([bare, message(0, 4, value=None)])[0]
+    [record, gone] = _group_by_partition([bare, message(0, 4, value=None)])[0]
     assert (record.offset, record.timestamp_ms, record.key, record.value) == (3, 7, None, None)
     assert list(record.headers) == []
     assert (gone.offset, gone.value) == (4, None)
@@ -53,10 +53,10 @@ def test_a_tombstone_and_a_record_without_headers_are_records() -> None:
 def test_an_error_among_the_messages_is_reported_and_no_record(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not yours")
-    batches = _batches([message(0, 1), message(0, -1001, error=refused), message(0, 2)])
+    batches = _group_by_partition([message(0, 1), message(0, -1001, error=refused), message(0, 2)])
     assert [record.offset for record in batches[0]] == [1, 2]
     assert "not yours" in caplog.text
-    assert _batches([message(0, -1001, error=refused)]) == {}
+    assert _group_by_partition([message(0, -1001, error=refused)]) == {}
 
 
 class Delivered:
@@ -69,7 +69,7 @@ class Delivered:
         self.fetcher._thread = threading.Thread(target=story, args=[self])
         asyncio.run(self._play())
 
-    def fetch(self, partition: int, *offsets: int) -> None:
+    def fetch_from(self, partition: int, *offsets: int) -> None:
         first, *more = [message(partition, offset) for offset in offsets]
         self.fetcher._hand_over(first, more)
 
@@ -94,8 +94,8 @@ class Delivered:
 def test_batches_are_delivered_on_the_event_loop_in_order_and_once() -> None:
     def story(test: Delivered) -> None:
         for offset in range(0, 40, 2):
-            test.fetch(1, offset, offset + 1)
-            test.fetch(2, offset)
+            test.fetch_from(1, offset, offset + 1)
+            test.fetch_from(2, offset)
 
     batches = Delivered(story).batches
     assert [offset for partition, offsets in batches if partition == 1 for offset in offsets] == list(range(40))
@@ -104,13 +104,13 @@ def test_batches_are_delivered_on_the_event_loop_in_order_and_once() -> None:
 
 def test_while_delivery_is_held_nothing_comes_and_what_waited_never_does() -> None:
     def story(test: Delivered) -> None:
-        test.fetch(1, 1, 2)
+        test.fetch_from(1, 1, 2)
         test.on_loop(test.fetcher.hold_delivery)
-        test.fetch(1, 3)
+        test.fetch_from(1, 3)
         test.on_loop(lambda: None)
         assert test.batches == [(1, [1, 2])]
         test.on_loop(test.fetcher.restart_delivery)
-        test.fetch(1, 7)
+        test.fetch_from(1, 7)
 
     assert Delivered(story).batches == [(1, [1, 2]), (1, [7])]
 
@@ -120,9 +120,9 @@ def test_what_was_fetched_before_a_new_fetch_or_a_drop_is_not_delivered() -> Non
         loop_is_busy = threading.Event()
         test.fetcher._loop.call_soon_threadsafe(loop_is_busy.wait, 10)
         for partition in (1, 2, 3):
-            test.fetch(partition, 5)
-        test.fetcher.fetch(1, 4)
-        test.fetcher.drop(2)
+            test.fetch_from(partition, 5)
+        test.fetcher.fetch_from(1, 4)
+        test.fetcher.drop_partition(2)
         while test.fetcher._commands:
             test.fetcher._commands.popleft()()
         loop_is_busy.set()

@@ -11,9 +11,9 @@ from confluent_kafka import KafkaError, KafkaException
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.partition import Counts, Outcome
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
-from sessionary.stream_processors.runtime.executor import OwnThreads
+from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.job import POSITION_KEY, Job, Produced, Transaction, sessions
-from sessionary.stream_processors.runtime.transaction import Outputs
+from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 
 SETTINGS = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
@@ -85,7 +85,9 @@ class FakeProducer:
             self._reports.append(delivered)
 
 
-def outputs(producer: FakeProducer, records: Callable[[], Iterator[Produced] | Sequence[Produced]]) -> Outputs:
+def outputs(
+    producer: FakeProducer, records: Callable[[], Iterator[Produced] | Sequence[Produced]]
+) -> TransactionWriter:
     """An open partition's outputs; what each transaction has to write is `records`."""
     session_job = sessions(SETTINGS)
     job = Job(
@@ -94,7 +96,7 @@ def outputs(producer: FakeProducer, records: Callable[[], Iterator[Produced] | S
         session_job.repack,
         session_job.unpack,
     )
-    made = Outputs(SETTINGS, job, PARTITION, lambda: True)
+    made = TransactionWriter(SETTINGS, job, PARTITION, lambda: True)
     made._producer = producer  # type: ignore[assignment]
     return made
 
@@ -105,7 +107,7 @@ def test_all_is_written_in_order_and_once_and_the_position_last(
     records: Callable[[], Iterator[Produced] | Sequence[Produced]], room: int
 ) -> None:
     producer = FakeProducer(room)
-    written = outputs(producer, records).write(OUTCOME, 0)
+    written = outputs(producer, records).write_outcome(OUTCOME, 0)
     assert producer.written[:-1] == RECORDS
     assert (producer.written[-1].topic, producer.written[-1].key) == (SETTINGS.topics.changelog, POSITION_KEY)
     assert (written.rows, written.changelog_next) == ({b"k": b"3"}, 42)
@@ -127,7 +129,7 @@ def test_a_record_that_is_refused_ends_the_transaction_and_nothing_is_committed(
 ) -> None:
     producer = FakeProducer(refused=refused, code=code)
     with pytest.raises(fault, match="key b'k'"):
-        outputs(producer, lambda: iter(RECORDS)).write(OUTCOME, 0)
+        outputs(producer, lambda: iter(RECORDS)).write_outcome(OUTCOME, 0)
     at = [record.value for record in RECORDS].index(refused)
     assert producer.written == RECORDS[:at]
     assert producer.calls == calls
@@ -145,15 +147,15 @@ def test_a_transaction_that_must_be_aborted_is_and_its_records_come_again() -> N
     producer.commit_transaction = fails  # type: ignore[method-assign]
     made = outputs(producer, lambda: iter(RECORDS))
     with pytest.raises(Aborted):
-        made.write(OUTCOME, 0)
-    made.write(OUTCOME, 0)
+        made.write_outcome(OUTCOME, 0)
+    made.write_outcome(OUTCOME, 0)
     assert producer.calls == ["begin", "abort", "begin", "commit"]
     assert producer.written == 2 * [*RECORDS, producer.written[-1]]
 
 
 def test_a_thread_that_is_done_takes_the_next_call_and_one_that_hangs_takes_none() -> None:
     async def story() -> None:
-        loop, threads, go_on = asyncio.get_running_loop(), OwnThreads(), threading.Event()
+        loop, threads, go_on = asyncio.get_running_loop(), UnboundedExecutor(), threading.Event()
         first = await loop.run_in_executor(threads, threading.get_ident)
         assert await loop.run_in_executor(threads, threading.get_ident) == first
         hanging = loop.run_in_executor(threads, lambda: (threading.get_ident(), go_on.wait(10)))
@@ -168,7 +170,7 @@ def test_a_thread_that_is_done_takes_the_next_call_and_one_that_hangs_takes_none
 
 def test_calls_at_the_same_time_have_a_thread_each() -> None:
     async def story() -> None:
-        loop, threads, meeting = asyncio.get_running_loop(), OwnThreads(), threading.Barrier(20, timeout=10)
+        loop, threads, meeting = asyncio.get_running_loop(), UnboundedExecutor(), threading.Barrier(20, timeout=10)
         met = await asyncio.gather(*(loop.run_in_executor(threads, meeting.wait) for _ in range(20)))
         assert sorted(met) == list(range(20))
 
@@ -177,7 +179,7 @@ def test_calls_at_the_same_time_have_a_thread_each() -> None:
 
 def test_what_a_call_raises_is_its_callers_and_the_thread_goes_on() -> None:
     async def story() -> None:
-        loop, threads = asyncio.get_running_loop(), OwnThreads()
+        loop, threads = asyncio.get_running_loop(), UnboundedExecutor()
         first = await loop.run_in_executor(threads, threading.get_ident)
         with pytest.raises(ZeroDivisionError):
             await loop.run_in_executor(threads, lambda: 1 // 0)

@@ -20,17 +20,24 @@ from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.metrics import HELP, Metrics
 from sessionary.stream_processors.runtime import ticker
 from sessionary.stream_processors.runtime import transaction as outputs_module
-from sessionary.stream_processors.runtime.assignment import Ledger, Watchdog
-from sessionary.stream_processors.runtime.executor import OwnThreads, unless_hung
+from sessionary.stream_processors.runtime.assignment import Assignment, StuckPartitionWatchdog
+from sessionary.stream_processors.runtime.executor import UnboundedExecutor, wait_unless_hung
 from sessionary.stream_processors.runtime.faust_transport import MemberThread
 from sessionary.stream_processors.runtime.job import sessions
-from sessionary.stream_processors.runtime.log_probe import Log
-from sessionary.stream_processors.runtime.partition_owner import Means
-from sessionary.stream_processors.runtime.ticker import DUE_MS, RENEW_MS, STEADY_MS, Sent, tick_due
-from sessionary.stream_processors.runtime.transaction import Outputs
+from sessionary.stream_processors.runtime.log_probe import LogProbe
+from sessionary.stream_processors.runtime.partition_owner import WorkerContext
+from sessionary.stream_processors.runtime.ticker import DUE_MS, RENEW_MS, STEADY_MS, LastTick, is_tick_due
+from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import Rows, pack
-from sessionary.stream_processors.store.stores import SAVED_AGE_MAX_S, MemoryStore, RocksStore, Saved, Store, usable
+from sessionary.stream_processors.store.stores import (
+    SAVED_AGE_MAX_S,
+    MemoryStore,
+    RocksStore,
+    SavedPosition,
+    Store,
+    is_usable,
+)
 
 NOW_MS = 1_000_000.0
 
@@ -39,20 +46,20 @@ NOW_MS = 1_000_000.0
     ("deadline_ms", "sent", "due"),
     [
         (None, None, False),  # nobody lives
-        (None, Sent(0, under_way=False), False),
+        (None, LastTick(0, under_way=False), False),
         (2_000_000, None, True),
-        (2_000_000, Sent(NOW_MS - STEADY_MS + 1, under_way=False), False),
-        (2_000_000, Sent(NOW_MS - STEADY_MS, under_way=False), True),
-        (int(NOW_MS), Sent(NOW_MS - DUE_MS + 1, under_way=False), False),
-        (int(NOW_MS), Sent(NOW_MS - DUE_MS, under_way=False), True),
-        (int(NOW_MS) + 1, Sent(NOW_MS - DUE_MS, under_way=False), False),
-        (int(NOW_MS), Sent(0, under_way=True), False),  # the broker is away: no pile of ticks
+        (2_000_000, LastTick(NOW_MS - STEADY_MS + 1, under_way=False), False),
+        (2_000_000, LastTick(NOW_MS - STEADY_MS, under_way=False), True),
+        (int(NOW_MS), LastTick(NOW_MS - DUE_MS + 1, under_way=False), False),
+        (int(NOW_MS), LastTick(NOW_MS - DUE_MS, under_way=False), True),
+        (int(NOW_MS) + 1, LastTick(NOW_MS - DUE_MS, under_way=False), False),
+        (int(NOW_MS), LastTick(0, under_way=True), False),  # the broker is away: no pile of ticks
     ],
 )
 def test_a_tick_is_due_each_second_and_when_a_deadline_has_passed(
-    deadline_ms: int | None, sent: Sent | None, due: bool
+    deadline_ms: int | None, sent: LastTick | None, due: bool
 ) -> None:
-    assert tick_due(NOW_MS, deadline_ms, sent) is due
+    assert is_tick_due(NOW_MS, deadline_ms, sent) is due
 
 
 def stone(name: str, epoch: int = 1) -> Gravestone:
@@ -68,22 +75,22 @@ def test_both_stores_are_the_same_mapping(store: Store) -> None:
     rows = store.rows
     for name in ("a", "b", "c"):
         rows[name.encode()] = stone(name)
-    saved = Saved(Position(5, 1, 0, 2, 0), 11, time.time())
-    store.save({name.encode(): pack(stone(name)).stored for name in ("a", "b", "c")}, saved)
+    saved = SavedPosition(Position(5, 1, 0, 2, 0), 11, time.time())
+    store.save_rows({name.encode(): pack(stone(name)).stored for name in ("a", "b", "c")}, saved)
     rows[b"a"] = stone("a", epoch=2)
     assert rows.pop(b"b", None) is not None
     assert rows.pop(b"none", None) is None
     assert rows[b"a"].epoch == 2
     assert sorted(rows) == [b"a", b"c"]
     assert len(rows) == 2
-    store.save({b"a": pack(stone("a", epoch=2)).stored, b"b": None}, saved._replace(changelog_next=12))
+    store.save_rows({b"a": pack(stone("a", epoch=2)).stored, b"b": None}, saved._replace(changelog_next=12))
     assert {key: row.epoch for key, row in rows.items()} == {b"a": 2, b"c": 1}
-    assert store.saved is not None
-    assert (store.saved.changelog_next, store.saved.position.next_offset) == (12, 5)
+    assert store.saved_position is not None
+    assert (store.saved_position.changelog_next, store.saved_position.position.next_offset) == (12, 5)
     with pytest.raises(KeyError):
         rows[b"b"]
     store.wipe()
-    assert store.saved is None
+    assert store.saved_position is None
     assert list(store.rows) == []
     store.close()
 
@@ -91,11 +98,11 @@ def test_both_stores_are_the_same_mapping(store: Store) -> None:
 def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
     first = RocksStore(tmp_path)
     first.rows[b"kept"] = stone("kept")
-    first.save({b"kept": pack(stone("kept")).stored}, Saved(Position(9, 1, 0, 2, 0), 21, 5.0))
+    first.save_rows({b"kept": pack(stone("kept")).stored}, SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0))
     first.rows[b"merged, not saved"] = stone("lost")
     first.close()
     again = RocksStore(tmp_path)
-    assert again.saved == Saved(Position(9, 1, 0, 2, 0), 21, 5.0)
+    assert again.saved_position == SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0)
     assert list(again.rows) == [b"kept"]
     again.close()
 
@@ -112,7 +119,7 @@ def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(
 
         def __contains__(self, key: object) -> bool:
             found = super().__contains__(key)
-            store.save({b"a": pack(stone("a")).stored}, Saved(Position(9, 1, 0, 2, 0), 21, 5.0))
+            store.save_rows({b"a": pack(stone("a")).stored}, SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0))
             return found
 
     store.rows.unsaved = SavedMeanwhile(store.rows.unsaved)
@@ -136,17 +143,17 @@ def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(
 def test_a_store_is_worth_something_behind_the_log_and_not_too_old(
     changelog_next: int, age_s: float, worth: bool
 ) -> None:
-    saved = Saved(Position(0, 0, 0, 0, 0), changelog_next, 1_000_000.0)
-    assert usable(saved, 10, 20, 1_000_000.0 + age_s) is worth
-    assert not usable(None, 0, 0)
+    saved = SavedPosition(Position(0, 0, 0, 0, 0), changelog_next, 1_000_000.0)
+    assert is_usable(saved, 10, 20, 1_000_000.0 + age_s) is worth
+    assert not is_usable(None, 0, 0)
 
 
 def test_a_position_must_stand_in_the_log() -> None:
-    Log(5, 9).check(0, 5)
-    Log(5, 9).check(0, 9)
+    LogProbe(5, 9).check_position(0, 5)
+    LogProbe(5, 9).check_position(0, 9)
     for outside in (4, 10):
         with pytest.raises(Halted, match="log_gap"):
-            Log(5, 9).check(0, outside)
+            LogProbe(5, 9).check_position(0, outside)
 
 
 def test_tokens_come_as_json_and_never_show() -> None:
@@ -179,9 +186,9 @@ class FakeTransactions:
         return "committed"
 
 
-def outputs(wanted: bool = True) -> Outputs:
+def outputs(wanted: bool = True) -> TransactionWriter:
     settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
-    return Outputs(settings, sessions(settings), 0, lambda: wanted)
+    return TransactionWriter(settings, sessions(settings), 0, lambda: wanted)
 
 
 def error(code: int, retriable: bool = False, abort: bool = False, fatal: bool = False) -> KafkaError:
@@ -190,14 +197,14 @@ def error(code: int, retriable: bool = False, abort: bool = False, fatal: bool =
 
 def test_a_retriable_error_is_retried_in_place() -> None:
     producer = FakeTransactions(*(error(KafkaError._TIMED_OUT, retriable=True) for _ in range(3)))
-    assert outputs()._in_place(producer.commit, 1.0) == "committed"
+    assert outputs()._retry_in_place(producer.commit, 1.0) == "committed"
     assert producer.calls == 4
 
 
 def test_patience_ends_with_the_ownership() -> None:
     producer = FakeTransactions(error(KafkaError._TIMED_OUT, retriable=True))
     with pytest.raises(Lost):
-        outputs(wanted=False)._in_place(producer.commit, 1.0)
+        outputs(wanted=False)._retry_in_place(producer.commit, 1.0)
     assert producer.calls == 1
 
 
@@ -205,7 +212,7 @@ def test_patience_with_one_producer_ends_too(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(outputs_module, "_PATIENCE_S", 0.05)
     producer = FakeTransactions(*(error(KafkaError._TIMED_OUT, retriable=True) for _ in range(1_000)))
     with pytest.raises(Lost):
-        outputs()._in_place(producer.commit, 1.0)
+        outputs()._retry_in_place(producer.commit, 1.0)
     assert producer.calls > 1
 
 
@@ -223,16 +230,16 @@ def test_a_call_of_many_steps_is_waited_for_and_a_step_that_hangs_is_left() -> N
         left.set()
 
     async def story() -> None:
-        loop, threads = asyncio.get_running_loop(), OwnThreads()
+        loop, threads = asyncio.get_running_loop(), UnboundedExecutor()
 
         async def call(blocking: Callable[[], str | None]) -> str | None:
             return await loop.run_in_executor(threads, blocking)
 
         began_s[0] = time.monotonic()
-        assert await unless_hung(call(steps), lambda: began_s[0], 0.2) == "through"
+        assert await wait_unless_hung(call(steps), lambda: began_s[0], 0.2) == "through"
         began_s[0] = time.monotonic()
         with pytest.raises(TimeoutError):
-            await unless_hung(call(hangs), lambda: began_s[0], 0.1)
+            await wait_unless_hung(call(hangs), lambda: began_s[0], 0.1)
 
     asyncio.run(story())
     assert not left.is_set()
@@ -252,7 +259,7 @@ def test_a_call_of_many_steps_is_waited_for_and_a_step_that_hangs_is_left() -> N
 )
 def test_every_other_error_has_one_consequence(cause: KafkaError, fault: type[Exception]) -> None:
     with pytest.raises(fault):
-        outputs()._in_place(FakeTransactions(cause).commit, 1.0)
+        outputs()._retry_in_place(FakeTransactions(cause).commit, 1.0)
 
 
 class FakeOwner:
@@ -293,7 +300,7 @@ def test_a_producer_of_ticks_that_fails_is_replaced_but_not_over_and_over(monkey
     monkeypatch.setattr(ticker, "Producer", make)
     clock = ticker.Ticker(ProcessorSettings(), Metrics())
     for second in range(60):
-        clock.look(NOW_MS + second * STEADY_MS, {0: int(NOW_MS) + 900_000})
+        clock.send_due_ticks(NOW_MS + second * STEADY_MS, {0: int(NOW_MS) + 900_000})
     assert [producer.sent for producer in made] == [1, RENEW_MS // STEADY_MS, 60 - 1 - RENEW_MS // STEADY_MS]
 
 
@@ -315,69 +322,69 @@ class FakeMember:
 @pytest.mark.parametrize("error", [CommitFailedError(), ConsumerStoppedError(), ConsumerNotStarted(), TimeoutError()])
 def test_offsets_that_are_not_committed_are_told_to_be_so_and_end_nobody(error: Exception) -> None:
     member: Any = FakeMember(error)
-    assert not asyncio.run(MemberThread.tell(member, {TopicPartition("events", 0): 7}))
+    assert not asyncio.run(MemberThread.commit_offsets(member, {TopicPartition("events", 0): 7}))
 
 
 def test_offsets_are_committed_as_kafka_has_them() -> None:
     member: Any = FakeMember(None)
-    assert asyncio.run(MemberThread.tell(member, {TopicPartition("events", 0): 7}))
+    assert asyncio.run(MemberThread.commit_offsets(member, {TopicPartition("events", 0): 7}))
     assert member.committed == [{TopicPartition("events", 0): OffsetAndMetadata(7, "")}]
 
 
-class FakeLedger:
+class FakeAssignment:
     def __init__(self, position: int) -> None:
         self.owners: dict[int, Any] = {0: FakeOwner(position)}
         self.reopened = 0
 
-    def reopen(self, partition: int) -> None:
+    def reopen_partition(self, partition: int) -> None:
         self.reopened += 1
 
     @property
-    def as_ledger(self) -> Ledger:
-        ledger: Any = self
-        return ledger  # type: ignore[no-any-return]
+    def as_assignment(self) -> Assignment:
+        assignment: Any = self
+        return assignment  # type: ignore[no-any-return]
 
 
-def watchdog(ledger: FakeLedger, gave_up: list[str]) -> Watchdog:
-    means: Any = Means(ProcessorSettings(), None, Metrics(), None, None)  # type: ignore[arg-type]  # only metrics are used
-    return Watchdog(ledger.as_ledger, means, 60.0, gave_up.append)
+def watchdog(assignment: FakeAssignment, gave_up: list[str]) -> StuckPartitionWatchdog:
+    context: Any = WorkerContext(ProcessorSettings(), None, Metrics(), None, None)  # type: ignore[arg-type]  # only metrics are used
+    return StuckPartitionWatchdog(assignment.as_assignment, context, 60.0, gave_up.append)
 
 
 def test_a_partition_that_stands_while_its_log_moves_is_reopened_once_then_given_up() -> None:
-    ledger, gave_up = FakeLedger(10), list[str]()
-    dog = watchdog(ledger, gave_up)
-    dog.look({0: 20}, 0.0)
-    dog.look({0: 21}, 59.0)
-    assert ledger.reopened == 0
-    dog.look({0: 22}, 60.0)
-    assert (ledger.reopened, gave_up) == (1, [])
-    dog.look({0: 23}, 119.0)
-    dog.look({0: 24}, 121.0)
-    assert ledger.reopened == 1
+    assignment, gave_up = FakeAssignment(10), list[str]()
+    dog = watchdog(assignment, gave_up)
+    dog.check_progress({0: 20}, 0.0)
+    dog.check_progress({0: 21}, 59.0)
+    assert assignment.reopened == 0
+    dog.check_progress({0: 22}, 60.0)
+    assert (assignment.reopened, gave_up) == (1, [])
+    dog.check_progress({0: 23}, 119.0)
+    dog.check_progress({0: 24}, 121.0)
+    assert assignment.reopened == 1
     assert "stays at 10" in gave_up[0]
 
 
 def test_a_partition_that_waits_for_nothing_or_moves_is_left_alone() -> None:
-    ledger, gave_up = FakeLedger(10), list[str]()
-    dog = watchdog(ledger, gave_up)
+    assignment, gave_up = FakeAssignment(10), list[str]()
+    dog = watchdog(assignment, gave_up)
     for second in range(0, 300, 30):
-        dog.look({0: 10}, float(second))  # caught up
+        dog.check_progress({0: 10}, float(second))  # caught up
     for second in range(300, 600, 30):
-        ledger.owners[0].position = Position(second, 0, 0, 0, 0)
-        dog.look({0: second + 500}, float(second))  # behind, but moving
-    assert (ledger.reopened, gave_up) == (0, [])
+        assignment.owners[0].position = Position(second, 0, 0, 0, 0)
+        dog.check_progress({0: second + 500}, float(second))  # behind, but moving
+    assert (assignment.reopened, gave_up) == (0, [])
 
 
 def test_time_without_any_look_does_not_count_as_standing_still() -> None:
-    ledger, gave_up = FakeLedger(10), list[str]()
-    dog = watchdog(ledger, gave_up)
-    dog.look({0: 10}, 0.0)
+    assignment, gave_up = FakeAssignment(10), list[str]()
+    dog = watchdog(assignment, gave_up)
+    dog.check_progress({0: 10}, 0.0)
     for second in range(5, 70, 5):
-        dog.look({}, float(second))  # the broker is away
-    dog.look({0: 20}, 70.0)  # and back, with what waited at the clients
-    assert (ledger.reopened, gave_up) == (0, [])
-    dog.look({0: 21}, 75.0)
-    assert ledger.reopened == 0
+        dog.check_progress({}, float(second))  # the broker is away
+    dog.check_progress({0: 20}, 70.0)  # and back, with what waited at the clients
+    assert (assignment.reopened, gave_up) == (0, [])
+    dog.check_progress({0: 21}, 75.0)
+    assert assignment.reopened == 0
     for second in range(80, 131, 5):
-        dog.look({0: second}, float(second))
-    assert ledger.reopened == 1
+        dog.check_progress({0: second}, float(second))
+    assert assignment.reopened == 1

@@ -22,8 +22,8 @@ from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT, PROBLEM_TYPE_PREFIX
 from sessionary.stream_processors.core.session.machine import deadline
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.runtime.assignment import Ledger
-from sessionary.stream_processors.runtime.partition_owner import Ownership
+from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
 WAIT_MS_DEFAULT = 5_000
@@ -41,7 +41,7 @@ class Problem(Exception):
         super().__init__(detail)
         self.status, self.reason, self.title, self.detail, self.headers = status, reason, title, detail, headers
 
-    def response(self) -> Response:
+    def to_response(self) -> Response:
         """Return the problem document."""
         document = {
             "type": PROBLEM_TYPE_PREFIX + self.reason,
@@ -70,7 +70,7 @@ class Question(NamedTuple):
 class Group(Protocol):
     """What the API asks of the consumer group."""
 
-    def urls(self) -> Mapping[int, str]:
+    def owner_urls(self) -> Mapping[int, str]:
         """Return the address of each partition's owner, as the last assignment told."""
         ...
 
@@ -78,7 +78,7 @@ class Group(Protocol):
         """Return when the group last acknowledged a heartbeat, on the monotonic clock."""
         ...
 
-    def http(self) -> ClientSession:
+    def http_client(self) -> ClientSession:
         """Return the client for requests to other workers."""
         ...
 
@@ -92,10 +92,15 @@ class ControlApi:
     """Answers requests; `alive` says whether the worker's own loop goes on."""
 
     def __init__(
-        self, settings: ProcessorSettings, ledger: Ledger, metrics: Metrics, group: Group, alive: Callable[[], bool]
+        self,
+        settings: ProcessorSettings,
+        assignment: Assignment,
+        metrics: Metrics,
+        group: Group,
+        alive: Callable[[], bool],
     ) -> None:
         self._settings = settings
-        self._ledger = ledger
+        self._assignment = assignment
         self._metrics = metrics
         self._group = group
         self._alive = alive
@@ -104,27 +109,27 @@ class ControlApi:
     async def session(self, request: Request, session_id: str) -> Response:
         """Answer `GET /v1/sessions/{session_id}`."""
         try:
-            question = self._question(request, session_id)
-            owner = self._ledger.owners.get(question.partition)
+            question = self._parse_question(request, session_id)
+            owner = self._assignment.owners.get(question.partition)
             if owner is None:
                 return await self._pass_on(request, question.partition)
-            document = await self._answer(owner, question)
+            document = await self._read_session(owner, question)
         except Problem as problem:
-            return problem.response()
-        return _json(document)
+            return problem.to_response()
+        return _json_response(document)
 
     async def healthz(self, request: Request) -> Response:
         """Answer 200 as long as the worker works at all."""
-        return _json({"status": "alive"}) if self._alive() else not_ready("the worker is ending").response()
+        return _json_response({"status": "alive"}) if self._alive() else not_ready("the worker is ending").to_response()
 
     async def readyz(self, request: Request) -> Response:
         """Answer 200 once every owned partition is open, else 503 with what is not."""
         partitions = {
             str(partition): f"halted: {owner.halted}" if owner.halted else "open" if owner.is_open else "opening"
-            for partition, owner in sorted(self._ledger.owners.items())
+            for partition, owner in sorted(self._assignment.owners.items())
         }
-        ready = self._ledger.ready and self._alive()
-        return _json({"ready": ready, "partitions": partitions}, 200 if ready else 503)
+        ready = self._assignment.is_ready and self._alive()
+        return _json_response({"ready": ready, "partitions": partitions}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Answer in Prometheus' text format."""
@@ -134,9 +139,9 @@ class ControlApi:
 
     async def openapi(self, request: Request) -> Response:
         """Answer with this API's own description."""
-        return _json(DOCUMENT)
+        return _json_response(DOCUMENT)
 
-    def _tenant(self, request: Request) -> str:
+    def _tenant_of(self, request: Request) -> str:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         given = token.strip().encode()
         tenants = [tenant for known, tenant in self._tokens if hmac.compare_digest(known, given)]
@@ -145,22 +150,22 @@ class ControlApi:
             raise Problem(401, "unauthorized", "Unauthorized", detail, {"WWW-Authenticate": "Bearer"})
         return tenants[0]
 
-    def _question(self, request: Request, session_id: str) -> Question:
-        tenant_id = self._tenant(request)
+    def _parse_question(self, request: Request, session_id: str) -> Question:
+        tenant_id = self._tenant_of(request)
         try:
             key = SessionKey(tenant_id, checked_session_id(session_id))
         except Invalid as error:
             raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
         partition = partition_of(key.encoded(), self._settings.partitions)
-        after = _after(request.query.get("after"), partition)
-        wait_ms = _number("wait_ms", request.query.get("wait_ms", str(WAIT_MS_DEFAULT)))
+        after = _parse_after(request.query.get("after"), partition)
+        wait_ms = _parse_number("wait_ms", request.query.get("wait_ms", str(WAIT_MS_DEFAULT)))
         if wait_ms > WAIT_MS_MAX:
             raise Problem(400, "invalid_value", "Bad wait_ms", f"wait_ms must not exceed {WAIT_MS_MAX}")
         return Question(key, partition, after, wait_ms / 1_000)
 
-    async def _answer(self, owner: Ownership, question: Question) -> dict[str, Any]:
+    async def _read_session(self, owner: PartitionOwner, question: Question) -> dict[str, Any]:
         after = -1 if question.after is None else question.after
-        if not await owner.caught_up(after, question.wait_s):
+        if not await owner.wait_until_committed(after, question.wait_s):
             if not owner.is_open:
                 raise not_ready(f"partition {question.partition} is not open yet")
             raise not_ready(
@@ -180,13 +185,13 @@ class ControlApi:
         return session_document(row, question, owner.fold.position.next_offset)
 
     async def _pass_on(self, request: Request, partition: int) -> Response:
-        url = self._group.urls().get(partition)
+        url = self._group.owner_urls().get(partition)
         if url is None or url == self._settings.api_url or url.endswith(":0") or _ROUTED in request.headers:
             raise not_ready(f"the owner of partition {partition} is not known, or has no API")
         headers = {"Authorization": request.headers["Authorization"], _ROUTED: self._settings.worker_name}
         timeout = ClientTimeout(total=WAIT_MS_MAX / 1_000 + _SEVERAL_S, connect=_SEVERAL_S)
         try:
-            async with self._group.http().get(
+            async with self._group.http_client().get(
                 url + request.path_qs, headers=headers, timeout=timeout, allow_redirects=False
             ) as answer:
                 passed = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
@@ -211,36 +216,36 @@ def session_document(row: SessionState, question: Question, next_offset: int) ->
         "limits": row.limits._asdict(),
         "deadline_ms": deadline(row).due_ms,
         "refusals": [refusal._asdict() for refusal in row.refusals],
-        "verdict": None if question.after is None else _verdict(row, question.partition, question.after),
+        "verdict": None if question.after is None else _verdict_document(row, question.partition, question.after),
         "position": {"partition": question.partition, "next_offset": next_offset},
     }
 
 
-def _verdict(row: SessionState, partition: int, offset: int) -> dict[str, Any]:
+def _verdict_document(row: SessionState, partition: int, offset: int) -> dict[str, Any]:
     reason = next((refusal.reason for refusal in row.refusals if refusal.offset == offset), None)
     outcome = "applied" if reason is None else "refused"
     return {"partition": partition, "offset": offset, "outcome": outcome, "reason": reason}
 
 
-def _after(text: str | None, partition: int) -> int | None:
+def _parse_after(text: str | None, partition: int) -> int | None:
     if text is None:
         return None
     first, colon, second = text.partition(":")
     if not colon:
         raise Problem(400, "invalid_value", "Bad after", f"after={text!r}: use <partition>:<offset>")
-    if _number("after", first) != partition:
+    if _parse_number("after", first) != partition:
         detail = f"after={text!r}: this session is in partition {partition}"
         raise Problem(400, "invalid_value", "Bad after", detail)
-    return _number("after", second)
+    return _parse_number("after", second)
 
 
-def _number(name: str, text: str) -> int:
+def _parse_number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
         raise Problem(400, "invalid_value", f"Bad {name}", f"{name}={text!r}: use a whole number, not negative")
     return int(text)
 
 
-def _json(document: object, status: int = 200) -> Response:
+def _json_response(document: object, status: int = 200) -> Response:
     return Response(status=status, body=json.dumps(document).encode(), content_type="application/json")
 
 

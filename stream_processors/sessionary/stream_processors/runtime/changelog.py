@@ -16,7 +16,7 @@ from sessionary.stream_processors.core.partition import PartitionFold
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.job import DUE_HEADER, POSITION_KEY, Repack
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.stores import Store, usable
+from sessionary.stream_processors.store.stores import Store, is_usable
 
 _BATCH_RECORDS = 5_000
 _SILENCE_MAX_S = 60.0
@@ -57,9 +57,9 @@ def recover(
     try:
         topic = TopicPartition(settings.topics.changelog, fold.partition)
         low, end = reader.get_watermark_offsets(topic, timeout=_TIMEOUT_S)
-        saved = store.saved
+        saved = store.saved_position
         store.rows.forget()  # an owner elsewhere may have changed them since
-        if saved is not None and usable(saved, low, end):
+        if saved is not None and is_usable(saved, low, end):
             fold.load_position(saved.position)
             topic.offset = saved.changelog_next
         else:
@@ -68,7 +68,7 @@ def recover(
         fold.rows = store.rows
         reader.assign([topic])
         changelog_next = _read(reader, fold, store, repack, wanted)
-        store.filled()
+        store.finish_loading()
     except KafkaException as error:
         raise Lost(f"changelog of partition {fold.partition}: {error.args[0]}") from error
     finally:
@@ -100,14 +100,14 @@ def _load(fold: PartitionFold, store: Store, repack: Repack, message: Message) -
     key, value = message.key() or b"", message.value()
     assert isinstance(key, bytes)
     if value is None:
-        store.take(key, None)
+        store.load_row(key, None)
         return
     assert isinstance(value, bytes)
     try:
         if key == POSITION_KEY:
             fold.load_position(_position(value))
         else:
-            store.take(key, repack(value, _due(message)))
+            store.load_row(key, repack(value, _due(message)))
     except DecodeError as error:
         where = f"partition {fold.partition}, offset {message.offset()}, key {key!r}"
         raise Halted("changelog_unreadable", f"{where}: {error.detail}") from error

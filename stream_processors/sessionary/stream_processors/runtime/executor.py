@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 
-class OwnThreads(Executor):
+class UnboundedExecutor(Executor):
     """Runs each call at once in a daemon thread, which has no other call until this one has returned."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def _work(calls: "queue.SimpleQueue[Callable[[], None]]") -> None:
         calls.get()()  # bound to no name, so that nothing of a call outlives it
 
 
-async def unless_hung(call: Coroutine[Any, Any, _T], began_s: Callable[[], float], step_s_max: float) -> _T:
+async def wait_unless_hung(call: Coroutine[Any, Any, _T], began_s: Callable[[], float], step_s_max: float) -> _T:
     """Return what `call` returns; it may take any number of steps, but none longer than `step_s_max`.
 
     `began_s` tells when the step under way began, on the monotonic clock. Raises `TimeoutError`: `call` is cancelled
@@ -69,4 +69,4 @@ async def unless_hung(call: Coroutine[Any, Any, _T], began_s: Callable[[], float
     raise TimeoutError
 
 
-__all__ = ["OwnThreads", "unless_hung"]
+__all__ = ["UnboundedExecutor", "wait_unless_hung"]

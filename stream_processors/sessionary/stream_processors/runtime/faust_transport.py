@@ -4,7 +4,7 @@ Stock Faust wraps every message in two asyncio tasks, and its exactly-once mode 
 inside the rebalance callback, where the group's heartbeats stop. Here Faust joins the group,
 subscribes, assigns and heartbeats, and carries no record:
 
-- `NoFetching` stands in for the loop that asks Faust's consumer for records. aiokafka fetches next
+- `IdleFetcher` stands in for the loop that asks Faust's consumer for records. aiokafka fetches next
   to nothing, and what it fetches is not read; records come from `fetcher.py`, past Faust.
 - `RebalanceListener` hears of a rebalance before anything else. It holds the delivery of records,
   and tells the owners what they own; they open their partitions as tasks.
@@ -37,10 +37,10 @@ _FAUST_LOG = logging.getLogger("faust.sessionary")
 _COMMIT_S = 2.0
 
 
-class Owners(Protocol):
+class AssignmentListener(Protocol):
     """Who is told which partitions of the events topic this worker has."""
 
-    def assigned(self, partitions: Iterable[int]) -> None:
+    def take_assignment(self, partitions: Iterable[int]) -> None:
         """Take the whole assignment of a new generation. Must not block."""
         ...
 
@@ -64,16 +64,16 @@ class RebalanceListener(TransactionManager):
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Hold the delivery: what is fetched now may belong to another worker soon."""
-        cast(BatchTransport, self.transport).delivery.hold_delivery()
+        cast(MemberTransport, self.transport).delivery.hold_delivery()
 
     async def on_rebalance(self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP]) -> None:
         """Only take note: what takes long here stops the group's heartbeats."""
-        transport = cast(BatchTransport, self.transport)
-        transport.owners.assigned([tp.partition for tp in assigned if tp.topic == transport.events_topic])
+        transport = cast(MemberTransport, self.transport)
+        transport.owners.take_assignment([tp.partition for tp in assigned if tp.topic == transport.events_topic])
         transport.delivery.restart_delivery()
 
     async def commit(self, offsets: object, start_new_transaction: bool = True) -> bool:
-        """Do nothing: the position in the changelog rules, and `BatchConsumer.tell` commits offsets for the lag."""
+        """Do nothing: the position in the changelog rules, and `MemberConsumer.tell` commits offsets for the lag."""
         return True
 
 
@@ -86,7 +86,7 @@ class MemberThread(driver.AIOKafkaConsumerThread):
         """Start, and from then on note each heartbeat that the group acknowledges."""
         await super().on_start()
         coordinator: Any = self._ensure_consumer()._coordinator
-        transport = cast(BatchTransport, self.transport)
+        transport = cast(MemberTransport, self.transport)
         beat = coordinator._do_heartbeat
 
         async def noted() -> bool:
@@ -97,7 +97,7 @@ class MemberThread(driver.AIOKafkaConsumerThread):
 
         coordinator._do_heartbeat = noted
 
-    async def tell(self, offsets: Mapping[TopicPartition, int]) -> bool:
+    async def commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> bool:
         """Commit the group's offsets, bounded; False where that is refused or late."""
         try:
             await asyncio.wait_for(
@@ -116,7 +116,7 @@ class MemberThread(driver.AIOKafkaConsumerThread):
         await super().on_thread_stop()
 
 
-class NoFetching(Service):
+class IdleFetcher(Service):
     """In place of Faust's loop that reads its consumer: Faust starts and stops it, and it does nothing."""
 
     logger = _FAUST_LOG
@@ -125,7 +125,7 @@ class NoFetching(Service):
         super().__init__(**kwargs)
 
 
-class BatchConsumer(driver.Consumer):
+class MemberConsumer(driver.Consumer):
     """Faust's consumer, as a member of the group only."""
 
     logger = _FAUST_LOG
@@ -133,26 +133,28 @@ class BatchConsumer(driver.Consumer):
     def _new_consumer_thread(self) -> MemberThread:
         return MemberThread(self, loop=self.loop, beacon=self.beacon)
 
-    async def tell(self, positions: Mapping[int, int]) -> bool:
+    async def commit_offsets(self, positions: Mapping[int, int]) -> bool:
         """Commit the next offset of each partition, bounded; False where that failed. For watchers of lag."""
-        topic = cast(BatchTransport, self.transport).events_topic
+        topic = cast(MemberTransport, self.transport).events_topic
         offsets = {TopicPartition(topic, partition): n for partition, n in positions.items()}
         member = cast(MemberThread, self._thread)
         try:
-            told: bool = await asyncio.wait_for(member.call_thread(member.tell, offsets), 2 * _COMMIT_S)
+            told: bool = await asyncio.wait_for(member.call_thread(member.commit_offsets, offsets), 2 * _COMMIT_S)
         except TimeoutError:
             return False  # a thread that has just ended answers nobody
         return told
 
 
-class BatchTransport(driver.Transport):
+class MemberTransport(driver.Transport):
     """Brings the parts together, and knows when the group was last heard."""
 
-    Consumer = BatchConsumer
+    Consumer = MemberConsumer
     TransactionManager = RebalanceListener
-    Fetcher = NoFetching
+    Fetcher = IdleFetcher
 
-    def __init__(self, url: list[URL], app: Any, owners: Owners, delivery: Delivery, events_topic: str) -> None:
+    def __init__(
+        self, url: list[URL], app: Any, owners: AssignmentListener, delivery: Delivery, events_topic: str
+    ) -> None:
         super().__init__(url, app)
         self.owners = owners
         self.delivery = delivery
@@ -171,7 +173,7 @@ class Assignor(PartitionAssignor):
             # Everything was taken over before the comparison of addresses, which is Faust's last statement.
             _log.warning("assignment with another address than %s: %s", self._url, error)
 
-    def urls(self, topic: str) -> dict[int, str]:
+    def owner_urls(self, topic: str) -> dict[int, str]:
         """Return which worker's API answers for each partition of `topic`."""
         return {
             partition: url
@@ -180,4 +182,12 @@ class Assignor(PartitionAssignor):
         }
 
 
-__all__ = ["Assignor", "BatchConsumer", "BatchTransport", "Delivery", "NoFetching", "Owners", "RebalanceListener"]
+__all__ = [
+    "AssignmentListener",
+    "Assignor",
+    "Delivery",
+    "IdleFetcher",
+    "MemberConsumer",
+    "MemberTransport",
+    "RebalanceListener",
+]

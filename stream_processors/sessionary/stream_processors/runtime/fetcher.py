@@ -52,7 +52,7 @@ class _Record(LogRecord):
         return [(name, value.encode() if isinstance(value, str) else value or b"") for name, value in pairs]
 
 
-class Fetched(NamedTuple):
+class FetchedBatch(NamedTuple):
     """Records of one partition, in the order of their offsets; at least one."""
 
     partition: int
@@ -89,7 +89,7 @@ class Fetcher:
             }
         )
         self._commands: deque[Callable[[], None]] = deque()
-        self._waiting: deque[Fetched] = deque()
+        self._waiting: deque[FetchedBatch] = deque()
         self._ahead_bytes = 0
         self._room = threading.Condition()
         self._delivery_held = False
@@ -127,32 +127,32 @@ class Fetcher:
             if self._ahead_bytes < _AHEAD_BYTES_MAX // 2:
                 self._room.notify()
 
-    def fetch(self, partition: int, offset: int) -> None:
+    def fetch_from(self, partition: int, offset: int) -> None:
         """Fetch a partition from `offset` on; what was fetched of it before is dropped."""
 
         def begin() -> None:
-            self._unassign(partition)
+            self._unassign_partition(partition)
             self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
 
         self._commands.append(begin)
 
-    def drop(self, partition: int) -> None:
+    def drop_partition(self, partition: int) -> None:
         """Fetch nothing more of a partition."""
-        self._commands.append(lambda: self._unassign(partition))
+        self._commands.append(lambda: self._unassign_partition(partition))
 
-    def pause(self, partition: int) -> None:
+    def pause_partition(self, partition: int) -> None:
         """Hold a partition's fetching."""
-        self._commands.append(lambda: self._consumer.pause(self._assigned(partition)))
+        self._commands.append(lambda: self._consumer.pause(self._assigned_places(partition)))
 
-    def resume(self, partition: int) -> None:
+    def resume_partition(self, partition: int) -> None:
         """Go on with a partition."""
-        self._commands.append(lambda: self._consumer.resume(self._assigned(partition)))
+        self._commands.append(lambda: self._consumer.resume(self._assigned_places(partition)))
 
-    def _assigned(self, partition: int) -> list[TopicPartition]:
+    def _assigned_places(self, partition: int) -> list[TopicPartition]:
         return [place for place in self._consumer.assignment() if place.partition == partition]
 
-    def _unassign(self, partition: int) -> None:
-        if places := self._assigned(partition):
+    def _unassign_partition(self, partition: int) -> None:
+        if places := self._assigned_places(partition):
             self._consumer.incremental_unassign(places)
         with self._room:
             kept = [fetched for fetched in self._waiting if fetched.partition != partition]
@@ -162,11 +162,11 @@ class Fetcher:
     def _run(self) -> None:
         try:
             while not self._stopped:
-                self._turn()
+                self._run_once()
         finally:
             self._consumer.close()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         while self._commands:
             command = self._commands.popleft()
             try:
@@ -185,10 +185,10 @@ class Fetcher:
         self._hand_over(first, self._consumer.consume(_BATCH_RECORDS, 0))
 
     def _hand_over(self, first: Message, more: Sequence[Message]) -> None:
-        batches = _batches([first, *more])
+        batches = _group_by_partition([first, *more])
         with self._room:
             scheduled = bool(self._waiting)
-            self._waiting.extend(Fetched(partition, records) for partition, records in batches.items())
+            self._waiting.extend(FetchedBatch(partition, records) for partition, records in batches.items())
         if not scheduled and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver_waiting)
 
@@ -203,19 +203,19 @@ class Fetcher:
             self._deliver(partition, records)
 
 
-def _batches(messages: list[Message]) -> dict[int, list[LogRecord]]:
+def _group_by_partition(messages: list[Message]) -> dict[int, list[LogRecord]]:
     """Sort records by partition; what is no record but an error is reported."""
     if errors := [error for error in map(Message.error, messages) if error is not None]:
         for error in errors:
-            _report(error)
+            _log_error(error)
         messages = [message for message in messages if message.error() is None]
     batches: dict[int, list[LogRecord]] = {}
     for partition, found in groupby(messages, Message.partition):
-        batches.setdefault(partition or 0, []).extend(_records(list(found)))
+        batches.setdefault(partition or 0, []).extend(_to_records(list(found)))
     return batches
 
 
-def _records(messages: list[Message]) -> Iterable[LogRecord]:
+def _to_records(messages: list[Message]) -> Iterable[LogRecord]:
     """Return messages of one partition as records; a loop of the interpreter's own would take half as long again."""
     times = map(_ms, map(Message.timestamp, messages))
     fields = zip(
@@ -229,9 +229,9 @@ def _records(messages: list[Message]) -> Iterable[LogRecord]:
     return map(_new, repeat(_Record), fields)
 
 
-def _report(error: KafkaError) -> None:
+def _log_error(error: KafkaError) -> None:
     """Say what is wrong; librdkafka goes on by itself."""
     _log.warning("fetching: %s", error.str())
 
 
-__all__ = ["FETCH_WAIT_MS", "Deliver", "Fetched", "Fetcher"]
+__all__ = ["FETCH_WAIT_MS", "Deliver", "FetchedBatch", "Fetcher"]

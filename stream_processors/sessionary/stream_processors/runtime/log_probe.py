@@ -11,27 +11,29 @@ from sessionary.stream_processors.settings import ProcessorSettings
 _PROBE_S = 5.0
 
 
-class Log(NamedTuple):
+class LogProbe(NamedTuple):
     """What the log itself says."""
 
-    begins: int
-    ends: int
-    first: int | None = None  # its first record at or after the offset in question; None: there is none
+    start_offset: int
+    end_offset: int
+    first_offset: int | None = None  # its first record at or after the offset in question; None: there is none
 
-    def check(self, partition: int, position: int) -> None:
+    def check_position(self, partition: int, position: int) -> None:
         """Raise `Halted` where the log does not hold what stands at the position."""
-        if not self.begins <= position <= self.ends:
-            detail = f"partition {partition}: next is {position}, but the log holds {self.begins} to {self.ends}"
+        if not self.start_offset <= position <= self.end_offset:
+            detail = (
+                f"partition {partition}: next is {position}, but the log holds {self.start_offset} to {self.end_offset}"
+            )
             raise Halted("log_gap", detail)
 
 
-def look_up(settings: ProcessorSettings, partition: int, offset: int) -> Log:
+def probe_log(settings: ProcessorSettings, partition: int, offset: int) -> LogProbe:
     """Ask the log. Blocks. Raises `Lost` where it does not answer."""
     reader = reader_of(settings)
     try:
         topic = TopicPartition(settings.topics.events, partition, offset)
-        log = Log(*reader.get_watermark_offsets(topic, timeout=_PROBE_S))
-        if not log.begins <= offset < log.ends:
+        log = LogProbe(*reader.get_watermark_offsets(topic, timeout=_PROBE_S))
+        if not log.start_offset <= offset < log.end_offset:
             return log
         reader.assign([topic])
         message = reader.poll(_PROBE_S)
@@ -39,7 +41,7 @@ def look_up(settings: ProcessorSettings, partition: int, offset: int) -> Log:
             return log
         error = message.error()
         if error is None:
-            return log._replace(first=message.offset())
+            return log._replace(first_offset=message.offset())
         if error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
         return log
@@ -49,4 +51,4 @@ def look_up(settings: ProcessorSettings, partition: int, offset: int) -> Log:
         reader.close()
 
 
-__all__ = ["Log", "look_up"]
+__all__ = ["LogProbe", "probe_log"]

@@ -4,7 +4,7 @@
     loop    take what waits → fold into an overlay → one transaction → merge → wake readers
     end     finish the transaction under way; then state, timers and what waits go with this object
 
-An `Ownership` is never used again after it ended, also not when the same worker gets the partition again. What a
+An `PartitionOwner` is never used again after it ended, also not when the same worker gets the partition again. What a
 reader sees of it is committed.
 """
 
@@ -29,12 +29,12 @@ from sessionary.stream_processors.core.partition import (
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover
-from sessionary.stream_processors.runtime.executor import unless_hung
+from sessionary.stream_processors.runtime.executor import wait_unless_hung
 from sessionary.stream_processors.runtime.job import Job
-from sessionary.stream_processors.runtime.log_probe import look_up
-from sessionary.stream_processors.runtime.transaction import Outputs, Written
+from sessionary.stream_processors.runtime.log_probe import probe_log
+from sessionary.stream_processors.runtime.transaction import CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.stores import Saved, Store
+from sessionary.stream_processors.store.stores import SavedPosition, Store
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
@@ -48,22 +48,22 @@ _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
 
 
-class Fetching(Protocol):
+class FetchControl(Protocol):
     """How a partition steers what is fetched for it; each returns at once."""
 
-    def fetch(self, partition: int, offset: int) -> None:
+    def fetch_from(self, partition: int, offset: int) -> None:
         """Fetch from `offset` on; what was fetched before is dropped."""
         ...
 
-    def pause(self, partition: int) -> None:
+    def pause_partition(self, partition: int) -> None:
         """Fetch nothing more for now."""
         ...
 
-    def resume(self, partition: int) -> None:
+    def resume_partition(self, partition: int) -> None:
         """Go on fetching."""
         ...
 
-    def drop(self, partition: int) -> None:
+    def drop_partition(self, partition: int) -> None:
         """Fetch nothing more."""
         ...
 
@@ -72,38 +72,38 @@ class Fetching(Protocol):
         ...
 
 
-class Means(NamedTuple):
+class WorkerContext(NamedTuple):
     """What all ownerships of a worker share."""
 
     settings: ProcessorSettings
     job: Job
     metrics: Metrics
     executor: Executor
-    fetching: Fetching
+    fetch_control: FetchControl
 
 
-class Ownership:
+class PartitionOwner:
     """One partition of one assignment. Made on the event loop; `task` ends with it, and `ended` says who wished it."""
 
     def __init__(
         self,
-        means: Means,
+        context: WorkerContext,
         partition: int,
         open_store: Callable[[], Store],
-        former: "Ownership | None",
+        former: "PartitionOwner | None",
     ) -> None:
         self.partition = partition
-        self.fold = means.job.new_fold(partition)
+        self.fold = context.job.new_fold(partition)
         self.is_open = False
-        self.ended = False
+        self.end_requested = False
         self._over = False
         self.halted: Halted | None = None
         self.commits = 0
         self.committed_s = time.monotonic()
-        self._means = means
+        self._context = context
         self._open_store = open_store
         self._store: Store | None = None
-        self._outputs: Outputs | None = None
+        self._writer: TransactionWriter | None = None
         self._pending: deque[tuple[Sequence[LogRecord], int]] = deque()  # as they were fetched, and their bytes
         self._pending_bytes = 0
         self._held = False
@@ -113,29 +113,29 @@ class Ownership:
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
 
-    def offer(self, records: Sequence[LogRecord]) -> None:
+    def offer_records(self, records: Sequence[LogRecord]) -> None:
         """Take records as they were fetched; the fetching is held where too much waits."""
-        if self.ended or self.task.done():
+        if self.end_requested or self.task.done():
             return
-        self._pending.append((records, _bytes(records)))
-        self._weigh(self._pending[-1][1])
+        self._pending.append((records, _size_of(records)))
+        self._count_pending(self._pending[-1][1])
         if self._pending_bytes > PENDING_BYTES_MAX and not self._held:
             self._held = True
-            self._means.fetching.pause(self.partition)
+            self._context.fetch_control.pause_partition(self.partition)
         self._arrived.set()
 
-    def end(self) -> None:
+    def request_end(self) -> None:
         """Finish the transaction under way, then end. `task` tells when."""
-        self.ended = True
+        self.end_requested = True
         self._arrived.set()
         self._advanced.set()
 
-    async def caught_up(self, offset: int, timeout_s: float) -> bool:
+    async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         """Wait until the committed position is behind `offset`; False where that takes longer."""
         deadline_s = time.monotonic() + timeout_s
         while not (self.is_open and self.fold.position.next_offset > offset):
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or self.ended or self._over:
+            if left_s <= 0 or self.end_requested or self._over:
                 return False
             try:
                 await asyncio.wait_for(self._advanced.wait(), left_s)
@@ -143,59 +143,63 @@ class Ownership:
                 return False
         return True
 
-    async def _run(self, former: "Ownership | None") -> None:
+    async def _run(self, former: "PartitionOwner | None") -> None:
         if former is not None:
             # Its store becomes ours, so it must be done; what it may still wait for is bounded.
             await asyncio.wait([former.task])
             former = None
         try:
-            await self._open()
-            while not self.ended:
+            await self._open_partition()
+            while not self.end_requested:
                 await self._arrived.wait()
                 self._arrived.clear()
-                while self._pending and not self.ended:
-                    await self._paced()
+                while self._pending and not self.end_requested:
+                    await self._wait_for_interval()
                     await self._step()
         except Halted as fault:
             self.halted = fault
             raise
         finally:
             self.is_open, self._over = False, True
-            self._means.fetching.drop(self.partition)
+            self._context.fetch_control.drop_partition(self.partition)
             self._drop_pending()
-            self._wake()
+            self._wake_readers()
 
-    async def _open(self) -> None:
-        begun_s, means = time.monotonic(), self._means
-        self._outputs = await self._blocking(Outputs, means.settings, means.job, self.partition, self._wanted)
-        await self._bounded(self._outputs, self._outputs.open)
-        self._store = store = await self._blocking(self._open_store)
-        changelog_next = await self._blocking(recover, means.settings, self.fold, store, means.job.repack, self._wanted)
-        position = self.fold.position
-        (await self._blocking(look_up, self._means.settings, self.partition, position.next_offset)).check(
-            self.partition, position.next_offset
+    async def _open_partition(self) -> None:
+        begun_s, context = time.monotonic(), self._context
+        self._writer = await self._run_blocking(
+            TransactionWriter, context.settings, context.job, self.partition, self._is_wanted
         )
-        await self._save({}, Saved(position, changelog_next, time.time()))
-        if self.ended:
+        await self._run_bounded(self._writer, self._writer.fence_former_owner)
+        self._store = store = await self._run_blocking(self._open_store)
+        changelog_next = await self._run_blocking(
+            recover, context.settings, self.fold, store, context.job.repack, self._is_wanted
+        )
+        position = self.fold.position
+        (
+            await self._run_blocking(probe_log, self._context.settings, self.partition, position.next_offset)
+        ).check_position(self.partition, position.next_offset)
+        await self._save_to_store({}, SavedPosition(position, changelog_next, time.time()))
+        if self.end_requested:
             return
         self._drop_pending()
         self._sought_s = time.monotonic()
-        self._means.fetching.fetch(self.partition, position.next_offset)
+        self._context.fetch_control.fetch_from(self.partition, position.next_offset)
         self.is_open, self.committed_s = True, time.monotonic()
-        self._means.metrics.open_s.observe(time.monotonic() - begun_s)
-        self._means.metrics.position.labels(str(self.partition)).set(self.fold.position.next_offset)
+        self._context.metrics.open_s.observe(time.monotonic() - begun_s)
+        self._context.metrics.position.labels(str(self.partition)).set(self.fold.position.next_offset)
         _log.info("partition %d is open at %d", self.partition, self.fold.position.next_offset)
-        self._wake()
+        self._wake_readers()
 
-    async def _paced(self) -> None:
+    async def _wait_for_interval(self) -> None:
         """Wait until the next transaction may begin: what arrives until then shares its price."""
-        pause_s = self._begun_s + self._means.settings.commit_interval_ms / 1_000 - time.monotonic()
+        pause_s = self._begun_s + self._context.settings.commit_interval_ms / 1_000 - time.monotonic()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
 
     async def _step(self) -> None:
-        assert self._outputs is not None
-        records = self._take()
+        assert self._writer is not None
+        records = self._take_batch()
         if not records:
             return
         if records[0].offset != self.fold.position.next_offset and not await self._is_next(records):
@@ -203,15 +207,15 @@ class Ownership:
         self._begun_s, started_at = time.monotonic(), time.time_ns() // 1_000
         batch = self.fold.begin()
         folded = await self._fold_records(batch, records)
-        if self.ended:
+        if self.end_requested:
             return
         outcome = batch.finish()
         position = outcome.position._replace(previous_acknowledged_at=self._acknowledged_at)
         outcome = outcome._replace(position=position)
         try:
-            written = await self._bounded(self._outputs, self._outputs.write, outcome, started_at)
+            written = await self._run_bounded(self._writer, self._writer.write_outcome, outcome, started_at)
         except Aborted as fault:
-            self._means.metrics.errors.labels("aborted").inc()
+            self._context.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
             self._put_back(records)
             await asyncio.sleep(_ABORT_PAUSE_S)
@@ -221,23 +225,23 @@ class Ownership:
         self.fold.merge(batch)
         self.fold.position = position
         self._acknowledged_at = written.acknowledged_at
-        await self._kept(outcome, written)
+        await self._after_commit(outcome, written)
 
-    async def _kept(self, outcome: Outcome, written: Written) -> None:
+    async def _after_commit(self, outcome: Outcome, written: CommitReceipt) -> None:
         self.commits += 1
         self.committed_s = time.monotonic()
-        _count(self._means.metrics, self.partition, outcome, written)
-        self._wake()
-        await self._save(written.rows, Saved(outcome.position, written.changelog_next, time.time()))
+        _count(self._context.metrics, self.partition, outcome, written)
+        self._wake_readers()
+        await self._save_to_store(written.rows, SavedPosition(outcome.position, written.changelog_next, time.time()))
 
-    async def _save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
+    async def _save_to_store(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         assert self._store is not None
         if self._store.blocks:
-            await self._blocking(self._store.save, rows, saved)
+            await self._run_blocking(self._store.save_rows, rows, saved)
         else:
-            self._store.save(rows, saved)
+            self._store.save_rows(rows, saved)
 
-    def _take(self) -> Sequence[LogRecord]:
+    def _take_batch(self) -> Sequence[LogRecord]:
         """What waits, from the position on, without a hole between two fetches; at most a batch."""
         self._drop_before_position()
         taken: list[LogRecord] = []
@@ -253,7 +257,7 @@ class Ownership:
                 expected = taken[-1].offset + 1
         if self._held and self._pending_bytes < PENDING_BYTES_MAX // 2:
             self._held = False
-            self._means.fetching.resume(self.partition)
+            self._context.fetch_control.resume_partition(self.partition)
         return taken
 
     def _drop_before_position(self) -> None:
@@ -265,24 +269,24 @@ class Ownership:
 
     def _next_pending(self) -> Sequence[LogRecord]:
         records, size = self._pending.popleft()
-        self._weigh(-size)
+        self._count_pending(-size)
         return records
 
-    def _weigh(self, size: int) -> None:
+    def _count_pending(self, size: int) -> None:
         self._pending_bytes += size
-        self._means.fetching.took(-size)
+        self._context.fetch_control.took(-size)
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:
-        self._pending.appendleft((records, _bytes(records)))
-        self._weigh(self._pending[0][1])
+        self._pending.appendleft((records, _size_of(records)))
+        self._count_pending(self._pending[0][1])
         self._arrived.set()
 
     def _drop_pending(self) -> None:
         self._pending.clear()
-        self._weigh(-self._pending_bytes)
+        self._count_pending(-self._pending_bytes)
         if self._held:
             self._held = False
-            self._means.fetching.resume(self.partition)
+            self._context.fetch_control.resume_partition(self.partition)
 
     async def _is_next(self, records: Sequence[LogRecord]) -> bool:
         """Whether `records`, ahead of the position, are the log's next ones (offsets between hold none).
@@ -299,13 +303,13 @@ class Ownership:
                 await asyncio.wait_for(self._arrived.wait(), pause_s)
             return False
         self._sought_s = time.monotonic()
-        log = await self._blocking(look_up, self._means.settings, self.partition, position)
-        log.check(self.partition, position)
-        if log.first == records[0].offset:
+        log = await self._run_blocking(probe_log, self._context.settings, self.partition, position)
+        log.check_position(self.partition, position)
+        if log.first_offset == records[0].offset:
             return True
-        self._means.metrics.errors.labels("sought").inc()
+        self._context.metrics.errors.labels("sought").inc()
         self._drop_pending()
-        self._means.fetching.fetch(self.partition, position)
+        self._context.fetch_control.fetch_from(self.partition, position)
         return False
 
     async def _fold_records(self, batch: Batch, records: Sequence[LogRecord]) -> int:
@@ -314,7 +318,7 @@ class Ownership:
         for n, record in enumerate(records):
             if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
                 await asyncio.sleep(0)
-                if self.ended:
+                if self.end_requested:
                     return n
                 slice_ends_s = time.perf_counter() + _SLICE_S
             while True:
@@ -327,36 +331,40 @@ class Ownership:
                     await asyncio.sleep(trouble.retry_after_s)
         return len(records)
 
-    def _wanted(self) -> bool:
-        return not self.ended
+    def _is_wanted(self) -> bool:
+        return not self.end_requested
 
-    def _wake(self) -> None:
+    def _wake_readers(self) -> None:
         advanced, self._advanced = self._advanced, asyncio.Event()
         advanced.set()
 
-    async def _blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def _run_blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._means.executor, functools.partial(call, *args, **kwargs))
+        return await loop.run_in_executor(self._context.executor, functools.partial(call, *args, **kwargs))
 
-    async def _bounded(self, outputs: Outputs, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Wait for a call of `outputs`, however long, as long as librdkafka comes back to it. Raises `Lost`.
+    async def _run_bounded(
+        self, writer: TransactionWriter, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Wait for a call of `writer`, however long, as long as librdkafka comes back to it. Raises `Lost`.
 
         The thread of a call that hangs is left behind: its producer is fenced by the next one, and it touches nothing
         of ours.
         """
-        outputs.called_s = time.monotonic()
+        writer.called_s = time.monotonic()
         try:
-            return await unless_hung(self._blocking(call, *args, **kwargs), lambda: outputs.called_s, CALL_S_MAX)
+            return await wait_unless_hung(
+                self._run_blocking(call, *args, **kwargs), lambda: writer.called_s, CALL_S_MAX
+            )
         except TimeoutError:
-            self._means.metrics.errors.labels("hung").inc()
+            self._context.metrics.errors.labels("hung").inc()
             raise Lost(f"partition {self.partition}: a call hangs for {CALL_S_MAX:g} s") from None
 
 
-def _bytes(records: Sequence[LogRecord]) -> int:
+def _size_of(records: Sequence[LogRecord]) -> int:
     return sum(map(len, filter(None, map(_value_of, records)))) + RECORD_OVERHEAD_BYTES * len(records)
 
 
-def _count(metrics: Metrics, partition: int, outcome: Outcome, written: Written) -> None:
+def _count(metrics: Metrics, partition: int, outcome: Outcome, written: CommitReceipt) -> None:
     counts = outcome.counts
     for name, number in (
         ("applied", counts.applied),
@@ -377,4 +385,4 @@ def _count(metrics: Metrics, partition: int, outcome: Outcome, written: Written)
     metrics.position.labels(str(partition)).set(outcome.position.next_offset)
 
 
-__all__ = ["PENDING_BYTES_MAX", "Fetching", "Means", "Ownership"]
+__all__ = ["PENDING_BYTES_MAX", "FetchControl", "PartitionOwner", "WorkerContext"]

@@ -4,10 +4,10 @@ A store is a cache of the changelog, never ahead of it: it is written after the 
 knows up to which changelog offset it holds. An opening partition reads the changelog from there; a store that is too
 old, or of a changelog that no longer exists, is emptied and filled from the beginning.
 
-    store.saved         what the store says it holds; None: nothing
-    store.take(…)       one row from the changelog; store.filled() once there are no more
+    store.saved_position         what the store says it holds; None: nothing
+    store.load_row(…)       one row from the changelog; store.finish_loading() once there are no more
     store.rows          the mapping the fold works on
-    store.save(…)       make the merged rows, the position and the changelog offset one fact
+    store.save_rows(…)       make the merged rows, the position and the changelog offset one fact
     store.wipe()        forget everything
 """
 
@@ -30,7 +30,7 @@ _POSITION = b"\x00position"
 _CHANGELOG = b"\x00changelog"
 
 
-class Saved(NamedTuple):
+class SavedPosition(NamedTuple):
     """Up to where a store holds the changelog."""
 
     position: Position
@@ -45,19 +45,19 @@ class Store(Protocol):
     blocks: bool  # whether `save` waits for a disk
 
     @property
-    def saved(self) -> Saved | None:
+    def saved_position(self) -> SavedPosition | None:
         """What the store holds; None where it holds nothing."""
         ...
 
-    def take(self, key: bytes, stored: bytes | None) -> None:
+    def load_row(self, key: bytes, stored: bytes | None) -> None:
         """Take one packed row while recovery fills the store (None = gone)."""
         ...
 
-    def filled(self) -> None:
+    def finish_loading(self) -> None:
         """Take note that recovery has come to its end: from here on `rows` holds all that was taken."""
         ...
 
-    def save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
+    def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """Make packed rows (None = gone) and position one fact. May block for a write to disk."""
         ...
 
@@ -77,25 +77,25 @@ class MemoryStore:
 
     def __init__(self, unpack_row: Callable[[bytes], Any] = unpack) -> None:
         self._unpack = unpack_row
-        self._saved: Saved | None = None
+        self._saved: SavedPosition | None = None
         self.wipe()
 
     @property
-    def saved(self) -> Saved | None:
+    def saved_position(self) -> SavedPosition | None:
         """See `Store`."""
         return self._saved
 
-    def take(self, key: bytes, stored: bytes | None) -> None:
+    def load_row(self, key: bytes, stored: bytes | None) -> None:
         """See `Store`."""
         if stored is None:
             self._shelf.pop(key, None)
         else:
             self._shelf[key] = stored
 
-    def filled(self) -> None:
+    def finish_loading(self) -> None:
         """See `Store`."""
 
-    def save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
+    def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """See `Store`."""
         shelf: dict[bytes, Any] = self._shelf
         shelf.update(rows)
@@ -138,9 +138,9 @@ class RocksStore:
     def __init__(self, folder: Path, unpack_row: Callable[[bytes], Any] = unpack) -> None:
         self._folder = folder
         self._unpack = unpack_row
-        self._open()
+        self._open_database()
 
-    def _open(self) -> None:
+    def _open_database(self) -> None:
         from rocksdict import Options, Rdict  # an extra: the memory store does without
 
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -149,37 +149,37 @@ class RocksStore:
         self._taken: dict[bytes, bytes | None] = {}
 
     @property
-    def saved(self) -> Saved | None:
+    def saved_position(self) -> SavedPosition | None:
         """See `Store`."""
         position, changelog = self._db.get(_POSITION), self._db.get(_CHANGELOG)
         if position is None or changelog is None:
             return None
-        return Saved(cast(Position, Decoder().record(position)), *json.loads(changelog))
+        return SavedPosition(cast(Position, Decoder().record(position)), *json.loads(changelog))
 
-    def take(self, key: bytes, stored: bytes | None) -> None:
+    def load_row(self, key: bytes, stored: bytes | None) -> None:
         """See `Store`. Cut off before the next `save`, the rows are read again: `saved` says from where on."""
         self._taken[key] = stored
         if len(self._taken) >= self.BATCH_ROWS:
-            self._write(self._taken)
+            self._write_rows(self._taken)
 
-    def save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
+    def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """See `Store`: one write batch."""
-        batch = self._batch({**self._taken, **rows})
+        batch = self._to_write_batch({**self._taken, **rows})
         batch.put(_POSITION, encode_record(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
         self._db.write(batch)
         self._taken = {}
         self.rows.shelved(rows)
 
-    def filled(self) -> None:
+    def finish_loading(self) -> None:
         """See `Store`."""
-        self._write(self._taken)
+        self._write_rows(self._taken)
 
     def wipe(self) -> None:
         """See `Store`."""
         self._db.close()
         shutil.rmtree(self._folder)
-        self._open()
+        self._open_database()
 
     def close(self) -> None:
         """See `Store`."""
@@ -189,11 +189,11 @@ class RocksStore:
             # What it could not write is in the changelog, and its own position says so.
             _log.warning("store %s was closed with an error: %s", self._folder, error)
 
-    def _write(self, rows: Mapping[bytes, bytes | None]) -> None:
-        self._db.write(self._batch(rows))
+    def _write_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        self._db.write(self._to_write_batch(rows))
         self._taken = {}
 
-    def _batch(self, rows: Mapping[bytes, bytes | None]) -> Any:
+    def _to_write_batch(self, rows: Mapping[bytes, bytes | None]) -> Any:
         from rocksdict import WriteBatch
 
         batch = WriteBatch(raw_mode=True)
@@ -205,7 +205,7 @@ class RocksStore:
         return batch
 
 
-def usable(saved: Saved | None, changelog_low: int, changelog_end: int, now_s: float | None = None) -> bool:
+def is_usable(saved: SavedPosition | None, changelog_low: int, changelog_end: int, now_s: float | None = None) -> bool:
     """Whether a store may be continued from where it stands, or must be wiped."""
     if saved is None:
         return False
@@ -213,4 +213,4 @@ def usable(saved: Saved | None, changelog_low: int, changelog_end: int, now_s: f
     return 0 <= age_s < SAVED_AGE_MAX_S and changelog_low <= saved.changelog_next <= changelog_end
 
 
-__all__ = ["SAVED_AGE_MAX_S", "MemoryStore", "RocksStore", "Saved", "Store", "usable"]
+__all__ = ["SAVED_AGE_MAX_S", "MemoryStore", "RocksStore", "SavedPosition", "Store", "is_usable"]
