@@ -19,7 +19,7 @@ from faust.transport.conductor import Conductor
 from faust.transport.consumer import Consumer, ConsumerThread, ThreadDelegateConsumer, TransactionManager
 from faust.transport.drivers import aiokafka as driver
 
-from sessionary.stream_processors import worker
+from sessionary.stream_processors import faust_app
 
 
 def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
@@ -133,7 +133,7 @@ def test_the_assignor_compares_addresses_last() -> None:
 
 
 def test_settings_that_the_app_is_made_with_exist() -> None:
-    source = inspect.getsource(worker._faust_app)
+    source = inspect.getsource(faust_app.make_faust_app)
     used = {
         line.partition("=")[0].strip() for line in source.splitlines() if line.startswith("        ") and "=" in line
     }

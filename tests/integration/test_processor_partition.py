@@ -22,10 +22,11 @@ from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.job import sessions
-from sessionary.stream_processors.runtime.partition_owner import PENDING_BYTES_MAX, PartitionOwner, WorkerContext
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
+from sessionary.stream_processors.runtime.pending_records import PENDING_BYTES_MAX
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.startup import wait_for_topics
 from sessionary.stream_processors.store.stores import MemoryStore
-from sessionary.stream_processors.worker import wait_for_topics
 from tests.integration.processor_load import Agent, Sender
 from tests.support import read_records, read_topic
 from tests.support.pipelines import new_pipeline
@@ -51,7 +52,7 @@ class FakeFetchControl:
     def drop_partition(self, partition: int) -> None:
         self.asked.append(("drop", partition))
 
-    def took(self, size: int) -> None:
+    def add_pending_bytes(self, size: int) -> None:
         """Of no interest here: nothing is fetched."""
 
 

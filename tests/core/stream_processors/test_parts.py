@@ -20,14 +20,14 @@ from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.metrics import HELP, Metrics
 from sessionary.stream_processors.runtime import ticker
 from sessionary.stream_processors.runtime import transaction as outputs_module
-from sessionary.stream_processors.runtime.assignment import Assignment, StuckPartitionWatchdog
+from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor, wait_unless_hung
 from sessionary.stream_processors.runtime.faust_transport import MemberThread
 from sessionary.stream_processors.runtime.job import sessions
 from sessionary.stream_processors.runtime.log_probe import LogProbe
-from sessionary.stream_processors.runtime.partition_owner import WorkerContext
 from sessionary.stream_processors.runtime.ticker import DUE_MS, RENEW_MS, STEADY_MS, LastTick, is_tick_due
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
+from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import Rows, pack
 from sessionary.stream_processors.store.stores import (
@@ -346,8 +346,7 @@ class FakeAssignment:
 
 
 def watchdog(assignment: FakeAssignment, gave_up: list[str]) -> StuckPartitionWatchdog:
-    context: Any = WorkerContext(ProcessorSettings(), None, Metrics(), None, None)  # type: ignore[arg-type]  # only metrics are used
-    return StuckPartitionWatchdog(assignment.as_assignment, context, 60.0, gave_up.append)
+    return StuckPartitionWatchdog(assignment.as_assignment, Metrics(), 60.0, gave_up.append)
 
 
 def test_a_partition_that_stands_while_its_log_moves_is_reopened_once_then_given_up() -> None:

@@ -4,12 +4,13 @@ Stock Faust wraps every message in two asyncio tasks, and its exactly-once mode 
 inside the rebalance callback, where the group's heartbeats stop. Here Faust joins the group,
 subscribes, assigns and heartbeats, and carries no record:
 
-- `IdleFetcher` stands in for the loop that asks Faust's consumer for records. aiokafka fetches next
-  to nothing, and what it fetches is not read; records come from `fetcher.py`, past Faust.
-- `RebalanceListener` hears of a rebalance before anything else. It holds the delivery of records,
-  and tells the owners what they own; they open their partitions as tasks.
-- `MemberThread` notes the group's heartbeats, commits the offsets that show the group's lag, and
+- `IdleFetcher` replaces the loop that asks Faust's consumer for records. aiokafka fetches next to
+  nothing, and what it fetches is not read; records come from `fetcher.py`, past Faust.
+- `RebalanceListener` is called first in a rebalance. It holds the delivery of records, then passes
+  the assignment on; the owners open their partitions as tasks.
+- `MemberThread` records the group's heartbeats, commits the offsets that show the group's lag, and
   leaves the group when it stops.
+- `FaustGroup` answers what the control API asks of the group.
 
 All names of Faust and aiokafka that are used here are named by
 tests/contract/test_faust_internals.py.
@@ -21,6 +22,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, cast
 
+from aiohttp import ClientSession
 from aiokafka.errors import ConsumerStoppedError, KafkaError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from faust.assignor.partition_assignor import PartitionAssignor
@@ -32,13 +34,13 @@ from mode import Service
 from yarl import URL
 
 _log = logging.getLogger(__name__)
-# A service logs under its module's name unless it says otherwise; what Faust's code says here is Faust's.
+# A service of Faust's logs under the name of the module that defines it; these log as Faust.
 _FAUST_LOG = logging.getLogger("faust.sessionary")
 _COMMIT_S = 2.0
 
 
 class AssignmentListener(Protocol):
-    """Who is told which partitions of the events topic this worker has."""
+    """Takes the partitions of the events topic that this worker has."""
 
     def take_assignment(self, partitions: Iterable[int]) -> None:
         """Take the whole assignment of a new generation. Must not block."""
@@ -58,7 +60,7 @@ class Delivery(Protocol):
 
 
 class RebalanceListener(TransactionManager):
-    """In Faust's place for transactions: tells the owners who owns what, and commits nothing."""
+    """Replaces Faust's transactions: passes rebalances on and commits nothing."""
 
     logger = _FAUST_LOG
 
@@ -67,13 +69,13 @@ class RebalanceListener(TransactionManager):
         cast(MemberTransport, self.transport).delivery.hold_delivery()
 
     async def on_rebalance(self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP]) -> None:
-        """Only take note: what takes long here stops the group's heartbeats."""
+        """Pass the assignment on. Must return soon: until then the group gets no heartbeats."""
         transport = cast(MemberTransport, self.transport)
         transport.owners.take_assignment([tp.partition for tp in assigned if tp.topic == transport.events_topic])
         transport.delivery.restart_delivery()
 
     async def commit(self, offsets: object, start_new_transaction: bool = True) -> bool:
-        """Do nothing: the position in the changelog rules, and `MemberConsumer.tell` commits offsets for the lag."""
+        """Do nothing: the changelog holds the position, and `commit_offsets` shows the lag."""
         return True
 
 
@@ -83,22 +85,22 @@ class MemberThread(driver.AIOKafkaConsumerThread):
     logger = _FAUST_LOG
 
     async def on_start(self) -> None:
-        """Start, and from then on note each heartbeat that the group acknowledges."""
+        """Start, and record each heartbeat that the group acknowledges from then on."""
         await super().on_start()
         coordinator: Any = self._ensure_consumer()._coordinator
         transport = cast(MemberTransport, self.transport)
-        beat = coordinator._do_heartbeat
+        do_heartbeat = coordinator._do_heartbeat
 
-        async def noted() -> bool:
-            ok: bool = await beat()
-            if ok:
+        async def record_heartbeat() -> bool:
+            acknowledged: bool = await do_heartbeat()
+            if acknowledged:
                 transport.heartbeat_s = time.monotonic()
-            return ok
+            return acknowledged
 
-        coordinator._do_heartbeat = noted
+        coordinator._do_heartbeat = record_heartbeat
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Commit the group's offsets, bounded; False where that is refused or late."""
+        """Commit the group's offsets. Return False if the broker refuses or takes more than 2 s."""
         try:
             await asyncio.wait_for(
                 self._ensure_consumer().commit({place: OffsetAndMetadata(n, "") for place, n in offsets.items()}),
@@ -110,14 +112,14 @@ class MemberThread(driver.AIOKafkaConsumerThread):
         return True
 
     async def on_thread_stop(self) -> None:
-        """Stop, and leave the group. A static member does not leave by itself, and others would wait for it."""
+        """Stop and leave the group. A static member would not leave, and the others would wait for it."""
         if self._consumer is not None and self._consumer._coordinator is not None:
             self._consumer._coordinator._group_instance_id = None
         await super().on_thread_stop()
 
 
 class IdleFetcher(Service):
-    """In place of Faust's loop that reads its consumer: Faust starts and stops it, and it does nothing."""
+    """Replaces Faust's loop that reads its consumer: Faust starts and stops it, and it does nothing."""
 
     logger = _FAUST_LOG
 
@@ -126,7 +128,7 @@ class IdleFetcher(Service):
 
 
 class MemberConsumer(driver.Consumer):
-    """Faust's consumer, as a member of the group only."""
+    """Faust's consumer, which is only a member of the group."""
 
     logger = _FAUST_LOG
 
@@ -134,19 +136,19 @@ class MemberConsumer(driver.Consumer):
         return MemberThread(self, loop=self.loop, beacon=self.beacon)
 
     async def commit_offsets(self, positions: Mapping[int, int]) -> bool:
-        """Commit the next offset of each partition, bounded; False where that failed. For watchers of lag."""
+        """Commit each partition's next offset, for lag monitoring. Return False if that fails or takes over 4 s."""
         topic = cast(MemberTransport, self.transport).events_topic
         offsets = {TopicPartition(topic, partition): n for partition, n in positions.items()}
         member = cast(MemberThread, self._thread)
         try:
-            told: bool = await asyncio.wait_for(member.call_thread(member.commit_offsets, offsets), 2 * _COMMIT_S)
+            committed: bool = await asyncio.wait_for(member.call_thread(member.commit_offsets, offsets), 2 * _COMMIT_S)
         except TimeoutError:
-            return False  # a thread that has just ended answers nobody
-        return told
+            return False  # a thread that has just ended does not answer
+        return committed
 
 
 class MemberTransport(driver.Transport):
-    """Brings the parts together, and knows when the group was last heard."""
+    """Faust's transport, made of the parts above. `heartbeat_s`: when the group last acknowledged a heartbeat."""
 
     Consumer = MemberConsumer
     TransactionManager = RebalanceListener
@@ -163,18 +165,18 @@ class MemberTransport(driver.Transport):
 
 
 class Assignor(PartitionAssignor):
-    """Faust's sticky assignor, which also tells every worker where the others' APIs are."""
+    """Faust's sticky assignor, which also tells every worker the URLs of the others' APIs."""
 
     def on_assignment(self, assignment: Any) -> None:
-        """Take an assignment. A static member that comes back at another address gets one that names its old one."""
+        """Take an assignment, also one that names this static member's former URL."""
         try:
             super().on_assignment(assignment)
         except AssertionError as error:
-            # Everything was taken over before the comparison of addresses, which is Faust's last statement.
-            _log.warning("assignment with another address than %s: %s", self._url, error)
+            # Faust compares the URLs in its last statement; the assignment has been taken before.
+            _log.warning("the assignment names another URL than %s: %s", self._url, error)
 
     def owner_urls(self, topic: str) -> dict[int, str]:
-        """Return which worker's API answers for each partition of `topic`."""
+        """Return the URL of the API that answers for each partition of `topic`."""
         return {
             partition: url
             for url, topics in self.external_topic_distribution.items()
@@ -182,10 +184,31 @@ class Assignor(PartitionAssignor):
         }
 
 
+class FaustGroup:
+    """The consumer group as the control API sees it, answered by Faust."""
+
+    def __init__(self, app: Any, transport: MemberTransport) -> None:
+        self._app, self._transport = app, transport
+
+    def owner_urls(self) -> Mapping[int, str]:
+        """Return the URL of each partition's owner, from the last assignment."""
+        return cast(Assignor, self._app.assignor).owner_urls(self._transport.events_topic)
+
+    def heartbeat_s(self) -> float:
+        """Return when the group last acknowledged a heartbeat, on the monotonic clock."""
+        return self._transport.heartbeat_s
+
+    def http_client(self) -> ClientSession:
+        """Return Faust's HTTP client."""
+        client: ClientSession = self._app.http_client
+        return client
+
+
 __all__ = [
     "AssignmentListener",
     "Assignor",
     "Delivery",
+    "FaustGroup",
     "IdleFetcher",
     "MemberConsumer",
     "MemberTransport",

@@ -1,11 +1,11 @@
 """One partition during one assignment: from fencing the former owner to the last commit.
 
-    open    fence the former owner → read the changelog to its end → ask for the log from the position on
-    loop    take what waits → fold into an overlay → one transaction → merge → wake readers
-    end     finish the transaction under way; then state, timers and what waits go with this object
+    open    fence the former owner → read the changelog to its end → fetch the log from the position on
+    loop    take pending records → fold into an overlay → one transaction → merge → wake readers
+    end     finish the transaction under way; then state, timers and pending records go with the object
 
-An `PartitionOwner` is never used again after it ended, also not when the same worker gets the partition again. What a
-reader sees of it is committed.
+A `PartitionOwner` is used once: a partition that comes back to the same worker gets a new one.
+Readers see committed state only.
 """
 
 import asyncio
@@ -13,15 +13,12 @@ import contextlib
 import functools
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from operator import attrgetter
-from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from sessionary.schemas.errors import Unavailable
 from sessionary.stream_processors.core.partition import (
-    RECORD_OVERHEAD_BYTES,
     Batch,
     LogRecord,
     Outcome,
@@ -32,6 +29,7 @@ from sessionary.stream_processors.runtime.changelog import recover
 from sessionary.stream_processors.runtime.executor import wait_unless_hung
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import probe_log
+from sessionary.stream_processors.runtime.pending_records import FetchControl, PendingRecords
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import SavedPosition, Store
@@ -39,41 +37,15 @@ from sessionary.stream_processors.store.stores import SavedPosition, Store
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_value_of = attrgetter("value")
-PENDING_BYTES_MAX = 8 << 20
-CALL_S_MAX = 12.0  # longer than the time-out that each call into librdkafka has
+CALL_S_MAX = 12.0  # longer than the time-out of each call into librdkafka
 _SLICE_S = 0.005  # between two yields to the event loop
-_LOOK_EACH = 8  # records between two looks at the clock
+_LOOK_EACH = 8  # records between two readings of the clock
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
 
 
-class FetchControl(Protocol):
-    """How a partition steers what is fetched for it; each returns at once."""
-
-    def fetch_from(self, partition: int, offset: int) -> None:
-        """Fetch from `offset` on; what was fetched before is dropped."""
-        ...
-
-    def pause_partition(self, partition: int) -> None:
-        """Fetch nothing more for now."""
-        ...
-
-    def resume_partition(self, partition: int) -> None:
-        """Go on fetching."""
-        ...
-
-    def drop_partition(self, partition: int) -> None:
-        """Fetch nothing more."""
-        ...
-
-    def took(self, size: int) -> None:
-        """Take note that records of so many bytes wait no longer; negative: that they do."""
-        ...
-
-
 class WorkerContext(NamedTuple):
-    """What all ownerships of a worker share."""
+    """What all partition owners of a worker share."""
 
     settings: ProcessorSettings
     job: Job
@@ -83,7 +55,11 @@ class WorkerContext(NamedTuple):
 
 
 class PartitionOwner:
-    """One partition of one assignment. Made on the event loop; `task` ends with it, and `ended` says who wished it."""
+    """The owner of one partition of one assignment. Belongs to the event loop.
+
+    `task` ends with it; `end_requested` is set if we asked it to end. A failure is the task's
+    exception: `Lost` or `Halted`, the latter also in `halted`.
+    """
 
     def __init__(
         self,
@@ -92,6 +68,7 @@ class PartitionOwner:
         open_store: Callable[[], Store],
         former: "PartitionOwner | None",
     ) -> None:
+        """`open_store` may block; `former` is the partition's last owner in this process, whose end is awaited."""
         self.partition = partition
         self.fold = context.job.new_fold(partition)
         self.is_open = False
@@ -104,9 +81,7 @@ class PartitionOwner:
         self._open_store = open_store
         self._store: Store | None = None
         self._writer: TransactionWriter | None = None
-        self._pending: deque[tuple[Sequence[LogRecord], int]] = deque()  # as they were fetched, and their bytes
-        self._pending_bytes = 0
-        self._held = False
+        self._pending = PendingRecords(partition, context.fetch_control)
         self._arrived = asyncio.Event()
         self._advanced = asyncio.Event()
         self._sought_s = self._begun_s = 0.0
@@ -114,24 +89,20 @@ class PartitionOwner:
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
 
     def offer_records(self, records: Sequence[LogRecord]) -> None:
-        """Take records as they were fetched; the fetching is held where too much waits."""
+        """Take a fetch of the partition's records; too many pending ones interrupt the fetching."""
         if self.end_requested or self.task.done():
             return
-        self._pending.append((records, _size_of(records)))
-        self._count_pending(self._pending[-1][1])
-        if self._pending_bytes > PENDING_BYTES_MAX and not self._held:
-            self._held = True
-            self._context.fetch_control.pause_partition(self.partition)
+        self._pending.append_batch(records)
         self._arrived.set()
 
     def request_end(self) -> None:
-        """Finish the transaction under way, then end. `task` tells when."""
+        """Finish the transaction under way, then end; await `task` for that."""
         self.end_requested = True
         self._arrived.set()
         self._advanced.set()
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
-        """Wait until the committed position is behind `offset`; False where that takes longer."""
+        """Wait until the record at `offset` is folded and committed. Return False after `timeout_s`, or at the end."""
         deadline_s = time.monotonic() + timeout_s
         while not (self.is_open and self.fold.position.next_offset > offset):
             left_s = deadline_s - time.monotonic()
@@ -145,7 +116,7 @@ class PartitionOwner:
 
     async def _run(self, former: "PartitionOwner | None") -> None:
         if former is not None:
-            # Its store becomes ours, so it must be done; what it may still wait for is bounded.
+            # Its store becomes ours, so it must be done. All that it waits for is bounded.
             await asyncio.wait([former.task])
             former = None
         try:
@@ -162,7 +133,7 @@ class PartitionOwner:
         finally:
             self.is_open, self._over = False, True
             self._context.fetch_control.drop_partition(self.partition)
-            self._drop_pending()
+            self._pending.drop_all()
             self._wake_readers()
 
     async def _open_partition(self) -> None:
@@ -176,13 +147,12 @@ class PartitionOwner:
             recover, context.settings, self.fold, store, context.job.repack, self._is_wanted
         )
         position = self.fold.position
-        (
-            await self._run_blocking(probe_log, self._context.settings, self.partition, position.next_offset)
-        ).check_position(self.partition, position.next_offset)
+        log = await self._run_blocking(probe_log, context.settings, self.partition, position.next_offset)
+        log.check_position(self.partition, position.next_offset)
         await self._save_to_store({}, SavedPosition(position, changelog_next, time.time()))
         if self.end_requested:
             return
-        self._drop_pending()
+        self._pending.drop_all()  # fetched for a former owner
         self._sought_s = time.monotonic()
         self._context.fetch_control.fetch_from(self.partition, position.next_offset)
         self.is_open, self.committed_s = True, time.monotonic()
@@ -192,7 +162,7 @@ class PartitionOwner:
         self._wake_readers()
 
     async def _wait_for_interval(self) -> None:
-        """Wait until the next transaction may begin: what arrives until then shares its price."""
+        """Wait until the next transaction may begin: what arrives until then shares its cost."""
         pause_s = self._begun_s + self._context.settings.commit_interval_ms / 1_000 - time.monotonic()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
@@ -242,57 +212,17 @@ class PartitionOwner:
             self._store.save_rows(rows, saved)
 
     def _take_batch(self) -> Sequence[LogRecord]:
-        """What waits, from the position on, without a hole between two fetches; at most a batch."""
-        self._drop_before_position()
-        taken: list[LogRecord] = []
-        expected, limit = self.fold.position.next_offset, self.fold.settings.records_max
-        while self._pending and len(taken) < limit:
-            if taken and self._pending[0][0][0].offset > expected:
-                break
-            records = self._next_pending()
-            if records[0].offset < expected:
-                records = [record for record in records if record.offset >= expected]
-            taken.extend(records)
-            if taken:
-                expected = taken[-1].offset + 1
-        if self._held and self._pending_bytes < PENDING_BYTES_MAX // 2:
-            self._held = False
-            self._context.fetch_control.resume_partition(self.partition)
-        return taken
-
-    def _drop_before_position(self) -> None:
-        """Where a fetch holds the position, what came before that fetch is old: from before a seek, or folded."""
-        position = self.fold.position.next_offset
-        holders = (n for n, (fetch, _) in enumerate(self._pending) if fetch[0].offset <= position <= fetch[-1].offset)
-        for _ in range(next(holders, 0)):
-            self._next_pending()
-
-    def _next_pending(self) -> Sequence[LogRecord]:
-        records, size = self._pending.popleft()
-        self._count_pending(-size)
-        return records
-
-    def _count_pending(self, size: int) -> None:
-        self._pending_bytes += size
-        self._context.fetch_control.took(-size)
+        return self._pending.take_batch(self.fold.position.next_offset, self.fold.settings.records_max)
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:
-        self._pending.appendleft((records, _size_of(records)))
-        self._count_pending(self._pending[0][1])
+        self._pending.put_back(records)
         self._arrived.set()
 
-    def _drop_pending(self) -> None:
-        self._pending.clear()
-        self._count_pending(-self._pending_bytes)
-        if self._held:
-            self._held = False
-            self._context.fetch_control.resume_partition(self.partition)
-
     async def _is_next(self, records: Sequence[LogRecord]) -> bool:
-        """Whether `records`, ahead of the position, are the log's next ones (offsets between hold none).
+        """Return True if `records`, which begin after the position, are the log's next ones.
 
-        Otherwise they are dropped and fetched again, at most once a second. Raises `Halted` where the log itself
-        begins later.
+        That is so if no offset between holds a record. Otherwise drop them and fetch from the position
+        again, at most once a second. Raises `Halted` if the log begins after the position.
         """
         position = self.fold.position.next_offset
         pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
@@ -308,7 +238,7 @@ class PartitionOwner:
         if log.first_offset == records[0].offset:
             return True
         self._context.metrics.errors.labels("sought").inc()
-        self._drop_pending()
+        self._pending.drop_all()
         self._context.fetch_control.fetch_from(self.partition, position)
         return False
 
@@ -345,10 +275,10 @@ class PartitionOwner:
     async def _run_bounded(
         self, writer: TransactionWriter, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Wait for a call of `writer`, however long, as long as librdkafka comes back to it. Raises `Lost`.
+        """Wait for a call of `writer`, however long, as long as each call into librdkafka returns in time.
 
-        The thread of a call that hangs is left behind: its producer is fenced by the next one, and it touches nothing
-        of ours.
+        Raises `Lost` if one hangs. Its thread is left behind: the next producer fences its producer,
+        and it touches nothing of ours.
         """
         writer.called_s = time.monotonic()
         try:
@@ -357,11 +287,7 @@ class PartitionOwner:
             )
         except TimeoutError:
             self._context.metrics.errors.labels("hung").inc()
-            raise Lost(f"partition {self.partition}: a call hangs for {CALL_S_MAX:g} s") from None
-
-
-def _size_of(records: Sequence[LogRecord]) -> int:
-    return sum(map(len, filter(None, map(_value_of, records)))) + RECORD_OVERHEAD_BYTES * len(records)
+            raise Lost(f"partition {self.partition}: a call into librdkafka hangs for {CALL_S_MAX:g} s") from None
 
 
 def _count(metrics: Metrics, partition: int, outcome: Outcome, written: CommitReceipt) -> None:
@@ -385,4 +311,4 @@ def _count(metrics: Metrics, partition: int, outcome: Outcome, written: CommitRe
     metrics.position.labels(str(partition)).set(outcome.position.next_offset)
 
 
-__all__ = ["PENDING_BYTES_MAX", "FetchControl", "PartitionOwner", "WorkerContext"]
+__all__ = ["PartitionOwner", "WorkerContext"]

@@ -1,7 +1,7 @@
-"""Makes a partition's clock move when nobody speaks: ticks, appended by the owner to its own partition.
+"""Ticks: records that an owner appends to its own partition so that its clock moves in silence.
 
-A tick can only say that time has passed, and the broker stamps it: one too many, or one of a worker that has lost its
-partition, does no harm. One too few makes a timeout late, never wrong.
+A tick only says that time has passed; the broker stamps it. A tick too many, or one of a worker that
+lost its partition, does no harm. A tick too few makes a timeout late, never wrong.
 """
 
 import contextlib
@@ -22,21 +22,21 @@ _log = logging.getLogger(__name__)
 STEADY_MS = 1_000
 DUE_MS = 100
 LOOK_S = 0.02
-RENEW_MS = 10_000  # longer than a tick may take
+RENEW_MS = 10_000  # longer than the delivery of a tick may take
 _LET_GO_S = 0.1
 
 
 class LastTick(NamedTuple):
-    """The last tick of a partition."""
+    """A partition's last tick: when it was sent (ms of the wall clock), and whether it is not yet acknowledged."""
 
     at_ms: float
     under_way: bool
 
 
 def is_tick_due(now_ms: float, deadline_ms: int | None, sent: LastTick | None) -> bool:
-    """Whether a tick is to be sent: once a second while sessions live, and when the earliest deadline has passed.
+    """Return True once a second while sessions live, and as soon as the earliest deadline has passed.
 
-    Nothing while nobody lives, nor while the last tick is not acknowledged, nor more than one in `DUE_MS`.
+    False without a deadline, while the last tick is under way, and within `DUE_MS` of the last tick.
     """
     if deadline_ms is None:
         return False
@@ -49,7 +49,7 @@ def is_tick_due(now_ms: float, deadline_ms: int | None, sent: LastTick | None) -
 
 
 class Ticker:
-    """Sends ticks; `look` and `close` are called by one thread."""
+    """Sends ticks. One thread calls it."""
 
     def __init__(self, settings: ProcessorSettings, metrics: Metrics) -> None:
         self._settings = settings
@@ -62,7 +62,11 @@ class Ticker:
         self._producer = self._made()
 
     def send_due_ticks(self, now_ms: float, deadlines: Mapping[int, int | None]) -> None:
-        """Send what is due. `deadlines` holds every open partition. Does not block."""
+        """Send the ticks that are due. Does not block.
+
+        `deadlines` holds the earliest deadline of every open partition, in ms since the epoch; None:
+        no session lives there.
+        """
         for partition, deadline_ms in deadlines.items():
             if is_tick_due(now_ms, deadline_ms, self._sent.get(partition)):
                 self._send_tick(partition, now_ms)
@@ -71,7 +75,7 @@ class Ticker:
             self._renew(now_ms)
 
     def close(self) -> None:
-        """Wait shortly for ticks under way."""
+        """Wait at most 1 s for ticks under way."""
         self._producer.flush(1.0)
 
     def _made(self) -> Producer:
@@ -110,7 +114,7 @@ class Ticker:
         except (BufferError, KafkaException) as error:
             self._sent[partition], self._failed = LastTick(now_ms, under_way=False), True
             self._metrics.errors.labels("tick").inc()
-            _log.warning("partition %d: no tick: %s", partition, error)
+            _log.warning("partition %d: a tick was not sent: %s", partition, error)
 
 
 def _let_go(_producer: Producer) -> None:

@@ -1,10 +1,10 @@
-"""One partition's transactional producer: everything that a batch has to say, in one transaction.
+"""A partition's transactional producer: it writes all that a batch comes to in one transaction.
 
     changelog   one record per touched session, and the position
     audit, rejected, cleanup, batches
 
-The transactional id names group, topic and partition, so whoever opens a partition fences its former owner, whatever
-that one believes. Everything here blocks and belongs into an executor; one thread at a time.
+The transactional id names group, topic and partition: opening a partition fences its former owner.
+Everything here blocks and runs in an executor, in one thread at a time.
 """
 
 import logging
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _CALL_TIMEOUT_S = 10.0
-# After this long a producer is given up: a new one begins with the bootstrap servers again.
+# After this long a producer is given up; a new one starts from the bootstrap servers.
 _PATIENCE_S = 30.0
 _RETRY_PAUSE_S = 0.02
 _FULL_PAUSE_S = 0.01
@@ -36,19 +36,19 @@ class CommitReceipt(NamedTuple):
     """An acknowledged transaction."""
 
     rows: Mapping[bytes, bytes | None]  # as a store keeps them
-    changelog_next: int  # the changelog offset behind the transaction's own records
+    changelog_next: int  # the changelog's next offset, after the transaction's own records
     acknowledged_at: int  # µs since the epoch
     elapsed_s: float
 
 
 def _log_refusal(error: KafkaError) -> None:
-    # A wrong password shows elsewhere as a time-out only.
+    # Elsewhere a wrong password shows only as a time-out.
     if error.code() in _LOGGED_ERRORS:
-        _log.error("broker refuses this processor: %s", error.str())
+        _log.error("the broker refuses this processor's credentials: %s", error.str())
 
 
 class TransactionWriter:
-    """Writes outcomes of one partition during one ownership. `wanted` turning false ends its patience."""
+    """Writes the outcomes of one partition for one owner. It stops retrying once `wanted` returns False."""
 
     def __init__(self, settings: ProcessorSettings, job: Job, partition: int, wanted: Callable[[], bool]) -> None:
         self._job = job
@@ -56,14 +56,14 @@ class TransactionWriter:
         self._partition = partition
         self._wanted = wanted
         self._position_offset: int | None = None
-        self.called_s = time.monotonic()  # when the call under way, or the last one, began; read by other threads
+        self.called_s = time.monotonic()  # when the last call into librdkafka began, monotonic; read by other threads
         self._producer = Producer(
             {
                 **settings.librdkafka(),
                 "transactional.id": f"{settings.group_id}-{self._topics.events}-{partition}",
                 "transaction.timeout.ms": 10_000,
                 "linger.ms": 2,
-                # Back-to-back transactions meet CONCURRENT_TRANSACTIONS; the default waits 100 ms each time.
+                # Back-to-back transactions get CONCURRENT_TRANSACTIONS; the default waits 100 ms each time.
                 "retry.backoff.ms": 2,
                 "queue.buffering.max.messages": 1_000_000,
                 "message.max.bytes": CHANGELOG_BYTES_MAX,
@@ -74,11 +74,14 @@ class TransactionWriter:
         )
 
     def fence_former_owner(self) -> None:
-        """Fence whoever wrote this partition before; its open transaction ends. Raises `Lost`."""
+        """Fence the partition's former producer and end its open transaction. Raises `Lost`."""
         self._retry_in_place(self._producer.init_transactions, _CALL_TIMEOUT_S)
 
     def write_outcome(self, outcome: Outcome, started_at: int) -> CommitReceipt:
-        """Write all of `outcome`; visible at once or never. Raises `Aborted`, `Lost`, `Halted`."""
+        """Write all of `outcome` in one transaction; `started_at` is in µs since the epoch.
+
+        Raises `Aborted` (nothing was written, the producer can go on), `Lost` or `Halted`.
+        """
         begun_s = time.monotonic()
         records, rows = self._job.transaction(self._partition, outcome, started_at)
         try:
@@ -89,7 +92,7 @@ class TransactionWriter:
             self._produce([position], self._on_position_delivered)
             self._retry_in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
         except (Aborted, Halted):
-            # Left open, it would hide what stands behind it from every reader, until it times out.
+            # An open transaction would hide all later records from readers, until it times out.
             self._retry_in_place(self._producer.abort_transaction, _CALL_TIMEOUT_S)
             raise
         if self._position_offset is None:
@@ -110,7 +113,7 @@ class TransactionWriter:
                     else:
                         produce(topic, value, key, partition, on_delivery, headers=headers)
                 except BufferError:
-                    # The queue is full of this very transaction: let it drain.
+                    # The queue is full of this transaction's records: let it drain.
                     self._producer.poll(_FULL_PAUSE_S)
                     continue
                 except KafkaException as error:
@@ -122,7 +125,7 @@ class TransactionWriter:
             self._position_offset = message.offset()
 
     def _retry_in_place(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Make a transactional call until it is through: after a retriable error the same call goes on."""
+        """Make a transactional call; repeat it after retriable errors, for at most 30 s."""
         patient_until_s = time.monotonic() + _PATIENCE_S
         while True:
             self.called_s = time.monotonic()
