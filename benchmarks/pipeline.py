@@ -117,9 +117,9 @@ class Worker:
             number: time.mktime(time.strptime(day, "%Y-%m-%d %H:%M:%S")) + int(ms) / 1e3 for day, ms, number in found
         }
         metrics = self.metrics()
-        if not at_s or metrics["sessionary_partition_open_seconds_count"] != len(at_s):
+        if not at_s or metrics["sessionary_processor_partition_open_seconds_count"] != len(at_s):
             raise RuntimeError("the log and the metrics do not tell of the same openings")
-        began_s = (sum(at_s.values()) - metrics["sessionary_partition_open_seconds_sum"]) / len(at_s)
+        began_s = (sum(at_s.values()) - metrics["sessionary_processor_partition_open_seconds_sum"]) / len(at_s)
         return began_s, max(at_s.values())
 
     def stop(self) -> None:

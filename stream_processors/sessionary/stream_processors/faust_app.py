@@ -13,7 +13,7 @@ _NEVER_S = 1e9
 
 
 def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
-    """Return an app that can join the group and serve pages; it has no transport, topic or page yet.
+    """Return an app that can join the group and serve pages; it has no transport, topic or page.
 
     Faust writes its own files to the folder `datadir`.
     """
@@ -24,15 +24,15 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
         broker_session_timeout=settings.session_timeout_ms / 1_000,
         broker_heartbeat_interval=settings.heartbeat_ms / 1_000,
         broker_rebalance_timeout=10.0,
-        # What aiokafka fetches is not read: it fetches as little as it can, and is not expelled for that.
+        # What aiokafka fetches is not read: it fetches little, and is not expelled for that.
         consumer_max_fetch_size=1,
         broker_max_poll_interval=_NEVER_S,
         broker_client_id=f"sessionary-{settings.worker_name}",
         consumer_group_instance_id=settings.instance,
         consumer_auto_offset_reset="earliest",
-        # Only in this mode the first hook of a rebalance exists. Faust's own producers are not used.
+        # Only this mode calls the hook of a rebalance. Faust's own producers are not used.
         processing_guarantee="exactly_once",
-        # Keeps Faust's own assignor, which tells every worker the others' URLs. No table is replicated.
+        # Keeps Faust's assignor, which tells every worker the others' URLs. There is no table.
         table_standby_replicas=1,
         PartitionAssignor=Assignor,
         topic_partitions=settings.partitions,

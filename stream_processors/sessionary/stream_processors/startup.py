@@ -1,4 +1,4 @@
-"""What a process does before its worker joins the group: logging, interpreter settings, the check of the topics."""
+"""What a process does before its worker joins the group: logging, interpreter settings, topics."""
 
 import gc
 import logging
@@ -15,9 +15,11 @@ from sessionary.stream_processors.settings import ProcessorSettings
 _log = logging.getLogger(__name__)
 _PROBE_S = 5.0
 _REPEAT_S = 30.0
-# Rows and records hold no cycles. Python's default, a collection per 700 new objects, cost an eighth of the time.
+# Rows and records hold no cycles. Python's default, a collection per 700 new objects, cost an
+# eighth of the time.
 _GC_THRESHOLDS = (200_000, 20, 100)
-# Folding yields every 5 ms anyway. With Python's own 5 ms, folding and writing kept passing the lock to each other.
+# Folding yields every 5 ms anyway. With Python's own 5 ms, folding and writing kept passing the
+# lock to each other.
 _SWITCH_S = 0.02
 _LIBRARIES = ("faust", "mode", "aiokafka")
 
@@ -44,7 +46,7 @@ class RepeatFilter(logging.Filter):
 
 
 def configure_logging() -> None:
-    """Log to stderr if the program has configured nothing else; of Faust and aiokafka, log warnings only."""
+    """Log to stderr if nothing else is configured; of Faust and aiokafka, log warnings only."""
     if not logging.getLogger().handlers:
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for name in _LIBRARIES:

@@ -46,7 +46,7 @@ class Processor:
     """One worker. Make it and run it on one event loop."""
 
     def __init__(self, settings: ProcessorSettings, folder: str, job: Job | None = None) -> None:
-        """`folder`: for Faust's own files. `job`: what is done with the partitions; by default, the sessions."""
+        """`folder`: for Faust's files. `job`: what is done with partitions; default: sessions."""
         job = job or sessions(settings)
         self._settings = settings
         self._metrics = Metrics()
@@ -128,7 +128,7 @@ class Processor:
             await asyncio.sleep(LOOK_S)
 
     async def _report_offsets(self) -> None:
-        """Commit the group's offsets now and then, for lag monitoring; the changelog holds the position."""
+        """Commit the group's offsets, for lag monitoring only: the changelog holds the position."""
         reported: dict[int, int] = {}
         while True:
             await asyncio.sleep(_REPORT_S)
@@ -185,7 +185,7 @@ async def _run_until_signal(settings: ProcessorSettings, folder: str) -> None:
 
 
 def run_processor(settings: ProcessorSettings) -> None:
-    """Run a worker until SIGTERM or SIGINT, then end gracefully. Blocks; call it in the main thread.
+    """Run a worker until SIGTERM or SIGINT, then end gracefully. Blocks; call in the main thread.
 
     Raises `SettingsError` if a topic is missing or has another number of partitions than the
     settings say, and `ProcessorFailed` if the worker cannot go on.

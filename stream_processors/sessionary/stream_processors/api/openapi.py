@@ -33,18 +33,18 @@ _SESSION: Final = _object_schema(
     epoch=_NUMBER,
     version=_NUMBER,
     owner_service=_TEXT,
-    state_json={**_TEXT, "description": "the session's content, JSON text"},
+    state_json={**_TEXT, "description": "the session's content: JSON text"},
     state_schema_version=_NUMBER,
     snapshot={"oneOf": [_snapshot_schema(), {"type": "null"}]},
     limits=_object_schema(**dict.fromkeys(SessionLimits._fields, _NUMBER)),
-    deadline_ms={**_NUMBER, "description": "when the next clock fires, ms of log time since the epoch"},
+    deadline_ms={**_NUMBER, "description": "when the next clock fires, in ms of log time since the epoch"},
     refusals={
         "type": "array",
-        "description": "the last 16 refused events",
+        "description": "the last refused events, at most 16",
         "items": _object_schema(offset=_NUMBER, reason=_TEXT, event_id=_TEXT),
     },
     verdict={
-        "description": "what became of the record at `after`; null where `after` was not given",
+        "description": "what became of the record at `after`; null without `after`",
         "oneOf": [
             _object_schema(
                 partition=_NUMBER,
@@ -91,28 +91,32 @@ DOCUMENT: Final[dict[str, Any]] = {
                     _query_parameter(
                         "after",
                         {**_TEXT, "pattern": "^[0-9]+:[0-9]+$"},
-                        "<partition>:<offset> of an event, as its delivery report has it: wait for its verdict",
+                        "<partition>:<offset> of an event, from its delivery report: wait until it is folded",
                     ),
                     _query_parameter(
                         "wait_ms",
                         {**_NUMBER, "minimum": 0, "maximum": 10_000, "default": 5_000},
-                        "how long the answer may wait",
+                        "how long to wait for that, in ms",
                     ),
                 ],
                 "responses": {
                     "200": {
-                        "description": "the session",
+                        "description": "the session's committed state",
                         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Session"}}},
                     },
-                    "400": _problem_response("the session id, `after` or `wait_ms` is malformed"),
-                    "401": _problem_response("no token, or an unknown one"),
+                    "400": _problem_response(
+                        "the session id, `after` or `wait_ms` is malformed; or `after` names another partition"
+                    ),
+                    "401": _problem_response("no bearer token, or an unknown one"),
                     "404": _problem_response("the tenant has no such session"),
                     "410": _problem_response("the session was archived"),
-                    "503": _problem_response("not ready, or not caught up in time; see Retry-After"),
+                    "503": _problem_response(
+                        "the partition is not open, or `after` is not folded in time; see Retry-After"
+                    ),
                 },
             }
         },
-        "/healthz": _open_operation("Whether the worker lives", "application/json", _503="the worker is ending"),
+        "/healthz": _open_operation("Whether the worker runs", "application/json", _503="the worker is ending"),
         "/readyz": _open_operation("Whether all owned partitions are open", "application/json", _503="some are not"),
         "/metrics": _open_operation("Metrics in Prometheus' text format", "text/plain"),
         "/openapi.json": _open_operation("This document", "application/json"),

@@ -3,8 +3,8 @@
     GET /v1/sessions/{session_id}?after=<partition>:<offset>&wait_ms=<ms>     bearer token → tenant
     GET /healthz   GET /readyz   GET /metrics   GET /openapi.json
 
-The API never decides anything; it only shows the table. A request for a partition that another worker owns is passed
-on to that worker, whose address the group's assignment tells. Errors are RFC 9457 problem documents.
+The API only reads. A request for another worker's partition is passed on to that worker; the
+group's assignment holds its URL. Errors are problem documents (RFC 9457).
 """
 
 import hmac
@@ -28,21 +28,21 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 WAIT_MS_DEFAULT = 5_000
 WAIT_MS_MAX = 10_000
-_ROUTED = "Sessionary-Routed"  # set on a request that one worker passes on; such a one is not passed on again
+_ROUTED = "Sessionary-Routed"  # set on a request that a worker passed on; it is not passed on again
 _RETRY_AFTER_S = "1"
 _SEVERAL_S = 2.0
 _PASSED_HEADERS = ("Content-Type", "Retry-After", "WWW-Authenticate")
 
 
 class Problem(Exception):
-    """An answer that is not the state; `reason` ends the problem's type."""
+    """An answer other than 200: a problem document of type `urn:sessionary:problems/<reason>`."""
 
     def __init__(self, status: int, reason: str, title: str, detail: str, headers: Mapping[str, str] = {}) -> None:
         super().__init__(detail)
         self.status, self.reason, self.title, self.detail, self.headers = status, reason, title, detail, headers
 
     def to_response(self) -> Response:
-        """Return the problem document."""
+        """Return the problem document as a response."""
         document = {
             "type": PROBLEM_TYPE_PREFIX + self.reason,
             "title": self.title,
@@ -59,19 +59,19 @@ class Problem(Exception):
 
 
 class Question(NamedTuple):
-    """What a caller wants to know."""
+    """A request for a session, validated."""
 
     key: SessionKey
-    partition: int
-    after: int | None  # offset in that partition that must have been judged
-    wait_s: float
+    partition: int  # the session's
+    after: int | None  # offset in that partition that must have been folded
+    wait_s: float  # how long to wait for that
 
 
 class Group(Protocol):
-    """What the API asks of the consumer group."""
+    """What the API needs to know of the consumer group."""
 
     def owner_urls(self) -> Mapping[int, str]:
-        """Return the address of each partition's owner, as the last assignment told."""
+        """Return the URL of each partition's owner, from the last assignment."""
         ...
 
     def heartbeat_s(self) -> float:
@@ -84,12 +84,12 @@ class Group(Protocol):
 
 
 def not_ready(detail: str) -> Problem:
-    """Return a 503: the same request may succeed in a moment."""
+    """Return a 503 with Retry-After: the same request may succeed in a moment."""
     return Problem(503, "not_ready", "Not ready", detail, {"Retry-After": _RETRY_AFTER_S})
 
 
 class ControlApi:
-    """Answers requests; `alive` says whether the worker's own loop goes on."""
+    """Answers the requests of one worker; `alive` returns False once the worker is ending."""
 
     def __init__(
         self,
@@ -107,7 +107,10 @@ class ControlApi:
         self._tokens = [(token.encode(), tenant) for token, tenant in settings.api_tokens.items()]
 
     async def session(self, request: Request, session_id: str) -> Response:
-        """Answer `GET /v1/sessions/{session_id}`."""
+        """Answer `GET /v1/sessions/{session_id}`: 200 with `session_document`, else a problem.
+
+        Waits up to `wait_ms` until the record at `after` is folded.
+        """
         try:
             question = self._parse_question(request, session_id)
             owner = self._assignment.owners.get(question.partition)
@@ -119,11 +122,11 @@ class ControlApi:
         return _json_response(document)
 
     async def healthz(self, request: Request) -> Response:
-        """Answer 200 as long as the worker works at all."""
+        """Answer 200 until the worker is told to end, then 503."""
         return _json_response({"status": "alive"}) if self._alive() else not_ready("the worker is ending").to_response()
 
     async def readyz(self, request: Request) -> Response:
-        """Answer 200 once every owned partition is open, else 503 with what is not."""
+        """Answer 200 if every owned partition is open, else 503; the body names their states."""
         partitions = {
             str(partition): f"halted: {owner.halted}" if owner.halted else "open" if owner.is_open else "opening"
             for partition, owner in sorted(self._assignment.owners.items())
@@ -132,13 +135,13 @@ class ControlApi:
         return _json_response({"ready": ready, "partitions": partitions}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """Answer in Prometheus' text format."""
+        """Answer with the metrics in Prometheus' text format."""
         return Response(
             body=self._metrics.exposition(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
 
     async def openapi(self, request: Request) -> Response:
-        """Answer with this API's own description."""
+        """Answer with this API's OpenAPI document."""
         return _json_response(DOCUMENT)
 
     def _tenant_of(self, request: Request) -> str:
@@ -168,13 +171,12 @@ class ControlApi:
         if not await owner.wait_until_committed(after, question.wait_s):
             if not owner.is_open:
                 raise not_ready(f"partition {question.partition} is not open yet")
-            raise not_ready(
-                f"partition {question.partition} stands at {owner.fold.position.next_offset}, not behind {after}"
-            )
+            next_offset = owner.fold.position.next_offset
+            raise not_ready(f"partition {question.partition} is at offset {next_offset}, not yet after {after}")
         heard_s = max(owner.committed_s, self._group.heartbeat_s())
         if time.monotonic() - heard_s > self._settings.session_timeout_ms / 1_000:
-            # Somebody else may own the partition by now and know more.
-            raise not_ready("this worker has not heard of its group for a session time-out")
+            # Another worker may own the partition by now and have a newer state.
+            raise not_ready("this worker has had no answer of its group for a session time-out")
         row = owner.fold.rows.get(question.key.encoded())
         if row is None:
             detail = f"tenant {question.key.tenant_id} has no session {question.key.session_id}"
@@ -201,7 +203,13 @@ class ControlApi:
 
 
 def session_document(row: SessionState, question: Question, next_offset: int) -> dict[str, Any]:
-    """Return the answer's JSON: the committed state, and what became of the record at `after`."""
+    """Return the JSON document of a session, as `/openapi.json` describes it.
+
+    It holds the committed state, its epoch and version, owner, content, limits and next deadline
+    (ms of log time since the epoch), the last refused events, and the position that the state
+    includes. `verdict` says what became of the record at `after`: "applied" or "refused" with the
+    reason; None if the request had no `after`.
+    """
     return {
         "session_id": row.session_id,
         "tenant_id": row.tenant_id,
@@ -241,7 +249,7 @@ def _parse_after(text: str | None, partition: int) -> int | None:
 
 def _parse_number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise Problem(400, "invalid_value", f"Bad {name}", f"{name}={text!r}: use a whole number, not negative")
+        raise Problem(400, "invalid_value", f"Bad {name}", f"{name}={text!r}: use a whole number of 0 or more")
     return int(text)
 
 

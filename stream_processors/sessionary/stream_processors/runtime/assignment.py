@@ -1,4 +1,4 @@
-"""The partitions that this worker owns: their owners begin and end here, and a failed one begins again."""
+"""The partitions of this worker: their owners start, end, and start again after a failure."""
 
 import asyncio
 import logging
@@ -64,7 +64,7 @@ class Assignment:
         self._start_owner(partition)
 
     async def close(self) -> dict[int, int]:
-        """End all owners; wait at most 15 s for their transactions. Return what `next_offsets` was."""
+        """End all owners, waiting at most 15 s. Return their `next_offsets`."""
         self._closed = True
         opened = [owner for owner in self.owners.values() if owner.is_open]
         for owner in self.owners.values():
@@ -100,7 +100,7 @@ class Assignment:
         owner.task.add_done_callback(lambda task: self._on_owner_end(owner, task))
 
     def _retire_owner(self, partition: int) -> None:
-        """Close the store of a partition that went to another worker, once its last owner is done."""
+        """Close the store of a partition that left, once its last owner is done."""
         owner = self._retiring[partition]
 
         def close_store(_: object) -> None:
@@ -111,7 +111,7 @@ class Assignment:
         owner.task.add_done_callback(close_store)
 
     def _on_owner_end(self, owner: PartitionOwner, task: "asyncio.Task[None]") -> None:
-        """Open the partition of an owner that failed again, unless it is halted; log every failure."""
+        """Log a failure, and open the partition again unless it is halted."""
         fault = None if task.cancelled() else task.exception()
         if self.owners.get(owner.partition) is not owner or owner.end_requested or self._closed:
             if fault is not None and not isinstance(fault, Lost):

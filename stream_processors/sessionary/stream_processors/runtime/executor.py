@@ -2,8 +2,8 @@
 
 A pool of a fixed size would lose one thread to each call that hangs, in the end all of them, and
 the interpreter would wait for those threads when it exits. Here each call takes an idle thread, or
-a new one if none is idle, and nothing waits for threads. Idle threads are reused: starting one makes
-its caller, the event loop, wait until the new thread has had the interpreter's lock.
+a new one if none is idle, and nothing waits for threads. Idle threads are reused, because starting
+one makes the event loop wait until the new thread has had the interpreter's lock.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class UnboundedExecutor(Executor):
-    """Runs each call at once in a daemon thread of its own; a thread that is done takes another call."""
+    """Runs each call at once, in a daemon thread that has no other call meanwhile."""
 
     def __init__(self) -> None:
         self._idle: list[queue.SimpleQueue[Callable[[], None]]] = []  # of each thread that waits for a call

@@ -112,14 +112,14 @@ class MemberThread(driver.AIOKafkaConsumerThread):
         return True
 
     async def on_thread_stop(self) -> None:
-        """Stop and leave the group. A static member would not leave, and the others would wait for it."""
+        """Stop and leave the group, which a static member does not do; the others would wait."""
         if self._consumer is not None and self._consumer._coordinator is not None:
             self._consumer._coordinator._group_instance_id = None
         await super().on_thread_stop()
 
 
 class IdleFetcher(Service):
-    """Replaces Faust's loop that reads its consumer: Faust starts and stops it, and it does nothing."""
+    """Replaces Faust's loop that reads its consumer, and does nothing."""
 
     logger = _FAUST_LOG
 
@@ -136,7 +136,7 @@ class MemberConsumer(driver.Consumer):
         return MemberThread(self, loop=self.loop, beacon=self.beacon)
 
     async def commit_offsets(self, positions: Mapping[int, int]) -> bool:
-        """Commit each partition's next offset, for lag monitoring. Return False if that fails or takes over 4 s."""
+        """Commit each partition's next offset, for lag monitoring. Return False if that fails."""
         topic = cast(MemberTransport, self.transport).events_topic
         offsets = {TopicPartition(topic, partition): n for partition, n in positions.items()}
         member = cast(MemberThread, self._thread)
@@ -148,7 +148,10 @@ class MemberConsumer(driver.Consumer):
 
 
 class MemberTransport(driver.Transport):
-    """Faust's transport, made of the parts above. `heartbeat_s`: when the group last acknowledged a heartbeat."""
+    """Faust's transport, made of the parts above.
+
+    `heartbeat_s` is when the group last acknowledged a heartbeat, on the monotonic clock.
+    """
 
     Consumer = MemberConsumer
     TransactionManager = RebalanceListener

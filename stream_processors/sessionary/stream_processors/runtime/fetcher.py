@@ -5,7 +5,7 @@ worker's time and hold the interpreter's lock. Here librdkafka's threads fetch a
 one thread of ours turns them into tuples. It belongs to no group: each partition's owner says from
 which offset on its partition is fetched.
 
-    fetch_from → pause/resume_partition … → drop_partition     commands of one partition, in this order
+    fetch_from → pause/resume_partition … → drop_partition    commands of a partition, in this order
 
 A batch takes one step from this thread to its owner: a callback on the event loop. It carries no
 generation, because none is needed. An offset of a log holds the same record for every owner; an
@@ -40,7 +40,7 @@ _new = tuple.__new__  # the same as a NamedTuple's own constructor, in half the 
 
 
 class _LazyRecord(LogRecord):
-    """A record that holds its message in place of headers: only a refusal reads them, so they are unpacked then."""
+    """A record that unpacks its headers when they are read, because only a refusal reads them."""
 
     __slots__ = ()
 
@@ -79,12 +79,12 @@ class Fetcher:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
-                # If the log no longer holds the position, its owner gets the log's first record, and decides.
+                # If the log no longer holds the position, the owner gets its first record.
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": FETCH_WAIT_MS,
                 "queued.min.messages": 20_000,
-                # How long a partition with a full queue rests. The default of 1 s capped a backlog at
-                # some 36,000 records a second.
+                # How long a partition with a full queue rests. The default of 1 s capped a backlog
+                # at some 36,000 records a second.
                 "fetch.queue.backoff.ms": 5,
                 "queued.max.messages.kbytes": 16_384,
                 "log_level": 0,
@@ -123,7 +123,7 @@ class Fetcher:
         self._delivery_held = False
 
     def add_pending_bytes(self, size: int) -> None:
-        """Count bytes that wait to be folded; negative: that wait no longer. Too many slow down the fetching."""
+        """Count bytes that wait to be folded; negative: that wait no longer."""
         with self._room:
             self._pending_bytes += size
             if self._pending_bytes < _PENDING_BYTES_MAX // 2:

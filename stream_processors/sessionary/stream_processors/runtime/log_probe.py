@@ -1,4 +1,4 @@
-"""Asks the broker what a partition's log holds: its range of offsets, and the first record from a position on."""
+"""Asks the broker what a partition's log holds: its range, and the first record from an offset on."""
 
 import contextlib
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class LogProbe(NamedTuple):
 
 
 def probe_log(settings: ProcessorSettings, partition: int, offset: int) -> LogProbe:
-    """Ask for a partition of the events topic. Blocks. Raises `Lost` if the broker does not answer."""
+    """Ask for a partition of the events topic. Blocks. Raises `Lost` without an answer."""
     reader = reader_of(settings)
     try:
         topic = TopicPartition(settings.topics.events, partition, offset)

@@ -1,8 +1,8 @@
 """One partition during one assignment: from fencing the former owner to the last commit.
 
-    open    fence the former owner → read the changelog to its end → fetch the log from the position on
+    open    fence the former owner → read the changelog → fetch the log from the position on
     loop    take pending records → fold into an overlay → one transaction → merge → wake readers
-    end     finish the transaction under way; then state, timers and pending records go with the object
+    end     finish the transaction under way; state, timers and pending records go with the object
 
 A `PartitionOwner` is used once: a partition that comes back to the same worker gets a new one.
 Readers see committed state only.
@@ -68,7 +68,7 @@ class PartitionOwner:
         open_store: Callable[[], Store],
         former: "PartitionOwner | None",
     ) -> None:
-        """`open_store` may block; `former` is the partition's last owner in this process, whose end is awaited."""
+        """`open_store` may block. `former`: the last owner in this process; its end is awaited."""
         self.partition = partition
         self.fold = context.job.new_fold(partition)
         self.is_open = False
@@ -102,7 +102,7 @@ class PartitionOwner:
         self._advanced.set()
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
-        """Wait until the record at `offset` is folded and committed. Return False after `timeout_s`, or at the end."""
+        """Wait until the record at `offset` is committed. Return False after `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
         while not (self.is_open and self.fold.position.next_offset > offset):
             left_s = deadline_s - time.monotonic()
@@ -221,8 +221,8 @@ class PartitionOwner:
     async def _is_next(self, records: Sequence[LogRecord]) -> bool:
         """Return True if `records`, which begin after the position, are the log's next ones.
 
-        That is so if no offset between holds a record. Otherwise drop them and fetch from the position
-        again, at most once a second. Raises `Halted` if the log begins after the position.
+        That is so if no offset between holds a record. Otherwise drop them and fetch from the
+        position again, at most once a second. Raises `Halted` if the log begins after it.
         """
         position = self.fold.position.next_offset
         pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
@@ -275,10 +275,10 @@ class PartitionOwner:
     async def _run_bounded(
         self, writer: TransactionWriter, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Wait for a call of `writer`, however long, as long as each call into librdkafka returns in time.
+        """Wait for a call of `writer` as long as its calls into librdkafka return in time.
 
-        Raises `Lost` if one hangs. Its thread is left behind: the next producer fences its producer,
-        and it touches nothing of ours.
+        Raises `Lost` if one hangs. Its thread is left behind: the next producer fences its
+        producer, and it touches nothing of ours.
         """
         writer.called_s = time.monotonic()
         try:

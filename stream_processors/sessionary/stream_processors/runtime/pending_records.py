@@ -1,4 +1,4 @@
-"""Fetched records of one partition that wait to be folded; too many of them interrupt the fetching."""
+"""Fetched records of one partition that wait to be folded; too many interrupt the fetching."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ class PendingRecords:
         self._count_bytes(self._batches[0][1])
 
     def take_batch(self, position: int, records_max: int) -> list[LogRecord]:
-        """Remove and return records, in order: those from `position` on, until a fetch leaves a gap.
+        """Remove and return records from `position` on, in order, until a fetch leaves a gap.
 
         They may begin after `position`, and the last fetch may exceed `records_max`.
         """
@@ -90,7 +90,7 @@ class PendingRecords:
             self._resume_fetching()
 
     def _drop_older_fetches(self, position: int) -> None:
-        """If a fetch holds the position, drop the fetches before it: they were folded, or precede a seek."""
+        """If a fetch holds the position, drop those before it: folded, or from before a seek."""
         holders = (n for n, (fetch, _) in enumerate(self._batches) if fetch[0].offset <= position <= fetch[-1].offset)
         for _ in range(next(holders, 0)):
             self._pop_batch()

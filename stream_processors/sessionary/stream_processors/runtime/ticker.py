@@ -1,7 +1,7 @@
 """Ticks: records that an owner appends to its own partition so that its clock moves in silence.
 
-A tick only says that time has passed; the broker stamps it. A tick too many, or one of a worker that
-lost its partition, does no harm. A tick too few makes a timeout late, never wrong.
+A tick only says that time has passed; the broker stamps it. A tick too many, or one of a worker
+that lost its partition, does no harm. A tick too few makes a timeout late, never wrong.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ _LET_GO_S = 0.1
 
 
 class LastTick(NamedTuple):
-    """A partition's last tick: when it was sent (ms of the wall clock), and whether it is not yet acknowledged."""
+    """When a partition's last tick was sent (ms since the epoch), and if it is under way."""
 
     at_ms: float
     under_way: bool
 
 
 def is_tick_due(now_ms: float, deadline_ms: int | None, sent: LastTick | None) -> bool:
-    """Return True once a second while sessions live, and as soon as the earliest deadline has passed.
+    """Return True once a second while sessions live, and when the earliest deadline has passed.
 
-    False without a deadline, while the last tick is under way, and within `DUE_MS` of the last tick.
+    False without a deadline, while the last tick is under way, and within `DUE_MS` of it.
     """
     if deadline_ms is None:
         return False
@@ -64,8 +64,8 @@ class Ticker:
     def send_due_ticks(self, now_ms: float, deadlines: Mapping[int, int | None]) -> None:
         """Send the ticks that are due. Does not block.
 
-        `deadlines` holds the earliest deadline of every open partition, in ms since the epoch; None:
-        no session lives there.
+        `deadlines` holds the earliest deadline of every open partition, in ms since the epoch;
+        None: no session lives there.
         """
         for partition, deadline_ms in deadlines.items():
             if is_tick_due(now_ms, deadline_ms, self._sent.get(partition)):

@@ -48,7 +48,7 @@ def _log_refusal(error: KafkaError) -> None:
 
 
 class TransactionWriter:
-    """Writes the outcomes of one partition for one owner. It stops retrying once `wanted` returns False."""
+    """Writes outcomes of one partition for one owner; retries only while `wanted` is True."""
 
     def __init__(self, settings: ProcessorSettings, job: Job, partition: int, wanted: Callable[[], bool]) -> None:
         self._job = job
@@ -63,7 +63,7 @@ class TransactionWriter:
                 "transactional.id": f"{settings.group_id}-{self._topics.events}-{partition}",
                 "transaction.timeout.ms": 10_000,
                 "linger.ms": 2,
-                # Back-to-back transactions get CONCURRENT_TRANSACTIONS; the default waits 100 ms each time.
+                # Back-to-back transactions get CONCURRENT_TRANSACTIONS; the default is 100 ms.
                 "retry.backoff.ms": 2,
                 "queue.buffering.max.messages": 1_000_000,
                 "message.max.bytes": CHANGELOG_BYTES_MAX,

@@ -23,7 +23,7 @@ class _Progress(NamedTuple):
 
 
 class StuckPartitionWatchdog:
-    """Opens a stuck partition again; calls `give_up` with the reason if it is stuck at the same position twice."""
+    """Opens a stuck partition again; calls `give_up` if it is stuck twice at the same position."""
 
     def __init__(
         self, assignment: Assignment, metrics: Metrics, stuck_s: float, give_up: Callable[[str], None]
@@ -43,7 +43,7 @@ class StuckPartitionWatchdog:
             if owner is None or not owner.is_open:
                 continue
             position = owner.fold.position.next_offset
-            # Time in which the log did not answer, or the partition was being opened, does not count.
+            # Time without an answer of the log, or with the partition not open, does not count.
             if seen is None or now_s - seen.checked_s >= self._stuck_s or seen.position != position or position >= end:
                 self._progress[partition] = _Progress(position, end, now_s, now_s)
             elif end > seen.log_end and now_s - seen.since_s >= self._stuck_s:

@@ -199,7 +199,7 @@ class RocksStore:
         try:
             self._db.close()
         except Exception as error:  # noqa: BLE001 - rocksdict has no error class for a full disk
-            # The changelog holds what could not be written, and `saved_position` says from where on.
+            # The changelog holds what was not written; `saved_position` says from where on.
             _log.warning("store %s was closed with an error: %s", self._folder, error)
 
     def _write_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
@@ -230,7 +230,7 @@ def is_usable(saved: SavedPosition | None, changelog_low: int, changelog_end: in
 
 
 class PartitionStores:
-    """The stores of this process, by partition. A store stays open while its partition is assigned."""
+    """The stores of this process, by partition; open while the partition is assigned."""
 
     def __init__(
         self, settings: ProcessorSettings, folder: Path | None, unpack_row: Callable[[bytes], Any] = unpack
@@ -243,7 +243,7 @@ class PartitionStores:
         self._stores: dict[int, Store] = {}
 
     def store_of(self, partition: int) -> Store:
-        """Return the partition's store, opened. May block; raises if another process has the database open."""
+        """Return the partition's store, opened. Blocks; raises if another process has it open."""
         store = self._stores.get(partition)
         if store is None:
             store = self._stores[partition] = self._new_store(partition)
@@ -266,7 +266,7 @@ class PartitionStores:
 
 
 def temporary_state_folder(settings: ProcessorSettings) -> "tempfile.TemporaryDirectory[str] | None":
-    """Return a new temporary folder for RocksDB, or None if the settings need none. The caller removes it."""
+    """Return a new folder for RocksDB, or None if none is needed. The caller removes it."""
     if settings.store != "rocksdb" or settings.state_dir is not None:
         return None
     return tempfile.TemporaryDirectory(prefix="sessionary-processor-")
