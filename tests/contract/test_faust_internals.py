@@ -1,4 +1,4 @@
-"""Each name of Faust, mode and aiokafka that the transport leans on and that their documentation does not promise.
+"""Each name of Faust, mode and aiokafka that the transport uses and their documents do not promise.
 
 Both are pinned exactly. An upgrade that moves one of these fails here first, by name.
 """
@@ -67,7 +67,7 @@ def test_an_attribute_that_is_read_or_set_is_made_there(owner: Any, name: str) -
     assert f"self.{name}" in inspect.getsource(owner)
 
 
-def test_a_static_member_leaves_only_where_its_name_is_taken_away() -> None:
+def test_a_static_member_leaves_only_without_its_instance_id() -> None:
     assert "self._group_instance_id is None" in inspect.getsource(GroupCoordinator._maybe_leave_group)
     assert "LeaveGroupRequest" in inspect.getsource(GroupCoordinator._maybe_leave_group)
 
@@ -118,7 +118,7 @@ def test_the_assignor_is_faust_s_own_although_there_is_no_table() -> None:
     assert "table_standby_replicas > 0" in source
 
 
-def test_a_member_that_looks_at_no_record_stays_in_the_group_for_as_long_as_it_is_told() -> None:
+def test_a_member_that_reads_no_record_stays_in_the_group() -> None:
     source = inspect.getsource(GroupCoordinator._heartbeat_routine)
     assert "fetcher_idle_time" in source
     assert "self._max_poll_interval" in source

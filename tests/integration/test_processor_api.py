@@ -1,4 +1,4 @@
-"""The control API of two workers: read-your-writes, every error it documents, and requests that reach the owner."""
+"""The control API of two workers: read-your-writes, its documented errors, requests passed on."""
 
 import json
 import urllib.error

@@ -1,4 +1,4 @@
-"""One partition's ownership on a real broker: what it drops, seeks back for, is fenced by and stands still at."""
+"""A partition's owner on a real broker: what it skips, fetches again, is fenced by and halts at."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ WAIT_S = 15.0
 
 
 class FakeFetchControl:
-    """Notes what a partition asks of the fetching."""
+    """Records what a partition asks of the fetching."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -53,11 +53,11 @@ class FakeFetchControl:
         self.asked.append(("drop", partition))
 
     def add_pending_bytes(self, size: int) -> None:
-        """Of no interest here: nothing is fetched."""
+        """Nothing is fetched here."""
 
 
 class Bench:
-    """One partition with events, and what an ownership of it needs."""
+    """One partition with events, and what an owner of it needs."""
 
     def __init__(self, kafka: KafkaSettings, events: int = 40, commit_interval_ms: int = 0) -> None:
         self.settings = ProcessorSettings(
@@ -107,7 +107,7 @@ def position(owner: PartitionOwner) -> int:
     return owner.fold.position.next_offset
 
 
-def test_below_the_position_is_skipped_and_ahead_of_it_is_sought_back(kafka: KafkaSettings) -> None:
+def test_records_before_the_position_are_skipped_and_a_gap_is_fetched_again(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         owner = bench.own()
@@ -130,7 +130,7 @@ def test_below_the_position_is_skipped_and_ahead_of_it_is_sought_back(kafka: Kaf
     assert len(audits) == 2  # created, started: nothing was folded twice, no gap was seen
 
 
-def test_what_arrives_within_the_interval_shares_a_transaction(kafka: KafkaSettings) -> None:
+def test_records_that_arrive_within_the_interval_share_a_transaction(kafka: KafkaSettings) -> None:
     interval_ms = 300
 
     async def story() -> None:
@@ -149,7 +149,7 @@ def test_what_arrives_within_the_interval_shares_a_transaction(kafka: KafkaSetti
     assert second.started_at - first.started_at >= interval_ms * 1_000
 
 
-def test_what_was_fetched_before_a_seek_costs_no_second_one(kafka: KafkaSettings) -> None:
+def test_records_from_before_a_seek_cause_no_second_one(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         owner = bench.own()
@@ -163,7 +163,7 @@ def test_what_was_fetched_before_a_seek_costs_no_second_one(kafka: KafkaSettings
     asyncio.run(story())
 
 
-def test_a_log_that_begins_later_stops_the_partition(kafka: KafkaSettings) -> None:
+def test_a_log_that_begins_after_the_position_halts_the_partition(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         admin = AdminClient({**kafka.librdkafka(), "log_level": 0})
@@ -181,7 +181,7 @@ def test_a_log_that_begins_later_stops_the_partition(kafka: KafkaSettings) -> No
     asyncio.run(story())
 
 
-def test_a_new_owner_fences_the_one_that_believes_in_itself(kafka: KafkaSettings) -> None:
+def test_a_new_owner_fences_a_former_one_that_goes_on(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         first = bench.own()
@@ -191,7 +191,7 @@ def test_a_new_owner_fences_the_one_that_believes_in_itself(kafka: KafkaSettings
         second = bench.own()
         await bench.seen(lambda: second.is_open)
         assert position(second) == 10
-        first.offer_records(bench.log[10:20])  # a zombie goes on
+        first.offer_records(bench.log[10:20])  # though it is fenced
         with pytest.raises(Lost):
             await first.task
         second.offer_records(bench.log[10:40])
@@ -233,7 +233,7 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
     assert len(read_records(kafka, kafka.topics.audit)) == 2
 
 
-def test_a_record_that_the_broker_refuses_stops_the_partition_with_its_name(kafka: KafkaSettings) -> None:
+def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         admin = AdminClient({**kafka.librdkafka(), "log_level": 0})
@@ -254,7 +254,7 @@ def test_a_record_that_the_broker_refuses_stops_the_partition_with_its_name(kafk
     assert read_records(kafka, kafka.topics.audit) == []
 
 
-def test_too_much_that_waits_holds_the_fetching(kafka: KafkaSettings) -> None:
+def test_too_many_pending_records_interrupt_the_fetching(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         owner = bench.own()
@@ -282,7 +282,7 @@ def test_a_broker_that_was_away_finds_the_same_owner_again(broker: LocalBroker) 
         await asyncio.to_thread(broker.start)
         await asyncio.to_thread(broker.wait_ready)
         if not await owner.wait_until_committed(19, WAIT_S):
-            # A broker that was away for longer than the time-out of the transaction has ended the transaction.
+            # The broker ended the transaction if it was away for longer than its time-out.
             assert isinstance(owner.task.exception(), Lost)
             again = owner = bench.own(owner)
             await bench.seen(lambda: again.is_open)
@@ -297,10 +297,10 @@ def test_a_broker_that_was_away_finds_the_same_owner_again(broker: LocalBroker) 
     assert len(read_records(kafka, kafka.topics.audit)) == 2
 
 
-def test_a_worker_says_which_topic_is_missing_or_cut_otherwise(kafka: KafkaSettings) -> None:
+def test_a_missing_topic_and_another_number_of_partitions_are_named(kafka: KafkaSettings) -> None:
     settings = Bench(kafka).settings
     wait_for_topics(settings, lambda: False)
     with pytest.raises(SettingsError, match="does not exist: run `sessionary topics apply`"):
-        wait_for_topics(settings.model_copy(update={"topic_prefix": "nobody"}), lambda: False)
+        wait_for_topics(settings.model_copy(update={"topic_prefix": "unknown"}), lambda: False)
     with pytest.raises(SettingsError, match="SESSIONARY_PARTITIONS"):
         wait_for_topics(settings.model_copy(update={"partitions": 5}), lambda: False)

@@ -1,4 +1,4 @@
-"""What the control API answers, without a broker: an owner that may no longer be one, a request that goes round."""
+"""What the control API answers, without a broker: if the owner may have changed or is elsewhere."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ def problem(response: Response) -> tuple[int, str]:
     return response.status, json.loads(response.body)["reason"]
 
 
-def test_an_owner_answers_as_long_as_it_heard_of_its_group_within_a_session_time_out() -> None:
+def test_an_owner_answers_if_its_group_answered_within_a_session_time_out() -> None:
     now_s, long_ago_s = time.monotonic(), time.monotonic() - SETTINGS.session_timeout_ms / 1_000 - 1
     for committed_s, heartbeat_s, wanted in (
         (now_s, now_s, (410, "session_archived")),
@@ -82,13 +82,13 @@ def test_an_owner_answers_as_long_as_it_heard_of_its_group_within_a_session_time
 @pytest.mark.parametrize(
     ("urls", "headers"),
     [
-        ({}, {}),  # nobody knows the owner
-        ({PARTITION: SETTINGS.api_url}, {}),  # the group says: you; but it is not so
+        ({}, {}),  # the owner is unknown
+        ({PARTITION: SETTINGS.api_url}, {}),  # the group names this worker, which does not own it
         ({PARTITION: "http://other:0"}, {}),  # the owner has no API
-        ({PARTITION: "http://other:1"}, {"Sessionary-Routed": "w2"}),  # another worker thinks: you
+        ({PARTITION: "http://other:1"}, {"Sessionary-Routed": "w2"}),  # another worker passed it on
     ],
 )
-def test_a_request_never_goes_round(urls: Mapping[int, str], headers: Mapping[str, str]) -> None:
+def test_a_request_is_passed_on_at_most_once(urls: Mapping[int, str], headers: Mapping[str, str]) -> None:
     response = ask(FakeAssignment(), FakeGroup(time.monotonic(), urls), **headers)
     assert problem(response) == (503, "not_ready")
     assert response.headers["Retry-After"] == "1"

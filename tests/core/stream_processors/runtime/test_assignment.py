@@ -1,4 +1,4 @@
-"""The owners of an assignment, without a broker: they start, end, and start again after a failure."""
+"""The owners of an assignment, without a broker: start, end, and a new start after a failure."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -10,7 +10,7 @@ import pytest
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor, wait_unless_hung
 
 
-def test_a_call_of_many_steps_is_waited_for_and_a_step_that_hangs_is_left() -> None:
+def test_a_call_of_many_steps_is_awaited_unless_a_step_hangs() -> None:
     began_s, hang, left = [0.0], threading.Event(), threading.Event()
 
     def steps() -> str:
@@ -41,7 +41,7 @@ def test_a_call_of_many_steps_is_waited_for_and_a_step_that_hangs_is_left() -> N
     assert left.wait(10)
 
 
-def test_a_thread_that_is_done_takes_the_next_call_and_one_that_hangs_takes_none() -> None:
+def test_an_idle_thread_takes_the_next_call_and_a_hanging_one_takes_none() -> None:
     async def story() -> None:
         loop, threads, go_on = asyncio.get_running_loop(), UnboundedExecutor(), threading.Event()
         first = await loop.run_in_executor(threads, threading.get_ident)
@@ -65,7 +65,7 @@ def test_calls_at_the_same_time_have_a_thread_each() -> None:
     asyncio.run(story())
 
 
-def test_what_a_call_raises_is_its_callers_and_the_thread_goes_on() -> None:
+def test_an_error_goes_to_the_caller_and_its_thread_takes_more_calls() -> None:
     async def story() -> None:
         loop, threads = asyncio.get_running_loop(), UnboundedExecutor()
         first = await loop.run_in_executor(threads, threading.get_ident)

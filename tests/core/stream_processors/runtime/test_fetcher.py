@@ -1,4 +1,4 @@
-"""What becomes of fetched messages, without a broker: records in order, by partition, delivered on the event loop."""
+"""How fetched messages become records, without a broker, and reach the event loop in batches."""
 
 import asyncio
 import logging
@@ -60,7 +60,7 @@ def test_an_error_among_the_messages_is_reported_and_no_record(caplog: pytest.Lo
 
 
 class Delivered:
-    """A fetcher without a broker, whose fetching thread is played by the test; `batches` holds what was delivered."""
+    """A fetcher without a broker; the test plays its thread. `batches` holds what was delivered."""
 
     def __init__(self, story: Callable[["Delivered"], None]) -> None:
         self.batches: list[tuple[int, list[int]]] = []
@@ -102,7 +102,7 @@ def test_batches_are_delivered_on_the_event_loop_in_order_and_once() -> None:
     assert [offset for partition, offsets in batches if partition == 2 for offset in offsets] == list(range(0, 40, 2))
 
 
-def test_while_delivery_is_held_nothing_comes_and_what_waited_never_does() -> None:
+def test_held_delivery_delivers_nothing_and_a_restart_drops_what_waits() -> None:
     def story(test: Delivered) -> None:
         test.fetch_from(1, 1, 2)
         test.on_loop(test.fetcher.hold_delivery)
@@ -115,7 +115,7 @@ def test_while_delivery_is_held_nothing_comes_and_what_waited_never_does() -> No
     assert Delivered(story).batches == [(1, [1, 2]), (1, [7])]
 
 
-def test_what_was_fetched_before_a_new_fetch_or_a_drop_is_not_delivered() -> None:
+def test_records_from_before_a_new_fetch_or_a_drop_are_not_delivered() -> None:
     def story(test: Delivered) -> None:
         loop_is_busy = threading.Event()
         test.fetcher._loop.call_soon_threadsafe(loop_is_busy.wait, 10)

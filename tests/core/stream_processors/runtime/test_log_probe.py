@@ -6,7 +6,7 @@ from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 
 
-def test_a_position_must_stand_in_the_log() -> None:
+def test_a_position_must_be_within_the_log() -> None:
     LogProbe(5, 9).check_position(0, 5)
     LogProbe(5, 9).check_position(0, 9)
     for outside in (4, 10):

@@ -1,4 +1,4 @@
-"""Fetched records that wait: their order, what lies before the position, gaps, and the fetching that they steer."""
+"""Fetched records that wait: their order, gaps, and the fetching that they interrupt."""
 
 import pytest
 

@@ -17,7 +17,7 @@ NOW_MS = 1_000_000.0
 @pytest.mark.parametrize(
     ("deadline_ms", "sent", "due"),
     [
-        (None, None, False),  # nobody lives
+        (None, None, False),  # no session lives
         (None, LastTick(0, under_way=False), False),
         (2_000_000, None, True),
         (2_000_000, LastTick(NOW_MS - STEADY_MS + 1, under_way=False), False),
@@ -53,7 +53,7 @@ class FakeProducer:
         """Nothing is held."""
 
 
-def test_a_producer_of_ticks_that_fails_is_replaced_but_not_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_tick_producer_is_replaced_at_most_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[FakeProducer] = []
 
     def make(config: object) -> FakeProducer:

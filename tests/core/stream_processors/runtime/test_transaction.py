@@ -1,4 +1,4 @@
-"""What a transaction does with its records, without a broker: their order, a full queue, a record that is refused."""
+"""How a transaction is written, without a broker: order, a full queue, refused records, retries."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -38,7 +38,7 @@ class Message:
 
 
 class FakeProducer:
-    """A transactional producer with room for `room` records until it is polled, which refuses some keys or values."""
+    """A transactional producer with room for `room` records until polled; refuses some values."""
 
     def __init__(self, room: int = 1_000, refused: bytes | None = None, code: int = 0) -> None:
         self.written: list[Produced] = []
@@ -133,7 +133,7 @@ def test_a_record_that_is_refused_ends_the_transaction_and_nothing_is_committed(
     assert producer.calls == calls
 
 
-def test_a_transaction_that_must_be_aborted_is_and_its_records_come_again() -> None:
+def test_an_aborted_transaction_can_be_written_again() -> None:
     producer = FakeProducer()
     fenced = KafkaError(KafkaError.NOT_ENOUGH_REPLICAS, "told so", False, False, True)
     commit = producer.commit_transaction
@@ -179,14 +179,14 @@ def test_a_retriable_error_is_retried_in_place() -> None:
     assert producer.calls == 4
 
 
-def test_patience_ends_with_the_ownership() -> None:
+def test_retries_end_with_the_owner() -> None:
     producer = FakeTransactions(error(KafkaError._TIMED_OUT, retriable=True))
     with pytest.raises(Lost):
         retrying_writer(wanted=False)._retry_in_place(producer.commit, 1.0)
     assert producer.calls == 1
 
 
-def test_patience_with_one_producer_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_with_one_producer_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "_PATIENCE_S", 0.05)
     producer = FakeTransactions(*(error(KafkaError._TIMED_OUT, retriable=True) for _ in range(1_000)))
     with pytest.raises(Lost):

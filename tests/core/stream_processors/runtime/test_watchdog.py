@@ -35,7 +35,7 @@ def watchdog(assignment: FakeAssignment, gave_up: list[str]) -> StuckPartitionWa
     return StuckPartitionWatchdog(assignment.as_assignment, Metrics(), 60.0, gave_up.append)
 
 
-def test_a_partition_that_stands_while_its_log_moves_is_reopened_once_then_given_up() -> None:
+def test_a_stuck_partition_is_reopened_once_then_given_up() -> None:
     assignment, gave_up = FakeAssignment(10), list[str]()
     dog = watchdog(assignment, gave_up)
     dog.check_progress({0: 20}, 0.0)
@@ -49,7 +49,7 @@ def test_a_partition_that_stands_while_its_log_moves_is_reopened_once_then_given
     assert "stays at 10" in gave_up[0]
 
 
-def test_a_partition_that_waits_for_nothing_or_moves_is_left_alone() -> None:
+def test_a_partition_that_is_idle_or_moves_is_left_alone() -> None:
     assignment, gave_up = FakeAssignment(10), list[str]()
     dog = watchdog(assignment, gave_up)
     for second in range(0, 300, 30):
@@ -60,7 +60,7 @@ def test_a_partition_that_waits_for_nothing_or_moves_is_left_alone() -> None:
     assert (assignment.reopened, gave_up) == (0, [])
 
 
-def test_time_without_any_look_does_not_count_as_standing_still() -> None:
+def test_time_without_an_answer_of_the_log_does_not_count() -> None:
     assignment, gave_up = FakeAssignment(10), list[str]()
     dog = watchdog(assignment, gave_up)
     dog.check_progress({0: 10}, 0.0)

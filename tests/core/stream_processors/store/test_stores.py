@@ -99,9 +99,7 @@ def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(
         (15, -1.0, False),  # saved in the future: some clock is wrong
     ],
 )
-def test_a_store_is_worth_something_behind_the_log_and_not_too_old(
-    changelog_next: int, age_s: float, worth: bool
-) -> None:
+def test_a_store_is_usable_within_the_changelog_and_while_young(changelog_next: int, age_s: float, worth: bool) -> None:
     saved = SavedPosition(Position(0, 0, 0, 0, 0), changelog_next, 1_000_000.0)
     assert is_usable(saved, 10, 20, 1_000_000.0 + age_s) is worth
     assert not is_usable(None, 0, 0)
