@@ -62,7 +62,7 @@ bench: $(INSTALLED)
 
 # Redraw what the documents take from the code: the state diagram, the table of settings.
 docs: $(INSTALLED)
-	@$(BIN)/python -m sessionary.stream_processors.diagram ARCHITECTURE.md
+	@$(BIN)/python -m tests.support.transition_docs
 	@$(BIN)/python -m tests.support.settings_table
 
 # Remove what was built, and .venv.

@@ -37,7 +37,7 @@ from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import CleanupAction, Envelope, Limits, Snapshot
-from sessionary.stream_processors.core.session.transitions import TRANSITIONS, cleanup_actions
+from sessionary.stream_processors.core.session.transitions import TRANSITIONS
 
 # 2026-01-01, µs since the epoch: where the agents' own clocks begin, which nobody judges by.
 EPOCH_US = 1_767_225_600_000_000
@@ -60,6 +60,7 @@ LIMITS = Limits(
 _TEMPLATES_MAX = 300
 # In the player's proportions, but for what waits for a clock, and for what is meant to be refused.
 _LEFT_OUT: frozenset[Outcome] = frozenset({"silent", "never_started", "illegal"})
+_CLEANUPS = {row.id: row.cleanup for row in TRANSITIONS}
 _MOVING = frozenset(row.event_type for row in TRANSITIONS if row.by != "processor")
 _BEHIND_END_S = 0.05
 
@@ -147,7 +148,7 @@ def _cleanup(session: PlannedSession, last: Event, epoch: int) -> CleanupRequest
         epoch=epoch,
         reason_code=reason,
         reason=reason,
-        actions=cleanup_actions(transition, reason),
+        actions=_CLEANUPS[transition].actions_for(reason),
         requested_at=EPOCH_US,
     )
 

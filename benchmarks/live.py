@@ -21,21 +21,23 @@ from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.schemas.types import ProducerLedger, SessionLimits
-from sessionary.stream_processors.runtime.job import DUE_HEADER, POSITION_KEY
-from sessionary.stream_processors.store.packed_rows import Packed, pack
+from sessionary.stream_processors.core.model import POSITION_KEY
+from sessionary.stream_processors.families import all_machines
+from sessionary.stream_processors.store.packed_rows import DUE_HEADER, MachineRows, PackedRow
 
 FAR_MS = 30 * 86_400_000
 _LIMITS = SessionLimits(**dict.fromkeys(SessionLimits._fields, FAR_MS))._replace(context_limit_bytes=200_000_000)
 _NO_ID = str(uuid.UUID(int=0))
 _NO_PRODUCER = str(uuid.UUID(int=1))
 _TRANSACTION_RECORDS = 50_000
+_ROWS = MachineRows(all_machines())
 
 
 class LiveRow(NamedTuple):
     """A row of the changelog and its key."""
 
     key: bytes
-    packed: Packed
+    packed: PackedRow
 
 
 def _half_way(template: Template, now_ms: int) -> LiveRow:
@@ -75,7 +77,7 @@ def _half_way(template: Template, now_ms: int) -> LiveRow:
         late_epoch=0,
         producers=(ProducerLedger(_NO_PRODUCER, len(lines)),),
     )
-    return LiveRow(f"{envelope.tenant_id}:".encode(), pack(state))
+    return LiveRow(f"{envelope.tenant_id}:".encode(), _ROWS.pack(state))
 
 
 def session_rows(templates: Sequence[Template], sessions: int, seed: int, now_ms: int) -> Iterator[LiveRow]:
@@ -88,7 +90,7 @@ def session_rows(templates: Sequence[Template], sessions: int, seed: int, now_ms
         key, packed = dice.choice(rows)
         session_id, producer_id = (str(uuid.UUID(int=dice.getrandbits(128), version=4)).encode() for _ in range(2))
         value = packed.value.replace(no_id, session_id).replace(no_producer, producer_id)
-        yield LiveRow(key + session_id, Packed(packed.due, value))
+        yield LiveRow(key + session_id, PackedRow(packed.due, value))
 
 
 def preload_sessions(kafka: KafkaSettings, templates: Sequence[Template], sessions: int, seed: int = 1) -> int:

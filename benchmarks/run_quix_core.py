@@ -19,18 +19,19 @@ from quixstreams import State, message_context  # type: ignore[import-not-found]
 
 from benchmarks.quix_app import exactly_once, tune
 from sessionary.schemas.codec import Decoder, encode_record, record_header
-from sessionary.schemas.records import AuditRecord, CleanupRequest, Gravestone, RejectedEvent, SessionState
+from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent
 from sessionary.schemas.topics import TopicNames
-from sessionary.stream_processors.core import trail
-from sessionary.stream_processors.core import verdict as core_verdict
-from sessionary.stream_processors.core.partition import LogRecord
+from sessionary.stream_processors.core.machine import apply_facts
+from sessionary.stream_processors.core.model import EventLog, LogRecord, Place
+from sessionary.stream_processors.core.session.effects import SessionRow
+from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.core.verdict import read_arrival
 
 _ROW = "row"
-Row = SessionState | Gravestone
 Apply = Callable[[bytes, bytes, int, list[tuple[str, bytes]], State], list[bytes]]
 
 
-def row_form(name: str) -> tuple[Callable[[bytes], Any], Callable[[Row], bytes]]:
+def row_form(name: str) -> tuple[Callable[[bytes], Any], Callable[[SessionRow], bytes]]:
     """Return how a row is read and written."""
     if name == "pickle":
         return pickle.loads, lambda row: pickle.dumps(row, protocol=5)
@@ -43,6 +44,8 @@ def judging(topic: str, partitions: int, form: str) -> Apply:
     read_row, write_row = row_form(form)
     clocks_ms: dict[int, int] = defaultdict(int)  # append time never goes back for long; a restart begins with it anew
 
+    machine = SessionMachine()
+
     def apply(
         value: bytes, key: bytes, timestamp_ms: int, headers: list[tuple[str, bytes]], state: State
     ) -> list[bytes]:
@@ -50,33 +53,24 @@ def judging(topic: str, partitions: int, form: str) -> Apply:
         now_ms = clocks_ms[place.partition] = max(clocks_ms[place.partition], timestamp_ms)
         stored = state.get_bytes(_ROW)
         row = None if stored is None else read_row(stored)
-        sources = 0
+        outputs = 0
 
-        def source() -> trail.Source:
-            nonlocal sources
-            sources += 1
-            return trail.Source(place.partition, place.offset, sources - 1, now_ms, 0)
+        def next_place() -> Place:
+            nonlocal outputs
+            outputs += 1
+            return Place(place.partition, place.offset, outputs - 1, now_ms, 0)
 
         record = LogRecord(place.offset, timestamp_ms, key, value, headers or ())
-        arrival = core_verdict.Arrival(record, row, place.partition, partitions, now_ms)
-        verdict = core_verdict.judge(arrival, decoder, source)
-        if isinstance(verdict, core_verdict.Applied | core_verdict.Rejected):
-            if verdict.row is not None and verdict.row is not row:
-                state.set_bytes(_ROW, write_row(verdict.row))
-            return records_of(verdict, record, topic, place.partition)
-        return []
+        arrival = read_arrival(record, row, decoder, EventLog(topic, place.partition, partitions), now_ms)
+        if arrival is None:
+            return []
+        facts = machine.decide(row, arrival).facts
+        after, emitted = apply_facts(machine, key, row, facts, arrival, next_place)
+        if after is not None and after is not row:
+            state.set_bytes(_ROW, write_row(after))
+        return [encode_record(record) for _, _, record in emitted]
 
     return apply
-
-
-def records_of(
-    verdict: core_verdict.Applied | core_verdict.Rejected, record: LogRecord, topic: str, partition: int
-) -> list[bytes]:
-    """Return what a verdict has to say, encoded; each record's own header names its class."""
-    lines = [encode_record(line) for line in verdict.audits]
-    if isinstance(verdict, core_verdict.Applied):
-        return lines if verdict.cleanup is None else [*lines, encode_record(verdict.cleanup)]
-    return [*lines, encode_record(verdict.dead_letter(record, topic, partition))]
 
 
 def main() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, cast
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.partition import Counts, LogRecord, Outcome, PartitionFold, Standing
+from sessionary.stream_processors.core.model import Counts, DueRow, LogRecord, Outcome
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
 
 RECORDS_MAX = 5_000  # as many as the product's own fold takes into one transaction
@@ -38,19 +39,19 @@ class CountingBatch:
         self._last = record
         return True
 
-    def finish(self) -> Outcome:
+    def finish(self, previous_acknowledged_at: int | None = None) -> Outcome:
         """Return what the transaction has to write."""
         before, number = self._before, len(self.counted)
         next_offset = before.next_offset if self._last is None else self._last.offset + 1
-        position = Position(next_offset, 0, 0, before.batch_number + 1, 0)
+        position = Position(next_offset, 0, 0, before.batch_number + 1, 0, previous_acknowledged_at)
         counts = Counts(number, 0, 0, 0, 0, 0, before.next_offset, next_offset - 1)
         self.position = position
         # What stands in an outcome is for the job's own `transaction` alone.
-        return Outcome(cast(Any, self.counts), cast(Any, self.counted), (), (), position, counts)
+        return Outcome(self.counts, cast(Any, self.counted), position, counts)
 
 
 class CountingFold:
-    """The counts of one partition; see `sessionary.stream_processors.core.partition.PartitionFold`."""
+    """The counts of one partition; see `sessionary.stream_processors.core.partition.PartitionState`."""
 
     next_deadline_ms = None  # nothing ever fires
 
@@ -65,7 +66,7 @@ class CountingFold:
         """Take the changelog's position record."""
         self.position = position
 
-    def loaded(self, standing: Iterable[Standing]) -> None:
+    def finish_loading(self, due_rows: Iterable[DueRow]) -> None:
         """Take the counts that the store has."""
         self.counts = dict(self.rows.items())
 
@@ -85,17 +86,37 @@ def _records(changelog: str, output: str, counted: Iterable[Counted]) -> Iterato
         yield output, key, b"%b %b" % (digits, value), None
 
 
+class CountCodec:
+    """Counts as their digits; nothing is ever due."""
+
+    def unpack(self, stored: bytes) -> int:
+        """Return the count."""
+        return int(stored)
+
+    def repack(self, value: bytes, due: bytes | None) -> bytes:
+        """Return what a store keeps: the digits."""
+        return value
+
+    def due_row(self, key: bytes, row: int) -> DueRow:
+        """Return a row that is never due."""
+        return DueRow(key, 0, live=False)
+
+    def due_stored_row(self, key: bytes, stored: bytes) -> DueRow:
+        """Return a row that is never due."""
+        return DueRow(key, 0, live=False)
+
+
 def counting(settings: Any, changelog: str, output: str) -> Job:
     """Return the job: per event one changelog record and one output, both in the event's partition."""
 
-    def new_fold(partition: int) -> PartitionFold:
-        return cast(PartitionFold, CountingFold(partition, settings))
+    def new_state(partition: int) -> PartitionState:
+        return cast(PartitionState, CountingFold(partition, settings))
 
     def transaction(partition: int, outcome: Outcome, started_at: int) -> Transaction:
-        counted = cast(list[Counted], outcome.audits)
+        counted = cast(list[Counted], outcome.emitted)
         return Transaction(_records(changelog, output, counted), {key: digits for key, digits, _ in counted})
 
-    return Job(new_fold, transaction, lambda value, due: value, int)
+    return Job(new_state, transaction, CountCodec())
 
 
 __all__ = ["RECORDS_MAX", "CountingBatch", "CountingFold", "counting"]

@@ -12,7 +12,7 @@ import tempfile
 from benchmarks.keyed_count.counting import RECORDS_MAX, counting
 from benchmarks.keyed_count.job import PARTITIONS
 from sessionary.schemas.topics import TopicNames
-from sessionary.stream_processors.core.partition import FoldSettings
+from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import tune_interpreter
 from sessionary.stream_processors.worker import Processor
@@ -32,7 +32,7 @@ class CountSettings(ProcessorSettings):
 
 async def work(settings: CountSettings, output: str, folder: str) -> None:
     """Count until SIGTERM."""
-    bounds = FoldSettings(settings.source, PARTITIONS, records_max=RECORDS_MAX)
+    bounds = PartitionSettings(settings.source, PARTITIONS, records_max=RECORDS_MAX)
     processor = Processor(settings, folder, counting(bounds, settings.changelog, output))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, processor.stop)
     await processor.run()

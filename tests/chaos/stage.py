@@ -144,12 +144,12 @@ class Stage:
         return self.part("broker", [*_COMMAND, "broker", *options], ready)
 
     def _clickhouse(self, port: int) -> Part:
-        from sessionary.sinks.clickhouse.migrate import apply
+        from sessionary.sinks.clickhouse.migrate import apply_migrations
 
         settings = ClickHouseSettings(clickhouse_url=self.clickhouse_url, clickhouse_database=DATABASE)
 
         def ready() -> bool:
-            return clickhouse_answers(port) and _done(lambda: apply(settings))
+            return clickhouse_answers(port) and _done(lambda: apply_migrations(settings))
 
         options = ["--data", str(self.folder / "clickhouse"), "--port", str(port)]
         return self.part("clickhouse", [*_COMMAND, "clickhouse", *options], ready)

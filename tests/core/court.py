@@ -4,12 +4,15 @@ from typing import Any
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import SessionState
-from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Outcome, PartitionFold
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.partition import PartitionState
 from tests.auditor.account import Account, differences
 from tests.auditor.reading import LogEntry, Row
+from tests.support.machines import MACHINES, STREAMS
 from tests.support.scribe import TICK, Scribe
 
-SETTINGS = FoldSettings("sessionary.events", 1)
+SETTINGS = PartitionSettings("sessionary.events", 1)
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
 
@@ -52,7 +55,7 @@ def said(outcome: Outcome) -> str:
     counts = outcome.counts
     assert counts.applied + counts.duplicate + counts.refused + counts.ticks == 1
     if counts.refused:
-        ((_, rejected),) = outcome.rejected
+        ((_, rejected),) = outcome.records_on("rejected")
         return f"refused {rejected.reason}"
     return "applied" if counts.applied else "duplicate" if counts.duplicate else "tick"
 
@@ -60,10 +63,10 @@ def said(outcome: Outcome) -> str:
 class Court:
     """Both sides, the log so far, and a clock to set the next record's append time."""
 
-    def __init__(self, settings: FoldSettings = SETTINGS, partition: int = 0) -> None:
+    def __init__(self, settings: PartitionSettings = SETTINGS, partition: int = 0) -> None:
         self.partition = partition
-        self.fold = PartitionFold(partition, settings, DECODER)
-        self.fold.loaded()
+        self.fold = PartitionState(partition, settings, DECODER, MACHINES)
+        self.fold.finish_loading()
         self.account = Account(settings.partitions)
         self.log: list[LogRecord] = []
         self.outcomes: list[Outcome] = []
@@ -86,7 +89,7 @@ class Court:
             getattr(self.book, lines).clear()
         expected = self.account.feed(LogEntry(self.partition, record.offset, record.timestamp_ms, key, value))
         assert said(outcome) == expected
-        audits, rejected, cleanups = ([line._asdict() for _, line in lines] for lines in outcome[1:4])
+        audits, rejected, cleanups = ([line._asdict() for _, line in outcome.records_on(stream)] for stream in STREAMS)
         found = differences(self.account, audits, rejected, cleanups)
         assert not found, found
         self._compare_rows(outcome)
@@ -131,7 +134,7 @@ class Court:
         while self.at < until:
             self.at = min(until, self.at + step_ms)
             self.tick()
-            told += [f"{line.transition} {line.reason_code}" for _, line in self.outcomes[-1].audits]
+            told += [f"{line.transition} {line.reason_code}" for _, line in self.outcomes[-1].records_on("audit")]
         return told
 
     def row(self, scribe: Scribe) -> SessionState:
@@ -150,4 +153,4 @@ class Court:
             assert self.says(scribe, event_type, **fields) == "applied"
 
     def last_audits(self) -> list[Any]:
-        return [line for _, line in self.outcomes[-1].audits]
+        return [line for _, line in self.outcomes[-1].records_on("audit")]

@@ -49,9 +49,13 @@ def evidence_of(court: Court) -> Evidence:
         counts, offset = outcome.counts, outcome.position.next_offset - 1
         batch = BatchRecord(
             *(0, number, offset, offset, counts.applied, counts.duplicate, counts.refused),
-            *(len(outcome.audits), counts.timers, counts.ticks, START_MS * 1_000, None, "w1"),
+            *(len(outcome.records_on("audit")), counts.timers, counts.ticks, START_MS * 1_000, None, "w1"),
         )
-        written: dict[str, Any] = {"audit": outcome.audits, "rejected": outcome.rejected, "cleanup": outcome.cleanups}
+        written: dict[str, Any] = {
+            "audit": outcome.records_on("audit"),
+            "rejected": outcome.records_on("rejected"),
+            "cleanup": outcome.records_on("cleanup"),
+        }
         for name, records in (*written.items(), ("batches", [(None, batch)])):
             for key, record in records:
                 value = encode_record(record)

@@ -10,7 +10,8 @@ from benchmarks.keyed_count.check import Auditor, Checked
 from benchmarks.keyed_count.compare import Run, results
 from benchmarks.keyed_count.counting import RECORDS_MAX, counting
 from benchmarks.keyed_count.job import drawn_keys, key
-from sessionary.stream_processors.core.partition import FoldSettings, LogRecord
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.runtime.job import Produced
 from sessionary.stream_processors.store.stores import MemoryStore, SavedPosition
 
@@ -69,8 +70,8 @@ def test_events_of_a_key_counted_in_another_order_are_found() -> None:
 
 
 def test_our_fold_counts_each_event_once_across_batches_and_a_void_batch_counts_nothing() -> None:
-    job = counting(FoldSettings("events", 4), "changelog", "output")
-    fold, store = job.new_fold(0), MemoryStore(job.unpack)
+    job = counting(PartitionSettings("events", 4), "changelog", "output")
+    fold, store = job.new_state(0), MemoryStore(job.row_codec)
     log = [LogRecord(n, 0, key(drawn), b"%08d...." % n) for n, drawn in enumerate(KEYS)]
     written: list[Produced] = []
     while fold.position.next_offset < EVENTS:
@@ -89,20 +90,20 @@ def test_our_fold_counts_each_event_once_across_batches_and_a_void_batch_counts_
     assert [record.value for record in written if record.topic == "changelog"] == [
         value.partition(b" ")[0] for _, value in told
     ]
-    again = job.new_fold(0)
+    again = job.new_state(0)
     again.rows = store.rows
     again.load_position(fold.position)
-    again.loaded(())
+    again.finish_loading(())
     batch = again.begin()
     assert batch.apply(LogRecord(EVENTS, 0, key(0), b""))
     assert next(iter(job.transaction(0, batch.finish(), 0).records))[2] == b"%d" % (KEYS.count(0) + 1)
 
 
 def test_our_fold_takes_no_more_into_a_batch_than_the_product_does() -> None:
-    batch = counting(FoldSettings("events", 4), "changelog", "output").new_fold(0).begin()
+    batch = counting(PartitionSettings("events", 4), "changelog", "output").new_state(0).begin()
     assert all(batch.apply(LogRecord(n, 0, b"k", b"")) for n in range(RECORDS_MAX))
     assert not batch.apply(LogRecord(RECORDS_MAX, 0, b"k", b""))
-    assert FoldSettings("events", 4).records_max == RECORDS_MAX
+    assert PartitionSettings("events", 4).records_max == RECORDS_MAX
 
 
 def test_keys_are_drawn_alike_each_time() -> None:

@@ -21,7 +21,10 @@ from benchmarks.sinks import visible_at
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import SessionState
-from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, PartitionFold
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.partition import PartitionState
+from tests.support.machines import MACHINES
 
 EVENTS = 3_000
 BEGAN_MS = 1_795_219_200_000
@@ -40,16 +43,16 @@ def test_the_same_seed_gives_the_same_bytes(workload: Workload) -> None:
 
 
 def test_the_judge_applies_every_event_and_archives_what_ended(workload: Workload) -> None:
-    folds = [PartitionFold(number, FoldSettings("events", 4), Decoder()) for number in range(4)]
+    folds = [PartitionState(number, PartitionSettings("events", 4), Decoder(), MACHINES) for number in range(4)]
     batches = [fold.begin() for fold in folds]
     for number, event in enumerate(workload.stream(EVENTS)):
         partition = partition_of(event.key, 4)
         record = LogRecord(number, BEGAN_MS + number * 10, event.key, event.value, event.headers)
         assert batches[partition].apply(record)
     outcomes = [batch.finish() for batch in batches]
-    assert [letter.reason for outcome in outcomes for _, letter in outcome.rejected] == []
+    assert [letter.reason for outcome in outcomes for _, letter in outcome.records_on("rejected")] == []
     assert sum(outcome.counts.applied for outcome in outcomes) == EVENTS
-    moves = Counter(record.transition for outcome in outcomes for _, record in outcome.audits)
+    moves = Counter(record.transition for outcome in outcomes for _, record in outcome.records_on("audit"))
     assert {"T01", "T02", "T04", "T05", "T10", "T11", "T13", "T14"} <= moves.keys()
 
 

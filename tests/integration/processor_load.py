@@ -24,8 +24,9 @@ from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.records import AuditRecord, BatchRecord, Gravestone, Position, RejectedEvent, SessionState
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Envelope, Limits, Snapshot
-from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Row
-from sessionary.stream_processors.runtime.job import POSITION_KEY
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
+from sessionary.stream_processors.core.session.effects import SessionRow
 from tests.integration.refold import differing, refold
 from tests.support import Processes, environment, read_records, read_topic, wait_until
 
@@ -205,9 +206,9 @@ def wait_judged(kafka: KafkaSettings, records: int, timeout_s: float = 60.0) -> 
     wait_until(lambda: lag(kafka) == 0, 10, "no lag")
 
 
-def changelog_of(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, Position]]:
+def changelog_of(kafka: KafkaSettings) -> tuple[dict[bytes, SessionRow], dict[int, Position]]:
     """Return the rows and positions that the changelog comes to."""
-    rows: dict[bytes, Row] = {}
+    rows: dict[bytes, SessionRow] = {}
     positions: dict[int, Position] = {}
     for stored in read_topic(kafka, kafka.topics.changelog):
         key = stored.key or b""
@@ -233,7 +234,7 @@ def check_everything(kafka: KafkaSettings) -> list[AuditRecord]:
             log[stored.partition].append(
                 LogRecord(stored.offset, stored.timestamp_ms, stored.key, stored.value, stored.headers)
             )
-    expected = refold(log, FoldSettings(kafka.topics.events, kafka.partitions, HOLE_MS, QUIET_MS))
+    expected = refold(log, PartitionSettings(kafka.topics.events, kafka.partitions, HOLE_MS, QUIET_MS))
     stored_audits = read_topic(kafka, kafka.topics.audit)
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
     assert differing(expected, rows, audits) == []

@@ -5,26 +5,30 @@ from typing import NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, RejectedEvent
-from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, PartitionFold, Row
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.session.effects import SessionRow
+from tests.support.machines import MACHINES
 
 
 class Refolded(NamedTuple):
     """What a log comes to; audits and refusals in log order, partition by partition."""
 
-    rows: dict[bytes, Row]
+    rows: dict[bytes, SessionRow]
     audits: list[AuditRecord]
     rejected: list[RejectedEvent]
     timers: int
 
 
-def refold(log: Mapping[int, Sequence[LogRecord]], settings: FoldSettings) -> Refolded:
+def refold(log: Mapping[int, Sequence[LogRecord]], settings: PartitionSettings) -> Refolded:
     """Fold each partition's records, in batches of a size that no processor uses."""
     result = Refolded({}, [], [], 0)
     odd = settings._replace(records_max=37)
     timers = 0
     for partition, records in sorted(log.items()):
-        fold = PartitionFold(partition, odd, Decoder())
-        fold.loaded()
+        fold = PartitionState(partition, odd, Decoder(), MACHINES)
+        fold.finish_loading()
         waiting = list(reversed(records))
         while waiting:
             batch = fold.begin()
@@ -32,14 +36,14 @@ def refold(log: Mapping[int, Sequence[LogRecord]], settings: FoldSettings) -> Re
                 waiting.pop()
             outcome = batch.finish()
             fold.merge(batch)
-            result.audits.extend(record for _, record in outcome.audits)
-            result.rejected.extend(record for _, record in outcome.rejected)
+            result.audits.extend(record for _, record in outcome.records_on("audit"))
+            result.rejected.extend(record for _, record in outcome.records_on("rejected"))
             timers += outcome.counts.timers
         result.rows.update(fold.rows)
     return result._replace(timers=timers)
 
 
-def differing(expected: Refolded, rows: Mapping[bytes, Row], audits: Iterable[AuditRecord]) -> list[str]:
+def differing(expected: Refolded, rows: Mapping[bytes, SessionRow], audits: Iterable[AuditRecord]) -> list[str]:
     """Return, for people, every row and audit record that differs; batch numbers alone may."""
     faults = [
         f"row {key!r}: {rows.get(key)} instead of {expected.rows.get(key)}"
@@ -58,7 +62,7 @@ def differing(expected: Refolded, rows: Mapping[bytes, Row], audits: Iterable[Au
     return faults
 
 
-def _bytes(row: Row | None) -> bytes | None:
+def _bytes(row: SessionRow | None) -> bytes | None:
     return None if row is None else encode_record(row)
 
 

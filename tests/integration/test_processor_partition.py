@@ -17,15 +17,16 @@ from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.stream_processors.core.partition import LogRecord
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.families import all_machines, processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
-from sessionary.stream_processors.runtime.job import sessions
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
 from sessionary.stream_processors.runtime.pending_records import PENDING_BYTES_MAX
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import wait_for_topics
+from sessionary.stream_processors.store.packed_rows import MachineRows
 from sessionary.stream_processors.store.stores import MemoryStore
 from tests.integration.processor_load import Agent, Sender
 from tests.support import read_records, read_topic
@@ -75,7 +76,7 @@ class Bench:
         self.fetch_control, self.metrics = FakeFetchControl(), Metrics()
         self.context = WorkerContext(
             self.settings,
-            sessions(self.settings),
+            processor_job(self.settings),
             self.metrics,
             UnboundedExecutor(),
             self.fetch_control,
@@ -87,7 +88,7 @@ class Bench:
         ]
 
     def own(self, former: PartitionOwner | None = None) -> PartitionOwner:
-        return PartitionOwner(self.context, self.partition, MemoryStore, former)
+        return PartitionOwner(self.context, self.partition, new_store, former)
 
     async def seen(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + WAIT_S
@@ -103,8 +104,12 @@ class Bench:
         self.context.executor.shutdown()
 
 
+def new_store() -> MemoryStore:
+    return MemoryStore(MachineRows(all_machines()))
+
+
 def position(owner: PartitionOwner) -> int:
-    return owner.fold.position.next_offset
+    return owner.state.position.next_offset
 
 
 def test_records_before_the_position_are_skipped_and_a_gap_is_fetched_again(kafka: KafkaSettings) -> None:
@@ -207,7 +212,7 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
 ) -> None:
     async def story() -> None:
         bench = Bench(kafka)
-        store = MemoryStore()
+        store = new_store()
         first = PartitionOwner(bench.context, bench.partition, lambda: store, None)
         await bench.seen(lambda: first.is_open)
         first.offer_records(bench.log[:10])

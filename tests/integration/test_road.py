@@ -12,7 +12,9 @@ from sessionary.schemas.events import LlmDecision
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.records import AuditRecord, Gravestone, RejectedEvent, SessionState
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.stream_processors.core.partition import FoldSettings, LogRecord, Row
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.session.effects import SessionRow
 from tests.auditor import account
 from tests.integration.refold import Refolded, differing, refold
 from tests.integration.road import TENANT, Road, brief_limits
@@ -98,9 +100,9 @@ def log_in_clickhouse(clickhouse: ClickHouseSettings) -> dict[int, list[LogRecor
     return log
 
 
-def table_in_kafka(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, int]]:
+def table_in_kafka(kafka: KafkaSettings) -> tuple[dict[bytes, SessionRow], dict[int, int]]:
     """Return the changelog's rows, and by partition the offset up to which they hold."""
-    decoder, rows, upto = Decoder(), dict[bytes, Row](), dict[int, int]()
+    decoder, rows, upto = Decoder(), dict[bytes, SessionRow](), dict[int, int]()
     for stored in read_topic(kafka, kafka.topics.changelog):
         assert stored.key is not None
         if stored.value is None:
@@ -173,7 +175,7 @@ def check_folded_again(
 ) -> None:
     """The table, the timeouts and the refusals are a pure fold of the log, wherever the log is read."""
     rows, upto = table_in_kafka(kafka)
-    settings = FoldSettings(kafka.topics.events, kafka.partitions)
+    settings = PartitionSettings(kafka.topics.events, kafka.partitions)
     from_kafka = refold(cut(log_in_kafka(kafka), upto), settings)
     assert differing(from_kafka, rows, audits) == []
     check_refusals(from_kafka, rejected)

@@ -1,4 +1,4 @@
-"""Sinks on the real broker and the real engine: each record one row, whatever dies in between."""
+"""Sinks on the real broker and the real engine: one row per record, through every crash."""
 
 import json
 import urllib.error
@@ -18,29 +18,26 @@ from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import (
-    NOW_US,
-    audit,
-    audits,
-    batch,
-    counter,
-    numbers,
-    produce,
-    running,
-    session_id,
+    encoded_audits,
+    produce_records,
+    query_numbers,
+    rows_equal,
     settings_for,
-    started,
+    sink_in_thread,
+    start_sink_process,
 )
 from tests.support.pipelines import new_clickhouse, new_pipeline, run_sql
 from tests.support.processes import Processes
 from tests.support.reading import read_records
+from tests.support.sink_records import NOW_US, audit_record, batch_record, session_id
 from tests.support.waiting import wait_until
 
 _COUNTS = "SELECT count(), uniqExact(session_id, audit_seq) FROM {db}.audit"
 
 
-def lag(settings: SinkSettings, kind: str, topic: str) -> int:
-    """Return what a lag exporter would show: the log's ends minus the committed offsets."""
-    consumer = Consumer({**settings.librdkafka(), "group.id": settings.group(kind), "log_level": 0})
+def group_lag(settings: SinkSettings, kind: str, topic: str) -> int:
+    """Return what a lag exporter would show: the logs' ends minus the committed offsets."""
+    consumer = Consumer({**settings.librdkafka(), "group.id": settings.group_id(kind), "log_level": 0})
     try:
         partitions = [TopicPartition(topic, number) for number in range(settings.partitions)]
         total = 0
@@ -52,7 +49,7 @@ def lag(settings: SinkSettings, kind: str, topic: str) -> int:
         consumer.close()
 
 
-def scraped(settings: SinkSettings, path: str = "/metrics") -> str:
+def scrape_metrics(settings: SinkSettings, path: str = "/metrics") -> str:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{settings.metrics_port}{path}", timeout=5) as answer:
             text: bytes = answer.read()
@@ -61,27 +58,30 @@ def scraped(settings: SinkSettings, path: str = "/metrics") -> str:
     return text.decode()
 
 
-def grown(clickhouse: ClickHouseSettings) -> Callable[[], bool]:
+def rows_grow(clickhouse: ClickHouseSettings) -> Callable[[], bool]:
     """Return a condition: there are more rows than now."""
-    before = numbers(clickhouse, _COUNTS)[0]
-    return lambda: numbers(clickhouse, _COUNTS)[0] > before
+    before = query_numbers(clickhouse, _COUNTS)[0]
+    return lambda: query_numbers(clickhouse, _COUNTS)[0] > before
 
 
 def test_every_record_is_one_row_and_lag_ends_at_0_behind_transaction_markers(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    migrate.apply(clickhouse)
+    migrate.apply_migrations(clickhouse)
     settings = settings_for(kafka, clickhouse, metrics_port=free_port())
-    produce(kafka, kafka.topics.audit, audits(0, 40))
-    produce(kafka, kafka.topics.audit, audits(900, 4), commit=False)
-    with running("audit", settings):
-        wait_until(counter(clickhouse, _COUNTS, [400, 400]), 30, "400 rows")
-        wait_until(lambda: lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
-        wait_until(lambda: 'sink_lag_messages{group="' in scraped(settings), 10, "metrics")
-        assert scraped(settings, "/healthz") == "ok\n"
-        assert f'sink_rows_total{{group="{settings.group("audit")}",sink="audit"}} 400.0' in scraped(settings)
+    produce_records(kafka, kafka.topics.audit, encoded_audits(0, 40))
+    produce_records(kafka, kafka.topics.audit, encoded_audits(900, 4), commit=False)
+    with sink_in_thread("audit", settings):
+        wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "400 rows")
+        wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
+        wait_until(lambda: 'sessionary_sink_lag_records{group="' in scrape_metrics(settings), 10, "metrics")
+        assert scrape_metrics(settings, "/healthz") == "ok\n"
+        assert (
+            f'sessionary_sink_rows_total{{group="{settings.group_id("audit")}",sink="audit"}} 400.0'
+            in scrape_metrics(settings)
+        )
     # Times, sizes and personal columns arrive as they were sent.
-    record = audit(7, 3)
+    record = audit_record(7, 3)
     row = json.loads(
         run_sql(
             clickhouse,
@@ -104,9 +104,9 @@ def test_every_record_is_one_row_and_lag_ends_at_0_behind_transaction_markers(
 def test_kill_9_under_load_leaves_the_exact_rows_and_an_exact_rollup(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
 ) -> None:
-    migrate.apply(clickhouse)
+    migrate.apply_migrations(clickhouse)
     database = clickhouse.clickhouse_database
-    # A rollup that adds up what is inserted: it would show every row that was written twice, merged or not.
+    # A rollup adds up what is inserted, so it shows every row that was written twice, merged or not.
     run_sql(
         clickhouse,
         f"CREATE TABLE {database}.rollup (session_id String, n UInt64) ENGINE = SummingMergeTree ORDER BY session_id "
@@ -118,96 +118,97 @@ def test_kill_9_under_load_leaves_the_exact_rows_and_an_exact_rollup(
         f"SELECT session_id, count() AS n FROM {database}.audit GROUP BY session_id",
     )
     settings = settings_for(kafka, clickhouse, sink_flush_rows=400, sink_flush_seconds=0.05)
-    produce(kafka, kafka.topics.audit, audits(0, 500))
+    produce_records(kafka, kafka.topics.audit, encoded_audits(0, 500))
     for turn in range(4):
-        child = started(processes, "audit", settings)
-        more = grown(clickhouse)
+        child = start_sink_process(processes, "audit", settings)
+        more = rows_grow(clickhouse)
         wait_until(more, 30, "some rows", pause_s=0.003 * (turn + 1))
         child.kill()
-        produce(kafka, kafka.topics.audit, audits(1_000 + turn * 200, 200))
-    started(processes, "audit", settings)
-    wait_until(lambda: lag(settings, "audit", kafka.topics.audit) == 0, 40, "everything landed")
-    assert numbers(clickhouse, _COUNTS) == [13_000, 13_000]
-    assert numbers(clickhouse, "SELECT sum(n), uniqExact(session_id) FROM {db}.rollup") == [13_000, 1_300]
+        produce_records(kafka, kafka.topics.audit, encoded_audits(1_000 + turn * 200, 200))
+    start_sink_process(processes, "audit", settings)
+    wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 40, "everything landed")
+    assert query_numbers(clickhouse, _COUNTS) == [13_000, 13_000]
+    assert query_numbers(clickhouse, "SELECT sum(n), uniqExact(session_id) FROM {db}.rollup") == [13_000, 1_300]
 
 
 def test_a_replay_writes_the_declared_block_again_under_the_same_token(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    migrate.apply(clickhouse)
+    migrate.apply_migrations(clickhouse)
     # No instance name: the member leaves when it stops, so that the test can commit in its place.
     settings = settings_for(
         kafka, clickhouse, instance=None, metrics_port=free_port(), sink_flush_rows=50, sink_flush_seconds=5
     )
-    produce(kafka, kafka.topics.audit, audits(0, 4, each=50))
-    with running("audit", settings):
-        wait_until(counter(clickhouse, _COUNTS, [200, 200]), 30, "200 rows")
-    # As a crash between insert and next commit leaves it: the offset at the batch's start, the intent beside it.
-    owner = Consumer({**settings.librdkafka(), "group.id": settings.group("audit"), "log_level": 0})
+    produce_records(kafka, kafka.topics.audit, encoded_audits(0, 4, each=50))
+    with sink_in_thread("audit", settings):
+        wait_until(rows_equal(clickhouse, _COUNTS, [200, 200]), 30, "200 rows")
+    # What a crash between insert and next commit leaves: the offset of the block's start, and the
+    # intent in its metadata.
+    owner = Consumer({**settings.librdkafka(), "group.id": settings.group_id("audit"), "log_level": 0})
     intent = json.dumps({"v": 1, "to": 49, "n": 50, "at": NOW_US // 1_000})
     owner.commit(offsets=[TopicPartition(kafka.topics.audit, 2, 0, metadata=intent)], asynchronous=False)
     owner.close()
-    with running("audit", settings):
-        name = f'sink_replays_total{{group="{settings.group("audit")}",sink="audit"}} 1.0'
-        wait_until(lambda: name in scraped(settings), 30, "one replay")
-        wait_until(lambda: lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
-    assert numbers(clickhouse, _COUNTS) == [200, 200]
+    with sink_in_thread("audit", settings):
+        name = f'sessionary_sink_replays_total{{group="{settings.group_id("audit")}",sink="audit"}} 1.0'
+        wait_until(lambda: name in scrape_metrics(settings), 30, "one replay")
+        wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
+    assert query_numbers(clickhouse, _COUNTS) == [200, 200]
 
 
 def test_clickhouse_goes_away_and_comes_back(kafka: KafkaSettings, own_clickhouse: LocalClickHouse) -> None:
     clickhouse = new_clickhouse(own_clickhouse.url)
-    migrate.apply(clickhouse)
+    migrate.apply_migrations(clickhouse)
     settings = settings_for(kafka, clickhouse, metrics_port=free_port())
-    produce(kafka, kafka.topics.audit, audits(0, 40))
-    with running("audit", settings):
-        wait_until(counter(clickhouse, _COUNTS, [400, 400]), 30, "the first rows")
+    produce_records(kafka, kafka.topics.audit, encoded_audits(0, 40))
+    with sink_in_thread("audit", settings):
+        wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "the first rows")
         own_clickhouse.kill()
-        produce(kafka, kafka.topics.audit, audits(100, 40))
-        wait_until(lambda: 'reason="network"' in scraped(settings), 20, "a retry")
-        assert lag(settings, "audit", kafka.topics.audit) > 0
-        assert "sink_blocked{" not in scraped(settings)  # it passes by itself: nobody need act
+        produce_records(kafka, kafka.topics.audit, encoded_audits(100, 40))
+        wait_until(lambda: 'reason="network"' in scrape_metrics(settings), 20, "a retry")
+        assert group_lag(settings, "audit", kafka.topics.audit) > 0
+        assert "sessionary_sink_blocked{" not in scrape_metrics(settings)  # it passes by itself: no operator is needed
         own_clickhouse.start()
         own_clickhouse.wait_ready()
-        wait_until(counter(clickhouse, _COUNTS, [800, 800]), 40, "all rows")
-        wait_until(lambda: lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
+        wait_until(rows_equal(clickhouse, _COUNTS, [800, 800]), 40, "all rows")
+        wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
 
 
-def test_without_its_tables_a_sink_stands_still_says_so_and_goes_on_after_the_migration(
+def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migration(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
     with pytest.raises(OperatorError, match="sessionary db migrate"):
-        migrate.check(clickhouse)
+        migrate.check_migrations(clickhouse)
     settings = settings_for(kafka, clickhouse, metrics_port=free_port())
-    produce(kafka, kafka.topics.audit, audits(0, 40))
-    blocked = f'sink_blocked{{group="{settings.group("audit")}",reason="not_migrated",sink="audit"}}'
-    with running("audit", settings):
-        wait_until(lambda: f"{blocked} 1.0" in scraped(settings), 30, "blocked")
-        assert scraped(settings, "/healthz") == "blocked: not_migrated\n"
-        assert migrate.apply(clickhouse) == [
+    produce_records(kafka, kafka.topics.audit, encoded_audits(0, 40))
+    blocked = f'sessionary_sink_blocked{{group="{settings.group_id("audit")}",reason="not_migrated",sink="audit"}}'
+    with sink_in_thread("audit", settings):
+        wait_until(lambda: f"{blocked} 1.0" in scrape_metrics(settings), 30, "blocked")
+        assert scrape_metrics(settings, "/healthz") == "blocked: not_migrated\n"
+        assert migrate.apply_migrations(clickhouse) == [
             "0001_tables",
             "0002_views",
             "0003_usage",
             "0004_cheaper_inserts",
             "0005_fewer_merges",
         ]
-        assert migrate.apply(clickhouse) == []
-        wait_until(counter(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")
-        wait_until(lambda: f"{blocked} 0.0" in scraped(settings), 10, "no longer blocked")
+        assert migrate.apply_migrations(clickhouse) == []
+        wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")
+        wait_until(lambda: f"{blocked} 0.0" in scrape_metrics(settings), 10, "no longer blocked")
 
 
 def test_a_bad_row_becomes_a_dead_letter_with_its_bytes_and_stops_nothing(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    migrate.apply(clickhouse)
+    migrate.apply_migrations(clickhouse)
     settings = settings_for(kafka, clickhouse)
-    junk, year_9999 = b"\xff\x00junk", encode_record(audit(1, 5, appended_at=253_370_764_800_000_000))
+    junk, year_9999 = b"\xff\x00junk", encode_record(audit_record(1, 5, appended_at=253_370_764_800_000_000))
     # A negative number passes the schema, and fails in encoding the column: found by bisecting.
-    negative = encode_record(audit(1, 6, source_offset=-1))
-    good = audits(0, 20)
-    produce(kafka, kafka.topics.audit, [*good[:50], (1, junk), *good[50:], (1, year_9999), (1, negative)])
-    with running("audit", settings):
-        wait_until(counter(clickhouse, _COUNTS, [200, 200]), 30, "the good rows")
-        wait_until(counter(clickhouse, "SELECT count() FROM {db}.sink_dead_letters", [3]), 20, "three letters")
+    negative = encode_record(audit_record(1, 6, source_offset=-1))
+    good = encoded_audits(0, 20)
+    produce_records(kafka, kafka.topics.audit, [*good[:50], (1, junk), *good[50:], (1, year_9999), (1, negative)])
+    with sink_in_thread("audit", settings):
+        wait_until(rows_equal(clickhouse, _COUNTS, [200, 200]), 30, "the good rows")
+        wait_until(rows_equal(clickhouse, "SELECT count() FROM {db}.sink_dead_letters", [3]), 20, "three letters")
     letters = [found for found in read_records(kafka, kafka.topics.sink_rejected) if isinstance(found, RejectedEvent)]
     assert [letter.value for letter in letters] == [junk, year_9999, negative]
     assert {letter.reason for letter in letters} == {"bad_row"}
@@ -222,7 +223,7 @@ def test_a_bad_row_becomes_a_dead_letter_with_its_bytes_and_stops_nothing(
 def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    migrate.apply(clickhouse)
+    migrate.apply_migrations(clickhouse)
     producer = Producer({**kafka.librdkafka(), "log_level": 0})
     tick = encode_record(Tick("p1"))
     for value, key in ((tick, None), (b"\xffjunk", b"k\xff"), (None, b"acme:x"), (b"", None)):
@@ -245,13 +246,13 @@ def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
         b"\xff",
         {"h": b"\xfe"},
     )
-    produce(kafka, kafka.topics.rejected, [(1, encode_record(refusal))])
-    produce(kafka, kafka.topics.batches, [(1, encode_record(batch(1, number))) for number in (1, 2, 3)])
+    produce_records(kafka, kafka.topics.rejected, [(1, encode_record(refusal))])
+    produce_records(kafka, kafka.topics.batches, [(1, encode_record(batch_record(1, number))) for number in (1, 2, 3)])
     settings = settings_for(kafka, clickhouse)
-    with running("history", settings), running("rejected", settings), running("batches", settings):
-        wait_until(counter(clickhouse, "SELECT count() FROM {db}.history", [4]), 30, "history")
-        wait_until(counter(clickhouse, "SELECT count() FROM {db}.rejected", [1]), 30, "refusals")
-        wait_until(counter(clickhouse, "SELECT count(), max(number) FROM {db}.batches", [3, 3]), 30, "batches")
+    with sink_in_thread("history", settings), sink_in_thread("rejected", settings), sink_in_thread("batches", settings):
+        wait_until(rows_equal(clickhouse, "SELECT count() FROM {db}.history", [4]), 30, "history")
+        wait_until(rows_equal(clickhouse, "SELECT count() FROM {db}.rejected", [1]), 30, "refusals")
+        wait_until(rows_equal(clickhouse, "SELECT count(), max(number) FROM {db}.batches", [3, 3]), 30, "batches")
     database = clickhouse.clickhouse_database
     rows = run_sql(
         clickhouse,
@@ -266,54 +267,56 @@ def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
         [3, "", "undecodable", dash, "", "FE"],
     ]
     assert run_sql(clickhouse, f"SELECT hex(value), hex(headers['h']) FROM {database}.rejected").split() == ["FF", "FE"]
-    assert numbers(clickhouse, "SELECT count(), any(value_bytes) FROM {db}.v_rejected") == [1, 1]
+    assert query_numbers(clickhouse, "SELECT count(), any(value_bytes) FROM {db}.v_rejected") == [1, 1]
 
 
 def test_two_pipelines_side_by_side_each_take_everything(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> None:
     other = new_clickhouse(clickhouse.clickhouse_url)
     try:
-        migrate.apply(clickhouse)
-        migrate.apply(other)
+        migrate.apply_migrations(clickhouse)
+        migrate.apply_migrations(other)
         first = settings_for(kafka, clickhouse)
         second = settings_for(kafka, other, pipeline="second")
-        assert first.group("audit") != second.group("audit")
-        produce(kafka, kafka.topics.audit, audits(0, 40))
-        with running("audit", second):
-            with running("audit", first):
-                wait_until(counter(clickhouse, _COUNTS, [400, 400]), 30, "the first pipeline")
-            produce(kafka, kafka.topics.audit, audits(100, 40))
-            wait_until(counter(other, _COUNTS, [800, 800]), 30, "the second, with the first stopped")
-        assert numbers(clickhouse, _COUNTS) == [400, 400]
+        assert first.group_id("audit") != second.group_id("audit")
+        produce_records(kafka, kafka.topics.audit, encoded_audits(0, 40))
+        with sink_in_thread("audit", second):
+            with sink_in_thread("audit", first):
+                wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "the first pipeline")
+            produce_records(kafka, kafka.topics.audit, encoded_audits(100, 40))
+            wait_until(rows_equal(other, _COUNTS, [800, 800]), 30, "the second, with the first stopped")
+        assert query_numbers(clickhouse, _COUNTS) == [400, 400]
     finally:
         run_sql(other, f"DROP DATABASE {other.clickhouse_database}")
 
 
 def test_the_broker_goes_away_and_comes_back(broker: LocalBroker, clickhouse: ClickHouseSettings) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
-    migrate.apply(clickhouse)
+    migrate.apply_migrations(clickhouse)
     settings = settings_for(kafka, clickhouse)
-    produce(kafka, kafka.topics.audit, audits(0, 40))
-    with running("audit", settings):
-        wait_until(counter(clickhouse, _COUNTS, [400, 400]), 30, "the first rows")
+    produce_records(kafka, kafka.topics.audit, encoded_audits(0, 40))
+    with sink_in_thread("audit", settings):
+        wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "the first rows")
         broker.kill()
         broker.start()
         broker.wait_ready()
-        produce(kafka, kafka.topics.audit, audits(100, 40))
-        wait_until(counter(clickhouse, _COUNTS, [800, 800]), 60, "all rows, once")
-        wait_until(lambda: lag(settings, "audit", kafka.topics.audit) == 0, 30, "lag 0")
+        produce_records(kafka, kafka.topics.audit, encoded_audits(100, 40))
+        wait_until(rows_equal(clickhouse, _COUNTS, [800, 800]), 60, "all rows, once")
+        wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 30, "lag 0")
 
 
 def test_partitions_that_move_between_two_members_leave_the_exact_rows(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    migrate.apply(clickhouse)
+    migrate.apply_migrations(clickhouse)
     settings = settings_for(kafka, clickhouse, instance=None, sink_flush_rows=200, sink_flush_seconds=0.05)
-    produce(kafka, kafka.topics.audit, audits(0, 400))
-    with running("audit", settings):
-        wait_until(grown(clickhouse), 30, "the first member writes")
-        with running("audit", settings):
-            produce(kafka, kafka.topics.audit, audits(1_000, 400))
-            wait_until(lambda: numbers(clickhouse, _COUNTS)[1] >= 8_000, 40, "both members' rows")
-        produce(kafka, kafka.topics.audit, audits(2_000, 100))
-        wait_until(lambda: lag(settings, "audit", kafka.topics.audit) == 0, 40, "the first has all partitions again")
-    assert numbers(clickhouse, _COUNTS) == [9_000, 9_000]
+    produce_records(kafka, kafka.topics.audit, encoded_audits(0, 400))
+    with sink_in_thread("audit", settings):
+        wait_until(rows_grow(clickhouse), 30, "the first member writes")
+        with sink_in_thread("audit", settings):
+            produce_records(kafka, kafka.topics.audit, encoded_audits(1_000, 400))
+            wait_until(lambda: query_numbers(clickhouse, _COUNTS)[1] >= 8_000, 40, "both members' rows")
+        produce_records(kafka, kafka.topics.audit, encoded_audits(2_000, 100))
+        wait_until(
+            lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 40, "the first member owns all partitions"
+        )
+    assert query_numbers(clickhouse, _COUNTS) == [9_000, 9_000]

@@ -8,12 +8,12 @@ from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import Envelope
 from sessionary.sinks.clickhouse import migrate
-from sessionary.sinks.clickhouse.writer import Writer
-from sessionary.sinks.core.definitions import SINKS
-from sessionary.sinks.core.rows import RawRecord
+from sessionary.sinks.clickhouse.inserter import TableInserter
+from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.settings import SinkSettings
-from tests.integration.sink_rig import NOW_US, session_id
 from tests.support.pipelines import run_sql
+from tests.support.sink_records import NOW_US, session_id
 
 
 def usage(seq: int, cost: int, *, retry: bool = False, service: str = "billing") -> bytes:
@@ -47,22 +47,22 @@ def refused(offset: int) -> bytes:
 
 def write(clickhouse: ClickHouseSettings, kind: str, values: list[bytes]) -> None:
     sink = SINKS[kind]  # type: ignore[index]
-    writer = Writer(SinkSettings.model_validate(clickhouse.model_dump()), sink.table)
-    writer.open()
+    inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), sink.table)
+    inserter.open()
     rows = [
-        sink.row(RawRecord("t", 0, offset, NOW_US // 1_000, b"k", value), Decoder())
+        sink.build_row(RawRecord("t", 0, offset, NOW_US // 1_000, b"k", value), Decoder())
         for offset, value in enumerate(values)
     ]
-    block = writer.block()
-    assert not block.add(rows)
-    writer.insert(block, "t", first_try=True)
-    writer.close()
+    block = inserter.new_block()
+    assert not block.add_rows(rows)
+    inserter.insert_block(block, "t", first_try=True)
+    inserter.close()
 
 
 @pytest.mark.parametrize(("retry_cost", "share"), [(8, 0.09), (10, 0.11)])
 def test_the_share_of_retries_after_a_timeout(clickhouse: ClickHouseSettings, retry_cost: int, share: float) -> None:
     """R-000-19, R-000-46: a load of 9 % and one of 11 %, tool cost included."""
-    migrate.apply(clickhouse)
+    migrate.apply_migrations(clickhouse)
     rest = 100 - (retry_cost + 1) - 1
     events = [usage(1, rest), usage(2, retry_cost, retry=True)]
     again_and_refused = [usage(2, retry_cost, retry=True), usage(3, 5_000)]

@@ -10,35 +10,36 @@ from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, BatchRecord
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
-from sessionary.sinks.clickhouse.writer import Writer
-from sessionary.sinks.core.definitions import SINKS
-from sessionary.sinks.core.rows import RawRecord
+from sessionary.sinks.clickhouse.inserter import TableInserter
+from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.settings import SinkSettings
-from tests.integration.sink_rig import DAY_US, NOW_US, audit, batch, numbers, session_id
+from tests.integration.sink_rig import query_numbers
 from tests.support.pipelines import run_sql
+from tests.support.sink_records import DAY_US, NOW_US, audit_record, batch_record, session_id
 
 _SECOND_US = 1_000_000
 
 
 @pytest.fixture
 def migrated(clickhouse: ClickHouseSettings) -> ClickHouseSettings:
-    migrate.apply(clickhouse)
+    migrate.apply_migrations(clickhouse)
     return clickhouse
 
 
 def insert(clickhouse: ClickHouseSettings, records: Sequence[AuditRecord | BatchRecord], token: str = "t") -> None:
     """Write records as a sink does; one call, one block."""
     sink = SINKS["audit" if isinstance(records[0], AuditRecord) else "batches"]
-    writer = Writer(SinkSettings.model_validate(clickhouse.model_dump()), sink.table)
-    writer.open()
+    inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), sink.table)
+    inserter.open()
     rows = [
-        sink.row(RawRecord(f"t.{sink.topic}", 0, offset, NOW_US // 1_000, b"k", encode_record(record)), Decoder())
+        sink.build_row(RawRecord(f"t.{sink.topic}", 0, offset, NOW_US // 1_000, b"k", encode_record(record)), Decoder())
         for offset, record in enumerate(records)
     ]
-    block = writer.block()
-    assert not block.add(rows)
-    writer.insert(block, token, first_try=True)
-    writer.close()
+    block = inserter.new_block()
+    assert not block.add_rows(rows)
+    inserter.insert_block(block, token, first_try=True)
+    inserter.close()
 
 
 def selected(clickhouse: ClickHouseSettings, sql: str) -> list[dict[str, object]]:
@@ -59,11 +60,11 @@ def timed_out(number: int, *, late_s: float = 0.5) -> list[AuditRecord]:
     due = at(61)
     request = f"c{number}"
     return [
-        audit(
+        audit_record(
             number, 1, transition="T01", event_type="session_created", from_state="UNKNOWN", to_state="Idle", at=at(0)
         ),
-        audit(number, 2, at=at(1)),
-        audit(
+        audit_record(number, 2, at=at(1)),
+        audit_record(
             number,
             3,
             transition="T06",
@@ -86,18 +87,22 @@ def timed_out(number: int, *, late_s: float = 0.5) -> list[AuditRecord]:
 
 
 def released(number: int, after_s: float, **fields: Any) -> AuditRecord:
-    plain = audit(number, 4, kind="release", transition=None, event_type="resources_released", cleanup_id=f"c{number}")
+    plain = audit_record(
+        number, 4, kind="release", transition=None, event_type="resources_released", cleanup_id=f"c{number}"
+    )
     fields = {"actions_done": ["memory_cleanup", "mark_closed"], "bytes_released": 7, **fields}
     return plain._replace(appended_at=at(61.5 + after_s), from_state="Timeout", to_state="Timeout")._replace(**fields)
 
 
 def test_sessions_names_and_the_seeds_json(migrated: ClickHouseSettings) -> None:
-    ended = audit(
+    ended = audit_record(
         2, 3, transition="T13", from_state="Active", to_state="Terminated", reason="closed", at=at(5), epoch=2
     )
-    refused = audit(2, 4, kind="refusal", transition=None, from_state="Terminated", to_state="Terminated", at=at(6))
-    nobody = audit(9, 0, kind="refusal", transition=None)
-    insert(migrated, [*timed_out(1), *timed_out(2)[:2], ended, refused, nobody])
+    refused = audit_record(
+        2, 4, kind="refusal", transition=None, from_state="Terminated", to_state="Terminated", at=at(6)
+    )
+    unknown_session = audit_record(9, 0, kind="refusal", transition=None)
+    insert(migrated, [*timed_out(1), *timed_out(2)[:2], ended, refused, unknown_session])
     found = selected(
         migrated,
         "SELECT session_id, first_state, state, service_id, epoch, transitions, timeouts, refusals, duration_s, events "
@@ -129,12 +134,14 @@ def test_sessions_names_and_the_seeds_json(migrated: ClickHouseSettings) -> None
         },
         "compliance_tags": ["gdpr_retention"],
     }
-    assert numbers(migrated, "SELECT count() FROM {db}.v_transitions") == [6]
+    assert query_numbers(migrated, "SELECT count() FROM {db}.v_transitions") == [6]
 
 
 def test_timeouts_cleanups_and_key_figures(migrated: ClickHouseSettings) -> None:
     lives = [timed_out(number) for number in range(1, 6)]
-    archive = audit(1, 5, transition="T14", from_state="Terminated", to_state="Archived", due_at=at(1), fired_at=at(1))
+    archive = audit_record(
+        1, 5, transition="T14", from_state="Terminated", to_state="Archived", due_at=at(1), fired_at=at(1)
+    )
     releases = [
         released(1, 1.0),
         released(2, 3.0),
@@ -147,7 +154,7 @@ def test_timeouts_cleanups_and_key_figures(migrated: ClickHouseSettings) -> None
         "SELECT lateness_s, reason, toUnixTimestamp64Micro(due_at) AS due FROM {db}.v_timeouts WHERE session_id = "
         f"'{session_id(1)}'",
     ) == [{"lateness_s": 0.5, "reason": "no activity for 60s", "due": at(61)}]
-    assert numbers(migrated, "SELECT count() FROM {db}.v_timeouts") == [5]
+    assert query_numbers(migrated, "SELECT count() FROM {db}.v_timeouts") == [5]
     cleanups = selected(
         migrated, "SELECT latency_s, released, host_lost, confirmed FROM {db}.v_cleanups ORDER BY cleanup_id"
     )
@@ -177,8 +184,8 @@ def test_without_rows_key_figures_are_null_not_0(migrated: ClickHouseSettings) -
 
 def test_the_share_of_audit_bytes(migrated: ClickHouseSettings) -> None:
     insert(migrated, timed_out(1))
-    insert(migrated, [batch(1, 1), batch(1, 2)])
-    share, expected = numbers(
+    insert(migrated, [batch_record(1, 1), batch_record(1, 2)])
+    share, expected = query_numbers(
         migrated,
         "SELECT (SELECT audit_io_share FROM {db}.v_kpi), (SELECT sum(value_size) FROM {db}.audit) / "
         "((SELECT sum(value_size) FROM {db}.audit) + (SELECT sum(value_size) FROM {db}.batches))",
@@ -193,10 +200,10 @@ def test_latencies_come_from_the_following_batch_of_the_same_partition(migrated:
     insert(
         migrated,
         [
-            batch(1, 1, started_at=at(1), audited=2),
-            batch(1, 2, started_at=started, previous_acknowledged_at=at(1.03)),
-            batch(1, 3, started_at=at(70), previous_acknowledged_at=started + 25_000, audited=0),
-            batch(2, 2, previous_acknowledged_at=at(500)),  # another partition's numbers mean nothing here
+            batch_record(1, 1, started_at=at(1), audited=2),
+            batch_record(1, 2, started_at=started, previous_acknowledged_at=at(1.03)),
+            batch_record(1, 3, started_at=at(70), previous_acknowledged_at=started + 25_000, audited=0),
+            batch_record(2, 2, previous_acknowledged_at=at(500)),  # another partition's numbers mean nothing here
         ],
     )
     latencies = selected(
@@ -210,12 +217,12 @@ def test_latencies_come_from_the_following_batch_of_the_same_partition(migrated:
 def test_integrity_is_silent_over_sound_rows_and_names_each_fault(migrated: ClickHouseSettings) -> None:
     insert(migrated, [*timed_out(1), released(1, 1.0), *timed_out(2)], "a")
     insert(migrated, timed_out(1), "b")  # the same rows again, under another token: they collapse
-    insert(migrated, [batch(1, 1), batch(1, 2), batch(1, 3)])
+    insert(migrated, [batch_record(1, 1), batch_record(1, 2), batch_record(1, 3)])
     assert selected(migrated, "SELECT * FROM {db}.v_integrity") == []
     insert(migrated, [timed_out(3)[0], timed_out(3)[2]], "c")  # 2 lacks, and so does the way from Idle to Active
     insert(migrated, timed_out(4)[1:], "d")  # the beginning lacks
     insert(migrated, [timed_out(2)[1]._replace(source_offset=77)], "e")  # 2 twice, from two records
-    insert(migrated, [batch(2, 2), batch(2, 4), batch(1, 3, first_offset=5)], "f")
+    insert(migrated, [batch_record(2, 2), batch_record(2, 4), batch_record(1, 3, first_offset=5)], "f")
     found = selected(
         migrated,
         "SELECT fault, session_id, partition, rows FROM {db}.v_integrity ORDER BY fault, session_id, partition",
@@ -233,12 +240,12 @@ def test_integrity_is_silent_over_sound_rows_and_names_each_fault(migrated: Clic
 
 def test_rows_go_at_retain_until_and_personal_columns_at_personal_until(migrated: ClickHouseSettings) -> None:
     """R-000-29 to R-000-31: back-dated rows and a forced merge."""
-    today = round(numbers(migrated, "SELECT toUnixTimestamp(now())")[0]) * _SECOND_US
+    today = round(query_numbers(migrated, "SELECT toUnixTimestamp(now())")[0]) * _SECOND_US
     seven_years = 7 * 365 * DAY_US + 2 * DAY_US
 
     def dated(number: int, age_days: int, kept_us: int, *, personal: bool) -> AuditRecord:
         appended = today - age_days * DAY_US
-        return audit(
+        return audit_record(
             number,
             1,
             at=appended,
@@ -269,17 +276,17 @@ def test_rows_go_at_retain_until_and_personal_columns_at_personal_until(migrated
 
 
 def test_rows_that_fit_no_column_are_found_and_the_others_are_written(migrated: ClickHouseSettings) -> None:
-    writer = Writer(SinkSettings.model_validate(migrated.model_dump()), SINKS["batches"].table)
-    writer.open()
+    inserter = TableInserter(SinkSettings.model_validate(migrated.model_dump()), SINKS["batches"].table)
+    inserter.open()
     rows = [
-        SINKS["batches"].row(RawRecord("t", 0, n, 0, b"k", encode_record(batch(1, n + 1))), Decoder())
+        SINKS["batches"].build_row(RawRecord("t", 0, n, 0, b"k", encode_record(batch_record(1, n + 1))), Decoder())
         for n in range(50)
     ]
     for bad in (0, 17, 49):
         rows[bad] = (-1, *rows[bad][1:])
-    block = writer.block()
-    assert [value.row for value in block.add(rows)] == [0, 17, 49]
-    writer.insert(block, "t", first_try=True)
-    writer.insert(block, "t", first_try=False)
-    assert numbers(migrated, "SELECT count(), uniqExact(number) FROM {db}.batches") == [47, 47]
-    writer.close()
+    block = inserter.new_block()
+    assert [value.row_index for value in block.add_rows(rows)] == [0, 17, 49]
+    inserter.insert_block(block, "t", first_try=True)
+    inserter.insert_block(block, "t", first_try=False)
+    assert query_numbers(migrated, "SELECT count(), uniqExact(number) FROM {db}.batches") == [47, 47]
+    inserter.close()

@@ -26,12 +26,19 @@ from tests.mutants.suite import ROOT, suite
 
 MODULES = (
     "core.session.transitions",
+    "core.session.clocks",
+    "core.session.limits",
+    "core.session.accepted",
+    "core.session.effects",
+    "core.session.decide",
+    "core.session.report",
+    "core.session.machine",
     "core.clock",
     "core.timers",
-    "core.session.limits",
-    "core.session.machine",
     "core.sequencing",
     "core.verdict",
+    "core.trail",
+    "core.overlay",
     "core.partition",
 )
 SOURCE = ROOT / "stream_processors" / "sessionary" / "stream_processors"

@@ -56,7 +56,7 @@ def _cases(name: str, event_type: str = "") -> str | None:
 
 def _picture() -> str | None:
     """As `tests/style/test_docs.py`, which asks for more than the table, has it."""
-    from sessionary.stream_processors.diagram import with_diagram
+    from tests.support.transition_docs import with_diagram
 
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     return None if with_diagram(text) == text else "the state diagram in ARCHITECTURE.md"

@@ -69,7 +69,7 @@ def test_the_wheel_holds_the_namespace_and_nothing_beside_it(wheel: Path) -> Non
     for part in ("schemas", "producers", "stream_processors", "sinks", "infra"):
         assert f"sessionary/{part}/py.typed" in names
     assert "sessionary/schemas/avro/common/envelope.avsc" in names
-    assert any(name.startswith("sessionary/sinks/migrations/") and name.endswith(".sql") for name in names)
+    assert any(name.startswith("sessionary/sinks/clickhouse/migrations/") and name.endswith(".sql") for name in names)
     assert any(name.startswith("sessionary/infra/player/") and name.endswith(".gz") for name in names)
 
 

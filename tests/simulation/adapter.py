@@ -1,13 +1,18 @@
 """The one place where the simulation touches the fold: how it is opened, what is stored of it, what is read of it."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
-from sessionary.schemas.records import Gravestone, Position, SessionState
-from sessionary.stream_processors.core.partition import Batch, FoldSettings, LogRecord, Outcome, PartitionFold
+from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.machine import AnyMachine
+from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Outcome
+from sessionary.stream_processors.core.overlay import Overlay
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.store.packed_rows import MachineRows
+from tests.support.machines import MACHINES
 
-POSITION_KEY = b"\x00position"
 DECODER = Decoder()
 Stored = tuple[bytes, bytes | None]
 
@@ -20,36 +25,44 @@ class Folded(NamedTuple):
     position: Position
 
 
-def opened(partition: int, settings: FoldSettings, changelog: Iterable[Stored]) -> PartitionFold:
-    """A fold as a processor has it after recovery from these changelog records."""
-    fold = PartitionFold(partition, settings, DECODER)
+def opened(
+    partition: int,
+    settings: PartitionSettings,
+    changelog: Iterable[Stored],
+    machines: Sequence[AnyMachine] = MACHINES,
+) -> PartitionState:
+    """A state as a processor has it after recovery from these changelog records."""
+    state, rows = PartitionState(partition, settings, DECODER, machines), MachineRows(machines)
     for key, value in changelog:
-        record = None if value is None else DECODER.record(value)
-        if isinstance(record, Position):
-            fold.load_position(record)
-        elif record is None or isinstance(record, SessionState | Gravestone):
-            fold.load(key, record)
-    fold.loaded()
-    return fold
+        if key == POSITION_KEY:
+            position = DECODER.record(value)
+            assert isinstance(position, Position)
+            state.load_position(position)
+        else:
+            state.load(key, None if value is None else rows.unpack(rows.repack(value, None)))
+    state.finish_loading()
+    return state
 
 
-def changelog_of(outcome: Outcome) -> list[Stored]:
-    """What a transaction writes to the changelog; the position stands last."""
-    rows: list[Stored] = [(key, None if row is None else encode_record(row)) for key, row in outcome.rows.items()]
+def changelog_of(outcome: Outcome, machines: Sequence[AnyMachine] = MACHINES) -> list[Stored]:
+    """What a transaction writes to the changelog; the position is last."""
+    codec = MachineRows(machines)
+    rows = [(key, None if row is None else codec.pack(row).value) for key, row in outcome.rows.items()]
     return [*rows, (POSITION_KEY, encode_record(outcome.position))]
 
 
-def look(fold: PartitionFold, key: bytes) -> SessionState | Gravestone | None:
-    """The committed row of a session."""
-    return fold.rows.get(key)
+def look(state: PartitionState, key: bytes) -> Any:
+    """The committed row under a key."""
+    return state.rows.get(key)
 
 
-def table(fold: PartitionFold) -> dict[bytes, bytes]:
+def table(state: PartitionState) -> dict[bytes, bytes]:
     """All committed rows as the changelog has them."""
-    return {key: encode_record(row) for key, row in fold.rows.items()}
+    codec = MachineRows(list(dict.fromkeys(state.families.by_row_class.values())))
+    return {key: codec.pack(row).value for key, row in state.rows.items()}
 
 
-def compared_rows(fold: PartitionFold, whole: Folded) -> list[str]:
+def compared_rows(fold: PartitionState, whole: Folded) -> list[str]:
     """What differs between a fold that went through trouble and one that did not."""
     ours = table(fold)
     found = [
@@ -61,7 +74,7 @@ def compared_rows(fold: PartitionFold, whole: Folded) -> list[str]:
     return found if position == whole.position else [*found, f"{position} instead of {whole.position}"]
 
 
-def folded(partition: int, settings: FoldSettings, log: Sequence[LogRecord], cut: int) -> Folded:
+def folded(partition: int, settings: PartitionSettings, log: Sequence[LogRecord], cut: int) -> Folded:
     """Fold a log without any trouble, in batches of `cut` records; timers do not cut."""
     fold = opened(partition, settings._replace(records_max=cut, bytes_max=1 << 40, timers_max=1 << 40), ())
     outcomes: list[Outcome] = []
@@ -77,12 +90,12 @@ def folded(partition: int, settings: FoldSettings, log: Sequence[LogRecord], cut
 __all__ = [
     "DECODER",
     "POSITION_KEY",
-    "Batch",
-    "FoldSettings",
     "Folded",
     "LogRecord",
     "Outcome",
-    "PartitionFold",
+    "Overlay",
+    "PartitionSettings",
+    "PartitionState",
     "Stored",
     "changelog_of",
     "compared_rows",

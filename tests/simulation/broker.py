@@ -84,7 +84,7 @@ class Broker:
         self._check(partition, epoch)
         log = self.audits[partition]
         self._open[partition] = Transaction(epoch, outcome, changelog_of(outcome), log.next)
-        log.next += len(outcome.audits)
+        log.next += len(outcome.records_on("audit"))
 
     def commit(self, partition: int, epoch: int) -> None:
         """All of it, or nothing; asking again after a lost answer does no harm."""
@@ -94,7 +94,7 @@ class Broker:
             return
         self._open[partition] = None
         log = self.audits[partition]
-        lines = transaction.outcome.audits
+        lines = transaction.outcome.records_on("audit")
         log.records.extend((transaction.first + n, line) for n, (_, line) in enumerate(lines))
         log.mark()
         self.outcomes[partition].append(transaction.outcome)

@@ -28,9 +28,9 @@ class Written(NamedTuple):
 def written(outcomes: list[Outcome]) -> Written:
     return Written(
         outcomes,
-        [pair for outcome in outcomes for pair in outcome.audits],
-        [pair for outcome in outcomes for pair in outcome.rejected],
-        [pair for outcome in outcomes for pair in outcome.cleanups],
+        [pair for outcome in outcomes for pair in outcome.records_on("audit")],
+        [pair for outcome in outcomes for pair in outcome.records_on("rejected")],
+        [pair for outcome in outcomes for pair in outcome.records_on("cleanup")],
     )
 
 
@@ -122,7 +122,9 @@ def counted(told: Written, records: int) -> Iterator[str]:
         if after.counts.first_offset < before.position.next_offset:
             yield f"offset {after.counts.first_offset} again after {before.counts.last_offset}"
     if any(
-        line.batch_number != outcome.position.batch_number for outcome in told.outcomes for _, line in outcome.audits
+        line.batch_number != outcome.position.batch_number
+        for outcome in told.outcomes
+        for _, line in outcome.records_on("audit")
     ):
         yield "an audit line names another transaction than its own"
 

@@ -1,11 +1,11 @@
-"""The audit sink, with the product's own plan, and a ClickHouse that drops a block whose token it has seen."""
+"""The audit sink with the product's plan, and a ClickHouse that drops blocks with known tokens."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sessionary.sinks.core.intent import Limits, PartitionPlan
-from sessionary.sinks.core.rows import RawRecord
+from sessionary.sinks.core.intent import BlockLimits, PartitionPlan
+from sessionary.sinks.core.rows.raw_record import RawRecord
 from tests.simulation.broker import Fenced
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class ClickHouse:
         self._tokens: dict[str, list[Place]] = {}
 
     def insert(self, token: str, rows: list[tuple[Place, AuditRecord]]) -> bool:
-        """False where the block was there already; the same token for other rows is the caller's fault."""
+        """Return False if the block is there already; one token for other rows is an error."""
         places = [place for place, _ in rows]
         if token in self._tokens:
             assert self._tokens[token] == places, f"token {token}: {places} after {self._tokens[token]}"
@@ -40,21 +40,21 @@ class Sink:
         self.world, self.partition = world, partition
         self.log = world.broker.audits[partition]
         self.generation = world.broker.join(partition)
-        limits = Limits(rows=world.rng.choice((1, 2, 5, 50)), bytes=1 << 30, seconds=world.rng.choice((0.5, 5.0)))
+        limits = BlockLimits(rows=world.rng.choice((1, 2, 5, 50)), bytes=1 << 30, seconds=world.rng.choice((0.5, 5.0)))
         committed, metadata = world.broker.groups[partition]
         self.plan = PartitionPlan(limits, committed, metadata)
         self.next = committed or 0
         self.fenced = False
         self.line: dict[int, AuditRecord] = {}
-        if self.plan.replaying:
+        if self.plan.is_replaying:
             world.mark("sink: replays a declared block")
 
     @property
     def idle(self) -> bool:
-        return self.plan.in_flight is None and not self.plan.waiting and self.next >= self.log.end
+        return self.plan.in_flight is None and not self.plan.waiting_records and self.next >= self.log.end
 
     def step(self, *, flush: bool = False) -> None:
-        """Fetch, or take the next step with the batch in flight."""
+        """Fetch, or take the next step with the block in flight."""
         try:
             self._step(self.world.now_ms / 1_000, flush=flush)
         except Fenced:
@@ -64,14 +64,16 @@ class Sink:
     def _step(self, now: float, *, flush: bool) -> None:
         plan = self.plan
         if plan.in_flight is None:
-            if plan.due(now) or (flush and plan.waiting and not plan.replaying and self.next >= self.log.end):
-                plan.take(now, self.world.now_ms)
+            if plan.is_due(now) or (
+                flush and plan.waiting_records and not plan.is_replaying and self.next >= self.log.end
+            ):
+                plan.take_block(now, self.world.now_ms)
             elif self.next < self.log.end:
                 self._fetch(now)
             elif (offset := plan.closing_commit()) is not None:
                 self.world.broker.commit_offset(self.partition, self.generation, offset, "")
                 self.world.mark("sink: closing commit")
-                plan.closed(offset)
+                plan.mark_closed(offset)
         elif plan.in_flight.intent is not None:
             self._declare()
         else:
@@ -83,37 +85,37 @@ class Sink:
             self.line[offset] = line
             self.next = offset + 1
         records = [RawRecord("audit", self.partition, offset, self.world.now_ms, None, None) for offset, _ in new]
-        self.plan.add(records, now, self.log.end)
+        self.plan.add_records(records, now, self.log.end)
         if not new or new[-1][0] == self.log.records[-1][0]:
             self.next = self.log.end
             self.plan.reached_end(self.log.end)
 
     def _declare(self) -> None:
-        batch = self.plan.in_flight
-        assert batch is not None
-        assert batch.intent is not None
-        self.world.broker.commit_offset(self.partition, self.generation, batch.first, batch.intent.encoded())
-        self.plan.declared()
+        block = self.plan.in_flight
+        assert block is not None
+        assert block.intent is not None
+        self.world.broker.commit_offset(self.partition, self.generation, block.first, block.intent.to_metadata())
+        self.plan.mark_declared()
 
     def _insert(self) -> None:
-        batch, world = self.plan.in_flight, self.world
-        assert batch is not None
+        block, world = self.plan.in_flight, self.world
+        assert block is not None
         if self.generation != world.broker.generations[self.partition]:
             world.mark("sink: a zombie inserts")
-        rows = [((self.partition, record.offset), self.line[record.offset]) for record in batch.records]
-        if rows and not world.clickhouse.insert(batch.token("sink", "audit", self.partition), rows):
+        rows = [((self.partition, record.offset), self.line[record.offset]) for record in block.records]
+        if rows and not world.clickhouse.insert(block.insert_token("sink", "audit", self.partition), rows):
             world.mark("sink: block dropped as known")
         if world.rng.random() < 0.1 * world.trouble:
             world.mark("sink: inserted, answer lost")
             return  # the same block again
-        self.plan.wrote()
+        self.plan.mark_written()
 
     @property
     def stage(self) -> str:
-        batch = self.plan.in_flight
-        if batch is None:
+        block = self.plan.in_flight
+        if block is None:
             return "gathering"
-        return "taken" if batch.intent is not None else "declared"
+        return "taken" if block.intent is not None else "declared"
 
 
 class SinkGroup:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from tests.simulation.adapter import Batch, FoldSettings, Outcome, Stored, look, opened
+from tests.simulation.adapter import Outcome, Overlay, PartitionSettings, Stored, look, opened
 from tests.simulation.broker import Fenced
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Owner:
         self.stage: Stage = "fenced"
         self.epoch = world.broker.fence(partition)
         self.settings = world.drawn_settings()
-        self.batch: Batch | None = None
+        self.batch: Overlay | None = None
         self.outcome: Outcome | None = None
         self.index = self.saved = 0
         world.say("%s takes partition %d, epoch %d", worker.name, partition, self.epoch)
@@ -231,4 +231,4 @@ class Cluster:
                 raise AssertionError(f"partition {partition} does not come to its end")
 
 
-__all__ = ["Cluster", "FoldSettings", "Owner", "Worker"]
+__all__ = ["Cluster", "Owner", "PartitionSettings", "Worker"]

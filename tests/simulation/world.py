@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.core.court import START_MS
-from tests.simulation.adapter import FoldSettings
+from tests.simulation.adapter import PartitionSettings
 from tests.simulation.agents import Crowd
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
@@ -61,7 +61,7 @@ class World:
         self.former: list[Sent] = []
         self.ticked_ms = 0
         self.shape = drawn_shape(rng)
-        self.settings = FoldSettings("sessionary.events", self.shape.partitions, HOLE_MS, QUIET_MS)
+        self.settings = PartitionSettings("sessionary.events", self.shape.partitions, HOLE_MS, QUIET_MS)
         self.broker = Broker(rng, self.shape.partitions, self.mark)
         self.clickhouse = ClickHouse()
         self.cluster = Cluster(self, self.shape.workers)
@@ -98,7 +98,7 @@ class World:
             return None
         return self.rng.choice(self.former if self.rng.random() < 0.3 else self.former[-20:])
 
-    def drawn_settings(self) -> FoldSettings:
+    def drawn_settings(self) -> PartitionSettings:
         """Bounds of a batch: each owner has others, mostly far too small."""
         rng = self.rng
         return self.settings._replace(

@@ -11,10 +11,12 @@ from typer.main import get_command
 import sessionary.producers
 from sessionary.producers import SessionClient
 from sessionary.producers.testing import memory_client
+from sessionary.stream_processors.core.session.diagram import state_diagram
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
-from sessionary.stream_processors.diagram import BEGIN, END, main, state_diagram, with_diagram
 from tests.style.project import ROOT, product_modules
+from tests.support import transition_docs
 from tests.support.settings_table import TABLE, settings, settings_table
+from tests.support.transition_docs import BEGIN, END, with_diagram
 
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/settings.md")
 COMPOSE = ROOT / "infra" / "compose" / "docker-compose.yml"
@@ -30,12 +32,23 @@ def test_the_state_diagram_is_the_table() -> None:
     assert state_diagram().count("-->") == len(TRANSITIONS) + 1
 
 
-def test_drawing_touches_nothing_but_what_stands_between_the_marks(tmp_path: Path) -> None:
+def test_drawing_changes_only_what_is_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "page.md"
+    monkeypatch.setattr(transition_docs, "ARCHITECTURE", path)
+    monkeypatch.setattr(transition_docs, "TABLE", tmp_path / "transitions.md")
+    assert transition_docs.main() == 1
     path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    assert main([str(path)]) == 0
+    assert transition_docs.main() == 0
     assert path.read_text() == f"before\n{BEGIN}\n{state_diagram()}\n{END}\nafter\n"
-    assert main([str(tmp_path / "missing.md")]) == 1
+    assert (tmp_path / "transitions.md").read_text() == transition_docs.transitions_page()
+
+
+def test_every_transition_is_documented() -> None:
+    page = transition_docs.TABLE.read_text("utf-8")
+    assert page == transition_docs.transitions_page(), "make docs brings it up to date"
+    assert [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| T")] == [
+        f"| {transition.id}" for transition in TRANSITIONS
+    ]
 
 
 @pytest.mark.parametrize("text", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])

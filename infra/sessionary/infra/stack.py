@@ -223,9 +223,9 @@ class Stack:
 
 def _migrate(settings: ClickHouseSettings) -> None:
     # Imported here: ClickHouse's driver takes half a second, which only a start must spend.
-    from sessionary.sinks.clickhouse.migrate import apply
+    from sessionary.sinks.clickhouse.migrate import apply_migrations
 
-    apply(settings)
+    apply_migrations(settings)
     ClickHouse(settings).ping()
 
 

@@ -4,7 +4,7 @@ Sources: CloudEvents 1.0, Kafka protocol binding §3.2 (attributes as `ce_*`, `c
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -54,6 +54,17 @@ def event_headers(envelope: Envelope, traceparent: str | None = None) -> list[tu
     return headers
 
 
+def header_pairs(
+    headers: Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]] | None,
+) -> list[tuple[str, bytes]]:
+    """Return a Kafka message's headers in their order, as pairs of name and bytes.
+
+    Takes every type that the driver declares. A header without a value gets an empty one.
+    """
+    pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
+    return [(name, value.encode() if isinstance(value, str) else value or b"") for name, value in pairs]
+
+
 def untold(envelope: Envelope, headers: Headers) -> Headers:
     """Return what an event's headers say beyond its envelope: all of them where they do not repeat it exactly."""
     try:
@@ -65,4 +76,4 @@ def untold(envelope: Envelope, headers: Headers) -> Headers:
     return headers[len(told) :] if headers[: len(told)] == told else headers
 
 
-__all__ = ["CONTENT_TYPE", "TYPE_PREFIX", "Headers", "event_headers", "untold"]
+__all__ = ["CONTENT_TYPE", "TYPE_PREFIX", "Headers", "event_headers", "header_pairs", "untold"]

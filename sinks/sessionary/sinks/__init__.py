@@ -1,1 +1,12 @@
-"""Sinks: plain Kafka consumers that carry audit trail, history, refusals and batches into ClickHouse, each row once."""
+"""Sinks carry audit trail, history, refused events and batches from Kafka into ClickHouse.
+
+Each row is stored exactly once in effect. A sink is a plain Kafka consumer.
+
+    app           run one sink until it is told to stop
+    settings      the settings of the sinks
+    runtime/      the running sink: consumer loop, block writer, dead letters
+    core/         what to write and when: rows, blocks, the intent protocol; pure
+    clickhouse/   connections, migrations, the Native format, inserts
+    metrics       Prometheus metrics and their endpoint
+    errors        the errors of a sink, by what it does about them
+"""

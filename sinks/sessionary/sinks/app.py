@@ -1,38 +1,55 @@
-"""Running a sink."""
+"""Runs one sink."""
 
 import gc
 import threading
+from functools import partial
 
 from sessionary.schemas.codec.from_settings import decoder_for
-from sessionary.sinks.core.definitions import SINKS, SinkKind
-from sessionary.sinks.metrics import SinkMetrics, served
-from sessionary.sinks.runtime.consumer import SinkConsumer
-from sessionary.sinks.runtime.flusher import Flusher
+from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
+from sessionary.sinks.metrics import SinkMetrics, serve_metrics
+from sessionary.sinks.runtime.block_writer import BlockWriter
+from sessionary.sinks.runtime.consumer import COMMIT_S_MAX, SinkConsumer
+from sessionary.sinks.runtime.host_clock import SystemClock
+from sessionary.sinks.runtime.hung_calls import CallWatchdog
+from sessionary.sinks.runtime.kafka_client import open_consumer
 from sessionary.sinks.runtime.memory import keep_freed_memory
 from sessionary.sinks.settings import SinkSettings
 
-# A sink holds up to a million small objects without cycles, and the collector would look at each of them again and
-# again: a fifth of the sink's time went there. What does form cycles (errors, a lost connection) is little, and is
-# collected once there are two millions of it.
+# A sink holds up to a million small objects without cycles, and the collector would visit each of
+# them again and again: that took a fifth of the sink's time. Few objects form cycles (errors, a
+# lost connection); they are collected once two million objects were allocated.
 _GC_THRESHOLDS = (2_000_000, 20, 100)
 
 
 def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, may_exit: bool = False) -> None:
     """Run the sink `kind` until `stop` is set, then write what it holds and leave. Blocks.
 
-    `may_exit`: where Kafka never answers a commit, the whole process ends with code 70. Sets the process's garbage
-    collector and allocator. Trouble of Kafka or ClickHouse is waited out. Raises `Fenced` where another process runs
-    under the same instance name, `SettingsError`, and `OSError` where the metrics port is taken.
+    Sets the process's garbage collector and allocator. Faults of Kafka and ClickHouse are retried
+    without a limit.
+
+    `may_exit`: end the whole process with code 70 if Kafka never answers a commit.
+
+    Raises `Fenced` if another process runs under the same instance name, `SettingsError`, and
+    `OSError` if the metrics port is taken.
     """
     gc.set_threshold(*_GC_THRESHOLDS)
     keep_freed_memory()
     definition = SINKS[kind]
-    metrics = SinkMetrics(kind, settings.group(kind))
-    flusher = Flusher(definition, settings, metrics, decoder_for(settings))
-    with served(metrics, settings):
-        consumer = SinkConsumer(definition, settings, flusher, metrics)
+    metrics = SinkMetrics(kind, settings.group_id(kind))
+    watchdog = CallWatchdog(COMMIT_S_MAX)
+    writer = BlockWriter(definition, settings, metrics, decoder_for(settings))
+    with serve_metrics(metrics, settings):
+        consumer = SinkConsumer(
+            definition,
+            settings,
+            metrics,
+            target=writer,
+            open_consumer=partial(open_consumer, definition, settings),
+            clock=SystemClock(),
+            watchdog=watchdog,
+        )
         if may_exit:
-            consumer.watchdog.start()
+            watchdog.start()
         consumer.run(stop)
 
 

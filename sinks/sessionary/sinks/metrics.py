@@ -1,23 +1,54 @@
-"""What a sink tells about itself: Prometheus metrics, and an endpoint with /metrics and /healthz."""
+"""A sink's Prometheus metrics, and the endpoint that serves /metrics and /healthz.
+
+`HELP` lists every metric with the sentence that explains it and names its unit.
+"""
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
+from typing import ClassVar, Final, Literal
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from sessionary.sinks.settings import SinkSettings
 
-# A loop that has not come round for so long is taken for dead: one insert may take a minute.
+MetricName = Literal[
+    "sessionary_sink_rows_total",
+    "sessionary_sink_blocks_total",
+    "sessionary_sink_replays_total",
+    "sessionary_sink_dead_letters_total",
+    "sessionary_sink_retries_total",
+    "sessionary_sink_blocked",
+    "sessionary_sink_replay_age_seconds",
+    "sessionary_sink_landed_offset",
+    "sessionary_sink_lag_records",
+    "sessionary_sink_lag_seconds",
+    "sessionary_sink_insert_seconds",
+]
+
+HELP: Final[Mapping[MetricName, str]] = {
+    "sessionary_sink_rows_total": "Rows that ClickHouse has acknowledged.",
+    "sessionary_sink_blocks_total": "Blocks (inserts) that ClickHouse has acknowledged.",
+    "sessionary_sink_replays_total": "Blocks that a former owner declared and this sink inserted again.",
+    "sessionary_sink_dead_letters_total": "Records that the sink could not store.",
+    "sessionary_sink_retries_total": "Failed attempts that are repeated, by reason.",
+    "sessionary_sink_blocked": "1 while the sink waits for an operator, else 0, by reason.",
+    "sessionary_sink_replay_age_seconds": "Seconds from the declaration of the last replayed block to its replay.",
+    "sessionary_sink_landed_offset": "Offset below which every record is in ClickHouse, by partition.",
+    "sessionary_sink_lag_records": "Offsets from the landed offset to the log's end, by partition.",
+    "sessionary_sink_lag_seconds": "Seconds since the oldest record that has not landed was appended, by partition.",
+    "sessionary_sink_insert_seconds": "Seconds that one insert took.",
+}
+
+# /healthz reports a loop as dead after this long without a turn; one insert may take a minute.
 _ALIVE_S = 150.0
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_INSERT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 class SinkMetrics:
-    """The metrics of one sink, in a registry of its own, so that several sinks may live in one process."""
+    """The metrics of one sink, in its own registry: one process may run several sinks."""
 
     def __init__(self, sink: str, group: str) -> None:
         self.registry = CollectorRegistry()
@@ -25,65 +56,69 @@ class SinkMetrics:
         self._blocked: str | None = None
         base = {"sink": sink, "group": group}
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, (*base, *labels), registry=self.registry)
+        def counter(name: MetricName, *labels: str) -> Counter:
+            return Counter(name.removesuffix("_total"), HELP[name], (*base, *labels), registry=self.registry)
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(name, text, (*base, *labels), registry=self.registry)
+        def gauge(name: MetricName, *labels: str) -> Gauge:
+            return Gauge(name, HELP[name], (*base, *labels), registry=self.registry)
 
-        self._base = tuple(base.values())
-        self.rows = counter("sink_rows", "Rows that ClickHouse has taken.").labels(*self._base)
-        self.batches = counter("sink_batches", "Blocks that ClickHouse has taken.").labels(*self._base)
-        self.replays = counter("sink_replays", "Blocks of a former owner, written again.").labels(*self._base)
-        self.dead_letters = counter("sink_dead_letters", "Records that can become no row.").labels(*self._base)
-        self._retries = counter("sink_retries", "Attempts that failed and are made again.", "reason")
-        self._blocked_gauge = gauge("sink_blocked", "1 while the sink stands still, by reason.", "reason")
-        self.replay_age = gauge("sink_replay_age_seconds", "Age of the last replayed intent.").labels(*self._base)
-        self._landed = gauge("sink_landed_offset", "Every record below it is in ClickHouse.", "partition")
-        self._lag = gauge("sink_lag_messages", "Offsets between the log's end and what has landed.", "partition")
-        self._lag_s = gauge("sink_lag_seconds", "Age of the oldest record that has not landed.", "partition")
-        self.insert_seconds = Histogram(
-            "sink_insert_seconds", "Time of one insert.", tuple(base), buckets=_SECONDS, registry=self.registry
-        ).labels(*self._base)
+        def histogram(name: MetricName, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, HELP[name], tuple(base), buckets=buckets, registry=self.registry)
 
-    def retry(self, reason: str) -> None:
+        values = self._base = tuple(base.values())
+        self.rows = counter("sessionary_sink_rows_total").labels(*values)
+        self.blocks = counter("sessionary_sink_blocks_total").labels(*values)
+        self.replays = counter("sessionary_sink_replays_total").labels(*values)
+        self.dead_letters = counter("sessionary_sink_dead_letters_total").labels(*values)
+        self._retries = counter("sessionary_sink_retries_total", "reason")
+        self._blocked_gauge = gauge("sessionary_sink_blocked", "reason")
+        self.replay_age = gauge("sessionary_sink_replay_age_seconds").labels(*values)
+        self._landed = gauge("sessionary_sink_landed_offset", "partition")
+        self._lag_records = gauge("sessionary_sink_lag_records", "partition")
+        self._lag_s = gauge("sessionary_sink_lag_seconds", "partition")
+        self.insert_seconds = histogram("sessionary_sink_insert_seconds", _INSERT_BUCKETS).labels(*values)
+
+    def count_retry(self, reason: str) -> None:
         """Count an attempt that failed."""
         self._retries.labels(*self._base, reason).inc()
 
-    def block(self, reason: str) -> None:
-        """Say that the sink stands still; there is one reason at a time."""
+    def set_blocked(self, reason: str) -> None:
+        """Report that the sink waits for an operator; there is one reason at a time."""
         if self._blocked not in (None, reason):
-            self.unblock()
+            self.clear_blocked()
         self._blocked = reason
         self._blocked_gauge.labels(*self._base, reason).set(1)
 
-    def unblock(self) -> None:
-        """Say that it goes on."""
+    def clear_blocked(self) -> None:
+        """Report that the sink goes on."""
         if self._blocked is not None:
             self._blocked_gauge.labels(*self._base, self._blocked).set(0)
             self._blocked = None
 
-    def position(self, partition: int, landed: int, lag: int, lag_seconds: float) -> None:
-        """Report where a partition stands."""
+    def report_position(self, partition: int, landed: int, lag: int, lag_seconds: float) -> None:
+        """Report a partition's landed offset, and its lag in records and in seconds."""
         label = (*self._base, str(partition))
         self._landed.labels(*label).set(landed)
-        self._lag.labels(*label).set(lag)
+        self._lag_records.labels(*label).set(lag)
         self._lag_s.labels(*label).set(lag_seconds)
 
-    def forget(self, partition: int) -> None:
-        """Drop a partition that is another's now."""
-        for metric in (self._landed, self._lag, self._lag_s):
+    def drop_partition(self, partition: int) -> None:
+        """Remove the metrics of a partition that another sink owns now."""
+        for metric in (self._landed, self._lag_records, self._lag_s):
             metric.remove_by_labels({"partition": str(partition)})
 
-    def beat(self) -> None:
-        """The loop came round."""
+    def mark_alive(self) -> None:
+        """Record that the sink's loop has begun a turn."""
         self._alive_at = time.monotonic()
 
     def health(self) -> tuple[bool, str]:
-        """Whether the loop comes round, and a line for people. Standing still over trouble outside is healthy."""
+        """Return whether the loop is alive, and a line for people.
+
+        A sink that waits for Kafka, ClickHouse or an operator is alive.
+        """
         age_s = time.monotonic() - self._alive_at
         if age_s > _ALIVE_S:
-            return False, f"the loop has not come round for {age_s:.0f} s"
+            return False, f"the sink's loop has not made a turn for {age_s:.0f} s"
         return True, f"blocked: {self._blocked}" if self._blocked else "ok"
 
 
@@ -91,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: "_Server"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: scrapes are no news."""
+        """Log nothing: a scrape is not worth a line."""
 
     def do_GET(self) -> None:
         """Serve the two paths."""
@@ -121,8 +156,8 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def served(metrics: SinkMetrics, settings: SinkSettings) -> Iterator[None]:
-    """Serve the metrics while the context lasts, if a port is set. Raises `OSError` if the port is taken."""
+def serve_metrics(metrics: SinkMetrics, settings: SinkSettings) -> Iterator[None]:
+    """Serve the metrics during the context if a port is set. Raises `OSError` if it is taken."""
     if settings.metrics_port is None:
         yield
         return
@@ -136,4 +171,4 @@ def served(metrics: SinkMetrics, settings: SinkSettings) -> Iterator[None]:
             thread.join()
 
 
-__all__ = ["SinkMetrics", "served"]
+__all__ = ["HELP", "MetricName", "SinkMetrics", "serve_metrics"]

@@ -13,5 +13,5 @@ In the order in which a record passes:
     settings     a worker's settings, from `SESSIONARY_*`
     metrics      a worker's Prometheus metrics
     errors       a worker's errors, by their consequence
-    diagram      draws the state diagram of a session
+    families     the families of rows that a processor keeps, one machine each
 """

@@ -19,13 +19,14 @@ from typing import Any, cast
 
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.errors import ProcessorFailed
+from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import FaustGroup, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetcher import Fetcher
-from sessionary.stream_processors.runtime.job import Job, sessions
+from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import LogEndProbe
 from sessionary.stream_processors.runtime.partition_owner import WorkerContext
 from sessionary.stream_processors.runtime.ticker import LOOK_S, Ticker
@@ -46,8 +47,8 @@ class Processor:
     """One worker. Make it and run it on one event loop."""
 
     def __init__(self, settings: ProcessorSettings, folder: str, job: Job | None = None) -> None:
-        """`folder`: for Faust's files. `job`: what is done with partitions; default: sessions."""
-        job = job or sessions(settings)
+        """`folder`: for Faust's files. `job`: what is done with partitions; default: `processor_job`."""
+        job = job or processor_job(settings)
         self._settings = settings
         self._metrics = Metrics()
         self._stop = asyncio.Event()
@@ -59,7 +60,7 @@ class Processor:
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
         self.assignment = Assignment(
             WorkerContext(settings, job, self._metrics, self._executor, self._fetcher),
-            PartitionStores(settings, state, job.unpack),
+            PartitionStores(settings, state, job.row_codec),
         )
         self.app = make_faust_app(settings, folder)
         transport = MemberTransport(
@@ -120,7 +121,7 @@ class Processor:
     async def _send_ticks(self) -> None:
         while True:
             deadlines = {
-                partition: owner.fold.next_deadline_ms
+                partition: owner.state.next_deadline_ms
                 for partition, owner in self.assignment.owners.items()
                 if owner.is_open
             }

@@ -5,27 +5,25 @@ from unittest.mock import patch
 import pytest
 
 from sessionary.schemas.records import Gravestone, Position, SessionState
-from sessionary.stream_processors.core.partition import (
-    RECORD_OVERHEAD_BYTES,
-    Batch,
-    FoldSettings,
-    LogRecord,
-    PartitionFold,
-)
-from sessionary.stream_processors.core.session.machine import deadline
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
+from sessionary.stream_processors.core.overlay import Overlay
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS, SessionMachine
 from tests.core.court import DECODER, SETTINGS, START_MS, Court
+from tests.support.machines import MACHINES
 from tests.support.scribe import TICK, Scribe
 
 WEEK_MS = 7 * 86_400_000
 
 
-def opened(settings: FoldSettings = SETTINGS) -> PartitionFold:
-    fold = PartitionFold(0, settings, DECODER)
-    fold.loaded()
+def opened(settings: PartitionSettings = SETTINGS) -> PartitionState:
+    fold = PartitionState(0, settings, DECODER, MACHINES)
+    fold.finish_loading()
     return fold
 
 
-def again(court: Court) -> PartitionFold:
+def again(court: Court) -> PartitionState:
     """A second fold of a court's log so far."""
     fold = opened()
     batch = fold.begin()
@@ -35,7 +33,7 @@ def again(court: Court) -> PartitionFold:
     return fold
 
 
-def about_to_be_archived() -> tuple[PartitionFold, int, bytes]:
+def about_to_be_archived() -> tuple[PartitionState, int, bytes]:
     """Return a fold with one ended session, a second before it is archived, the log's end and the session's key."""
     court, agent = Court(), Scribe()
     court.starts(agent)
@@ -48,12 +46,13 @@ def tick(offset: int, at_ms: int) -> LogRecord:
     return LogRecord(offset, at_ms, None, TICK)
 
 
-def audited(batch: Batch) -> list[tuple[str | None, int, int]]:
-    return [(line.transition, line.audit_seq, line.source_n) for _, line in batch.finish().audits]
+def audited(batch: Overlay) -> list[tuple[str | None, int, int]]:
+    return [(line.transition, line.audit_seq, line.source_n) for _, line in batch.finish().records_on("audit")]
 
 
 def test_the_bounds_of_a_batch_and_of_the_quiet_are_as_documented() -> None:
-    assert FoldSettings("t", 4) == FoldSettings("t", 4, 5_000, 25_000, 5_000, 8 * 1_048_576, 5_000, 14 * 86_400_000)
+    assert PartitionSettings("t", 4) == PartitionSettings("t", 4, 5_000, 25_000, 5_000, 8 * 1_048_576, 5_000)
+    assert GRAVESTONE_MS == 14 * 86_400_000
 
 
 @pytest.mark.parametrize(("short_by", "taken"), [(0, 2), (1, 1)])
@@ -82,7 +81,12 @@ def test_an_empty_batch_says_where_it_stands() -> None:
     outcome = fold.begin().finish()
     assert outcome.counts == (0, 0, 0, 0, 0, 0, 17, 17)
     assert outcome.position == Position(17, START_MS, START_MS + 5, 4, 0)
-    assert (outcome.rows, list(outcome.audits), list(outcome.rejected), list(outcome.cleanups)) == ({}, [], [], [])
+    assert (
+        outcome.rows,
+        list(outcome.records_on("audit")),
+        list(outcome.records_on("rejected")),
+        list(outcome.records_on("cleanup")),
+    ) == ({}, [], [], [])
 
 
 def test_counts_name_the_first_and_the_last_offset() -> None:
@@ -195,7 +199,7 @@ def test_a_refused_record_stands_on_the_rejected_topic_as_it_came() -> None:
     fold = opened()
     batch = fold.begin()
     assert batch.apply(LogRecord(3, START_MS, key, value, (("trace", b"1"),)))
-    ((rejected_key, rejected),) = batch.finish().rejected
+    ((rejected_key, rejected),) = batch.finish().records_on("rejected")
     assert rejected_key == key
     assert (rejected.reason, rejected.security) == ("foreign_tenant", True)
     assert (rejected.tenant_id, rejected.session_id) == agent.key
@@ -211,11 +215,11 @@ def test_a_record_that_nobody_can_place_is_rejected_without_a_name() -> None:
     batch = opened().begin()
     assert batch.apply(LogRecord(0, START_MS, None, b"x"))
     outcome = batch.finish()
-    ((key, rejected),) = outcome.rejected
+    ((key, rejected),) = outcome.records_on("rejected")
     assert (key, rejected.key, rejected.value, rejected.reason) == (None, None, b"x", "bad_key")
     assert (rejected.tenant_id, rejected.session_id, rejected.event_id) == (None, None, None)
     assert (rejected.event_type, rejected.service_id, rejected.security) == (None, None, False)
-    ((audit_key, line),) = outcome.audits
+    ((audit_key, line),) = outcome.records_on("audit")
     assert (audit_key, line.tenant_id, line.session_id, line.audit_seq) == (b"", "", "", 0)
 
 
@@ -232,7 +236,7 @@ def test_a_record_that_nobody_can_place_is_rejected_without_a_name() -> None:
 def test_a_bad_key_is_told_as_what_it_is(key: bytes | None, value: bytes | None, detail: str) -> None:
     batch = opened().begin()
     assert batch.apply(LogRecord(0, START_MS, key, value))
-    ((_, rejected),) = batch.finish().rejected
+    ((_, rejected),) = batch.finish().records_on("rejected")
     assert (rejected.reason, rejected.detail) == ("bad_key", detail)
 
 
@@ -240,14 +244,14 @@ def test_recovery_takes_the_last_record_of_each_key() -> None:
     court, agent = archived()
     key = agent.key.encoded()
     grave = court.fold.rows[key]
-    fold = PartitionFold(0, SETTINGS, DECODER)
+    fold = PartitionState(0, SETTINGS, DECODER, MACHINES)
     for row in (grave, None, grave, None):
         fold.load(key, row)
-    fold.loaded()
-    assert (dict(fold.rows), fold.live, fold.graves, len(fold.timers)) == ({}, 0, [], 0)
+    fold.finish_loading()
+    assert (dict(fold.rows), fold.live, fold.expiries, len(fold.timers)) == ({}, 0, [], 0)
     fold.load(key, grave)
     fold.load(b"other", None)
-    fold.loaded()
+    fold.finish_loading()
     assert fold.live == 0
     batch = fold.begin()
     assert batch.apply(tick(0, court.at + 2 * WEEK_MS))
@@ -262,12 +266,12 @@ def test_gravestones_go_in_the_order_of_their_ends_however_they_were_loaded() ->
         court.passes(10_000, step_ms=5_000)
     court.passes(300_000, step_ms=5_000)
     graves = [(agent.key.encoded(), court.fold.rows[agent.key.encoded()]) for agent in agents]
-    fold = PartitionFold(0, SETTINGS, DECODER)
+    fold = PartitionState(0, SETTINGS, DECODER, MACHINES)
     for key, row in reversed(graves):
         fold.load(key, row)
-    fold.loaded()
-    fold.loaded()
-    assert len(fold.graves) == 3
+    fold.finish_loading()
+    fold.finish_loading()
+    assert len(fold.expiries) == 3
     batch = fold.begin()
     for n, (key, row) in enumerate(graves):
         assert isinstance(row, Gravestone)
@@ -302,7 +306,7 @@ def test_within_active_no_event_costs_the_working_out_of_a_deadline() -> None:
     fold = again(court)
     key, offset = agent.key.encoded(), len(court.log)
     batch = fold.begin()
-    with patch("sessionary.stream_processors.core.partition.deadline", wraps=deadline) as asked:
+    with patch.object(SessionMachine, "deadline", autospec=True, side_effect=SessionMachine.deadline) as asked:
         for event_type in ("heartbeat", "session_activity", "state_updated", "heartbeat"):
             assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.writes(event_type)))
             offset += 1
@@ -313,15 +317,15 @@ def test_within_active_no_event_costs_the_working_out_of_a_deadline() -> None:
 
 
 def test_a_new_partition_begins_with_nothing() -> None:
-    fold = PartitionFold(0, SETTINGS, DECODER)
+    fold = PartitionState(0, SETTINGS, DECODER, MACHINES)
     assert fold.position == Position(0, 0, 0, 0, 0)
-    assert (dict(fold.rows), fold.live, fold.graves, len(fold.timers), fold.next_deadline_ms) == ({}, 0, [], 0, None)
+    assert (dict(fold.rows), fold.live, fold.expiries, len(fold.timers), fold.next_deadline_ms) == ({}, 0, [], 0, None)
 
 
 def test_records_fill_a_batch_exactly() -> None:
     batch = opened(SETTINGS._replace(records_max=3, timers_max=50)).begin()
     assert [batch.apply(tick(n, START_MS)) for n in range(5)] == [True] * 3 + [False] * 2
-    assert (batch.records, batch.position().next_offset) == (3, 3)
+    assert (batch.records, batch.final_position.next_offset) == (3, 3)
 
 
 def test_a_batch_that_timers_fill_behind_offsets_without_records_stands_at_its_record() -> None:
@@ -333,7 +337,7 @@ def test_a_batch_that_timers_fill_behind_offsets_without_records_stands_at_its_r
     fold.settings = SETTINGS._replace(timers_max=2)
     batch = fold.begin()
     assert not batch.apply(tick(offset, START_MS + 60_000))
-    assert (batch.position().next_offset, batch.position().outcome_n) == (offset, 2)
+    assert (batch.final_position.next_offset, batch.final_position.outcome_n) == (offset, 2)
     fold.merge(batch)
     rest = fold.begin()
     assert rest.apply(tick(offset, START_MS + 60_000))

@@ -6,8 +6,7 @@ import pytest
 
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.types import CleanupAction
-from sessionary.stream_processors.core.session.machine import RECOVERY_ATTEMPTS_MAX
-from sessionary.stream_processors.core.session.transitions import BY_ID
+from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX, TRANSITIONS
 from sessionary.stream_processors.core.timers import Timers
 from tests.core.court import Court
 from tests.core.stream_processors.test_lifecycle_pairs import brought_to
@@ -110,7 +109,7 @@ def test_each_clock_says_which_limit_was_hit_at_the_moment_it_is(
     assert told(court) == [expected]
     (line,) = court.last_audits()
     assert line.due_at == line.fired_at == line.occurred_at == (since + ms) * 1_000
-    assert line.event_type == BY_ID[expected[0]].event_type
+    assert line.event_type == {row.id: row.event_type for row in TRANSITIONS}[expected[0]]
 
 
 @pytest.mark.parametrize(
@@ -250,5 +249,5 @@ def test_released_is_since_the_first_confirmation(state: str) -> None:
 def test_a_value_that_makes_no_sense_is_told(field: str, value: Any, detail: str, state: str) -> None:
     court, agent = brought_to(state)
     assert court.says(agent, "session_created", {field: value}) == "refused invalid_value"
-    ((_, rejected),) = court.outcomes[-1].rejected
+    ((_, rejected),) = court.outcomes[-1].records_on("rejected")
     assert rejected.detail == detail

@@ -6,8 +6,10 @@ import pytest
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import StateUpdated
+from sessionary.stream_processors.core.session.accepted import STATE_BYTES_MAX, rule_for
+from sessionary.stream_processors.core.session.facts import ContentUpdated
 from sessionary.stream_processors.core.session.limits import DEFAULTS, LIMIT_MAX, RANGES, budget_ms, resolved
-from sessionary.stream_processors.core.session.machine import STATE_BYTES_MAX, ContentUpdated, Refused, decide
+from sessionary.stream_processors.core.session.transitions import Objection
 from tests.core.court import Court
 from tests.support.scribe import NO_LIMITS, Scribe
 
@@ -94,7 +96,7 @@ def test_a_clean_up_says_how_large_the_context_was_when_it_was_last_told() -> No
         assert court.says(agent, "session_activity", {"context_bytes": size}) == "applied"
     assert court.row(agent).context_bytes == 2_000
     assert court.says(agent, "session_terminated", reason="closed") == "applied"
-    ((_, request),) = court.outcomes[-1].cleanups
+    ((_, request),) = court.outcomes[-1].records_on("cleanup")
     assert request.context_bytes == 2_000
 
 
@@ -103,7 +105,7 @@ def test_a_state_above_1_mib_is_refused_and_the_row_stays() -> None:
     court.starts(agent)
     row = court.row(agent)
     fits, too_large = ("x" * size for size in (STATE_BYTES_MAX, STATE_BYTES_MAX + 1))
-    assert isinstance(decide(row, "state_updated", StateUpdated(1, 2, fits), court.at), ContentUpdated)
-    refused = decide(row, "state_updated", StateUpdated(1, 2, too_large), court.at)
-    assert isinstance(refused, Refused)
+    assert isinstance(rule_for("state_updated")(row, StateUpdated(1, 2, fits), court.at), ContentUpdated)
+    refused = rule_for("state_updated")(row, StateUpdated(1, 2, too_large), court.at)
+    assert isinstance(refused, Objection)
     assert refused.reason == "state_too_large"

@@ -95,11 +95,11 @@ def test_every_transition_of_the_table_is_reached() -> None:
         for event_type in {row.event_type for row in TRANSITIONS}:
             court, scribe = brought_to(state)
             court.says(scribe, event_type, **fitting(state, event_type, court, scribe))
-            seen |= {line.transition for outcome in court.outcomes for _, line in outcome.audits}
+            seen |= {line.transition for outcome in court.outcomes for _, line in outcome.records_on("audit")}
     for state, ms in (("Timeout", 300_000), ("Paused", 86_400_000), ("Error", 60_000)):
         court, _ = brought_to(state)
         court.passes(ms, step_ms=4_999)
-        seen |= {line.transition for outcome in court.outcomes for _, line in outcome.audits}
+        seen |= {line.transition for outcome in court.outcomes for _, line in outcome.records_on("audit")}
     assert seen - {None} == {transition.id for transition in TRANSITIONS}
 
 

@@ -15,10 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import AuditRecord, Gravestone, Position, SessionState
-from sessionary.stream_processors.core.partition import Batch, LogRecord, PartitionFold
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.overlay import Overlay
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
 from tests.core.court import DECODER, SETTINGS, Court
 from tests.core.play import Play
+from tests.support.machines import MACHINES, STREAMS
 from tests.support.scribe import TICK, Scribe
 
 PLAYS, STEPS = 24, 300
@@ -68,8 +71,10 @@ def test_long_plays_meet_every_transition_and_refusal() -> None:
         consistent(play.court)
         assert refolded(play.court.log, Random(seed)) == everything(play.court)
         for outcome in play.court.outcomes:
-            seen |= {line.transition for _, line in outcome.audits} | {line.kind for _, line in outcome.audits}
-            seen |= {line.reason for _, line in outcome.rejected}
+            seen |= {line.transition for _, line in outcome.records_on("audit")} | {
+                line.kind for _, line in outcome.records_on("audit")
+            }
+            seen |= {line.reason for _, line in outcome.records_on("rejected")}
     assert {transition.id for transition in TRANSITIONS} - seen == set()
     assert MET - seen == set()
     assert {"gap", "release", "context_limit", "limits_override", "refusal"} - seen == set()
@@ -80,7 +85,7 @@ def plain(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes, byte
     return [(key, encode_record(line._replace(batch_number=0))) for key, line in audits]
 
 
-def as_bytes(fold: PartitionFold) -> dict[bytes, bytes]:
+def as_bytes(fold: PartitionState) -> dict[bytes, bytes]:
     """The table as the changelog holds it."""
     return {key: encode_record(row) for key, row in sorted(fold.rows.items())}
 
@@ -89,9 +94,9 @@ def everything(court: Court) -> tuple[Any, ...]:
     """All outputs of a court's fold, and its state."""
     outcomes = court.outcomes
     return (
-        plain(pair for outcome in outcomes for pair in outcome.audits),
-        [pair for outcome in outcomes for pair in outcome.rejected],
-        [pair for outcome in outcomes for pair in outcome.cleanups],
+        plain(pair for outcome in outcomes for pair in outcome.records_on("audit")),
+        [pair for outcome in outcomes for pair in outcome.records_on("rejected")],
+        [pair for outcome in outcomes for pair in outcome.records_on("cleanup")],
         as_bytes(court.fold),
         court.fold.position._replace(batch_number=0),
     )
@@ -100,15 +105,17 @@ def everything(court: Court) -> tuple[Any, ...]:
 def refolded(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
     """The same of another fold: small batches, some of them dropped, reloaded from bytes now and then."""
     records, timers, size = rng.randint(1, 7), rng.randint(1, 2), rng.randint(1, 5_000)
-    fold = PartitionFold(0, SETTINGS._replace(records_max=records, timers_max=timers, bytes_max=size), DECODER)
-    fold.loaded()
+    fold = PartitionState(
+        0, SETTINGS._replace(records_max=records, timers_max=timers, bytes_max=size), DECODER, MACHINES
+    )
+    fold.finish_loading()
     kept: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
     while fold.position.next_offset < len(log):
         batch = filled(fold, log, rng)
         if rng.random() < 0.2:
             continue  # a transaction that was aborted
         outcome, before = batch.finish(), fold.position
-        for lines, new in zip(kept, outcome[1:4], strict=True):
+        for lines, new in zip(kept, map(outcome.records_on, STREAMS), strict=True):
             lines.extend(new)
         fold.merge(batch)
         after = fold.position
@@ -119,7 +126,7 @@ def refolded(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
     return plain(kept[0]), kept[1], kept[2], as_bytes(fold), fold.position._replace(batch_number=0)
 
 
-def filled(fold: PartitionFold, log: list[LogRecord], rng: Random) -> Batch:
+def filled(fold: PartitionState, log: list[LogRecord], rng: Random) -> Overlay:
     batch = fold.begin()
     for record in log[fold.position.next_offset :]:
         if not batch.apply(record) or rng.random() < 0.1:
@@ -127,9 +134,9 @@ def filled(fold: PartitionFold, log: list[LogRecord], rng: Random) -> Batch:
     return batch
 
 
-def reloaded(fold: PartitionFold) -> PartitionFold:
+def reloaded(fold: PartitionState) -> PartitionState:
     """A new fold from the bytes that the changelog would hold."""
-    new = PartitionFold(fold.partition, fold.settings, DECODER)
+    new = PartitionState(fold.partition, fold.settings, DECODER, MACHINES)
     for key, row in fold.rows.items():
         read = DECODER.record(encode_record(row))
         assert isinstance(read, SessionState | Gravestone)
@@ -137,7 +144,7 @@ def reloaded(fold: PartitionFold) -> PartitionFold:
     position = DECODER.record(encode_record(fold.position))
     assert isinstance(position, Position)
     new.load_position(position)
-    new.loaded()
+    new.finish_loading()
     assert new.next_deadline_ms == fold.next_deadline_ms
     return new
 
@@ -148,7 +155,7 @@ def consistent(court: Court) -> None:
     places: set[tuple[int, int]] = set()
     ids: set[str] = set()
     last: dict[bytes, int] = {}
-    for key, line in (pair for outcome in court.outcomes for pair in outcome.audits):
+    for key, line in (pair for outcome in court.outcomes for pair in outcome.records_on("audit")):
         assert (line.source_offset, line.source_n) not in places
         assert line.audit_id not in ids
         places.add((line.source_offset, line.source_n))
@@ -182,13 +189,17 @@ def test_a_batch_is_bounded_by_records_and_by_timers() -> None:
     scribes = [Scribe(f"s{n}") for n in range(3)]
     log = [LogRecord(n, 1_000, s.key.encoded(), s.writes("session_created")) for n, s in enumerate(scribes)]
     log += [LogRecord(n, 1_000 + (n - 2) * 5_000, None, TICK) for n in range(3, 7)]
-    fold = PartitionFold(0, SETTINGS._replace(records_max=6, timers_max=2), DECODER)
+    fold = PartitionState(0, SETTINGS._replace(records_max=6, timers_max=2), DECODER, MACHINES)
     first = fold.begin()
     assert [first.apply(record) for record in log[:6]] == [True] * 5 + [False]  # the sixth brings three deadlines
-    assert (first.finish().counts.timers, first.position().next_offset, first.position().outcome_n) == (2, 5, 2)
+    assert (first.finish().counts.timers, first.final_position.next_offset, first.final_position.outcome_n) == (2, 5, 2)
     fold.merge(first)
     second = fold.begin()
     assert second.apply(log[5])
-    assert (second.finish().counts.timers, second.position().next_offset, second.position().outcome_n) == (1, 6, 0)
-    full = PartitionFold(0, SETTINGS._replace(records_max=6), DECODER).begin()
+    assert (second.finish().counts.timers, second.final_position.next_offset, second.final_position.outcome_n) == (
+        1,
+        6,
+        0,
+    )
+    full = PartitionState(0, SETTINGS._replace(records_max=6), DECODER, MACHINES).begin()
     assert [full.apply(record) for record in log] == [True] * 6 + [False]

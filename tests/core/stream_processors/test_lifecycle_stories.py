@@ -63,7 +63,7 @@ def test_heartbeats_keep_a_session_alive_but_not_at_work() -> None:
     for _ in range(11):
         assert court.passes(10_000) == []
         assert court.says(agent, "heartbeat") == "applied"
-    assert court.outcomes[-1].audits == []
+    assert court.outcomes[-1].records_on("audit") == []
     assert court.passes(9_999) == []
     assert court.passes(1) == ["T06 idle"]
 
@@ -79,7 +79,7 @@ def test_a_held_session_keeps_what_is_left_of_its_time() -> None:
     assert court.passes(29_999) == []
     assert court.passes(1) == ["T06 max_duration"]
     assert court.says(agent, "session_resumed", snapshot_id="held") == "refused max_duration_exceeded"
-    ((_, rejected),) = court.outcomes[-1].rejected
+    ((_, rejected),) = court.outcomes[-1].records_on("rejected")
     assert rejected.detail == "the session's maximum duration of 50s is over"
 
 
@@ -137,9 +137,11 @@ def test_many_deadlines_fire_in_the_order_in_which_they_were_due() -> None:
         court.starts(agent)
         court.at += 1
     assert len(court.passes(60_000, step_ms=5_000)) == 5
-    fired = [(line.due_at, key) for outcome in court.outcomes for key, line in outcome.audits if line.due_at]
+    fired = [
+        (line.due_at, key) for outcome in court.outcomes for key, line in outcome.records_on("audit") if line.due_at
+    ]
     assert fired == sorted(fired)
-    assert len({line.source_n for _, line in court.outcomes[-1].audits}) == 5
+    assert len({line.source_n for _, line in court.outcomes[-1].records_on("audit")}) == 5
 
 
 def test_losses_are_seen_and_stragglers_kept_out() -> None:
@@ -205,7 +207,7 @@ def test_a_foreign_tenant_reaches_nothing_and_is_reported(event_type: str) -> No
     court.starts(agent)
     before = court.row(agent)
     assert court.says(agent, event_type, {"tenant_id": "evil"}) == "refused foreign_tenant"
-    assert court.outcomes[-1].rejected[0][1].security
+    assert court.outcomes[-1].records_on("rejected")[0][1].security
     after = court.row(agent)
     assert after._replace(audit_seq=0) == before._replace(audit_seq=0)
 
@@ -218,7 +220,7 @@ def test_the_accounts_own_comparison_can_fail() -> None:
     court = Court()
     court.at = 1_000
     court.hear(key, value)
-    ((_, right),) = court.outcomes[0].audits
+    ((_, right),) = court.outcomes[0].records_on("audit")
     assert differences(account, [right._asdict()], [], []) == []
     assert differences(account, [], [], []) == ["0 audit lines instead of 1"]
     assert len(differences(account, [right._replace(to_state="Active")._asdict()], [])) == 1

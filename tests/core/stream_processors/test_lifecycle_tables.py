@@ -14,10 +14,10 @@ from sessionary.stream_processors.core.session.transitions import (
     CONTENT,
     OWNER_ONLY,
     PHASES,
-    PROCESSOR_ONLY,
-    PROCESSOR_REASONS,
     TRANSITIONS,
     WORK,
+    clock_reasons,
+    processor_only,
 )
 from tests.auditor import wording
 from tests.core.court import Court
@@ -41,8 +41,9 @@ def test_the_steps_between_phases_are_the_auditors() -> None:
 
 
 def test_who_may_say_what_is_as_the_auditor_has_it() -> None:
-    assert set(wording.PROCESSOR_TYPES) == PROCESSOR_ONLY
-    assert PROCESSOR_REASONS == {"session_start_failed": "init_timeout", "session_terminated": "timeout_cleanup"}
+    assert set(wording.PROCESSOR_TYPES) == processor_only(TRANSITIONS)
+    reasons = {"session_start_failed": {"init_timeout"}, "session_terminated": {"timeout_cleanup"}}
+    assert clock_reasons(TRANSITIONS) == reasons
     lifecycle = {name for name in PAYLOADS if name.startswith("session_")}
     assert lifecycle - {"session_activity", "session_created"} == OWNER_ONLY
 

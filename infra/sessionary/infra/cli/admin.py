@@ -40,9 +40,9 @@ def apply_topics_command(
 @db_app.command("migrate")
 def migrate(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Make the database and bring it to this version; harmless to repeat. Prints a row per migration."""
-    from sessionary.sinks.clickhouse.migrate import apply
+    from sessionary.sinks.clickhouse.migrate import apply_migrations
 
-    applied = apply(clickhouse_settings(data), remark)
+    applied = apply_migrations(clickhouse_settings(data), remark)
     if not applied:
         remark("the database is up to date")
         return

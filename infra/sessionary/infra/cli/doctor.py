@@ -76,11 +76,11 @@ def _clickhouse(settings: ClickHouseSettings) -> str:
 
 
 def _migrations(settings: ClickHouseSettings) -> str:
-    from sessionary.sinks.clickhouse.migrate import check
+    from sessionary.sinks.clickhouse.migrate import check_migrations
     from sessionary.sinks.errors import OperatorError
 
     try:
-        check(settings)
+        check_migrations(settings)
     except OperatorError as error:
         raise _Wrong(str(error), "run: sessionary db migrate") from None
     return f"database {settings.clickhouse_database} is up to date"
@@ -159,13 +159,13 @@ def checks(environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def _sink_checks(environ: Mapping[str, str], kafka: KafkaSettings) -> Iterator[Check]:
-    from sessionary.sinks.core.definitions import SINKS
+    from sessionary.sinks.core.sink_kinds import SINKS
     from sessionary.sinks.settings import SinkSettings
 
     settings = SinkSettings.from_env(environ)
     for kind, definition in SINKS.items():
         topic: str = getattr(kafka.topics, definition.topic)
-        yield _checked(f"sink {kind}", partial(_sink_lag, kafka, kind, settings.group(kind), topic), _KAFKA_ADVICE)
+        yield _checked(f"sink {kind}", partial(_sink_lag, kafka, kind, settings.group_id(kind), topic), _KAFKA_ADVICE)
 
 
 def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:

@@ -1,1 +1,10 @@
-"""Everything that speaks to ClickHouse."""
+"""Everything that speaks to ClickHouse.
+
+Statements name their database; no client has a default one.
+
+    connection      clients and single statements
+    error_classes   which class of error an exception of the client belongs to
+    migrate         numbered SQL migrations: apply them, check them
+    native          blocks in ClickHouse's Native format; pure
+    inserter        inserts blocks under deduplication tokens
+"""

@@ -1,4 +1,4 @@
-"""One way to a ClickHouse client, for sinks and migrations alike."""
+"""Connections and statements, for sinks and migrations alike."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -8,15 +8,16 @@ from clickhouse_connect.driver.client import Client
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.sinks.errors import OperatorError, Transient, classify
+from sessionary.sinks.clickhouse.error_classes import classify_error
 
 _CONNECT_TIMEOUT_S = 5
 
 
 def connect(settings: ClickHouseSettings, timeout_s: int = 60) -> Client:
-    """Open a client that names no database: every statement names its own. Blocks; not thread-safe.
+    """Open a client without a default database: every statement names its own.
 
-    Raises `Transient`, `OperatorError`; `SettingsError` for a URL that is none.
+    Blocks. The client is not thread-safe. Raises `Transient`, `OperatorError`; `SettingsError`
+    for a malformed URL.
     """
     url = urlsplit(settings.clickhouse_url)
     if url.scheme not in ("http", "https") or not url.hostname:
@@ -32,34 +33,29 @@ def connect(settings: ClickHouseSettings, timeout_s: int = 60) -> Client:
             connect_timeout=_CONNECT_TIMEOUT_S,
             send_receive_timeout=timeout_s,
             compress=False,
-            # A session would forbid two statements at once, and waits out its time-out after a crash.
+            # A session would forbid concurrent statements, and outlives a crash until it times out.
             autogenerate_session_id=False,
-            # Retries are the sink's own, with its back-off and its metrics.
+            # The sink retries itself, with its own back-off and metrics.
             query_retries=0,
         )
     except Exception as error:  # the driver does not wrap all of its transport; classified, never swallowed
-        raise classified(error) from error
+        raise classify_error(error) from error
 
 
-def rows_of(client: Client, sql: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+def query_rows(client: Client, sql: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
     """Return a query's rows. Raises `Transient`, `OperatorError`."""
     try:
         return [tuple(row) for row in client.query(sql, parameters=parameters).result_rows]
     except Exception as error:  # as above
-        raise classified(error) from error
+        raise classify_error(error) from error
 
 
-def command(client: Client, sql: str) -> None:
+def run_statement(client: Client, sql: str) -> None:
     """Run one statement without a result. Raises `Transient`, `OperatorError`."""
     try:
         client.command(sql)
     except Exception as error:  # as above
-        raise classified(error) from error
+        raise classify_error(error) from error
 
 
-def classified(error: Exception) -> Transient | OperatorError:
-    """Return `error` itself where it is classified already, else its class."""
-    return error if isinstance(error, Transient | OperatorError) else classify(error)
-
-
-__all__ = ["classified", "command", "connect", "rows_of"]
+__all__ = ["connect", "query_rows", "run_statement"]

@@ -1,12 +1,13 @@
 """Blocks in ClickHouse's Native format: all of one column, then all of the next; pure.
 
-Rows come in portions of a few hundred, each of which is turned into pieces of columns at once, while what it was made
-from is still in the processor's caches: the same rows, gathered by the ten thousand first, take half as long again.
-The encoders of single types are the driver's; its own way through them begins with the import of pandas, a second of
-work, and goes through every element of a list three times.
+Rows come in portions of a few hundred. Each portion is encoded into pieces of columns at once,
+while its rows are still in the processor's caches: encoding ten thousand rows at a time takes half
+as long again. The encoders of single types are the driver's. The driver's own insert path is not
+used: it imports pandas, which takes a second, and walks over every list three times.
 
-Source: ClickHouse's documentation of the format; columns of lists and nulls as its servers write them, in planes: where
-each list ends, then the elements; which values are null, then the values.
+Source: ClickHouse's documentation of the format. Columns of lists and nulls consist of planes, as
+ClickHouse servers write them: the end of each list, then the elements; which values are null,
+then the values.
 """
 
 import struct
@@ -21,12 +22,12 @@ from clickhouse_connect.driver.common import write_leb128
 from clickhouse_connect.driver.exceptions import DataError
 from clickhouse_connect.driver.insert import InsertContext
 
-from sessionary.sinks.core.rows import Row
+from sessionary.sinks.core.rows.shared import TableRow
 
 PORTION: Final = 500  # rows
 
-# What the driver's encoders raise at values that do not fit their column: seen for null, range, length, lone
-# surrogates, bytes in text, wrong types in arrays.
+# What the driver's encoders raise for values that do not fit their column: seen for null, range,
+# length, lone surrogates, bytes in text, wrong types in arrays.
 _ENCODE_ERRORS: Final = (
     DataError,
     TypeError,
@@ -41,9 +42,9 @@ _Pieces = list[bytearray | bytes]
 
 
 class BadValue(NamedTuple):
-    """A row that fits no block: its place among the rows given, and why."""
+    """A row that cannot be encoded: its index among the rows given, and why."""
 
-    row: int
+    row_index: int
     detail: str
 
 
@@ -52,7 +53,7 @@ class _EncodeFailed(Exception):
 
 
 class _Column:
-    """One column: what its planes hold so far."""
+    """One column: the pieces of its planes so far."""
 
     def __init__(self, name: str, kind: ClickHouseType) -> None:
         self.name = name
@@ -64,39 +65,39 @@ class _Column:
             inner = kind.element_type
             self._elements = inner.element_types if isinstance(inner, Tuple) else (inner,)
         self._planes: list[_Pieces] = []
-        self._nulls: tuple[int, _Pieces] = 0, []  # so many, as pieces
+        self._nulls: tuple[int, _Pieces] = 0, []  # a number of nulls, and their encoding
 
-    def encoded(self, values: Sequence[Any], context: InsertContext) -> _Pieces:
-        """Return a portion's piece of each plane. Raises what the driver raises."""
+    def encode_values(self, values: Sequence[Any], context: InsertContext) -> _Pieces:
+        """Return a portion's piece of each plane. Raises `_ENCODE_ERRORS`."""
         if self._elements is None:
             if not self._kind.nullable or values.count(None) < len(values):
-                return _values(self._kind, values, context)
-            # Many columns are for few records: nothing but nulls is the same bytes each time.
+                return _encode_planes(self._kind, values, context)
+            # Many columns are null in most portions; their encoding is kept.
             if self._nulls[0] != len(values):
-                self._nulls = len(values), _values(self._kind, values, context)
+                self._nulls = len(values), _encode_planes(self._kind, values, context)
             return self._nulls[1]
         pieces: _Pieces = [array("Q", map(len, values)).tobytes()]
         if isinstance(self._kind, Map):
             values = [entries.items() for entries in values]
         flat = list(chain.from_iterable(values))
         if len(self._elements) == 1:
-            return pieces + _values(self._elements[0], flat, context)
+            return pieces + _encode_planes(self._elements[0], flat, context)
         parts = list(zip(*flat, strict=True)) or [()] * len(self._elements)
         for kind, part in zip(self._elements, parts, strict=True):
-            # Kafka's headers may have a name and no value; a part of a pair cannot be null.
+            # A Kafka header may have no value, but an element of a tuple cannot be null.
             filled = [value or b"" for value in part] if None in part else part
-            pieces += _values(kind, filled, context)
+            pieces += _encode_planes(kind, filled, context)
         return pieces
 
-    def take(self, pieces: _Pieces) -> None:
-        """Put a portion's pieces behind those before."""
+    def append_pieces(self, pieces: _Pieces) -> None:
+        """Append a portion's pieces to the planes."""
         if not self._planes:
             self._planes = [[] for _ in pieces]
         for plane, piece in zip(self._planes, pieces, strict=True):
             plane.append(piece)
 
-    def whole(self) -> _Pieces:
-        """Return name, type and all values."""
+    def column_pieces(self) -> _Pieces:
+        """Return the column's name, type and values, encoded."""
         head = bytearray()
         for text in (self.name, self._kind.insert_name):
             encoded = text.encode()
@@ -110,57 +111,60 @@ class _Column:
         return [head, *chain.from_iterable(planes)]
 
 
-def _values(kind: ClickHouseType, values: Sequence[Any], context: InsertContext) -> _Pieces:
-    """Return the planes of values that are no lists."""
+def _encode_planes(kind: ClickHouseType, values: Sequence[Any], context: InsertContext) -> _Pieces:
+    """Return the planes of values that are not lists."""
     data, count = bytearray(), len(values)
     kind.write_column_data(values, data, context)
     return [data[:count], data[count:]] if kind.nullable else [data]
 
 
-class Block:
-    """Rows on their way into one table, and then one block, whatever its size: a token covers all of it."""
+class NativeBlock:
+    """The rows of one insert into one table, of any number, so that one token covers all."""
 
     def __init__(self, context: InsertContext) -> None:
-        """`context`: of an insert of columns, with no type of low cardinality."""
+        """`context`: of a column-oriented insert without LowCardinality types."""
         self._context = context
         self._columns = [_Column(*column) for column in zip(context.column_names, context.column_types, strict=True)]
         self.rows = 0
 
-    def add(self, rows: Sequence[Row]) -> list[BadValue]:
-        """Take rows; those that do not fit are left out and named. Best in portions of `PORTION`."""
+    def add_rows(self, rows: Sequence[TableRow]) -> list[BadValue]:
+        """Append rows; leave out and return those that cannot be encoded.
+
+        Fastest with `PORTION` rows at a time.
+        """
         try:
-            self._add(rows)
+            self._add_all(rows)
         except _EncodeFailed as error:
             if len(rows) == 1:
                 return [BadValue(0, str(error))]
             middle = len(rows) // 2
-            bad = self.add(rows[:middle])
-            return bad + [BadValue(middle + row, detail) for row, detail in self.add(rows[middle:])]
+            bad = self.add_rows(rows[:middle])
+            return bad + [BadValue(middle + row, detail) for row, detail in self.add_rows(rows[middle:])]
         return []
 
-    def _add(self, rows: Sequence[Row]) -> None:
-        """Take all of the rows, or none: raises `_EncodeFailed`."""
+    def _add_all(self, rows: Sequence[TableRow]) -> None:
+        """Append all of the rows, or none: then raises `_EncodeFailed`."""
         if not rows:
             return
         pieces = []
         for column, values in zip(self._columns, zip(*rows, strict=True), strict=True):
             self._context.start_column(column.name)
             try:
-                pieces.append(column.encoded(values, self._context))
+                pieces.append(column.encode_values(values, self._context))
             except _ENCODE_ERRORS as error:
                 raise _EncodeFailed(f"{column.name}: {type(error).__name__}: {error}") from error
         for column, found in zip(self._columns, pieces, strict=True):
-            column.take(found)
+            column.append_pieces(found)
         self.rows += len(rows)
 
-    def encoded(self) -> bytes:
-        """Return the block's bytes; none where it has no rows."""
+    def to_bytes(self) -> bytes:
+        """Return the block's bytes; empty if it has no rows."""
         if not self.rows:
             return b""
         head = bytearray()
         for count in (len(self._columns), self.rows):
             write_leb128(count, head)
-        return b"".join([head, *chain.from_iterable(column.whole() for column in self._columns)])
+        return b"".join([head, *chain.from_iterable(column.column_pieces() for column in self._columns)])
 
 
-__all__ = ["PORTION", "BadValue", "Block"]
+__all__ = ["PORTION", "BadValue", "NativeBlock"]

@@ -1,1 +1,11 @@
-"""Records to rows and batches, pure."""
+"""What to write and when, without clock, I/O or logging; pure.
+
+It imports neither Kafka's nor ClickHouse's client.
+
+    sink_kinds      the four sinks as data: topic, table, row builder
+    intent          when a partition's records become a block, and which offsets are committed
+    rows/           Kafka records to rows, one module per table
+    payload_json    an event's payload as JSON
+    column_times    times that ClickHouse's columns can hold
+    retention       until when rows and their personal columns stay
+"""

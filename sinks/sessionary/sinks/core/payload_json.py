@@ -1,10 +1,12 @@
-"""Payloads as JSON, to be asked about in SQL; pure.
+"""Payloads as JSON, for queries in SQL; pure.
 
-Classes become objects, bytes base64. Texts are cut behind 1,000 characters and end with `…` then: the original bytes
-stand beside them whole, and both in full would be most of what a database holds and moves. Fields that hold JSON
-themselves, named so, are never cut: SQL looks into them. For today's payloads there
-are writers compiled once into straight-line Python, by their schemas: they take a third of the time of a general
-encoder, which is asked for everything else.
+Named tuples become objects, bytes become base64. Texts are cut after 1,000 characters and then end
+with `…`: the column `value_bytes` holds the original bytes whole, and both in full would be most
+of what the database stores and moves. Fields named `*_json` are never cut, because SQL queries
+them.
+
+For the current payload classes, writers are compiled from the schemas into straight-line Python.
+They take a third of the time of a general encoder, which handles everything else.
 """
 
 import base64
@@ -19,80 +21,80 @@ from sessionary.schemas.events import EVENT_TYPES
 
 TEXT_MAX: Final = 1_000
 _CUT: Final = "…"
-_WHOLE: Final = "_json"  # the end of the names of fields that are not cut
-# What JSON takes as it stands; looked up by exact type, which most values of a payload have.
-_AS_IT_IS: Final = frozenset({int, float, bool, type(None)})
+_UNCUT_SUFFIX: Final = "_json"  # of the names of fields that are never cut
+# Types that JSON takes unchanged; compared by exact type, which most values of a payload have.
+_UNCHANGED_TYPES: Final = frozenset({int, float, bool, type(None)})
 
 
-def _base64(value: object) -> str:
+def _encode_base64(value: object) -> str:
     assert isinstance(value, bytes)
     return base64.b64encode(value).decode()
 
 
 # Made once: making an encoder costs as much as encoding a payload.
-_encoded: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_base64).encode
+_encode_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_encode_base64).encode
 
 
 def json_text(value: object) -> str:
     """Return any value of a payload's shape as JSON."""
-    return _encoded(_plain(value))
+    return _encode_json(_to_json_types(value))
 
 
-def _stays(name: str, value: object) -> bool:
-    return type(value) in _AS_IT_IS or (isinstance(value, str) and name.endswith(_WHOLE))
+def _is_unchanged(name: str, value: object) -> bool:
+    return type(value) in _UNCHANGED_TYPES or (isinstance(value, str) and name.endswith(_UNCUT_SUFFIX))
 
 
-def _plain(value: object) -> object:
+def _to_json_types(value: object) -> object:
     if isinstance(value, tuple) and (fields := getattr(value, "_fields", None)) is not None:
         pairs = zip(fields, value, strict=True)
-        return {name: part if _stays(name, part) else _plain(part) for name, part in pairs}
+        return {name: part if _is_unchanged(name, part) else _to_json_types(part) for name, part in pairs}
     if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
+        return {str(name): _to_json_types(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_to_json_types(part) for part in value]
     if isinstance(value, str) and len(value) > TEXT_MAX:
         return value[:TEXT_MAX] + _CUT
     return value
 
 
-class _Source(Source):
-    """The text of one writer as it grows: each name goes from a value to that value's JSON."""
+class _JsonWriterBuilder(Source):
+    """The source text of one writer. Each name in it first holds a value, then its JSON."""
 
     def __init__(self) -> None:
-        super().__init__(["def text(r):"], {"_string": encode_basestring, "_other": _encoded})
+        super().__init__(["def text(r):"], {"_string": encode_basestring, "_other": _encode_json})
 
-    def value(self, schema: Json, indent: int, name: str, *, whole: bool = False) -> None:
-        """Turn what `name` holds into text; numbers stay, they are text once they are put between others.
+    def add_value(self, schema: Json, indent: int, name: str, *, uncut: bool = False) -> None:
+        """Add lines that turn the value of `name` into JSON text.
 
-        `whole`: a text is not cut.
+        Numbers stay numbers: the f-string around them formats them. `uncut`: a text is not cut.
         """
         if isinstance(schema, str):
             schema = self.named.get(schema, schema)
         match schema:
             case ["null", branch]:
                 self.add(indent, f"if {name} is None: {name} = 'null'", "else:")
-                self.value(branch, indent + 1, name, whole=whole)
+                self.add_value(branch, indent + 1, name, uncut=uncut)
             case {"type": "record", "fields": fields}:
-                self.record([field for field in fields if field["name"] != "envelope"], indent, name)
+                self.add_object([field for field in fields if field["name"] != "envelope"], indent, name)
             case {"type": "enum", "name": full_name}:
                 self.named[full_name] = schema
                 self.add(indent, f"{name} = f'\"{{{name}}}\"'")
             case {"type": "array", "items": items}:
                 item, parts = self.name(), self.name()
                 self.add(indent, f"{parts} = []", f"for {item} in {name}:")
-                self.value(items, indent + 1, item)
+                self.add_value(items, indent + 1, item)
                 self.add(indent + 1, f"{parts}.append(f'{{{item}}}')")
                 self.add(indent, f"{name} = '[' + ','.join({parts}) + ']'")
             case {"type": "map", "values": values}:
                 key, item, parts = self.name(), self.name(), self.name()
                 self.add(indent, f"{parts} = []", f"for {key}, {item} in {name}.items():")
-                self.value(values, indent + 1, item)
+                self.add_value(values, indent + 1, item)
                 self.add(indent + 1, f"{parts}.append(f'{{_string({key})}}:{{{item}}}')")
                 self.add(indent, f"{name} = '{{' + ','.join({parts}) + '}}'")
             case {"type": inner}:
-                self.value(inner, indent, name, whole=whole)
+                self.add_value(inner, indent, name, uncut=uncut)
             case "string":
-                if not whole:
+                if not uncut:
                     self.add(indent, f"if len({name}) > {TEXT_MAX}: {name} = {name}[:{TEXT_MAX}] + '{_CUT}'")
                 self.add(indent, f"{name} = _string({name})")
             case "boolean":
@@ -100,30 +102,30 @@ class _Source(Source):
             case "int" | "long":
                 self.add(indent, "pass")
             case "double":
-                # Infinity and what is no number have names of their own.
+                # Infinities and NaN are written by the general encoder.
                 self.add(indent, f"{name} = repr({name}) if {name} - {name} == 0 else _other({name})")
             case _:
                 self.add(indent, f"{name} = _other({name})")
 
-    def record(self, fields: list[dict[str, Json]], indent: int, name: str) -> None:
-        """Turn an instance into an object; the fields of class and schema stand in one order."""
+    def add_object(self, fields: list[dict[str, Json]], indent: int, name: str) -> None:
+        """Add lines that turn an instance into an object; class and schema have one field order."""
         names = [self.name() for _ in fields]
         if names:
-            # A plain tuple comes apart faster than a named one.
+            # Unpacking a plain tuple is faster than unpacking a named one.
             self.add(indent, f"({''.join(f'{part}, ' for part in names)}) = {name}[:]")
         for field, part in zip(fields, names, strict=True):
-            self.value(field["type"], indent, part, whole=field["name"].endswith(_WHOLE))
+            self.add_value(field["type"], indent, part, uncut=field["name"].endswith(_UNCUT_SUFFIX))
         inside = ",".join(f'"{field["name"]}":{{{part}}}' for field, part in zip(fields, names, strict=True))
         self.add(indent, f"{name} = f'{{{{{inside}}}}}'")
 
 
-def _made(cls: type[Any]) -> Callable[[Any], str]:
-    """Return the writer of a class, compiled where it is an event's payload; that takes some 1 ms."""
+def _compile_writer(cls: type[Any]) -> Callable[[Any], str]:
+    """Return the writer of a class, compiled if it is an event's payload (about 1 ms)."""
     schema = current_schemas().get(f"{EVENTS_NAMESPACE}.{cls.__name__}")
     if cls not in EVENT_TYPES or schema is None:
         return json_text
-    source = _Source()
-    source.value(schema, 1, "r")
+    source = _JsonWriterBuilder()
+    source.add_value(schema, 1, "r")
     source.add(1, "return r")
     writer: Callable[[Any], str] = source.compiled("text")
     return writer
@@ -133,10 +135,10 @@ _WRITERS: Final[dict[type[Any], Callable[[Any], str]]] = {}
 
 
 def payload_text(payload: Any) -> str:
-    """Return what the decoder gave as an event's payload, or a tick, as JSON."""
+    """Return an event's payload, or a tick, as the decoder returns it, as JSON."""
     cls = type(payload)
     if (writer := _WRITERS.get(cls)) is None:
-        writer = _WRITERS[cls] = _made(cls)
+        writer = _WRITERS[cls] = _compile_writer(cls)
     return writer(payload)
 
 

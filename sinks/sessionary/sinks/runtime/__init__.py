@@ -1,1 +1,14 @@
-"""Kafka records in, batches out."""
+"""The running sink: Kafka records in, blocks out, offsets committed in between.
+
+One thread per sink does everything but keep the group membership.
+
+    ports                   what the loop needs of Kafka and of ClickHouse
+    host_clock              the host's clocks, as a port
+    kafka_client            the Kafka consumer's configuration; its messages as records
+    consumer                the loop of one sink
+    retry_pause             how long a sink pauses after a fault
+    block_writer            one block from records to stored rows
+    dead_letter_producer    records that cannot be stored, to the topic `sink-rejected`
+    hung_calls              ends the process if a call never returns
+    memory                  allocator settings for large blocks
+"""

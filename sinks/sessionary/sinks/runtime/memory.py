@@ -1,4 +1,4 @@
-"""Memory for processes that handle blocks of many megabytes, one after another."""
+"""Allocator settings for processes that handle many large blocks, one after another."""
 
 import ctypes
 import sys
@@ -13,16 +13,16 @@ _KEPT_BYTES: Final = 1 << 30
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what is freed for the next block; nothing where the C library is another.
+    """Let glibc keep freed memory for the next block. Does nothing with another C library.
 
-    By default each large block is mapped anew and given back, and the kernel clears every page of it again: on a
-    virtual machine half of the time of an insert. The process stays as large as it ever was.
+    By default glibc maps each large block and returns it, and the kernel clears its pages every
+    time: on a virtual machine half of the time of an insert. The process never shrinks.
     """
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        # A thread's own arena is unmapped whenever it is empty: all threads share the first one.
+        # A thread's own arena is unmapped when it is empty, so all threads share the main one.
         mallopt(_M_ARENA_MAX, 1)
         mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

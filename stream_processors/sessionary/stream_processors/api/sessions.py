@@ -20,7 +20,7 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT, PROBLEM_TYPE_PREFIX
-from sessionary.stream_processors.core.session.machine import deadline
+from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
@@ -28,6 +28,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 WAIT_MS_DEFAULT = 5_000
 WAIT_MS_MAX = 10_000
+_MACHINE = SessionMachine()
 _ROUTED = "Sessionary-Routed"  # set on a request that a worker passed on; it is not passed on again
 _RETRY_AFTER_S = "1"
 _SEVERAL_S = 2.0
@@ -171,20 +172,20 @@ class ControlApi:
         if not await owner.wait_until_committed(after, question.wait_s):
             if not owner.is_open:
                 raise not_ready(f"partition {question.partition} is not open yet")
-            next_offset = owner.fold.position.next_offset
+            next_offset = owner.state.position.next_offset
             raise not_ready(f"partition {question.partition} is at offset {next_offset}, not yet after {after}")
         heard_s = max(owner.committed_s, self._group.heartbeat_s())
         if time.monotonic() - heard_s > self._settings.session_timeout_ms / 1_000:
             # Another worker may own the partition by now and have a newer state.
             raise not_ready("this worker has had no answer of its group for a session time-out")
-        row = owner.fold.rows.get(question.key.encoded())
+        row = owner.state.rows.get(question.key.encoded())
         if row is None:
             detail = f"tenant {question.key.tenant_id} has no session {question.key.session_id}"
             raise Problem(404, "unknown_session", "Unknown session", detail)
         if isinstance(row, Gravestone):
             detail = f"session {row.session_id} was archived ({row.reason_code})"
             raise Problem(410, "session_archived", "Session archived", detail)
-        return session_document(row, question, owner.fold.position.next_offset)
+        return session_document(row, question, owner.state.position.next_offset)
 
     async def _pass_on(self, request: Request, partition: int) -> Response:
         url = self._group.owner_urls().get(partition)
@@ -222,7 +223,7 @@ def session_document(row: SessionState, question: Question, next_offset: int) ->
         "state_schema_version": row.state_schema_version,
         "snapshot": row.snapshot._asdict(),
         "limits": row.limits._asdict(),
-        "deadline_ms": deadline(row).due_ms,
+        "deadline_ms": _MACHINE.due_ms(row),
         "refusals": [refusal._asdict() for refusal in row.refusals],
         "verdict": None if question.after is None else _verdict_document(row, question.partition, question.after),
         "position": {"partition": question.partition, "next_offset": next_offset},

@@ -1,8 +1,8 @@
 """The partition's clock: time is in the log.
 
-The clock is the running maximum of the records' append times (`LogAppendTime`, ms). Nothing else tells time. After a
-hole, a stretch without any record while deadlines stood, nothing fires for a while: whoever was cut off gets the time
-to be heard. Late is allowed, false never.
+The clock is the running maximum of the records' append times (`LogAppendTime`, ms); no other source of
+time exists. After a hole, a stretch without any record while rows were live, no timer fires for a
+while: clients that were cut off get the time to be heard. A timeout may be late, but never false.
 """
 
 from typing import NamedTuple
@@ -15,15 +15,15 @@ class Clock(NamedTuple):
     quiet_until_ms: int = 0
 
     @property
-    def quiet(self) -> bool:
-        """Whether nothing may fire yet."""
+    def is_quiet(self) -> bool:
+        """Whether no timer may fire yet."""
         return self.now_ms < self.quiet_until_ms
 
-    def advanced(self, appended_ms: int, *, standing: bool, hole_ms: int, quiet_ms: int) -> "Clock":
-        """Return the clock after a record appended at `appended_ms`; `standing` says whether any deadline stood."""
+    def advance_to(self, appended_ms: int, *, live: bool, hole_ms: int, quiet_ms: int) -> "Clock":
+        """Return the clock after a record appended at `appended_ms`; `live`: whether any row was live."""
         if appended_ms <= self.now_ms:
             return self
-        hole = standing and appended_ms - self.now_ms > hole_ms
+        hole = live and appended_ms - self.now_ms > hole_ms
         return Clock(appended_ms, appended_ms + quiet_ms if hole else self.quiet_until_ms)
 
 

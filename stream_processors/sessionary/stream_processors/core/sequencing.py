@@ -1,8 +1,9 @@
-"""Sequence numbers and epochs: who may still speak, and what was heard before.
+"""Sequence numbers and epochs: which events repeat, which are missing, which come too late.
 
-Each producer (a client process) counts its events per session from 1. In this order: a number inside a recorded gap is
-a late filler (refused with its bytes), a number seen before is a duplicate (counted, nothing else), a jump is recorded
-as a gap and the event goes on. Then the epoch: lower is stale, higher comes from a future that does not exist.
+Each producer (a client process) counts its events per session from 1. The checks, in this order: a
+number inside a recorded gap is a late filler (refused with its bytes); a number seen before is a
+duplicate (counted only); after a jump the gap is recorded, and the event goes on. An event's epoch must
+be the session's: a lower one is stale, a higher one was never given out.
 """
 
 from collections.abc import Sequence
@@ -15,8 +16,8 @@ RANGES_MAX = 16
 EPOCH_EXEMPT = frozenset({"session_created", "resources_released"})
 
 
-class Heard(NamedTuple):
-    """The verdict on a sequence number: the ledger afterwards, a new gap, or why not. `duplicate`: seen before."""
+class SequenceCheck(NamedTuple):
+    """What a sequence number comes to: the ledger after it, and a new gap, a refusal or a duplicate."""
 
     producers: Sequence[ProducerLedger]
     gap: SeqRange | None = None
@@ -24,7 +25,7 @@ class Heard(NamedTuple):
     refusal: RefusalReason | None = None
 
 
-def heard(producers: Sequence[ProducerLedger], producer_id: str, seq: int) -> Heard:
+def check_sequence(producers: Sequence[ProducerLedger], producer_id: str, seq: int) -> SequenceCheck:
     """Judge sequence number `seq` (from 1) of a producer against the session's ledger."""
     place = len(producers)
     for n, known in enumerate(producers):
@@ -33,19 +34,19 @@ def heard(producers: Sequence[ProducerLedger], producer_id: str, seq: int) -> He
             break
     else:
         if place >= PRODUCERS_MAX:
-            return Heard(producers, refusal="too_many_producers")
+            return SequenceCheck(producers, refusal="too_many_producers")
         ledger = ProducerLedger(producer_id, 0, ())
     if seq <= ledger.last_seq:
         if any(first <= seq <= last for first, last in ledger.missing):
-            return Heard(producers, refusal="late_filler")
-        return Heard(producers, duplicate=True)
+            return SequenceCheck(producers, refusal="late_filler")
+        return SequenceCheck(producers, duplicate=True)
     gap = SeqRange(ledger.last_seq + 1, seq - 1) if seq > ledger.last_seq + 1 else None
-    moved = ProducerLedger(producer_id, seq, ledger.missing if gap is None else _with_range(ledger.missing, gap))
-    return Heard((*producers[:place], moved, *producers[place + 1 :]), gap=gap)
+    moved = ProducerLedger(producer_id, seq, ledger.missing if gap is None else _append_gap(ledger.missing, gap))
+    return SequenceCheck((*producers[:place], moved, *producers[place + 1 :]), gap=gap)
 
 
-def _with_range(missing: Sequence[SeqRange], gap: SeqRange) -> Sequence[SeqRange]:
-    """Append a gap. Where the list is full the two oldest become one: what lay between is then refused, not lost."""
+def _append_gap(missing: Sequence[SeqRange], gap: SeqRange) -> Sequence[SeqRange]:
+    """Append a gap. If the list is full, the two oldest become one; what lay between is refused, not lost."""
     if len(missing) >= RANGES_MAX:
         missing = (SeqRange(missing[0].first, missing[1].last), *missing[2:])
     return (*missing, gap)
@@ -58,4 +59,4 @@ def epoch_refusal(current: int, claimed: int, event_type: str) -> RefusalReason 
     return "stale_epoch" if claimed < current else "future_epoch"
 
 
-__all__ = ["EPOCH_EXEMPT", "PRODUCERS_MAX", "RANGES_MAX", "Heard", "epoch_refusal", "heard"]
+__all__ = ["EPOCH_EXEMPT", "PRODUCERS_MAX", "RANGES_MAX", "SequenceCheck", "check_sequence", "epoch_refusal"]

@@ -1,59 +1,79 @@
-"""The audit trail's records, built from a session and what happened to it.
+"""The audit trail: the next number of a session, and the records that carry it.
 
-Each record has the session's next `audit_seq` (gap-free from 1; 0 where no session is known) and the place in the log
-of the record that caused it: partition, offset, and which of that record's outcomes it is. Clean-up actions on a
-transition are those requested; a confirmation lists them as done or failed.
+Audit numbers of a session are gap-free from 1, and given by `next_number` alone; 0 stands for a
+session that is not known. Each record also has the place in the log that caused it.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from sessionary.schemas.events import ResourcesReleased
 from sessionary.schemas.ids import SessionKey, derived_id
-from sessionary.schemas.records import AuditRecord, CleanupRequest, Gravestone, SessionState
-from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SeqRange
+from sessionary.schemas.records import AuditRecord, RejectedEvent
+from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SessionStateName
+from sessionary.stream_processors.core.fast_replace import make_replacer
+from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.model import Place
 from sessionary.stream_processors.core.retention import retention, tags
-from sessionary.stream_processors.core.session.machine import Transitioned
-from sessionary.stream_processors.core.session.transitions import cleanup_actions
 
-# Refusals that tell of somebody at the wrong door.
+# Refusals that suggest that the sender speaks for someone else.
 SECURITY_REASONS: frozenset[RefusalReason] = frozenset({"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch"})
 
 
-class Source(NamedTuple):
-    """The place in the log that caused a record, the log's time there (ms), and the transaction that writes it."""
+class Numbered(Protocol):
+    """A row (a NamedTuple) that counts its session's audit records."""
 
-    partition: int
-    offset: int
-    n: int
-    now_ms: int
-    batch_number: int
+    @property
+    def audit_seq(self) -> int:
+        """The number of the session's latest audit record."""
+        ...
 
 
-def _record(
-    key: SessionKey,
-    session: SessionState | Gravestone | None,
-    envelope: Envelope | None,
-    source: Source,
-    kind: AuditKind,
+NumberedT = TypeVar("NumberedT", bound=Numbered)
+
+
+class Subject(NamedTuple):
+    """The session that an audit record is about, as it is after the event."""
+
+    state: SessionStateName = "UNKNOWN"
+    audit_seq: int = 0
+    epoch: int = 0
+    version: int = 0
+    owner_service: str | None = None
+    data_classes: Sequence[DataClass] = ()
+
+
+UNKNOWN_SUBJECT = Subject()
+
+
+def next_number(row: NumberedT) -> NumberedT:
+    """Return the row with its session's next audit number, for one record."""
+    numbered: NumberedT = _replacer_of(type(row))(row, row.audit_seq + 1)
+    return numbered
+
+
+@cache
+def _replacer_of(row_class: type[Any]) -> Callable[..., Any]:
+    return make_replacer(row_class, "audit_seq")
+
+
+def audit_record(
+    session: SessionKey, subject: Subject, envelope: Envelope | None, place: Place, kind: AuditKind
 ) -> AuditRecord:
-    """Return what every record has in common; the session is as it stands after the event."""
-    classes: tuple[DataClass, ...] = tuple(session.data_classes) if isinstance(session, SessionState) else ()
-    compliance_tags = tags(classes)
-    kept = retention(compliance_tags, source.now_ms)
-    live = session if isinstance(session, SessionState) else None
-    state = live.state if live else "UNKNOWN" if session is None else "Archived"
-    audit_seq = session.audit_seq if session else 0
+    """Return what all audit records have in common; callers add what their kind reports."""
+    compliance_tags = tags(subject.data_classes)
+    kept = retention(compliance_tags, place.now_ms)
     return AuditRecord(
-        audit_id=derived_id(*key, audit_seq, source.partition, source.offset, source.n),
-        tenant_id=key.tenant_id,
-        session_id=key.session_id,
-        audit_seq=audit_seq,
+        audit_id=derived_id(*session, subject.audit_seq, place.partition, place.offset, place.n),
+        tenant_id=session.tenant_id,
+        session_id=session.session_id,
+        audit_seq=subject.audit_seq,
         kind=kind,
         transition=None,
         event_id=envelope.event_id if envelope else None,
         event_type=envelope.event_type if envelope else "",
-        from_state=state,
-        to_state=state,
+        from_state=subject.state,
+        to_state=subject.state,
         reason_code="",
         reason="",
         security=False,
@@ -68,134 +88,57 @@ def _record(
         agent_id=envelope.agent_id if envelope else None,
         agent_role=envelope.agent_role if envelope else None,
         service_id=envelope.service_id if envelope else None,
-        owner_service=live.owner_service if live else None,
+        owner_service=subject.owner_service,
         actor=envelope.actor if envelope else None,
-        epoch=session.epoch if session else 0,
-        version=live.version if live else 0,
+        epoch=subject.epoch,
+        version=subject.version,
         producer_id=envelope.producer_id if envelope else None,
         producer_seq=envelope.producer_seq if envelope else None,
         gap_first=None,
         gap_last=None,
         context_bytes=envelope.context_bytes if envelope else None,
-        occurred_at=envelope.occurred_at if envelope else source.now_ms * 1000,
-        appended_at=source.now_ms * 1000,
+        occurred_at=envelope.occurred_at if envelope else place.now_ms * 1000,
+        appended_at=place.now_ms * 1000,
         due_at=None,
         fired_at=None,
-        source_partition=source.partition,
-        source_offset=source.offset,
-        source_n=source.n,
-        batch_number=source.batch_number,
+        source_partition=place.partition,
+        source_offset=place.offset,
+        source_n=place.n,
+        batch_number=place.batch_number,
         retention_class=kept.retention_class,
         retain_until=kept.retain_until,
         personal_until=kept.personal_until,
     )
 
 
-def transition_record(
-    key: SessionKey,
-    before: SessionState | None,
-    after: SessionState,
-    fact: Transitioned,
-    envelope: Envelope | None,
-    source: Source,
-    cleanup: CleanupRequest | None,
-) -> AuditRecord:
-    """Report a change of state. A timer's (`fact.due_ms` given) occurred when it was due."""
-    record = _record(key, after, envelope, source, "transition")
-    record = record._replace(
-        transition=fact.transition.id,
-        event_type=fact.transition.event_type,
-        from_state=before.state if before else "UNKNOWN",
-        to_state=fact.transition.target,
-        reason_code=fact.reason_code,
-        reason=fact.reason,
-        cleanup_id=cleanup.cleanup_id if cleanup else None,
-        cleanup_actions=cleanup.actions if cleanup else (),
-    )
-    if fact.due_ms is None:
-        return record
-    due_at = fact.due_ms * 1000
-    return record._replace(occurred_at=due_at, due_at=due_at, fired_at=fact.at_ms * 1000, user_id=after.user_id)
-
-
-def refusal_record(
-    key: SessionKey,
-    session: SessionState | Gravestone | None,
-    envelope: Envelope | None,
-    reason: RefusalReason,
-    detail: str,
-    source: Source,
-) -> AuditRecord:
-    """Report a refused event."""
-    record = _record(key, session, envelope, source, "refusal")
-    return record._replace(reason_code=reason, reason=detail, security=reason in SECURITY_REASONS)
-
-
-def gap_record(
-    key: SessionKey, session: SessionState | Gravestone, envelope: Envelope, gap: SeqRange, source: Source
-) -> AuditRecord:
-    """Report numbers that a producer jumped over."""
-    record = _record(key, session, envelope, source, "gap")
-    return record._replace(
-        reason_code="gap",
-        reason=f"{envelope.producer_id} jumped over {gap.first} to {gap.last}",
-        gap_first=gap.first,
-        gap_last=gap.last,
-    )
-
-
-def release_record(
-    key: SessionKey, session: SessionState, envelope: Envelope, released: ResourcesReleased, source: Source
-) -> AuditRecord:
-    """Report a confirmed clean-up; only actions that were done count."""
-    record = _record(key, session, envelope, source, "release")
-    return record._replace(
-        reason_code="host_lost" if released.host_lost else "released",
-        reason=f"clean-up {released.cleanup_id} confirmed",
-        cleanup_id=released.cleanup_id,
-        actions_done=tuple(action.action for action in released.actions if action.done),
-        actions_failed=tuple(action.action for action in released.actions if not action.done),
-        bytes_released=released.bytes_released,
-        host_lost=released.host_lost,
-    )
-
-
-def limit_record(
-    key: SessionKey, session: SessionState, envelope: Envelope, kind: AuditKind, reason: str, source: Source
-) -> AuditRecord:
-    """Report an exceeded context limit or limits outside their recommended ranges."""
-    return _record(key, session, envelope, source, kind)._replace(reason_code=kind, reason=reason)
-
-
-def cleanup_request(key: SessionKey, session: SessionState, fact: Transitioned) -> CleanupRequest | None:
-    """Return the clean-up that a transition asks for, or None; `session` is as it stands after, its audit_seq included.
-
-    What was released in Timeout is not asked for again at its end.
-    """
-    actions = cleanup_actions(fact.transition.id, fact.reason_code)
-    if not actions or (fact.transition.id == "T08" and session.released_at is not None):
-        return None
-    return CleanupRequest(
-        cleanup_id=derived_id(*key, session.audit_seq),
-        tenant_id=key.tenant_id,
-        session_id=key.session_id,
-        service_id=session.owner_service,
-        epoch=session.epoch,
-        reason_code=fact.reason_code,
-        reason=fact.reason,
-        actions=actions,
-        requested_at=fact.at_ms * 1000,
-        context_bytes=session.context_bytes,
+def rejected_record(arrival: Arrival, reason: RefusalReason, detail: str) -> RejectedEvent:
+    """Return what a refusal leaves on the rejected topic: the record as it came, and why."""
+    record, envelope = arrival.record, arrival.event.envelope if arrival.event else None
+    return RejectedEvent(
+        reason=reason,
+        detail=detail,
+        security=reason in SECURITY_REASONS,
+        tenant_id=arrival.session.tenant_id or None,
+        session_id=arrival.session.session_id or None,
+        event_id=envelope.event_id if envelope else None,
+        event_type=envelope.event_type if envelope else None,
+        service_id=envelope.service_id if envelope else None,
+        source_topic=arrival.log.topic,
+        source_partition=arrival.log.partition,
+        source_offset=record.offset,
+        appended_at=record.timestamp_ms * 1000,
+        key=record.key,
+        value=record.value,
+        headers=dict(record.headers),
     )
 
 
 __all__ = [
     "SECURITY_REASONS",
-    "Source",
-    "cleanup_request",
-    "gap_record",
-    "limit_record",
-    "refusal_record",
-    "release_record",
-    "transition_record",
+    "UNKNOWN_SUBJECT",
+    "Numbered",
+    "Subject",
+    "audit_record",
+    "next_number",
+    "rejected_record",
 ]

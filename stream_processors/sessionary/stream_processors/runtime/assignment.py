@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
-from sessionary.stream_processors.core.partition import LogRecord
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
 from sessionary.stream_processors.store.stores import PartitionStores
@@ -76,12 +76,14 @@ class Assignment:
                 _log.warning("%s did not end within %g s", task.get_name(), _CLOSE_S)
         self.owners = {}
         self._stores.close()
-        return {owner.partition: owner.fold.position.next_offset for owner in opened}
+        return {owner.partition: owner.state.position.next_offset for owner in opened}
 
     @property
     def next_offsets(self) -> dict[int, int]:
         """The next offset to be folded, of each open partition."""
-        return {partition: owner.fold.position.next_offset for partition, owner in self.owners.items() if owner.is_open}
+        return {
+            partition: owner.state.position.next_offset for partition, owner in self.owners.items() if owner.is_open
+        }
 
     @property
     def halted_partitions(self) -> dict[int, Halted]:

@@ -12,10 +12,11 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.partition import PartitionFold
+from sessionary.stream_processors.core.model import POSITION_KEY
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.runtime.job import DUE_HEADER, POSITION_KEY, Repack
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.packed_rows import DUE_HEADER, RowCodec
 from sessionary.stream_processors.store.stores import Store, is_usable
 
 _BATCH_RECORDS = 5_000
@@ -44,40 +45,42 @@ def reader_of(settings: ProcessorSettings) -> Consumer:
 
 
 def recover(
-    settings: ProcessorSettings, fold: PartitionFold, store: Store, repack: Repack, wanted: Callable[[], bool]
+    settings: ProcessorSettings, state: PartitionState, store: Store, row_codec: RowCodec, wanted: Callable[[], bool]
 ) -> int:
-    """Load `fold` from `store`, and `store` from what the changelog holds beyond it; return the changelog's end.
+    """Load `state` from `store`, and `store` from what the changelog holds beyond it; return the changelog's end.
 
-    `repack` makes of a record's value and its header `due` what the store keeps.
+    `row_codec` makes of a record's value and its header `due` what the store keeps.
 
     Blocks. Raises `Halted` for a record that cannot be read, `Lost` where the broker stays silent or the partition is
     no longer `wanted`.
     """
     reader = reader_of(settings)
     try:
-        topic = TopicPartition(settings.topics.changelog, fold.partition)
+        topic = TopicPartition(settings.topics.changelog, state.partition)
         low, end = reader.get_watermark_offsets(topic, timeout=_TIMEOUT_S)
         saved = store.saved_position
-        store.rows.forget()  # an owner elsewhere may have changed them since
+        store.rows.forget_unsaved()  # an owner elsewhere may have changed them since
         if saved is not None and is_usable(saved, low, end):
-            fold.load_position(saved.position)
+            state.load_position(saved.position)
             topic.offset = saved.changelog_next
         else:
             store.wipe()
             topic.offset = OFFSET_BEGINNING
-        fold.rows = store.rows
+        state.rows = store.rows
         reader.assign([topic])
-        changelog_next = _read(reader, fold, store, repack, wanted)
+        changelog_next = _read(reader, state, store, row_codec, wanted)
         store.finish_loading()
     except KafkaException as error:
-        raise Lost(f"changelog of partition {fold.partition}: {error.args[0]}") from error
+        raise Lost(f"changelog of partition {state.partition}: {error.args[0]}") from error
     finally:
         reader.close()
-    fold.loaded(store.rows.standing())
+    state.finish_loading(store.rows.due_rows())
     return changelog_next
 
 
-def _read(reader: Consumer, fold: PartitionFold, store: Store, repack: Repack, wanted: Callable[[], bool]) -> int:
+def _read(
+    reader: Consumer, state: PartitionState, store: Store, row_codec: RowCodec, wanted: Callable[[], bool]
+) -> int:
     heard_s = time.monotonic()
     while wanted():
         # Only the first one is waited for: `consume` would wait until it has as many as it may take.
@@ -86,17 +89,17 @@ def _read(reader: Consumer, fold: PartitionFold, store: Store, repack: Repack, w
             heard_s = time.monotonic()
             error = message.error()
             if error is None:
-                _load(fold, store, repack, message)
+                _load(state, store, row_codec, message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 return message.offset() or 0
             elif error.code() not in _PASSING:
                 raise KafkaException(error)
         if time.monotonic() - heard_s > _SILENCE_MAX_S:
-            raise Lost(f"changelog of partition {fold.partition}: silent for {_SILENCE_MAX_S:g} s")
+            raise Lost(f"changelog of partition {state.partition}: silent for {_SILENCE_MAX_S:g} s")
     raise Lost("no longer wanted")
 
 
-def _load(fold: PartitionFold, store: Store, repack: Repack, message: Message) -> None:
+def _load(state: PartitionState, store: Store, row_codec: RowCodec, message: Message) -> None:
     key, value = message.key() or b"", message.value()
     assert isinstance(key, bytes)
     if value is None:
@@ -105,11 +108,11 @@ def _load(fold: PartitionFold, store: Store, repack: Repack, message: Message) -
     assert isinstance(value, bytes)
     try:
         if key == POSITION_KEY:
-            fold.load_position(_position(value))
+            state.load_position(_position(value))
         else:
-            store.load_row(key, repack(value, _due(message)))
+            store.load_row(key, row_codec.repack(value, _due(message)))
     except DecodeError as error:
-        where = f"partition {fold.partition}, offset {message.offset()}, key {key!r}"
+        where = f"partition {state.partition}, offset {message.offset()}, key {key!r}"
         raise Halted("changelog_unreadable", f"{where}: {error.detail}") from error
 
 

@@ -25,7 +25,7 @@ from typing import NamedTuple, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.stream_processors.core.partition import LogRecord
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)

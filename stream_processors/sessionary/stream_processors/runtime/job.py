@@ -1,25 +1,23 @@
 """What is done with a partition: how it folds, how its rows are packed, what one transaction writes.
 
-The loop (`partition.py`) and the transaction (`outputs.py`) are the same for every job; the sessions are the job of
-this package. Everything here is made once per worker and called without a lock.
+The loop (`partition_owner.py`) and the transaction (`transaction.py`) are the same for every job. The
+job of a processor is `machines_job`. A job is made once per worker and called without a lock.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.records import BatchRecord
-from sessionary.stream_processors.core.partition import FoldSettings, Outcome, PartitionFold
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.machine import AnyMachine
+from sessionary.stream_processors.core.model import Outcome
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.packed_rows import Packed, pack, repack, unpack
+from sessionary.stream_processors.store.packed_rows import DUE_HEADER, MachineRows, PackedRow, RowCodec
 
-POSITION_KEY = b"\x00position"
-DUE_HEADER = "due"  # of a changelog record: when its row is next looked at; see `rows.py`
-Repack = Callable[[bytes, bytes | None], bytes]
-
-
-_Headers = list[tuple[str, bytes | str | None]]
+Headers = list[tuple[str, bytes | str | None]]
 
 
 class Produced(NamedTuple):
@@ -28,18 +26,17 @@ class Produced(NamedTuple):
     topic: str
     key: bytes | None
     value: bytes | None
-    headers: _Headers | None = None
+    headers: Headers | None = None
 
 
-PlainProduced = tuple[
-    str, bytes | None, bytes | None, _Headers | None
-]  # the same, made and taken apart in half the time
+# The same as a plain tuple, which is made and taken apart in half the time.
+PlainProduced = tuple[str, bytes | None, bytes | None, Headers | None]
 
 
 class Transaction(NamedTuple):
     """All that one transaction writes besides the position: records, and the rows as a store keeps them.
 
-    `records` are gone through once, in order, while the transaction is open: an iterator may make them one by one.
+    `records` are read once, in order, while the transaction is open: an iterator may make them one by one.
     """
 
     records: Iterable[PlainProduced]
@@ -47,52 +44,52 @@ class Transaction(NamedTuple):
 
 
 class Job(NamedTuple):
-    """See above. `unpack` and `repack` raise `DecodeError`."""
+    """A partition's state, what is written of an outcome, and the form of the rows."""
 
-    new_fold: Callable[[int], PartitionFold]
+    new_state: Callable[[int], PartitionState]  # of a partition
     transaction: Callable[[int, Outcome, int], Transaction]  # partition, outcome, when it was begun (µs)
-    repack: Repack
-    unpack: Callable[[bytes], Any]
+    row_codec: RowCodec
 
 
-def fold_settings(settings: ProcessorSettings) -> FoldSettings:
-    """Return what the fold has to know of the settings."""
-    return FoldSettings(settings.topics.events, settings.partitions, settings.hole_ms, settings.quiet_ms)
+def partition_settings(settings: ProcessorSettings) -> PartitionSettings:
+    """Return what a partition's state depends on."""
+    return PartitionSettings(settings.topics.events, settings.partitions, settings.hole_ms, settings.quiet_ms)
 
 
-def sessions(settings: ProcessorSettings) -> Job:
-    """Return the job of this package."""
+def machines_job(settings: ProcessorSettings, machines: Sequence[AnyMachine]) -> Job:
+    """Return the job of keeping the machines' rows; the first machine's rows are under the records' keys."""
+    row_codec = MachineRows(machines)
 
-    def new_fold(partition: int) -> PartitionFold:
-        return PartitionFold(partition, fold_settings(settings), decoder_for(settings))
+    def new_state(partition: int) -> PartitionState:
+        return PartitionState(partition, partition_settings(settings), decoder_for(settings), machines)
 
-    def transaction(partition: int, outcome: Outcome, started_at: int) -> Transaction:
-        return _transaction(settings, partition, outcome, started_at)
+    def make_transaction(partition: int, outcome: Outcome, started_at: int) -> Transaction:
+        return _make_transaction(settings, row_codec, partition, outcome, started_at)
 
-    return Job(new_fold, transaction, repack, unpack)
+    return Job(new_state, make_transaction, row_codec)
 
 
-def _transaction(settings: ProcessorSettings, partition: int, outcome: Outcome, started_at: int) -> Transaction:
+def _make_transaction(
+    settings: ProcessorSettings, row_codec: MachineRows, partition: int, outcome: Outcome, started_at: int
+) -> Transaction:
     topics = settings.topics
-    rows = {key: None if row is None else pack(row) for key, row in outcome.rows.items()}
-    batch = batch_record(settings, partition, outcome, started_at)
+    rows = {key: None if row is None else row_codec.pack(row) for key, row in outcome.rows.items()}
+    batch = make_batch_record(settings, partition, outcome, started_at)
     records = [
-        *(_changed(topics.changelog, key, packed) for key, packed in rows.items()),
-        *(Produced(topics.audit, key, encode_record(record)) for key, record in outcome.audits),
-        *(Produced(topics.rejected, key, encode_record(record)) for key, record in outcome.rejected),
-        *(Produced(topics.cleanup, key, encode_record(record)) for key, record in outcome.cleanups),
+        *(_changelog_record(topics.changelog, key, packed) for key, packed in rows.items()),
+        *(Produced(getattr(topics, stream), key, encode_record(record)) for stream, key, record in outcome.emitted),
         Produced(topics.batches, None, encode_record(batch)),
     ]
     return Transaction(records, {key: packed and packed.stored for key, packed in rows.items()})
 
 
-def _changed(topic: str, key: bytes, packed: Packed | None) -> Produced:
+def _changelog_record(topic: str, key: bytes, packed: PackedRow | None) -> Produced:
     if packed is None:
         return Produced(topic, key, None)
     return Produced(topic, key, packed.value, [(DUE_HEADER, packed.due)])
 
 
-def batch_record(settings: ProcessorSettings, partition: int, outcome: Outcome, started_at: int) -> BatchRecord:
+def make_batch_record(settings: ProcessorSettings, partition: int, outcome: Outcome, started_at: int) -> BatchRecord:
     """Return the record that every transaction leaves on `batches`."""
     counts, position = outcome.counts, outcome.position
     return BatchRecord(
@@ -113,14 +110,12 @@ def batch_record(settings: ProcessorSettings, partition: int, outcome: Outcome, 
 
 
 __all__ = [
-    "DUE_HEADER",
-    "POSITION_KEY",
+    "Headers",
     "Job",
     "PlainProduced",
     "Produced",
-    "Repack",
     "Transaction",
-    "batch_record",
-    "fold_settings",
-    "sessions",
+    "machines_job",
+    "make_batch_record",
+    "partition_settings",
 ]

@@ -18,11 +18,8 @@ from concurrent.futures import Executor
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from sessionary.schemas.errors import Unavailable
-from sessionary.stream_processors.core.partition import (
-    Batch,
-    LogRecord,
-    Outcome,
-)
+from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover
@@ -70,7 +67,7 @@ class PartitionOwner:
     ) -> None:
         """`open_store` may block. `former`: the last owner in this process; its end is awaited."""
         self.partition = partition
-        self.fold = context.job.new_fold(partition)
+        self.state = context.job.new_state(partition)
         self.is_open = False
         self.end_requested = False
         self._over = False
@@ -104,7 +101,7 @@ class PartitionOwner:
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         """Wait until the record at `offset` is committed. Return False after `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
-        while not (self.is_open and self.fold.position.next_offset > offset):
+        while not (self.is_open and self.state.position.next_offset > offset):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or self.end_requested or self._over:
                 return False
@@ -144,9 +141,9 @@ class PartitionOwner:
         await self._run_bounded(self._writer, self._writer.fence_former_owner)
         self._store = store = await self._run_blocking(self._open_store)
         changelog_next = await self._run_blocking(
-            recover, context.settings, self.fold, store, context.job.repack, self._is_wanted
+            recover, context.settings, self.state, store, context.job.row_codec, self._is_wanted
         )
-        position = self.fold.position
+        position = self.state.position
         log = await self._run_blocking(probe_log, context.settings, self.partition, position.next_offset)
         log.check_position(self.partition, position.next_offset)
         await self._save_to_store({}, SavedPosition(position, changelog_next, time.time()))
@@ -157,8 +154,8 @@ class PartitionOwner:
         self._context.fetch_control.fetch_from(self.partition, position.next_offset)
         self.is_open, self.committed_s = True, time.monotonic()
         self._context.metrics.open_s.observe(time.monotonic() - begun_s)
-        self._context.metrics.position.labels(str(self.partition)).set(self.fold.position.next_offset)
-        _log.info("partition %d is open at %d", self.partition, self.fold.position.next_offset)
+        self._context.metrics.position.labels(str(self.partition)).set(self.state.position.next_offset)
+        _log.info("partition %d is open at %d", self.partition, self.state.position.next_offset)
         self._wake_readers()
 
     async def _wait_for_interval(self) -> None:
@@ -172,16 +169,14 @@ class PartitionOwner:
         records = self._take_batch()
         if not records:
             return
-        if records[0].offset != self.fold.position.next_offset and not await self._is_next(records):
+        if records[0].offset != self.state.position.next_offset and not await self._is_next(records):
             return
         self._begun_s, started_at = time.monotonic(), time.time_ns() // 1_000
-        batch = self.fold.begin()
-        folded = await self._fold_records(batch, records)
+        overlay = self.state.begin()
+        folded = await self._fold_records(overlay, records)
         if self.end_requested:
             return
-        outcome = batch.finish()
-        position = outcome.position._replace(previous_acknowledged_at=self._acknowledged_at)
-        outcome = outcome._replace(position=position)
+        outcome = overlay.finish(self._acknowledged_at)
         try:
             written = await self._run_bounded(self._writer, self._writer.write_outcome, outcome, started_at)
         except Aborted as fault:
@@ -192,8 +187,7 @@ class PartitionOwner:
             return
         if folded < len(records):
             self._put_back(records[folded:])
-        self.fold.merge(batch)
-        self.fold.position = position
+        self.state.merge(overlay)
         self._acknowledged_at = written.acknowledged_at
         await self._after_commit(outcome, written)
 
@@ -212,7 +206,7 @@ class PartitionOwner:
             self._store.save_rows(rows, saved)
 
     def _take_batch(self) -> Sequence[LogRecord]:
-        return self._pending.take_batch(self.fold.position.next_offset, self.fold.settings.records_max)
+        return self._pending.take_batch(self.state.position.next_offset, self.state.settings.records_max)
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:
         self._pending.put_back(records)
@@ -224,7 +218,7 @@ class PartitionOwner:
         That is so if no offset between holds a record. Otherwise drop them and fetch from the
         position again, at most once a second. Raises `Halted` if the log begins after it.
         """
-        position = self.fold.position.next_offset
+        position = self.state.position.next_offset
         pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
         if pause_s > 0:
             self._put_back(records)
@@ -242,8 +236,8 @@ class PartitionOwner:
         self._context.fetch_control.fetch_from(self.partition, position)
         return False
 
-    async def _fold_records(self, batch: Batch, records: Sequence[LogRecord]) -> int:
-        """Fold into `batch` until it is full; return how many went in. Yields to the event loop."""
+    async def _fold_records(self, overlay: Overlay, records: Sequence[LogRecord]) -> int:
+        """Fold into `overlay` until it is full; return how many went in. Yields to the event loop."""
         slice_ends_s = time.perf_counter() + _SLICE_S
         for n, record in enumerate(records):
             if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
@@ -253,7 +247,7 @@ class PartitionOwner:
                 slice_ends_s = time.perf_counter() + _SLICE_S
             while True:
                 try:
-                    if not batch.apply(record):
+                    if not overlay.apply(record):
                         return n
                     break
                 except Unavailable as trouble:
@@ -299,15 +293,14 @@ def _count(metrics: Metrics, partition: int, outcome: Outcome, written: CommitRe
         ("tick", counts.ticks),
     ):
         metrics.records.labels(name).inc(number)
-    for _, rejected in outcome.rejected:
-        metrics.refused.labels(rejected.reason).inc()
+    for reason in outcome.refusals:
+        metrics.refused.labels(reason).inc()
     metrics.batches.inc()
     metrics.commit_s.observe(written.elapsed_s)
     if counts.timers:
         metrics.timers.inc(counts.timers)
-        for _, record in outcome.audits:
-            if record.fired_at is not None and record.due_at is not None:
-                metrics.lateness_s.observe((record.fired_at - record.due_at) / 1e6)
+        for lateness_ms in outcome.timer_lateness_ms:
+            metrics.lateness_s.observe(lateness_ms / 1_000)
     metrics.position.labels(str(partition)).set(outcome.position.next_offset)
 
 

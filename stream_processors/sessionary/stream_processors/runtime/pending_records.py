@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Protocol
 
-from sessionary.stream_processors.core.partition import RECORD_OVERHEAD_BYTES, LogRecord
+from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
 
 PENDING_BYTES_MAX = 8 << 20
 _value_of = attrgetter("value")

@@ -16,9 +16,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
-from sessionary.stream_processors.core.partition import Outcome
+from sessionary.stream_processors.core.model import POSITION_KEY, Outcome
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
-from sessionary.stream_processors.runtime.job import POSITION_KEY, Job, PlainProduced, Produced
+from sessionary.stream_processors.runtime.job import Job, PlainProduced, Produced
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)

@@ -42,7 +42,7 @@ class StuckPartitionWatchdog:
             owner, seen = self._assignment.owners.get(partition), self._progress.get(partition)
             if owner is None or not owner.is_open:
                 continue
-            position = owner.fold.position.next_offset
+            position = owner.state.position.next_offset
             # Time without an answer of the log, or with the partition not open, does not count.
             if seen is None or now_s - seen.checked_s >= self._stuck_s or seen.position != position or position >= end:
                 self._progress[partition] = _Progress(position, end, now_s, now_s)

@@ -1,28 +1,28 @@
 """A partition's rows as they are kept: packed, and those used last decoded too.
 
-    packed row = when it is next looked at (8 bytes, big-endian, ms of log time) + the record as the changelog has it
+    packed row = when it is due (8 bytes, big-endian, ms of log time) + the record as the changelog has it
 
-Decoded, an idle session takes some 2.3 kB and every garbage collection walks over it; packed it is its bytes. The
-moment in front is derived from the row when it is packed, so that an opening partition learns its deadlines without
-decoding every session; what then fires is asked of the row itself. The changelog carries the same moment as a header.
+Decoded, an idle session takes about 2.3 kB, and every garbage collection walks over it; packed it is its
+bytes. The moment in front is derived from the row when it is packed, so that a partition that opens
+learns its deadlines without decoding its rows. A row that fires is asked itself. The changelog carries
+the same moment as a header.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from sessionary.schemas.codec import Decoder, encode_record, record_header
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.stream_processors.core.partition import Row, Standing, due_of
+from sessionary.stream_processors.core.machine import AnyMachine, RowKind
+from sessionary.stream_processors.core.model import DueRow
 from sessionary.stream_processors.errors import Halted
 
+DUE_HEADER = "due"  # of a changelog record: when its row is due
 _DUE = struct.Struct(">q")
-_STATE, _GRAVE = record_header(SessionState), record_header(Gravestone)
 
 
-class Packed(NamedTuple):
-    """A row in its two forms of bytes: `due`, and the record."""
+class PackedRow(NamedTuple):
+    """A row in bytes: when it is due, and the record."""
 
     due: bytes
     value: bytes
@@ -33,43 +33,80 @@ class Packed(NamedTuple):
         return self.due + self.value
 
 
-def pack(row: Row) -> Packed:
-    """Return a row's bytes."""
-    return Packed(_DUE.pack(due_of(row)), encode_record(row))
+class RowCodec(Protocol):
+    """How a job's rows become bytes in a store, and back."""
+
+    def unpack(self, stored: bytes) -> Any:
+        """Return a row from what a store keeps. Raises `DecodeError`."""
+        ...
+
+    def repack(self, value: bytes, due: bytes | None) -> bytes:
+        """Return what a store keeps of a changelog record; `due` is its header. Raises `DecodeError`."""
+        ...
+
+    def due_row(self, key: bytes, row: Any) -> DueRow:
+        """Return when a row is due."""
+        ...
+
+    def due_stored_row(self, key: bytes, stored: bytes) -> DueRow:
+        """Return when a packed row is due."""
+        ...
 
 
-def repack(value: bytes, due: bytes | None) -> bytes:
-    """Return what a store keeps of a changelog record; `due` is its header.
+class MachineRows:
+    """Packs the rows of a processor's machines. Implements `RowCodec`."""
 
-    A record of today's schemas that has the header is not decoded. Raises `DecodeError`, also for a foreign record.
-    """
-    if due is not None and len(due) == _DUE.size and value.startswith((_STATE, _GRAVE)):
-        return due + value
-    return pack(_row(value)).stored
+    def __init__(self, machines: Sequence[AnyMachine]) -> None:
+        """The first machine also reads bytes that begin with no machine's prefix: those of old releases."""
+        self._home = machines[0]
+        self._by_class: dict[type[Any], tuple[AnyMachine, RowKind]] = {}
+        self._by_prefix: dict[bytes, tuple[AnyMachine, RowKind]] = {}
+        for machine in machines:
+            for kind in machine.row_kinds:
+                self._by_class[kind.row_class] = self._by_prefix[kind.prefix] = machine, kind
+        self._prefixes = tuple(self._by_prefix)
 
+    def pack(self, row: Any) -> PackedRow:
+        """Return a row's bytes."""
+        machine, kind = self._by_class[type(row)]
+        return PackedRow(_DUE.pack(machine.due_ms(row)), kind.encode(row))
 
-def unpack(stored: bytes) -> Row:
-    """Return the row. Raises `DecodeError`."""
-    return _row(stored[_DUE.size :])
+    def unpack(self, stored: bytes) -> Any:
+        """Return the row. Raises `DecodeError`."""
+        return self._decode(stored[_DUE.size :])
 
+    def repack(self, value: bytes, due: bytes | None) -> bytes:
+        """Return what a store keeps of a changelog record; `due` is its header.
 
-def _row(value: bytes) -> Row:
-    row = Decoder().record(value)
-    if not isinstance(row, SessionState | Gravestone):
-        raise DecodeError("unknown_schema", f"a {type(row).__name__} is no row")
-    return row
+        A record of today's schemas that has the header is not decoded. Raises `DecodeError`.
+        """
+        if due is not None and len(due) == _DUE.size and value.startswith(self._prefixes):
+            return due + value
+        return self.pack(self._decode(value)).stored
 
+    def due_row(self, key: bytes, row: Any) -> DueRow:
+        """Return when a row is due, and whether it is live."""
+        machine, kind = self._by_class[type(row)]
+        return DueRow(key, machine.due_ms(row), kind.live)
 
-def standing(key: bytes, stored: bytes) -> Standing:
-    """Return when a packed row is next looked at, and whether it is a session's."""
-    lives = stored.startswith(_STATE, _DUE.size)
-    if not lives and not stored.startswith(_GRAVE, _DUE.size):
-        lives = isinstance(unpack(stored), SessionState)
-    return Standing(key, _DUE.unpack_from(stored)[0], lives)
+    def due_stored_row(self, key: bytes, stored: bytes) -> DueRow:
+        """Return when a packed row is due, and whether it is live. Decodes rows of old releases only."""
+        kind = self._kind_of(stored, _DUE.size)
+        live = kind.live if kind else self._by_class[type(self.unpack(stored))][1].live
+        return DueRow(key, _DUE.unpack_from(stored)[0], live)
+
+    def _kind_of(self, value: bytes, start: int) -> RowKind | None:
+        return next((kind for prefix, (_, kind) in self._by_prefix.items() if value.startswith(prefix, start)), None)
+
+    def _decode(self, value: bytes) -> Any:
+        for prefix, (machine, _) in self._by_prefix.items():
+            if value.startswith(prefix):
+                return machine.decode(value)
+        return self._home.decode(value)
 
 
 class Shelf(Protocol):
-    """Where packed rows lie: a dict, or a database."""
+    """Where packed rows are: a dict, or a database."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return a row's bytes, or None."""
@@ -80,38 +117,39 @@ class Shelf(Protocol):
         ...
 
 
-class Rows(MutableMapping[bytes, Row]):
-    """The mapping that a fold works on. What is set stands in `unsaved` until its bytes are on the shelf.
+class CachedRows(MutableMapping[bytes, Any]):
+    """The mapping that a partition's state works on. A row that is set stays in `unsaved` until its bytes
+    are on the shelf.
 
-    One thread works on it; another may replace `unsaved` once rows are on the shelf. Reading a row raises `Halted`
-    where its bytes cannot be read.
+    One thread works on it; another may replace `unsaved` once rows are on the shelf. Reading a row raises
+    `Halted` if its bytes cannot be read.
     """
 
     RECENT_MAX = 4_096
 
-    def __init__(self, shelf: Shelf, unpack_row: Callable[[bytes], Any] = unpack) -> None:
+    def __init__(self, shelf: Shelf, codec: RowCodec) -> None:
         self._shelf = shelf
-        self._unpack = unpack_row
-        self._recent: dict[bytes, Row] = {}
-        self.unsaved: dict[bytes, Row | None] = {}
+        self._codec = codec
+        self._recent: dict[bytes, Any] = {}
+        self.unsaved: dict[bytes, Any] = {}
 
-    def __getitem__(self, key: bytes) -> Row:
+    def __getitem__(self, key: bytes) -> Any:
         if (row := self._recent.get(key)) is not None:
             return row
-        unsaved = self.unsaved  # one look: a save in another thread replaces it, once the rows are on the shelf
+        unsaved = self.unsaved  # read once: a save in another thread replaces it after the rows are on the shelf
         if key in unsaved:
             row = unsaved[key]
         elif (stored := self._shelf.get(key)) is not None:
-            row = self._unpacked(key, stored)
+            row = self._unpack_row(key, stored)
         if row is None:
             raise KeyError(key)
-        self._keep(key, row)
+        self._keep_recent(key, row)
         return row
 
-    def __setitem__(self, key: bytes, row: Row) -> None:
+    def __setitem__(self, key: bytes, row: Any) -> None:
         self.unsaved[key] = row
-        self._recent.pop(key, None)  # to the end: the one that was used longest ago stands first
-        self._keep(key, row)
+        self._recent.pop(key, None)  # to the end: the first one is the one used longest ago
+        self._keep_recent(key, row)
 
     def __delitem__(self, key: bytes) -> None:
         if key not in self:
@@ -127,35 +165,34 @@ class Rows(MutableMapping[bytes, Row]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def standing(self) -> Iterator[Standing]:
-        """Yield of every row when it is next looked at; decodes none that is on the shelf."""
+    def due_rows(self) -> Iterator[DueRow]:
+        """Yield when each row is due; decodes none that is on the shelf."""
         unsaved = dict(self.unsaved)
         for key, row in unsaved.items():
             if row is not None:
-                yield Standing(key, due_of(row), isinstance(row, SessionState))
+                yield self._codec.due_row(key, row)
         for key, stored in self._shelf.items():
             if key not in unsaved:
-                yield standing(key, stored)
+                yield self._codec.due_stored_row(key, stored)
 
-    def forget(self) -> None:
+    def forget_unsaved(self) -> None:
         """Keep nothing but what is on the shelf."""
         self.unsaved, self._recent = {}, {}
 
-    def shelved(self, keys: Mapping[bytes, object]) -> None:
-        """Take note that these rows are on the shelf."""
+    def mark_saved(self, keys: Mapping[bytes, object]) -> None:
+        """Note that these rows are on the shelf."""
         self.unsaved = {key: row for key, row in self.unsaved.items() if key not in keys}
 
-    def _unpacked(self, key: bytes, stored: bytes) -> Row:
+    def _unpack_row(self, key: bytes, stored: bytes) -> Any:
         try:
-            row: Row = self._unpack(stored)
+            return self._codec.unpack(stored)
         except DecodeError as error:
             raise Halted("changelog_unreadable", f"the row of {key!r}: {error.detail}") from error
-        return row
 
-    def _keep(self, key: bytes, row: Row) -> None:
+    def _keep_recent(self, key: bytes, row: Any) -> None:
         self._recent[key] = row
         if len(self._recent) > self.RECENT_MAX:
             del self._recent[next(iter(self._recent))]
 
 
-__all__ = ["Packed", "Rows", "Shelf", "pack", "repack", "standing", "unpack"]
+__all__ = ["DUE_HEADER", "CachedRows", "MachineRows", "PackedRow", "RowCodec", "Shelf"]

@@ -17,19 +17,19 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.packed_rows import Rows, unpack
+from sessionary.stream_processors.store.packed_rows import CachedRows, RowCodec
 
 _log = logging.getLogger(__name__)
 # Kafka keeps tombstones for one day (delete.retention.ms): an older store could miss a deletion.
 SAVED_AGE_MAX_S = 43_200
-_POSITION = b"\x00position"
 _CHANGELOG = b"\x00changelog"
 
 
@@ -47,7 +47,7 @@ class Store(Protocol):
     One thread uses a store; `save_rows` may run in another thread while `rows` is read.
     """
 
-    rows: Rows
+    rows: CachedRows
     blocks: bool  # whether `save_rows` waits for a disk
 
     @property
@@ -85,8 +85,8 @@ class MemoryStore:
 
     blocks = False
 
-    def __init__(self, unpack_row: Callable[[bytes], Any] = unpack) -> None:
-        self._unpack = unpack_row
+    def __init__(self, row_codec: RowCodec) -> None:
+        self._codec = row_codec
         self._saved: SavedPosition | None = None
         self.wipe()
 
@@ -111,13 +111,13 @@ class MemoryStore:
         shelf.update(rows)
         for key in [key for key, stored in rows.items() if stored is None]:
             del shelf[key]
-        self.rows.shelved(rows)
+        self.rows.mark_saved(rows)
         self._saved = saved
 
     def wipe(self) -> None:
         """Remove all rows and the position."""
         self._shelf: dict[bytes, bytes] = {}
-        self.rows = Rows(self._shelf, self._unpack)
+        self.rows = CachedRows(self._shelf, self._codec)
         self._saved = None
 
     def close(self) -> None:
@@ -145,9 +145,9 @@ class RocksStore:
     BATCH_ROWS = 10_000  # loaded rows that are written at once
     blocks = True
 
-    def __init__(self, folder: Path, unpack_row: Callable[[bytes], Any] = unpack) -> None:
+    def __init__(self, folder: Path, row_codec: RowCodec) -> None:
         self._folder = folder
-        self._unpack = unpack_row
+        self._codec = row_codec
         self._open_database()
 
     def _open_database(self) -> None:
@@ -155,13 +155,13 @@ class RocksStore:
 
         self._folder.mkdir(parents=True, exist_ok=True)
         self._db = Rdict(str(self._folder), options=Options(raw_mode=True))
-        self.rows = Rows(_RocksShelf(self._db), self._unpack)
+        self.rows = CachedRows(_RocksShelf(self._db), self._codec)
         self._unwritten: dict[bytes, bytes | None] = {}
 
     @property
     def saved_position(self) -> SavedPosition | None:
         """Up to where the store holds the changelog; None if it is empty. Reads from disk."""
-        position, changelog = self._db.get(_POSITION), self._db.get(_CHANGELOG)
+        position, changelog = self._db.get(POSITION_KEY), self._db.get(_CHANGELOG)
         if position is None or changelog is None:
             return None
         return SavedPosition(cast(Position, Decoder().record(position)), *json.loads(changelog))
@@ -178,11 +178,11 @@ class RocksStore:
     def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """Save packed rows (None deletes) and position in one write batch. Blocks for the disk."""
         batch = self._to_write_batch({**self._unwritten, **rows})
-        batch.put(_POSITION, encode_record(saved.position))
+        batch.put(POSITION_KEY, encode_record(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
         self._db.write(batch)
         self._unwritten = {}
-        self.rows.shelved(rows)
+        self.rows.mark_saved(rows)
 
     def finish_loading(self) -> None:
         """Write the loaded rows that no batch has written. Blocks for the disk."""
@@ -232,12 +232,10 @@ def is_usable(saved: SavedPosition | None, changelog_low: int, changelog_end: in
 class PartitionStores:
     """The stores of this process, by partition; open while the partition is assigned."""
 
-    def __init__(
-        self, settings: ProcessorSettings, folder: Path | None, unpack_row: Callable[[bytes], Any] = unpack
-    ) -> None:
+    def __init__(self, settings: ProcessorSettings, folder: Path | None, row_codec: RowCodec) -> None:
         """`folder` holds the databases; only the setting `store=rocksdb` needs one."""
         self._folder = folder
-        self._unpack = unpack_row
+        self._codec = row_codec
         self._rocks = settings.store == "rocksdb"
         self._prefix = settings.topic_prefix
         self._stores: dict[int, Store] = {}
@@ -261,8 +259,8 @@ class PartitionStores:
 
     def _new_store(self, partition: int) -> Store:
         if not self._rocks or self._folder is None:
-            return MemoryStore(self._unpack)
-        return RocksStore(self._folder / f"{self._prefix}-{partition}", self._unpack)
+            return MemoryStore(self._codec)
+        return RocksStore(self._folder / f"{self._prefix}-{partition}", self._codec)
 
 
 def temporary_state_folder(settings: ProcessorSettings) -> "tempfile.TemporaryDirectory[str] | None":

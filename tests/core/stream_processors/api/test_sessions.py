@@ -27,7 +27,7 @@ class FakeOwner:
 
     def __init__(self, heard_s: float, is_open: bool = True) -> None:
         self.committed_s, self.is_open, self.halted = heard_s, is_open, None
-        self.fold = self
+        self.state = self
         self.position = Position(100, 0, 0, 0, 0)
         self.rows = {KEY.encoded(): Gravestone("acme", KEY.session_id, (), "closed", 1, 7, 99)}
 

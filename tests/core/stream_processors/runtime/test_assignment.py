@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sessionary.stream_processors.core.partition import LogRecord
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.job import sessions
 from sessionary.stream_processors.runtime.partition_owner import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import PartitionStores
@@ -59,8 +59,8 @@ class Bench:
     def __init__(self) -> None:
         settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
         self.executor, self.fetch_control, self.metrics = StuckExecutor(), FakeFetchControl(), Metrics()
-        context = WorkerContext(settings, sessions(settings), self.metrics, self.executor, self.fetch_control)
-        self.assignment = Assignment(context, PartitionStores(settings, None))
+        context = WorkerContext(settings, processor_job(settings), self.metrics, self.executor, self.fetch_control)
+        self.assignment = Assignment(context, PartitionStores(settings, None, context.job.row_codec))
 
     async def fail_all(self, error: Exception) -> None:
         """Let each call under way raise `error`, and its owner end."""

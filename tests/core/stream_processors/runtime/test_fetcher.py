@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from sessionary.stream_processors.core.partition import LogRecord
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.runtime.fetcher import Fetcher, _group_by_partition
 from sessionary.stream_processors.settings import ProcessorSettings
 

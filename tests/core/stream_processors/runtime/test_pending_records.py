@@ -2,7 +2,7 @@
 
 import pytest
 
-from sessionary.stream_processors.core.partition import RECORD_OVERHEAD_BYTES, LogRecord
+from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
 from sessionary.stream_processors.runtime.pending_records import PENDING_BYTES_MAX, PendingRecords
 
 

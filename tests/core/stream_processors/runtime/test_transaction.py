@@ -7,16 +7,17 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.partition import Counts, Outcome
+from sessionary.stream_processors.core.model import POSITION_KEY, Counts, Outcome
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
+from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.runtime import transaction
-from sessionary.stream_processors.runtime.job import POSITION_KEY, Job, Produced, Transaction, sessions
+from sessionary.stream_processors.runtime.job import Job, Produced, Transaction
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 
 SETTINGS = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
 PARTITION = 3
-OUTCOME = Outcome({}, (), (), (), Position(9, 0, 0, 1, 0), Counts(9, 0, 0, 0, 0, 0, 0, 8))
+OUTCOME = Outcome({}, (), Position(9, 0, 0, 1, 0), Counts(9, 0, 0, 0, 0, 0, 0, 8))
 RECORDS = [
     record
     for n in range(4)
@@ -87,12 +88,11 @@ def writer_of(
     producer: FakeProducer, records: Callable[[], Iterator[Produced] | Sequence[Produced]]
 ) -> TransactionWriter:
     """The writer of an open partition; `records` is what each transaction writes."""
-    session_job = sessions(SETTINGS)
+    session_job = processor_job(SETTINGS)
     job = Job(
-        session_job.new_fold,
+        session_job.new_state,
         lambda partition, outcome, started_at: Transaction(records(), {b"k": b"3"}),
-        session_job.repack,
-        session_job.unpack,
+        session_job.row_codec,
     )
     made = TransactionWriter(SETTINGS, job, PARTITION, lambda: True)
     made._producer = producer  # type: ignore[assignment]
@@ -166,7 +166,7 @@ class FakeTransactions:
 
 def retrying_writer(wanted: bool = True) -> TransactionWriter:
     settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
-    return TransactionWriter(settings, sessions(settings), 0, lambda: wanted)
+    return TransactionWriter(settings, processor_job(settings), 0, lambda: wanted)
 
 
 def error(code: int, retriable: bool = False, abort: bool = False, fatal: bool = False) -> KafkaError:

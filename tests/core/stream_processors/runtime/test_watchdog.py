@@ -13,7 +13,7 @@ class FakeOwner:
 
     def __init__(self, position: int) -> None:
         self.is_open = True
-        self.fold = self
+        self.state = self
         self.position = Position(position, 0, 0, 0, 0)
 
 

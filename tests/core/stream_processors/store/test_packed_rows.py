@@ -1,24 +1,28 @@
 """Packed rows: the same rows, decoded on demand; deadlines are known without decoding."""
 
 import struct
+from typing import Any
 
 import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import Gravestone, Tick
-from sessionary.stream_processors.core.partition import Row, Standing, due_of
-from sessionary.stream_processors.core.session.machine import deadline
+from sessionary.stream_processors.core.model import DueRow
+from sessionary.stream_processors.core.session.effects import SessionRow
+from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.store.packed_rows import Rows, pack, repack, standing, unpack
+from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
 from tests.core.court import Court
 from tests.support.scribe import Scribe
 
+MACHINE = SessionMachine()
+ROWS = MachineRows([MACHINE])
 GRAVE = Gravestone("acme", "s", (), "closed", 1, 7, 99_000)
 
 
 @pytest.fixture(scope="module")
-def rows() -> dict[bytes, Row]:
+def rows() -> dict[bytes, SessionRow]:
     """A session in each of several states, and a gravestone."""
     court = Court()
     idle, active = Scribe("idle"), Scribe("active")
@@ -27,42 +31,44 @@ def rows() -> dict[bytes, Row]:
     return {**court.fold.rows, b"grave": GRAVE}
 
 
-def test_a_packed_row_is_the_same_row_and_tells_its_deadline_undecoded(rows: dict[bytes, Row]) -> None:
+def test_a_packed_row_is_the_same_row_and_tells_its_deadline_undecoded(rows: dict[bytes, SessionRow]) -> None:
     for key, row in rows.items():
-        packed = pack(row)
+        packed = ROWS.pack(row)
         assert packed.value == encode_record(row)
-        assert encode_record(unpack(packed.stored)) == packed.value
-        assert standing(key, packed.stored) == Standing(key, due_of(row), row is not GRAVE)
-    assert due_of(GRAVE) == 99_000
-    assert [due_of(row) for row in rows.values() if not isinstance(row, Gravestone)] == [
-        deadline(row).due_ms for row in rows.values() if not isinstance(row, Gravestone)
+        assert encode_record(ROWS.unpack(packed.stored)) == packed.value
+        assert ROWS.due_stored_row(key, packed.stored) == DueRow(key, MACHINE.due_ms(row), row is not GRAVE)
+        assert ROWS.due_row(key, row) == ROWS.due_stored_row(key, packed.stored)
+    assert MACHINE.due_ms(GRAVE) == 99_000
+    assert [MACHINE.due_ms(row) for row in rows.values() if not isinstance(row, Gravestone)] == [
+        MACHINE.deadline(row).due_ms for row in rows.values() if not isinstance(row, Gravestone)
     ]
 
 
-def test_a_changelog_record_is_kept_as_it_stands_where_it_says_its_deadline(rows: dict[bytes, Row]) -> None:
+def test_a_changelog_record_is_kept_as_it_stands_where_it_says_its_deadline(rows: dict[bytes, SessionRow]) -> None:
     for row in rows.values():
-        packed = pack(row)
-        assert repack(packed.value, packed.due) == packed.stored
-        assert repack(packed.value, None) == packed.stored  # of a release that wrote no header
-        assert repack(packed.value, b"odd") == packed.stored
+        packed = ROWS.pack(row)
+        assert ROWS.repack(packed.value, packed.due) == packed.stored
+        assert ROWS.repack(packed.value, None) == packed.stored  # of a release that wrote no header
+        assert ROWS.repack(packed.value, b"odd") == packed.stored
         other = struct.pack(">q", 1)
-        assert repack(packed.value, other)[:8] == other  # it was not decoded, else it would know better
+        assert ROWS.repack(packed.value, other)[:8] == other  # it was not decoded, else it would know better
 
 
 @pytest.mark.parametrize("value", [b"", b"\xc3\x01 broken", encode_record(Tick("w1"))])
 def test_what_is_no_row_is_not_taken_for_one(value: bytes) -> None:
     with pytest.raises(DecodeError):
-        repack(value, bytes(8))
+        ROWS.repack(value, bytes(8))
 
 
-def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(rows: dict[bytes, Row]) -> None:
+def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(rows: dict[bytes, SessionRow]) -> None:
     reads: list[bytes] = []
 
-    def counted(stored: bytes) -> Row:
-        reads.append(stored)
-        return unpack(stored)
+    class Counted(MachineRows):
+        def unpack(self, stored: bytes) -> Any:
+            reads.append(stored)
+            return super().unpack(stored)
 
-    kept = Rows({key: pack(row).stored for key, row in rows.items()}, counted)
+    kept = CachedRows({key: ROWS.pack(row).stored for key, row in rows.items()}, Counted([MACHINE]))
     kept.RECENT_MAX = 2
     first, second, third = rows
     assert kept[first] is kept[first]
@@ -75,21 +81,21 @@ def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(rows: dic
     assert len(reads) == 4
 
 
-def test_what_is_set_rules_until_it_is_on_the_shelf(rows: dict[bytes, Row]) -> None:
-    shelf = {key: pack(row).stored for key, row in rows.items()}
-    kept, (first, second, third) = Rows(shelf), rows
+def test_what_is_set_rules_until_it_is_on_the_shelf(rows: dict[bytes, SessionRow]) -> None:
+    shelf = {key: ROWS.pack(row).stored for key, row in rows.items()}
+    kept, (first, second, third) = CachedRows(shelf, ROWS), rows
     assert kept[first] is kept[first]
     kept[first] = GRAVE
     del kept[second]
     assert (kept[first], kept.get(second), len(kept)) == (GRAVE, None, 2)
-    assert set(kept.standing()) == {Standing(first, 99_000, False), Standing(third, 99_000, False)}
-    shelf[first] = pack(GRAVE).stored
+    assert set(kept.due_rows()) == {DueRow(first, 99_000, False), DueRow(third, 99_000, False)}
+    shelf[first] = ROWS.pack(GRAVE).stored
     del shelf[second]
-    kept.shelved({first: None, second: None})
+    kept.mark_saved({first: None, second: None})
     assert kept.unsaved == {}
     assert dict(kept) == {first: GRAVE, third: GRAVE}
     kept[third] = GRAVE._replace(epoch=2)
-    kept.forget()
+    kept.forget_unsaved()
     assert kept[third] == GRAVE
     with pytest.raises(KeyError):
         del kept[b"unknown"]
@@ -97,6 +103,6 @@ def test_what_is_set_rules_until_it_is_on_the_shelf(rows: dict[bytes, Row]) -> N
 
 def test_a_row_that_cannot_be_read_stops_the_partition_by_name() -> None:
     with pytest.raises(Halted) as caught:
-        Rows({b"acme:s": bytes(8) + b"\xc3\x01broken"})[b"acme:s"]
+        CachedRows({b"acme:s": bytes(8) + b"\xc3\x01broken"}, ROWS)[b"acme:s"]
     assert caught.value.reason == "changelog_unreadable"
     assert "acme:s" in str(caught.value)

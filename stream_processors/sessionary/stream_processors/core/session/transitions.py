@@ -1,19 +1,93 @@
-"""The session machine as data: what may happen in which state. Pictures and rules are drawn from here.
+"""The session machine as data: one value for each transition, and what is accepted without one.
 
-Seven states; phases are attributes beside them. A pair (state, event type) that stands neither in `TRANSITIONS` nor in
-`ACCEPTED` is refused. Transitions marked `processor` are fired by a clock; a client that sends their event is refused.
+                session_created
+                     │
+                   Idle ──▶ Terminated (it never started)
+                     │
+                     ▼
+        Paused ◀─▶ Active ◀─▶ Error
+           │        │   ▲       │
+           │        ▼   │       │
+           │       Timeout      │
+           ▼        ▼           ▼
+           └──▶ Terminated ◀────┘ ──▶ Archived
+
+A transition says everything about itself: from which state and by which event, who may send the event,
+with which reasons, under which guard, to which state and phase, with which effect, which clocks fire it,
+and which clean-up it asks for. To add a transition, add a value to `TRANSITIONS`.
+
+A pair of state and event type that is neither in `TRANSITIONS` nor in `ACCEPTED` is refused. The texts
+of objections and reasons are part of the audit trail: a log folds to the same bytes only while they stay.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
-from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.types import Phase, SessionStateName
+from sessionary.schemas.events import (
+    PAYLOADS,
+    SessionErrored,
+    SessionPaused,
+    SessionResumed,
+    SessionStartFailed,
+    SessionTerminated,
+)
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import ErrorClass, Phase, RefusalReason, SessionStateName, Snapshot
+from sessionary.stream_processors.core.session import clocks
+from sessionary.stream_processors.core.session.clocks import SessionClock, format_seconds
 
 By = Literal["client", "processor", "either"]
+RECOVERY_ATTEMPTS_MAX = 5
+
+
+class Objection(NamedTuple):
+    """Why an event does not apply in a session's state."""
+
+    reason: RefusalReason
+    detail: str
+
+
+class Grounds(NamedTuple):
+    """What a transition goes on: for the audit trail, and what the event brought for the session."""
+
+    reason_code: str
+    reason: str
+    snapshot: Snapshot | None = None
+    error_class: ErrorClass | None = None
+
+
+Guard = Callable[[SessionState, Any, int], Grounds | Objection]  # session, payload, log time in ms
+Effect = Callable[[SessionState, int], SessionState]  # session in its new state, log time in ms
+
+
+class CleanupPlan(NamedTuple):
+    """What the owning service is asked to do after a transition, in order; nothing by default."""
+
+    actions: tuple[str, ...] = ()
+    by_reason: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    once: bool = False  # do not ask if resources were released already
+
+    def actions_for(self, reason_code: str, *, released: bool = False) -> tuple[str, ...]:
+        """Return the actions to ask for."""
+        return () if self.once and released else self.by_reason.get(reason_code, self.actions)
+
+
+_MEMORY_FIRST = ("memory_cleanup", "close_connection", "release_context", "mark_closed")
+_EXCEPTION_FIRST = ("exception_cleanup", "close_connection", "release_context", "mark_closed")
+_PLAIN_END = ("close_connection", "release_resources", "clear_context")
+
+
+def _keep_session(state: SessionState, now_ms: int) -> SessionState:
+    return state
+
+
+def _unguarded(state: SessionState, payload: object, now_ms: int) -> Objection:
+    raise NotImplementedError("no client can ask for this transition")
 
 
 class Transition(NamedTuple):
-    """A row of the table. `reasons` are those that a client may give; empty where the event carries none."""
+    """One transition. `reasons` are those that a client may give; empty if its event carries none."""
 
     id: str
     source: SessionStateName | None
@@ -22,11 +96,96 @@ class Transition(NamedTuple):
     phase: Phase | None
     by: By
     reasons: tuple[str, ...] = ()
+    guard: Guard = _unguarded
+    effect: Effect = _keep_session
+    clocks: tuple[SessionClock, ...] = ()
+    cleanup: CleanupPlan = CleanupPlan()
+
+
+def _start(state: SessionState, payload: object, now_ms: int) -> Grounds | Objection:
+    if state.phase != "connecting":
+        return Objection("phase_order", f"a session starts from phase connecting, not {state.phase}")
+    return Grounds("started", "started")
+
+
+def _fail_start(state: SessionState, payload: SessionStartFailed, now_ms: int) -> Grounds | Objection:
+    return Grounds(payload.reason, payload.message or payload.reason)
+
+
+def _pause(state: SessionState, payload: SessionPaused, now_ms: int) -> Grounds | Objection:
+    if payload.snapshot is None:
+        return Objection("missing_snapshot", "a pause carries a snapshot")
+    return Grounds(payload.kind, payload.reason or payload.kind, snapshot=payload.snapshot)
+
+
+def _is_not_head(state: SessionState, payload: SessionResumed) -> Objection | None:
+    head = state.snapshot.snapshot_id
+    if payload.snapshot_id in (None, head):
+        return None
+    return Objection("version_conflict", f"snapshot {payload.snapshot_id} is not the head of the chain, {head}")
+
+
+def _resume(state: SessionState, payload: SessionResumed, now_ms: int) -> Grounds | Objection:
+    return _is_not_head(state, payload) or Grounds("resumed", "resumed")
+
+
+def _resume_in_grace(state: SessionState, payload: SessionResumed, now_ms: int) -> Grounds | Objection:
+    if objection := _is_not_head(state, payload):
+        return objection
+    if state.max_due_at is not None and now_ms >= state.max_due_at:
+        limit = format_seconds(state.limits.max_duration_ms)
+        return Objection("max_duration_exceeded", f"the session's maximum duration of {limit} is over")
+    return Grounds("resumed", "resumed within its grace period")
+
+
+def _fail(state: SessionState, payload: SessionErrored, now_ms: int) -> Grounds | Objection:
+    error = payload.error
+    if error.error_class == "UNKNOWN":
+        return Objection("missing_error_class", "an error is retryable or fatal")
+    return Grounds(error.code, f"{error.code}: {error.message}", error_class=error.error_class)
+
+
+def _recover(state: SessionState, payload: object, now_ms: int) -> Grounds | Objection:
+    if state.phase != "recovery":
+        return Objection("phase_order", f"a session recovers from phase recovery, not {state.phase}")
+    if state.error_class != "retryable":
+        return Objection("not_retryable", f"the error is {state.error_class}")
+    if state.recovery_attempts >= RECOVERY_ATTEMPTS_MAX:
+        return Objection("retries_exhausted", f"{state.recovery_attempts} recoveries are the most")
+    return Grounds("recovered", f"recovered, attempt {state.recovery_attempts + 1}")
+
+
+def _terminate(state: SessionState, payload: SessionTerminated, now_ms: int) -> Grounds | Objection:
+    if payload.reason == "completed" and state.phase in ("updating", "persisting"):
+        return Objection("phase_order", f"a session does not complete while {state.phase}")
+    return Grounds(payload.reason, payload.message or payload.reason, snapshot=payload.snapshot)
+
+
+def _begin_duration(state: SessionState, now_ms: int) -> SessionState:
+    return state._replace(max_due_at=now_ms + state.limits.max_duration_ms)
+
+
+def _stop_duration(state: SessionState, now_ms: int) -> SessionState:
+    return state._replace(max_due_at=max(0, (state.max_due_at or now_ms) - now_ms))
+
+
+def _continue_duration(state: SessionState, now_ms: int) -> SessionState:
+    return state._replace(max_due_at=now_ms + (state.max_due_at or 0), epoch=state.epoch + 1)
+
+
+def _revive(state: SessionState, now_ms: int) -> SessionState:
+    return state._replace(epoch=state.epoch + 1, released_at=None)
+
+
+def _count_recovery(state: SessionState, now_ms: int) -> SessionState:
+    return state._replace(epoch=state.epoch + 1, recovery_attempts=state.recovery_attempts + 1)
 
 
 TRANSITIONS: tuple[Transition, ...] = (
     Transition("T01", None, "session_created", "Idle", "creating", "client"),
-    Transition("T02", "Idle", "session_started", "Active", "processing", "client"),
+    Transition(
+        "T02", "Idle", "session_started", "Active", "processing", "client", guard=_start, effect=_begin_duration
+    ),
     Transition(
         "T03",
         "Idle",
@@ -35,15 +194,85 @@ TRANSITIONS: tuple[Transition, ...] = (
         "releasing",
         "either",
         ("invalid_config", "connection_failed"),
+        guard=_fail_start,
+        clocks=(clocks.INITIALISATION,),
+        cleanup=CleanupPlan(_PLAIN_END),
     ),
-    Transition("T04", "Active", "session_paused", "Paused", None, "client"),
-    Transition("T05", "Paused", "session_resumed", "Active", "processing", "client"),
-    Transition("T06", "Active", "session_timed_out", "Timeout", "cleaning", "processor"),
-    Transition("T07", "Timeout", "session_resumed", "Active", "processing", "client"),
-    Transition("T08", "Timeout", "session_terminated", "Terminated", "releasing", "processor"),
-    Transition("T09", "Paused", "session_terminated", "Terminated", "releasing", "either", ("cancelled",)),
-    Transition("T10", "Active", "session_errored", "Error", "logging", "client"),
-    Transition("T11", "Error", "session_recovered", "Active", "processing", "client"),
+    Transition("T04", "Active", "session_paused", "Paused", None, "client", guard=_pause, effect=_stop_duration),
+    Transition(
+        "T05",
+        "Paused",
+        "session_resumed",
+        "Active",
+        "processing",
+        "client",
+        guard=_resume,
+        effect=_continue_duration,
+    ),
+    Transition(
+        "T06",
+        "Active",
+        "session_timed_out",
+        "Timeout",
+        "cleaning",
+        "processor",
+        clocks=(clocks.INACTIVITY, clocks.IDLE, clocks.MAX_DURATION),
+        cleanup=CleanupPlan(_MEMORY_FIRST),
+    ),
+    Transition(
+        "T07",
+        "Timeout",
+        "session_resumed",
+        "Active",
+        "processing",
+        "client",
+        guard=_resume_in_grace,
+        effect=_revive,
+    ),
+    Transition(
+        "T08",
+        "Timeout",
+        "session_terminated",
+        "Terminated",
+        "releasing",
+        "processor",
+        clocks=(clocks.GRACE,),
+        cleanup=CleanupPlan(_MEMORY_FIRST, once=True),
+    ),
+    Transition(
+        "T09",
+        "Paused",
+        "session_terminated",
+        "Terminated",
+        "releasing",
+        "either",
+        ("cancelled",),
+        guard=_terminate,
+        clocks=(clocks.HOLD,),
+        cleanup=CleanupPlan(_PLAIN_END, {clocks.HOLD.reason_code: _MEMORY_FIRST}),
+    ),
+    Transition(
+        "T10",
+        "Active",
+        "session_errored",
+        "Error",
+        "logging",
+        "client",
+        guard=_fail,
+        # The reason is the agent's own error code. Release 0.1.0 asks for clean-up if it has one of
+        # these names, so every later release folds such a log the same way.
+        cleanup=CleanupPlan(by_reason={"timeout_cleanup": _MEMORY_FIRST, "abnormal_termination": _EXCEPTION_FIRST}),
+    ),
+    Transition(
+        "T11",
+        "Error",
+        "session_recovered",
+        "Active",
+        "processing",
+        "client",
+        guard=_recover,
+        effect=_count_recovery,
+    ),
     Transition(
         "T12",
         "Error",
@@ -52,6 +281,9 @@ TRANSITIONS: tuple[Transition, ...] = (
         "releasing",
         "either",
         ("forced", "unrecoverable", "recovery_failed"),
+        guard=_terminate,
+        clocks=(clocks.RECOVERY,),
+        cleanup=CleanupPlan(_EXCEPTION_FIRST),
     ),
     Transition(
         "T13",
@@ -61,27 +293,26 @@ TRANSITIONS: tuple[Transition, ...] = (
         "releasing",
         "client",
         ("closed", "completed", "cancelled", "abnormal_termination"),
+        guard=_terminate,
+        cleanup=CleanupPlan(_PLAIN_END, {"abnormal_termination": _EXCEPTION_FIRST}),
     ),
-    Transition("T14", "Terminated", "session_archived", "Archived", None, "processor"),
+    Transition("T14", "Terminated", "session_archived", "Archived", None, "processor", clocks=(clocks.ARCHIVE,)),
 )
-BY_ID: dict[str, Transition] = {transition.id: transition for transition in TRANSITIONS}
 
-# Sent by a processor only, whatever they carry.
-PROCESSOR_ONLY = frozenset({"session_timed_out", "session_archived", "tool_call_unknown"})
-# A client may send the event, but not with these reasons: they are a clock's.
-PROCESSOR_REASONS = {"session_start_failed": "init_timeout", "session_terminated": "timeout_cleanup"}
 # What only the owning service may send.
 OWNER_ONLY = frozenset(
     name for name in PAYLOADS if name.startswith("session_") and name not in ("session_activity", "session_created")
 )
 CONTENT = frozenset({"snapshot_created", "checkpoint_saved"})
-# What ends something that was begun: accepted although the session is held.
+# The end of something that began before: accepted although the session is held.
 COMPLETIONS = frozenset({"tool_call_succeeded", "tool_call_failed", "tool_call_resolved", "usage_recorded"})
+# Events that are a processor's, and of no transition.
+PROCESSOR_EVENTS = frozenset({"tool_call_unknown"})
 WORK = (
     frozenset(name for name in PAYLOADS if not name.startswith("session_"))
     - {"heartbeat", "state_updated", "resources_released"}
     - CONTENT
-    - PROCESSOR_ONLY
+    - PROCESSOR_EVENTS
 ) | {"session_activity"}
 
 # Accepted without a change of state.
@@ -103,32 +334,40 @@ PHASES: dict[SessionStateName, frozenset[tuple[Phase, Phase]]] = {
     "Terminated": frozenset({("releasing", "clearing")}),
 }
 
-_MEMORY_FIRST = ("memory_cleanup", "close_connection", "release_context", "mark_closed")
-_EXCEPTION_FIRST = ("exception_cleanup", "close_connection", "release_context", "mark_closed")
-_PLAIN_END = ("close_connection", "release_resources", "clear_context")
+
+def processor_only(transitions: Sequence[Transition]) -> frozenset[str]:
+    """Return the event types that no client may send, whatever they carry."""
+    by_processor = frozenset(row.event_type for row in transitions if row.by == "processor")
+    return (by_processor - {row.event_type for row in transitions if row.by != "processor"}) | PROCESSOR_EVENTS
 
 
-def cleanup_actions(transition_id: str, reason_code: str) -> tuple[str, ...]:
-    """Return what the owning service is asked to do on a transition, in order; nothing where the session goes on."""
-    if transition_id == "T06" or reason_code == "timeout_cleanup":
-        return _MEMORY_FIRST
-    if transition_id == "T12" or reason_code == "abnormal_termination":
-        return _EXCEPTION_FIRST
-    return _PLAIN_END if transition_id in ("T03", "T09", "T13") else ()
+def clock_reasons(transitions: Sequence[Transition]) -> dict[str, frozenset[str]]:
+    """Return, by event type, the reasons that only a clock gives: a client that sends one is refused."""
+    found: dict[str, frozenset[str]] = {}
+    for event_type in {row.event_type for row in transitions if row.clocks} - processor_only(transitions):
+        alike = [row for row in transitions if row.event_type == event_type]
+        fired = {clock.reason_code for row in alike for clock in row.clocks}
+        found[event_type] = frozenset(fired.difference(*(row.reasons for row in alike)))
+    return found
 
 
 __all__ = [
     "ACCEPTED",
-    "BY_ID",
     "COMPLETIONS",
     "CONTENT",
     "OWNER_ONLY",
     "PHASES",
-    "PROCESSOR_ONLY",
-    "PROCESSOR_REASONS",
+    "PROCESSOR_EVENTS",
+    "RECOVERY_ATTEMPTS_MAX",
     "TRANSITIONS",
     "WORK",
     "By",
+    "CleanupPlan",
+    "Effect",
+    "Grounds",
+    "Guard",
+    "Objection",
     "Transition",
-    "cleanup_actions",
+    "clock_reasons",
+    "processor_only",
 ]

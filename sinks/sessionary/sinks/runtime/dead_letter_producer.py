@@ -1,7 +1,8 @@
-"""Dead letters of a sink: records that can become no row, with their bytes, on the topic `sink-rejected`.
+"""Produces a sink's dead letters: records that it cannot store, to the topic `sink-rejected`.
 
-They are produced and acknowledged before the batch that they stood in counts as written, so that none is lost. After a
-crash in between they are produced again: position and sink tell the copies.
+Letters are acknowledged before the block that their records came with counts as written, so that
+none is lost. After a crash in between they are produced again; sink and source position identify
+the copies.
 """
 
 import logging
@@ -11,29 +12,33 @@ from confluent_kafka import KafkaException, Producer
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.topics import REJECTED_BYTES_MAX
-from sessionary.sinks.core.rows import RawRecord, no_headers, rejected_event
+from sessionary.sinks.core.rows.dead_letters import dead_letter_record
+from sessionary.sinks.core.rows.raw_record import RawRecord, no_headers
 from sessionary.sinks.errors import Transient
 from sessionary.sinks.settings import SinkSettings
 
 _FLUSH_TIMEOUT_S = 10.0
-_FRAME_BYTES = 4_096  # what Kafka and the headers add to a value
+_FRAME_BYTES = 4_096  # Kafka and the headers add less to a value
 _log = logging.getLogger(__name__)
 
 
-class DeadLetters:
-    """Produces dead letters; connects at the first one. Not thread-safe."""
+class DeadLetterProducer:
+    """Produces the dead letters of one sink. Connects at the first one; not thread-safe."""
 
     def __init__(self, settings: SinkSettings, sink: str) -> None:
         self._settings = settings
         self._sink = sink
         self._producer: Producer | None = None
 
-    def send(self, letters: Sequence[tuple[RawRecord, str]]) -> None:
-        """Produce and wait until all brokers have them. Blocks up to 10 s; raises `Transient`."""
+    def send_letters(self, letters: Sequence[tuple[RawRecord, str]]) -> None:
+        """Produce letters as (record, why) and wait for their acknowledgement.
+
+        Blocks for up to 10 s. Raises `Transient`.
+        """
         failures: list[str] = []
-        producer = self._open()
+        producer = self._open_producer()
         for raw, detail in letters:
-            value = encoded_letter(raw, f"sink {self._sink}: {detail}")
+            value = encode_letter(raw, f"sink {self._sink}: {detail}")
             try:
                 producer.produce(
                     self._settings.topics.sink_rejected,
@@ -47,9 +52,12 @@ class DeadLetters:
         if producer.flush(_FLUSH_TIMEOUT_S) or failures:
             producer.purge()
             producer.flush(0)
-            raise Transient("dead_letters", failures[0] if failures else "the broker does not acknowledge")
+            raise Transient(
+                "dead_letters",
+                failures[0] if failures else f"the broker did not acknowledge within {_FLUSH_TIMEOUT_S:g} s",
+            )
 
-    def _open(self) -> Producer:
+    def _open_producer(self) -> Producer:
         if self._producer is None:
             self._producer = Producer(
                 {
@@ -65,13 +73,13 @@ class DeadLetters:
         return self._producer
 
 
-def encoded_letter(raw: RawRecord, detail: str) -> bytes:
-    """Encode the letter; a value that does not fit into one stays where it is, and the letter says so."""
-    value = encode_record(rejected_event(raw, detail))
+def encode_letter(raw: RawRecord, detail: str) -> bytes:
+    """Encode the dead letter of a record. A value too large for it is left out, and it says so."""
+    value = encode_record(dead_letter_record(raw, detail))
     if len(value) + len(raw.key or b"") + _FRAME_BYTES <= REJECTED_BYTES_MAX:
         return value
-    left_out = f"{detail} (value of {len(raw.value or b'')} bytes left out, it stands at the source position)"
-    return encode_record(rejected_event(raw._replace(value=None, read_headers=no_headers), left_out))
+    left_out = f"{detail} (value of {len(raw.value or b'')} bytes left out: read it at the source position)"
+    return encode_record(dead_letter_record(raw._replace(value=None, read_headers=no_headers), left_out))
 
 
-__all__ = ["DeadLetters", "encoded_letter"]
+__all__ = ["DeadLetterProducer", "encode_letter"]

@@ -1,0 +1,116 @@
+"""Inserts blocks into ClickHouse, one per statement, with the settings pinned that exactness needs.
+
+A block is encoded whole before any of it is sent: an encoding error is the fault of one row (found
+by bisecting), a sending error is the fault of the server or the network.
+"""
+
+import re
+from typing import Final, cast
+
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.insert import InsertContext
+
+from sessionary.sinks.clickhouse.connection import connect
+from sessionary.sinks.clickhouse.error_classes import classify_error
+from sessionary.sinks.clickhouse.migrate import check_client_database
+from sessionary.sinks.clickhouse.native import NativeBlock
+from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, TableSpec
+from sessionary.sinks.errors import OperatorError
+from sessionary.sinks.settings import SinkSettings
+
+# The first four are pinned because newer servers changed their defaults. The fifth lets a long
+# replay be one block even if it covers many months. The last two leave work to the merges: rows of
+# one identity collapse there (readers use FINAL anyway, because two blocks may hold one row), and
+# skip indexes say little about parts that are too small to be merged yet.
+_PINNED: Final = {
+    "async_insert": 0,
+    "wait_end_of_query": 1,
+    "insert_deduplicate": 1,
+    "deduplicate_blocks_in_dependent_materialized_views": 1,
+    "max_partitions_per_insert_block": 0,
+    "optimize_on_insert": 0,
+    "materialize_skip_indexes_on_insert": 0,
+}
+
+_LOW_CARDINALITY: Final = re.compile(r"LowCardinality\((String|Nullable\(String\))\)")
+
+
+class TableInserter:
+    """Inserts into the table of one sink and into the table of dead letters.
+
+    Connects at the first use and again after an error. Every method may block; not thread-safe.
+    """
+
+    def __init__(self, settings: SinkSettings, table: TableSpec) -> None:
+        self._settings = settings
+        self._tables = {table.name: table, DEAD_LETTERS.name: DEAD_LETTERS}
+        self._table = table.name
+        self._client: Client | None = None
+        self._contexts: dict[str, InsertContext] = {}
+
+    def open(self) -> None:
+        """Connect, check the migrations and read the columns' types, unless that is done.
+
+        Raises `Transient`, `OperatorError`.
+        """
+        if self._client is not None:
+            return
+        client = connect(self._settings, self._settings.sink_insert_timeout_s)
+        try:
+            check_client_database(client, self._settings.clickhouse_database)
+            self._contexts = {name: self._insert_context(client, table) for name, table in self._tables.items()}
+        except Exception as error:  # every error of the driver is classified and raised
+            client.close()
+            raise classify_error(error) from error
+        self._client = client
+
+    def _insert_context(self, client: Client, table: TableSpec) -> InsertContext:
+        database = self._settings.clickhouse_database
+        found = client.create_insert_context(table.name, table.columns, database)
+        # The server builds dictionaries from plain columns; the driver would build them in a Python
+        # loop over all values.
+        types = [_LOW_CARDINALITY.sub(r"\1", column.name) for column in found.column_types]
+        return client.create_insert_context(
+            table.name, table.columns, database, column_type_names=types, column_oriented=True
+        )
+
+    def close(self) -> None:
+        """Close the connection; `open` makes a new one."""
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+
+    def new_block(self, table: str | None = None) -> NativeBlock:
+        """Return an empty block for `table`, by default the sink's. Call after `open`."""
+        return NativeBlock(self._contexts[table or self._table])
+
+    def insert_block(self, block: NativeBlock, token: str, *, first_try: bool, table: str | None = None) -> None:
+        """Send a block under its token; harmless if it was sent before. An empty block is not sent.
+
+        `first_try`: the block cannot be stored yet, so the server must report every row. Raises
+        `Transient`, `OperatorError`.
+        """
+        if not block.rows:
+            return
+        self.open()
+        assert self._client is not None
+        name = table or self._table
+        try:
+            summary = self._client.raw_insert(
+                f"{self._settings.clickhouse_database}.{name}",
+                column_names=self._tables[name].columns,
+                # Given bytes, the driver would put the statement before them: one more copy here,
+                # and one on the server.
+                insert_block=cast(bytes, memoryview(block.to_bytes())),
+                settings={**_PINNED, "insert_deduplication_token": token},
+                fmt="Native",
+            )
+        except Exception as error:  # every error of the driver is classified and raised
+            self.close()
+            raise classify_error(error) from error
+        # Dependent views count too, hence "fewer". A known block may count as 0.
+        if first_try and summary.written_rows < block.rows:
+            raise OperatorError("short_write", f"{block.rows} rows sent, {summary.written_rows} written ({token})")
+
+
+__all__ = ["TableInserter"]

@@ -1,0 +1,47 @@
+"""The sinks as data: what each reads, and into which table, by which row builder; pure."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple, get_args
+
+from sessionary.sinks.core.rows.audit import AUDIT_COLUMNS, audit_row
+from sessionary.sinks.core.rows.batches import BATCH_COLUMNS, batch_row
+from sessionary.sinks.core.rows.dead_letters import DEAD_LETTER_COLUMNS
+from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
+from sessionary.sinks.core.rows.rejected import REJECTED_COLUMNS, rejected_row
+from sessionary.sinks.core.rows.shared import RowBuilder
+
+SinkKind = Literal["audit", "history", "rejected", "batches"]
+
+
+class TableSpec(NamedTuple):
+    """A table and the columns that a sink writes."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+class SinkDefinition(NamedTuple):
+    """One sink. `topic` is a field of `TopicNames`."""
+
+    kind: SinkKind
+    topic: Literal["audit", "events", "rejected", "batches"]
+    table: TableSpec
+    build_row: RowBuilder
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+
+
+DEAD_LETTERS: Final = TableSpec("sink_dead_letters", DEAD_LETTER_COLUMNS)
+
+# Processors write in transactions, and sinks must not read aborted ones. Clients and ticks write
+# to the events topic without transactions.
+_SINKS: Final = (
+    SinkDefinition("audit", "audit", TableSpec("audit", AUDIT_COLUMNS), audit_row),
+    SinkDefinition("history", "events", TableSpec("history", HISTORY_COLUMNS), history_row, "read_uncommitted"),
+    SinkDefinition("rejected", "rejected", TableSpec("rejected", REJECTED_COLUMNS), rejected_row),
+    SinkDefinition("batches", "batches", TableSpec("batches", BATCH_COLUMNS), batch_row),
+)
+SINKS: Final[Mapping[SinkKind, SinkDefinition]] = MappingProxyType({sink.kind: sink for sink in _SINKS})
+assert tuple(SINKS) == get_args(SinkKind)
+
+__all__ = ["DEAD_LETTERS", "SINKS", "SinkDefinition", "SinkKind", "TableSpec"]

@@ -1,0 +1,130 @@
+"""One block from records to stored rows: decode, encode, dead letters, insert.
+
+Every step may be repeated.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from sessionary.schemas.codec import Decoder
+from sessionary.schemas.errors import Unavailable
+from sessionary.sinks.clickhouse.inserter import TableInserter
+from sessionary.sinks.clickhouse.native import PORTION
+from sessionary.sinks.core.intent import RecordBlock
+from sessionary.sinks.core.rows.dead_letters import dead_letter_row
+from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import TableRow
+from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SinkDefinition
+from sessionary.sinks.errors import BadRow, Transient
+from sessionary.sinks.metrics import SinkMetrics
+from sessionary.sinks.runtime.dead_letter_producer import DeadLetterProducer
+from sessionary.sinks.settings import SinkSettings
+
+# How long a server remembers tokens (see the tables' settings). A replay of an older block may
+# leave its rows twice until they are merged.
+_WINDOW_MS = 7 * 86_400_000
+_log = logging.getLogger(__name__)
+
+
+class BlockWriter:
+    """Writes the blocks of one sink. Methods block; not thread-safe."""
+
+    def __init__(
+        self, definition: SinkDefinition, settings: SinkSettings, metrics: SinkMetrics, decoder: Decoder
+    ) -> None:
+        self._definition = definition
+        self._topic = getattr(settings.topics, definition.topic)
+        self._group = settings.group_id(definition.kind)
+        self._metrics = metrics
+        self._decoder = decoder
+        self._inserter = TableInserter(settings, definition.table)
+        self._dead_letters = DeadLetterProducer(settings, definition.kind)
+        # By partition, the token of the block whose insert was tried, and of the block whose
+        # dead letters were acknowledged.
+        self._tried_tokens: dict[int, str] = {}
+        self._lettered_tokens: dict[int, str] = {}
+
+    def write_block(self, partition: int, block: RecordBlock) -> None:
+        """Write a block whose intent is committed.
+
+        Raises `Transient`, `OperatorError`; then call it again with the same block.
+        """
+        token = block.insert_token(self._group, self._topic, partition)
+        self._inserter.open()
+        native = self._inserter.new_block()
+        letters: list[tuple[RawRecord, str]] = []
+        for first in range(0, len(block.records), PORTION):
+            rows, stored = self._build_rows(block.records[first : first + PORTION], letters)
+            letters += [(stored[row], detail) for row, detail in native.add_rows(rows)]
+        if letters:
+            self._write_dead_letters(partition, token, letters)
+        first_try = block.replay_of is None and self._tried_tokens.get(partition) != token
+        self._tried_tokens[partition] = token
+        began = time.perf_counter()
+        self._inserter.insert_block(native, token, first_try=first_try)
+        self._metrics.insert_seconds.observe(time.perf_counter() - began)
+        self._metrics.rows.inc(native.rows)
+        self._metrics.blocks.inc()
+        if block.replay_of is not None:
+            self._report_replay(partition, block)
+
+    def close(self) -> None:
+        """Close the connection to ClickHouse."""
+        self._inserter.close()
+
+    def _build_rows(
+        self, records: Sequence[RawRecord], letters: list[tuple[RawRecord, str]]
+    ) -> tuple[list[TableRow], list[RawRecord]]:
+        """Return rows, and the record of each; append bad records to `letters`."""
+        rows: list[TableRow] = []
+        stored: list[RawRecord] = []
+        build, decoder = self._definition.build_row, self._decoder
+        for raw in records:
+            try:
+                row = build(raw, decoder)
+            except BadRow as error:
+                letters.append((raw, error.detail))
+            except Unavailable as error:
+                # The registry is unreachable: that says nothing about the record's bytes.
+                raise Transient("registry", str(error)) from error
+            else:
+                rows.append(row)
+                stored.append(raw)
+        return rows, stored
+
+    def _write_dead_letters(self, partition: int, token: str, letters: Sequence[tuple[RawRecord, str]]) -> None:
+        kind = self._definition.kind
+        if self._lettered_tokens.get(partition) != token:
+            self._dead_letters.send_letters(letters)
+            self._lettered_tokens[partition] = token
+            self._metrics.dead_letters.inc(len(letters))
+            for raw, detail in letters:
+                _log.error("dead letter: %s %d:%d: %s", raw.topic, raw.partition, raw.offset, detail)
+        block = self._inserter.new_block(DEAD_LETTERS.name)
+        block.add_rows([dead_letter_row(kind, raw, detail) for raw, detail in letters])
+        self._inserter.insert_block(block, f"{token}:dead", first_try=False, table=DEAD_LETTERS.name)
+
+    def _report_replay(self, partition: int, block: RecordBlock) -> None:
+        replay = block.replay_of
+        assert replay is not None
+        age_ms = max(0, time.time_ns() // 1_000_000 - replay.at_ms)
+        self._metrics.replays.inc()
+        self._metrics.replay_age.set(age_ms / 1_000)
+        _log.info("partition %d: replayed offsets %d to %d", partition, block.first, block.last)
+        if age_ms > _WINDOW_MS:
+            _log.error(
+                "partition %d: the replayed block is older than ClickHouse's deduplication window; "
+                "rows may be stored twice until they are merged",
+                partition,
+            )
+        if len(block.records) != replay.records:
+            _log.error(
+                "partition %d: the replayed block declared %d records, the log has %d",
+                partition,
+                replay.records,
+                len(block.records),
+            )
+
+
+__all__ = ["BlockWriter"]

@@ -1,0 +1,55 @@
+"""Ends the process if a call hangs: one thread watches all calls that may never return.
+
+librdkafka waits for the answer to a commit without a limit. If the answer is lost when a broker
+restarts, the call cannot be ended; a new process repeats the block.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_EXIT_STUCK = 70
+_log = logging.getLogger(__name__)
+
+
+def end_process() -> None:
+    """Exit at once, without clean-up that might hang too."""
+    logging.shutdown()
+    os._exit(_EXIT_STUCK)
+
+
+class CallWatchdog:
+    """Watches the calls of one thread. Has no effect before `start`."""
+
+    def __init__(self, limit_s: float, check_every_s: float = 1.0) -> None:
+        """`limit_s`: longest time that a call may take."""
+        self._limit_s, self._check_every_s = limit_s, check_every_s
+        self._since: float | None = None
+
+    @contextmanager
+    def watch_call(self) -> Iterator[None]:
+        """Watch the call made in the context. Contexts must not be nested."""
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
+    def start(self, on_hung: Callable[[], None] = end_process) -> None:
+        """Start the watching thread. It calls `on_hung` once if a call hangs, and ends."""
+        threading.Thread(target=self._watch, args=(on_hung,), name="watchdog", daemon=True).start()
+
+    def _watch(self, on_hung: Callable[[], None]) -> None:
+        while True:
+            time.sleep(self._check_every_s)
+            since = self._since
+            if since is not None and time.monotonic() - since > self._limit_s:
+                _log.critical("ending the process: a call has been hanging for %g s", self._limit_s)
+                on_hung()
+                return
+
+
+__all__ = ["CallWatchdog", "end_process"]

@@ -1,0 +1,84 @@
+"""The committed state of a partition as data: what a batch reads, and what it is merged into."""
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+from sessionary.schemas.codec import Decoder
+from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.machine import AnyMachine
+from sessionary.stream_processors.core.model import EventLog
+from sessionary.stream_processors.core.timers import Timers
+
+
+class PartitionSettings(NamedTuple):
+    """What a state depends on besides the log, and the bounds of one batch."""
+
+    events_topic: str
+    partitions: int
+    hole_ms: int = 5_000
+    quiet_ms: int = 25_000
+    records_max: int = 5_000
+    bytes_max: int = 8 << 20
+    timers_max: int = 5_000
+
+
+class Families(NamedTuple):
+    """The machines of a processor, by what they answer for."""
+
+    home: AnyMachine  # its rows are under the records' own keys; it also answers for unreadable records
+    by_event_type: Mapping[str, AnyMachine]  # of the events that are not the home's
+    by_row_class: Mapping[type[Any], AnyMachine]
+    live_classes: frozenset[type[Any]]
+
+
+def arrange_families(machines: Sequence[AnyMachine]) -> Families:
+    """Arrange machines. The first is the home; a later one takes its event types from earlier ones."""
+    by_event_type: dict[str, AnyMachine] = {}
+    by_row_class: dict[type[Any], AnyMachine] = {}
+    live: set[type[Any]] = set()
+    for machine in machines:
+        if machine is not machines[0]:
+            by_event_type.update(dict.fromkeys(machine.event_types, machine))
+        for kind in machine.row_kinds:
+            by_row_class[kind.row_class] = machine
+            if kind.live:
+                live.add(kind.row_class)
+    return Families(machines[0], by_event_type, by_row_class, frozenset(live))
+
+
+class CommittedState:
+    """Rows, position and timers after the last acknowledged transaction.
+
+    `timers` and `expiries` are hints that are derived from the rows: an entry is never later than its
+    row is due. `expiries` is a heap of the rows that vanish when they are due.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        settings: PartitionSettings,
+        decoder: Decoder,
+        machines: Sequence[AnyMachine],
+        rows: MutableMapping[bytes, Any] | None = None,
+    ) -> None:
+        self.partition = partition
+        self.settings = settings
+        self.decoder = decoder
+        self.families = arrange_families(machines)
+        self.log = EventLog(settings.events_topic, partition, settings.partitions)
+        self.rows: MutableMapping[bytes, Any] = {} if rows is None else rows
+        self.position = Position(0, 0, 0, 0, 0)
+        self.timers = Timers()
+        self.expiries: list[tuple[int, bytes]] = []
+        self.live = 0
+
+    def is_live(self, row: Any) -> bool:
+        """Return whether a row fires when it is due; False for None, and for a row that only vanishes."""
+        return type(row) in self.families.live_classes
+
+    def due_ms(self, row: Any) -> int:
+        """Return when a row is due, in ms of log time."""
+        return self.families.by_row_class[type(row)].due_ms(row)
+
+
+__all__ = ["CommittedState", "Families", "PartitionSettings", "arrange_families"]

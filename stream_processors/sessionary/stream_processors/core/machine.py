@@ -1,0 +1,152 @@
+"""The protocol of a machine: one family of rows, and the rules that change them.
+
+A partition's state knows machines only. For each record it asks one machine to `decide`; the answer
+is a list of facts. Each fact is applied to the row by `evolve` and reported by `report`. Between
+records, the machine whose row is due is asked to `fire`, which gives facts too.
+
+    record ── decide ──▶ facts ── evolve ──▶ row after
+    deadline ─ fire ───▶   │
+                           └───── report ──▶ audit records, dead letters, clean-up requests
+
+Everything here is pure and sees time as data: `now_ms` is the partition's clock.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from sessionary.schemas.codec import Event
+from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.types import RefusalReason
+from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, Stream
+
+RowT = TypeVar("RowT")
+FactT = TypeVar("FactT")
+NO_SESSION = SessionKey("", "")
+
+
+class Fault(NamedTuple):
+    """Why a record cannot be taken as an event of the session that its key names."""
+
+    reason: RefusalReason
+    detail: str
+
+
+class Arrival(NamedTuple):
+    """A record of the log, read as far as it can be.
+
+    `event` is None if the value cannot be read; `fault` then says why. A fault beside an event says
+    that the event does not belong under the record's key. `session` is `NO_SESSION` if the key names
+    none.
+    """
+
+    record: LogRecord
+    session: SessionKey
+    event: Event | None
+    fault: Fault | None
+    log: EventLog
+    now_ms: int
+
+
+class Decision(NamedTuple):
+    """What a record comes to: facts in order; a refusal's reason, or that it repeats an earlier one."""
+
+    facts: Sequence[Any]
+    refusal: RefusalReason | None = None
+    duplicate: bool = False
+
+
+class RowKind(NamedTuple):
+    """A class of rows, and its bytes in the changelog and in stores.
+
+    A live row keeps its partition's clock going and fires when it is due. A row that is not live is
+    what remains of one; it vanishes without a record when it is due.
+    """
+
+    row_class: type[Any]
+    live: bool
+    prefix: bytes  # with which the bytes of this kind, as `encode` writes them, begin
+    encode: Callable[[Any], bytes]
+
+
+class Machine(Protocol[RowT, FactT]):
+    """One family of rows. See the module's docstring for the order of calls."""
+
+    row_kinds: Sequence[RowKind]
+    event_types: frozenset[str]  # whose events this machine decides on
+    streams: frozenset[Stream]  # what `report` may write to
+    reported_facts: frozenset[type[Any]]  # the classes of facts that `report` is called for
+
+    def row_key(self, arrival: Arrival) -> bytes:
+        """Return the key of the row that an event of this family is about."""
+        ...
+
+    def decode(self, value: bytes) -> RowT:
+        """Return a row from bytes that any release wrote. Raises `DecodeError` for other bytes."""
+        ...
+
+    def decide(self, row: RowT | None, arrival: Arrival) -> Decision:
+        """Judge a record. A refusal is a decision too, so this never raises."""
+        ...
+
+    def evolve(self, row: RowT | None, fact: FactT) -> RowT | None:
+        """Apply a fact. Returns the same object if the fact changes nothing."""
+        ...
+
+    def report(
+        self, key: bytes, row: RowT | None, after: RowT | None, fact: FactT, arrival: Arrival | None, place: Place
+    ) -> Sequence[Emitted]:
+        """Return the records that a fact leaves.
+
+        `key` is the row's; `row` and `after` are the row before and after the fact; `arrival` is
+        None if a timer fired.
+        """
+        ...
+
+    def due_ms(self, row: RowT) -> int:
+        """Return when a row is due, in ms of log time."""
+        ...
+
+    def is_only_postponed(self, row: RowT, after: RowT) -> bool:
+        """Return True only if `after` cannot be due earlier than `row`. Saves working out `due_ms`.
+
+        Both rows are live.
+        """
+        ...
+
+    def fire(self, row: RowT, now_ms: int) -> Sequence[FactT]:
+        """Return what the deadline of a live row comes to, once it has passed."""
+        ...
+
+
+AnyMachine = Machine[Any, Any]
+
+
+def apply_facts(
+    machine: AnyMachine,
+    key: bytes,
+    row: Any,
+    facts: Sequence[Any],
+    arrival: Arrival | None,
+    next_place: Callable[[], Place],
+) -> tuple[Any, list[Emitted]]:
+    """Return the row after all facts, and the records that they leave, in order."""
+    emitted: list[Emitted] = []
+    reported = machine.reported_facts
+    for fact in facts:
+        after = machine.evolve(row, fact)
+        if type(fact) in reported:
+            emitted.extend(machine.report(key, row, after, fact, arrival, next_place()))
+        row = after
+    return row, emitted
+
+
+__all__ = [
+    "NO_SESSION",
+    "AnyMachine",
+    "Arrival",
+    "Decision",
+    "Fault",
+    "Machine",
+    "RowKind",
+    "apply_facts",
+]

@@ -1,0 +1,118 @@
+"""The values that pass through the core: records in, places, and what a transaction writes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+from sessionary.schemas.records import Position
+from sessionary.schemas.types import RefusalReason
+
+POSITION_KEY = b"\x00position"  # of a partition's position record in the changelog
+RECORD_OVERHEAD_BYTES = 100  # what a record weighs beside its key and value
+
+# A topic that machines write to; the name of its field in `TopicNames`.
+Stream = Literal["audit", "rejected", "cleanup"]
+
+
+class Row(Protocol):
+    """What every row of the state has: the session that it belongs to."""
+
+    @property
+    def tenant_id(self) -> str:
+        """The tenant."""
+        ...
+
+    @property
+    def session_id(self) -> str:
+        """The session, unique within its tenant."""
+        ...
+
+
+class LogRecord(NamedTuple):
+    """A record of the events topic; `timestamp_ms` is its append time (ms since the epoch)."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+class EventLog(NamedTuple):
+    """The partition of the events topic that a state is folded from."""
+
+    topic: str
+    partition: int
+    partitions: int  # of the topic
+
+
+class Place(NamedTuple):
+    """The cause of an output: a record of the log, which of its outputs this is, and its batch."""
+
+    partition: int
+    offset: int
+    n: int  # outputs of one record are numbered from 0
+    now_ms: int  # the partition's clock
+    batch_number: int
+
+
+class Emitted(NamedTuple):
+    """One record that a machine writes beside its rows; `key` is the Kafka record's key."""
+
+    stream: Stream
+    key: bytes | None
+    record: Any
+
+
+class DueRow(NamedTuple):
+    """When a row is due (ms of log time). A live row then fires; any other one vanishes."""
+
+    key: bytes
+    due_ms: int
+    live: bool
+
+
+class Counts(NamedTuple):
+    """What became of a batch's records; applied + duplicate + refused + ticks = records."""
+
+    applied: int
+    duplicate: int
+    refused: int
+    audited: int
+    timers: int
+    ticks: int
+    first_offset: int
+    last_offset: int
+
+
+class Outcome(NamedTuple):
+    """What one transaction writes; a row of None is a tombstone.
+
+    `refusals` and `timer_lateness_ms` only feed metrics: the reasons of refused records, and how
+    long after its deadline each timer fired (log time).
+    """
+
+    rows: Mapping[bytes, Any]
+    emitted: Sequence[Emitted]
+    position: Position
+    counts: Counts
+    refusals: Sequence[RefusalReason] = ()
+    timer_lateness_ms: Sequence[int] = ()
+
+    def records_on(self, stream: Stream) -> list[tuple[Any, Any]]:
+        """Return key and record of everything written to one stream, in order."""
+        return [(key, record) for name, key, record in self.emitted if name == stream]
+
+
+__all__ = [
+    "POSITION_KEY",
+    "RECORD_OVERHEAD_BYTES",
+    "Counts",
+    "DueRow",
+    "Emitted",
+    "EventLog",
+    "LogRecord",
+    "Outcome",
+    "Place",
+    "Row",
+    "Stream",
+]

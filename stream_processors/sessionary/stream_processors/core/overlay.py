@@ -1,0 +1,195 @@
+"""One batch of a partition: the rows that it touches and the records that it emits, until it is merged.
+
+Each record first moves the partition's clock. Then every row that is due fires, in the order of the
+deadlines, and the record itself is judged. Rows are never written before the merge. Entries of the
+committed timers do move meanwhile, because every deadline is looked up there; see
+`PartitionState.begin`.
+"""
+
+import heapq
+from typing import Any
+
+from sessionary.schemas.records import Position
+from sessionary.schemas.types import RefusalReason
+from sessionary.stream_processors.core.clock import Clock
+from sessionary.stream_processors.core.committed import CommittedState
+from sessionary.stream_processors.core.machine import AnyMachine, apply_facts
+from sessionary.stream_processors.core.model import (
+    RECORD_OVERHEAD_BYTES,
+    Counts,
+    Emitted,
+    LogRecord,
+    Outcome,
+    Place,
+)
+from sessionary.stream_processors.core.verdict import read_arrival
+
+
+class Overlay:
+    """A batch. `rows` are those it touched (None: gone); forget the batch, and nothing happened."""
+
+    def __init__(self, committed: CommittedState) -> None:
+        self._committed = committed
+        self._families = committed.families
+        self.rows: dict[bytes, Any] = {}
+        self.live = committed.live
+        self.records = 0
+        self._bytes = 0
+        position = committed.position
+        self._batch_number = position.batch_number + 1
+        self._clock = Clock(position.clock_ms, position.quiet_until_ms)
+        self._next_offset = position.next_offset
+        self._first_offset: int | None = None
+        self._record_offset = position.next_offset
+        self._outcome_n = position.outcome_n
+        self._applied = self._duplicate = self._ticks = 0
+        self._refusals: list[RefusalReason] = []
+        self._lateness_ms: list[int] = []
+        self._emitted: list[Emitted] = []
+        self._previous_acknowledged_at: int | None = None
+
+    def apply(self, record: LogRecord) -> bool:
+        """Fold one record. False: the batch is full; commit it, then apply the same record to the next.
+
+        Raises `Unavailable` if a schema registry does not answer; the same call may then be repeated.
+        """
+        size = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
+        settings = self._committed.settings
+        if self.records >= settings.records_max or (self.records and self._bytes + size > settings.bytes_max):
+            return False
+        self._record_offset = record.offset
+        if self._first_offset is None:
+            self._first_offset = record.offset
+        if record.offset != self._next_offset:
+            # The offsets between hold transaction markers, or were compacted away.
+            self._next_offset, self._outcome_n = record.offset, 0
+        self._clock = self._clock.advance_to(
+            record.timestamp_ms, live=self.live > 0, hole_ms=settings.hole_ms, quiet_ms=settings.quiet_ms
+        )
+        self._drop_expired()
+        if not self._fire_due():
+            return False
+        self._judge_record(record)
+        self.records += 1
+        self._bytes += size
+        self._next_offset, self._outcome_n = record.offset + 1, 0
+        return True
+
+    @property
+    def final_position(self) -> Position:
+        """Where the partition is after this batch."""
+        return Position(
+            next_offset=self._next_offset,
+            clock_ms=self._clock.now_ms,
+            quiet_until_ms=self._clock.quiet_until_ms,
+            batch_number=self._batch_number,
+            outcome_n=self._outcome_n,
+            previous_acknowledged_at=self._previous_acknowledged_at,
+        )
+
+    def finish(self, previous_acknowledged_at: int | None = None) -> Outcome:
+        """Return what the transaction has to write.
+
+        `previous_acknowledged_at` (µs since the epoch) is when the partition's transaction before this
+        one was acknowledged, if this owner wrote it.
+        """
+        first = self._committed.position.next_offset if self._first_offset is None else self._first_offset
+        counts = Counts(
+            applied=self._applied,
+            duplicate=self._duplicate,
+            refused=len(self._refusals),
+            audited=sum(1 for stream, _, _ in self._emitted if stream == "audit"),
+            timers=len(self._lateness_ms),
+            ticks=self._ticks,
+            first_offset=first,
+            last_offset=max(first, self._next_offset - 1),
+        )
+        self._previous_acknowledged_at = previous_acknowledged_at
+        return Outcome(self.rows, self._emitted, self.final_position, counts, self._refusals, self._lateness_ms)
+
+    def _row(self, key: bytes) -> Any:
+        return self.rows[key] if key in self.rows else self._committed.rows.get(key)
+
+    def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
+        self.rows[key] = row
+        live_classes = self._families.live_classes
+        if type(row) in live_classes:
+            if type(before) not in live_classes:
+                self.live += 1
+            elif machine.is_only_postponed(before, row):
+                return  # its timer is early, and asks the row again when it comes up
+            self._committed.timers.schedule(key, machine.due_ms(row))
+            return
+        if type(before) in live_classes:
+            self.live -= 1
+        if row is not None and (before is None or type(before) in live_classes):
+            heapq.heappush(self._committed.expiries, (machine.due_ms(row), key))
+
+    def _next_place(self) -> Place:
+        place = Place(
+            self._committed.partition, self._record_offset, self._outcome_n, self._clock.now_ms, self._batch_number
+        )
+        self._outcome_n += 1
+        return place
+
+    def _live_due_ms(self, key: bytes) -> int | None:
+        row = self._row(key)
+        return self._committed.due_ms(row) if self._committed.is_live(row) else None
+
+    def _drop_expired(self) -> None:
+        expiries, now_ms = self._committed.expiries, self._clock.now_ms
+        while expiries and expiries[0][0] <= now_ms:
+            _, key = heapq.heappop(expiries)
+            row = self._row(key)
+            if row is not None and not self._committed.is_live(row) and self._committed.due_ms(row) <= now_ms:
+                self.rows[key] = None
+
+    def _fire_due(self) -> bool:
+        """Fire every row that is due; False if the batch is full before the last one."""
+        if self._clock.is_quiet:
+            return True
+        while due := self._committed.timers.next_due(self._live_due_ms, self._clock.now_ms):
+            if len(self._lateness_ms) >= self._committed.settings.timers_max:
+                return False
+            self._fire_row(*due)
+        return True
+
+    def _fire_row(self, due_ms: int, key: bytes) -> None:
+        row, now_ms = self._row(key), self._clock.now_ms
+        machine = self._families.by_row_class[type(row)]
+        facts = machine.fire(row, now_ms)
+        after, emitted = apply_facts(machine, key, row, facts, None, self._next_place)
+        self._lateness_ms.append(now_ms - due_ms)
+        self._emitted += emitted
+        self._put_row(machine, key, row, after)
+
+    def _judge_record(self, record: LogRecord) -> None:
+        committed, families = self._committed, self._families
+        key = record.key or b""
+        row = self._row(key) if key else None
+        arrival = read_arrival(record, row, committed.decoder, committed.log, self._clock.now_ms)
+        if arrival is None:
+            self._ticks += 1
+            return
+        machine = families.home
+        if families.by_event_type and arrival.event is not None and arrival.fault is None:
+            machine = families.by_event_type.get(arrival.event.envelope.event_type, machine)
+            if machine is not families.home:
+                key = machine.row_key(arrival)
+                row = self._row(key)
+        decision = machine.decide(row, arrival)
+        if decision.duplicate:
+            self._duplicate += 1
+            return
+        after, emitted = apply_facts(machine, key, row, decision.facts, arrival, self._next_place)
+        if decision.refusal is None:
+            self._applied += 1
+        else:
+            self._refusals.append(decision.refusal)
+        if emitted:
+            self._emitted += emitted
+        if after is not row:
+            self._put_row(machine, key, row, after)
+
+
+__all__ = ["Overlay"]

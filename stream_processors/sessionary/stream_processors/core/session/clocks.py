@@ -1,0 +1,119 @@
+"""The clocks of a session: when each of them is due, derived from the session's state.
+
+Nothing about a clock is stored. A clock is asked again after every change; all times are ms of log time.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import ClockName
+from sessionary.stream_processors.core.session.limits import budget_ms
+
+
+class SessionClock(NamedTuple):
+    """A clock, and what the audit trail says once it has fired; `{limit}` in `reason` is the limit."""
+
+    name: ClockName
+    due_ms: Callable[[SessionState], int | None]  # None: the clock does not run
+    limit_ms: Callable[[SessionState], int]  # the limit that it measures
+    reason_code: str
+    reason: str
+
+
+def _initialisation_due(state: SessionState) -> int:
+    return state.created_at + state.limits.init_ms
+
+
+def _inactivity_due(state: SessionState) -> int:
+    return state.last_event_at + budget_ms(state.limits)
+
+
+def _idle_due(state: SessionState) -> int:
+    return state.last_work_at + state.limits.idle_ms
+
+
+def _max_duration_due(state: SessionState) -> int | None:
+    return state.max_due_at
+
+
+def _grace_due(state: SessionState) -> int:
+    return state.entered_at + state.limits.grace_ms
+
+
+def _hold_due(state: SessionState) -> int:
+    return state.entered_at + state.limits.hold_ms
+
+
+def _recovery_due(state: SessionState) -> int:
+    return state.entered_at + state.limits.recovery_ms
+
+
+def _archive_due(state: SessionState) -> int:
+    if state.released_at is None:
+        return state.entered_at + state.limits.release_limit_ms
+    # If resources were released in Timeout already, the delay counts from the session's end.
+    return max(state.released_at, state.entered_at) + state.limits.archive_delay_ms
+
+
+def _archive_limit(state: SessionState) -> int:
+    return state.limits.release_limit_ms if state.released_at is None else state.limits.archive_delay_ms
+
+
+INITIALISATION = SessionClock(
+    "initialisation",
+    _initialisation_due,
+    lambda state: state.limits.init_ms,
+    "init_timeout",
+    "Session not started after {limit}",
+)
+INACTIVITY = SessionClock(
+    "inactivity",
+    _inactivity_due,
+    lambda state: budget_ms(state.limits),
+    "inactive",
+    "Agent timeout after {limit}: nothing was heard",
+)
+IDLE = SessionClock(
+    "idle", _idle_due, lambda state: state.limits.idle_ms, "idle", "Agent timeout after {limit} without work"
+)
+MAX_DURATION = SessionClock(
+    "max_duration",
+    _max_duration_due,
+    lambda state: state.limits.max_duration_ms,
+    "max_duration",
+    "Agent timeout after {limit}: the maximum duration is over",
+)
+GRACE = SessionClock(
+    "grace",
+    _grace_due,
+    lambda state: state.limits.grace_ms,
+    "timeout_cleanup",
+    "Not resumed within {limit} after its timeout",
+)
+HOLD = SessionClock(
+    "hold", _hold_due, lambda state: state.limits.hold_ms, "timeout_cleanup", "Not resumed within {limit} of hold"
+)
+RECOVERY = SessionClock(
+    "recovery", _recovery_due, lambda state: state.limits.recovery_ms, "recovery_failed", "Not recovered within {limit}"
+)
+ARCHIVE = SessionClock("archive", _archive_due, _archive_limit, "archived", "Archived {limit} after its end")
+
+
+def format_seconds(limit_ms: int) -> str:
+    """Return a limit as people read it: 60000 becomes `60s`."""
+    return f"{limit_ms / 1000:g}s"
+
+
+__all__ = [
+    "ARCHIVE",
+    "GRACE",
+    "HOLD",
+    "IDLE",
+    "INACTIVITY",
+    "INITIALISATION",
+    "MAX_DURATION",
+    "RECOVERY",
+    "SessionClock",
+    "format_seconds",
+]

@@ -1,0 +1,297 @@
+"""How an event is judged against a session, in a fixed order; nothing here changes a row.
+
+    row ─▶ values ─▶ sequence ─▶ who may send it ─▶ epoch ─▶ owner ─▶ transitions and accepted events
+
+What is refused before the sequence is checked does not move the sender's ledger. What is refused later
+does: otherwise each refusal would look like a gap.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sessionary.schemas.codec import Event
+from sessionary.schemas.errors import Invalid
+from sessionary.schemas.events import SessionCreated
+from sessionary.schemas.ids import partition_of, valid_name
+from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.schemas.types import Envelope, ProducerLedger, Refusal, SessionLimits
+from sessionary.stream_processors.core.machine import Arrival, Decision
+from sessionary.stream_processors.core.sequencing import check_sequence, epoch_refusal
+from sessionary.stream_processors.core.session.accepted import rule_for
+from sessionary.stream_processors.core.session.facts import (
+    ContextExceeded,
+    ContextMeasured,
+    Created,
+    DataClassified,
+    GapFound,
+    LimitsOverridden,
+    Refused,
+    SequenceMoved,
+    SessionFact,
+    Transitioned,
+    WorkDone,
+)
+from sessionary.stream_processors.core.session.limits import outside_ranges, resolved
+from sessionary.stream_processors.core.session.transitions import (
+    ACCEPTED,
+    OWNER_ONLY,
+    Objection,
+    Transition,
+    clock_reasons,
+    processor_only,
+)
+
+EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
+
+
+DUPLICATE = Decision((), duplicate=True)
+
+
+class SessionRules(NamedTuple):
+    """A table of transitions, arranged for judging."""
+
+    by_event: Mapping[tuple[str, str], EventRule]  # state, event type
+    processor_only: frozenset[str]
+    clock_reasons: Mapping[str, frozenset[str]]
+
+
+def session_rules(transitions: Sequence[Transition]) -> SessionRules:
+    """Arrange a table of transitions."""
+    by_event: dict[tuple[str, str], EventRule] = {
+        (state, name): rule_for(name) for state, names in ACCEPTED.items() for name in names
+    }
+    for transition in transitions:
+        if transition.source is not None and transition.by != "processor":
+            by_event[transition.source, transition.event_type] = _transition_rule(transition)
+    return SessionRules(by_event, processor_only(transitions), clock_reasons(transitions))
+
+
+def _transition_rule(transition: Transition) -> EventRule:
+    def judge_transition(state: SessionState, payload: Any, now_ms: int) -> SessionFact | Objection:
+        if transition.reasons and payload.reason not in transition.reasons:
+            allowed = ", ".join(transition.reasons)
+            detail = f"{payload.reason} does not end a session in {transition.source}; {allowed} do"
+            return Objection("invalid_reason", detail)
+        grounds = transition.guard(state, payload, now_ms)
+        if isinstance(grounds, Objection):
+            return grounds
+        return Transitioned(
+            transition,
+            now_ms,
+            grounds.reason_code,
+            grounds.reason,
+            snapshot=grounds.snapshot,
+            error_class=grounds.error_class,
+        )
+
+    return judge_transition
+
+
+def decide_event(rules: SessionRules, row: SessionState | Gravestone | None, arrival: Arrival) -> Decision:
+    """Judge a record against the row of its session."""
+    event = arrival.event
+    if arrival.fault is not None:
+        return _refuse_unkept(event, *arrival.fault)
+    assert event is not None  # without an event there is a fault
+    if row is None:
+        return _decide_unknown(arrival, event)
+    if isinstance(row, Gravestone):
+        return _decide_archived(row, event)
+    return _decide_known(rules, row, event, arrival)
+
+
+def _refuse_unkept(event: Event | None, reason: Any, detail: str, facts: Sequence[SessionFact] = ()) -> Decision:
+    """Refuse without a trace in the session but its audit number. Heartbeats are not audited."""
+    audited = event is None or event.envelope.event_type != "heartbeat"
+    return Decision((*facts, Refused(reason, detail, audited=audited)), refusal=reason)
+
+
+def _decide_unknown(arrival: Arrival, event: Event) -> Decision:
+    envelope = event.envelope
+    home = partition_of(arrival.record.key or b"", arrival.log.partitions)
+    if home != arrival.log.partition:
+        detail = f"this key belongs to partition {home}: the producer's partitioner is not murmur2"
+        return _refuse_unkept(event, "wrong_partition", detail)
+    if not isinstance(event.payload, SessionCreated):
+        return _refuse_unkept(event, "unknown_session", f"{envelope.event_type} before session_created")
+    if detail := invalid_value(envelope):
+        return _refuse_unkept(event, "invalid_value", detail)
+    return _decide_creation(arrival, event, event.payload)
+
+
+def _decide_creation(arrival: Arrival, event: Event, payload: SessionCreated) -> Decision:
+    envelope = event.envelope
+    try:
+        limits = resolved(payload.limits)
+    except Invalid as error:
+        return _refuse_unkept(event, error.reason, error.detail)
+    sequence = check_sequence((), envelope.producer_id, envelope.producer_seq)
+    row = _new_session(arrival, envelope, payload, limits)._replace(producers=sequence.producers)
+    facts: list[SessionFact] = [Created(row)]
+    if sequence.gap is not None:
+        facts.append(GapFound(sequence.gap))
+    if outside := outside_ranges(limits):
+        facts.append(LimitsOverridden("; ".join(outside)))
+    return Decision([*facts, *_measured_context(row, envelope)])
+
+
+def _new_session(arrival: Arrival, envelope: Envelope, payload: SessionCreated, limits: SessionLimits) -> SessionState:
+    session, now_ms = arrival.session, arrival.now_ms
+    return SessionState(
+        tenant_id=session.tenant_id,
+        session_id=session.session_id,
+        user_id=envelope.user_id,
+        agent_id=envelope.agent_id,
+        owner_service=envelope.service_id,
+        state="Idle",
+        phase="creating",
+        epoch=1,
+        version=1,
+        reason_code="created",
+        limits=limits,
+        created_at=now_ms,
+        entered_at=now_ms,
+        last_event_at=now_ms,
+        last_work_at=now_ms,
+        max_due_at=None,
+        released_at=None,
+        recovery_attempts=0,
+        error_class=None,
+        state_schema_version=payload.snapshot.schema_version,
+        state_json=payload.snapshot.state_json,
+        snapshot=payload.snapshot,
+        audit_seq=0,
+        data_classes=tuple(sorted(set(envelope.data_classes))),
+        context_bytes=None,
+        context_exceeded=False,
+        late_epoch=0,
+        parent_session_id=payload.parent_session_id,
+        restored_from_snapshot_id=payload.restored_from_snapshot_id,
+    )
+
+
+def _decide_archived(grave: Gravestone, event: Event) -> Decision:
+    """Refuse what comes after the end; a repetition of what came before it stays a duplicate."""
+    envelope = event.envelope
+    facts: list[SessionFact] = []
+    if envelope.event_type != "heartbeat" and not invalid_value(envelope):
+        sequence = check_sequence(grave.producers, envelope.producer_id, envelope.producer_seq)
+        if sequence.duplicate:
+            return DUPLICATE
+        facts.append(SequenceMoved(sequence.producers))
+        if sequence.gap is not None:
+            facts.append(GapFound(sequence.gap))
+    return _refuse_unkept(event, "session_archived", "the session is archived", facts)
+
+
+def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> Decision:
+    envelope = event.envelope
+    is_heartbeat = envelope.event_type == "heartbeat"
+    facts: list[SessionFact] = []
+    producers: Sequence[ProducerLedger] | None = None  # the ledger, until a fact takes it over
+    if detail := invalid_value(envelope, row):
+        return _refuse_kept(row, event, arrival, Objection("invalid_value", detail), facts)
+    if not is_heartbeat:
+        sequence = check_sequence(row.producers, envelope.producer_id, envelope.producer_seq)
+        if sequence.duplicate:
+            return DUPLICATE
+        if sequence.refusal is not None:
+            detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
+            return _refuse_kept(row, event, arrival, Objection(sequence.refusal, detail), facts)
+        producers = sequence.producers
+        if sequence.gap is not None:
+            facts += (SequenceMoved(producers), GapFound(sequence.gap))
+            producers = None
+    fact = _object_to_sender(rules, row, event) or _judge_in_state(rules, row, event, arrival.now_ms)
+    if type(fact) is WorkDone and producers is not None:
+        fact = WorkDone(fact.at_ms, producers)
+    elif producers is not None:
+        facts.append(SequenceMoved(producers))
+    if isinstance(fact, Objection):
+        return _refuse_kept(row, event, arrival, fact, facts)
+    if is_heartbeat:
+        return Decision((fact,))
+    if not envelope.data_classes:
+        facts.append(fact)
+    elif isinstance(fact, Transitioned):
+        # The transition's own audit record has the tags of the classes that its event declares.
+        facts += (DataClassified(envelope.data_classes), fact)
+    else:
+        facts += (fact, DataClassified(envelope.data_classes))
+    if envelope.context_bytes is not None:
+        facts += _measured_context(row, envelope)
+    return Decision(facts)
+
+
+def _refuse_kept(
+    row: SessionState, event: Event, arrival: Arrival, why: Objection, facts: Sequence[SessionFact]
+) -> Decision:
+    """Refuse, and keep the verdict in the row for clients that ask. Lateness is audited once in an epoch."""
+    envelope, (reason, detail) = event.envelope, why
+    if envelope.event_type == "heartbeat":
+        return Decision((*facts, Refused(reason, detail, audited=False)), refusal=reason)
+    kept = Refusal(arrival.record.offset, reason, envelope.event_id)
+    audited = not (reason == "late" and row.late_epoch == row.epoch)
+    return Decision((*facts, Refused(reason, detail, kept, audited)), refusal=reason)
+
+
+def _object_to_sender(rules: SessionRules, row: SessionState, event: Event) -> Objection | None:
+    """Judge who may send the event at all: the processor, the epoch, the owner."""
+    envelope, payload = event.envelope, event.payload
+    name = envelope.event_type
+    if name in rules.processor_only or (
+        name in rules.clock_reasons and getattr(payload, "reason", None) in rules.clock_reasons[name]
+    ):
+        return Objection("processor_only", f"{name} is a processor's to say")
+    if reason := epoch_refusal(row.epoch, envelope.epoch, name):
+        return Objection(reason, f"epoch {envelope.epoch}, but the session is at {row.epoch}")
+    if name == "session_created":
+        return Objection("session_exists", "a session of this id exists")
+    if name in OWNER_ONLY and envelope.service_id != row.owner_service:
+        return Objection("not_owner", f"{name} is {row.owner_service}'s to say, not {envelope.service_id}'s")
+    return None
+
+
+def _judge_in_state(rules: SessionRules, row: SessionState, event: Event, now_ms: int) -> SessionFact | Objection:
+    """Judge an event of the right sender, epoch and owner by the session's state."""
+    event_type = event.envelope.event_type
+    rule = rules.by_event.get((row.state, event_type))
+    if rule is not None:
+        return rule(row, event.payload, now_ms)
+    if row.state == "Timeout" and ("Active", event_type) in rules.by_event:
+        return Objection("late", f"{event_type} came after the session timed out; resume it first")
+    return Objection("illegal_transition", f"{event_type} is not possible in {row.state}")
+
+
+def _measured_context(row: SessionState, envelope: Envelope) -> list[SessionFact]:
+    """Return what an event says of the context's size: audited once above the limit, until it falls again."""
+    size, limit = envelope.context_bytes, row.limits.context_limit_bytes
+    if size is None:
+        return []
+    exceeded = size > limit
+    facts: list[SessionFact] = []
+    if exceeded and not row.context_exceeded:
+        facts.append(ContextExceeded(size, limit))
+    if (size, exceeded) != (row.context_bytes, row.context_exceeded):
+        facts.append(ContextMeasured(size, exceeded))
+    return facts
+
+
+def invalid_value(envelope: Envelope, row: SessionState | None = None) -> str:
+    """Return what is wrong with an envelope's values, or ''. Names that the row already has are valid."""
+    if envelope.event_type != "heartbeat" and envelope.producer_seq < 1:
+        return f"producer_seq is {envelope.producer_seq}; it counts from 1"
+    if envelope.epoch < 0:
+        return f"epoch is {envelope.epoch}"
+    if not (row is not None and envelope.service_id == row.owner_service) and not valid_name(envelope.service_id):
+        return f"service_id {envelope.service_id!r} is no name"
+    if not (row is not None and envelope.agent_id == row.agent_id) and not valid_name(envelope.agent_id):
+        return f"agent_id {envelope.agent_id!r} is no name"
+    if not valid_name(envelope.producer_id):
+        return f"producer_id {envelope.producer_id!r} is no name"
+    if envelope.event_type == "session_created" and not envelope.user_id:
+        return "session_created names no user"
+    return ""
+
+
+__all__ = ["EventRule", "SessionRules", "decide_event", "invalid_value", "session_rules"]

@@ -1,0 +1,57 @@
+"""The documents' view of the transitions: a state diagram (Mermaid) and a table (Markdown). Pure text."""
+
+from collections.abc import Sequence
+
+from sessionary.stream_processors.core.session.transitions import TRANSITIONS, Transition
+
+
+def state_diagram(transitions: Sequence[Transition] = TRANSITIONS) -> str:
+    """Return the diagram as a fenced Mermaid block, without a line end."""
+    arrows = [_draw_arrow(transition) for transition in transitions]
+    last = [f"    {state} --> [*]" for state in _final_states(transitions)]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *arrows, *last, "```"])
+
+
+def transition_table(transitions: Sequence[Transition] = TRANSITIONS) -> str:
+    """Return a Markdown table of every transition, without a line end at its end."""
+    head = ["| | from | event | to | sent by | reasons | clocks that fire it | clean-up |", "|---" * 8 + "|"]
+    return "\n".join([*head, *map(_table_row, transitions)])
+
+
+def _draw_arrow(transition: Transition) -> str:
+    how = {
+        "client": ", ".join(transition.reasons),
+        "processor": "by a clock",
+        "either": ", ".join((*transition.reasons, "or by a clock")),
+    }[transition.by]
+    label = f"{transition.id} {transition.event_type}" + (f" ({how})" if how else "")
+    return f"    {transition.source or '[*]'} --> {transition.target}: {label}"
+
+
+def _table_row(transition: Transition) -> str:
+    phase = f" ({transition.phase})" if transition.phase else ""
+    cells = (
+        transition.id,
+        transition.source or "-",
+        f"`{transition.event_type}`",
+        f"{transition.target}{phase}",
+        "client or processor" if transition.by == "either" else transition.by,
+        ", ".join(transition.reasons) or "-",
+        ", ".join(f"{clock.name} (`{clock.reason_code}`)" for clock in transition.clocks) or "-",
+        "; ".join(_list_cleanups(transition)) or "-",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _list_cleanups(transition: Transition) -> list[str]:
+    plan = transition.cleanup
+    always = [", ".join(plan.actions)] if plan.actions else []
+    return always + [f"after `{reason}`: {', '.join(actions)}" for reason, actions in plan.by_reason.items()]
+
+
+def _final_states(transitions: Sequence[Transition]) -> list[str]:
+    sources = {transition.source for transition in transitions}
+    return sorted({transition.target for transition in transitions} - sources)
+
+
+__all__ = ["state_diagram", "transition_table"]

@@ -1,0 +1,189 @@
+"""What each fact does to a session's row. An effect never refuses and sees no clock but the fact's own time."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sessionary.schemas.ids import derived_id
+from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.schemas.types import Cleanup
+from sessionary.stream_processors.core.fast_replace import make_replacer
+from sessionary.stream_processors.core.session.facts import (
+    Buried,
+    CleanupReleased,
+    ContentUpdated,
+    ContextExceeded,
+    ContextMeasured,
+    Created,
+    DataClassified,
+    GapFound,
+    HeartbeatSeen,
+    LimitsOverridden,
+    PhaseMoved,
+    Refused,
+    SequenceMoved,
+    SessionFact,
+    SnapshotTaken,
+    Transitioned,
+    WorkDone,
+)
+from sessionary.stream_processors.core.trail import next_number
+
+REFUSALS_KEPT = 16
+CLEANUPS_KEPT = 8
+SessionRow = SessionState | Gravestone
+
+_replace_activity = make_replacer(SessionState, "last_event_at", "last_work_at")
+_replace_work = make_replacer(SessionState, "last_event_at", "last_work_at", "producers")
+_replace_entered = make_replacer(
+    SessionState,
+    "state",
+    "phase",
+    "entered_at",
+    "last_event_at",
+    "last_work_at",
+    "reason_code",
+    "snapshot",
+    "error_class",
+)
+_replace_producers = make_replacer(SessionState, "producers")
+
+
+def _create_session(row: None, fact: Created) -> SessionState:
+    return next_number(fact.row)
+
+
+def _move_sequence(row: SessionRow, fact: SequenceMoved) -> SessionRow:
+    if isinstance(row, SessionState):
+        return _replace_producers(row, fact.producers)
+    return row._replace(producers=fact.producers)
+
+
+def _refuse_event(row: SessionRow | None, fact: Refused) -> SessionRow | None:
+    if fact.kept is not None:
+        assert isinstance(row, SessionState)
+        row = row._replace(refusals=(*row.refusals, fact.kept)[-REFUSALS_KEPT:])
+        if fact.reason == "late":
+            row = row._replace(late_epoch=row.epoch)
+    return next_number(row) if fact.audited and row is not None else row
+
+
+def _number_only(row: SessionRow, fact: object) -> SessionRow:
+    return next_number(row)
+
+
+def _do_work(row: SessionState, fact: WorkDone) -> SessionState:
+    at_ms, producers = fact
+    if producers is None:
+        return _replace_activity(row, at_ms, at_ms)
+    return _replace_work(row, at_ms, at_ms, producers)
+
+
+def _see_heartbeat(row: SessionState, fact: HeartbeatSeen) -> SessionState:
+    return row._replace(last_event_at=fact.at_ms) if row.state == "Active" else row
+
+
+def _move_phase(row: SessionState, fact: PhaseMoved) -> SessionState:
+    return row._replace(phase=fact.phase, last_event_at=fact.at_ms, last_work_at=fact.at_ms)
+
+
+def _update_content(row: SessionState, fact: ContentUpdated) -> SessionState:
+    return row._replace(
+        version=fact.version,
+        state_json=fact.state_json,
+        phase="processing",
+        last_event_at=fact.at_ms,
+        last_work_at=fact.at_ms,
+    )
+
+
+def _take_snapshot(row: SessionState, fact: SnapshotTaken) -> SessionState:
+    return row._replace(snapshot=fact.snapshot, last_event_at=fact.at_ms, last_work_at=fact.at_ms)
+
+
+def _release_cleanup(row: SessionState, fact: CleanupReleased) -> SessionState:
+    cleanups = tuple(
+        cleanup._replace(released=True) if cleanup.cleanup_id == fact.cleanup_id else cleanup
+        for cleanup in row.cleanups
+    )
+    after = row._replace(cleanups=cleanups, last_event_at=fact.at_ms, last_work_at=fact.at_ms)
+    if row.state == "Timeout":
+        after = after._replace(phase="released", released_at=row.released_at or fact.at_ms)
+    elif row.state == "Terminated":
+        after = after._replace(released_at=row.released_at or fact.at_ms)
+    return next_number(after)
+
+
+def _move_state(row: SessionState, fact: Transitioned) -> SessionState:
+    transition, now_ms = fact.transition, fact.at_ms
+    snapshot, error_class = fact.snapshot or row.snapshot, fact.error_class or row.error_class
+    entered = (transition.target, transition.phase, now_ms, now_ms, now_ms, fact.reason_code)
+    moved = _replace_entered(row, *entered, snapshot, error_class)
+    after = next_number(transition.effect(moved, now_ms))
+    if not requested_actions(after, fact):
+        return after
+    cleanup = Cleanup(derived_id(after.tenant_id, after.session_id, after.audit_seq), now_ms, released=False)
+    return after._replace(cleanups=(*after.cleanups, cleanup)[-CLEANUPS_KEPT:])
+
+
+def requested_actions(after: SessionState, fact: Transitioned) -> tuple[str, ...]:
+    """Return the clean-up actions that a transition asks for; `after` is the session after it."""
+    released = after.released_at is not None
+    return fact.transition.cleanup.actions_for(fact.reason_code, released=released)
+
+
+def _bury_session(row: SessionState, fact: Buried) -> Gravestone:
+    return Gravestone(
+        tenant_id=row.tenant_id,
+        session_id=row.session_id,
+        producers=row.producers,
+        reason_code=row.reason_code,
+        epoch=row.epoch,
+        audit_seq=row.audit_seq,
+        expires_at=fact.expires_ms,
+    )
+
+
+def _add_classes(row: SessionState, fact: DataClassified) -> SessionState:
+    known = set(row.data_classes)
+    if known.issuperset(fact.data_classes):
+        return row
+    return row._replace(data_classes=tuple(sorted(known.union(fact.data_classes))))
+
+
+def _measure_context(row: SessionState, fact: ContextMeasured) -> SessionState:
+    return row._replace(context_bytes=fact.size_bytes, context_exceeded=fact.exceeded)
+
+
+_EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
+    Buried: _bury_session,
+    CleanupReleased: _release_cleanup,
+    ContentUpdated: _update_content,
+    ContextExceeded: _number_only,
+    ContextMeasured: _measure_context,
+    Created: _create_session,
+    DataClassified: _add_classes,
+    GapFound: _number_only,
+    HeartbeatSeen: _see_heartbeat,
+    LimitsOverridden: _number_only,
+    PhaseMoved: _move_phase,
+    Refused: _refuse_event,
+    SequenceMoved: _move_sequence,
+    SnapshotTaken: _take_snapshot,
+    Transitioned: _move_state,
+    WorkDone: _do_work,
+}
+
+
+def apply_fact(row: SessionRow | None, fact: SessionFact) -> SessionRow | None:
+    """Return the row after a fact; the same object if the fact changes nothing."""
+    after: SessionRow | None = _EFFECTS[type(fact)](row, fact)
+    return after
+
+
+__all__ = [
+    "CLEANUPS_KEPT",
+    "REFUSALS_KEPT",
+    "SessionRow",
+    "apply_fact",
+    "requested_actions",
+]

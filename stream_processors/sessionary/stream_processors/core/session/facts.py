@@ -1,0 +1,180 @@
+"""What can happen to a session: the facts that a decision consists of.
+
+A refusal is a fact too: it is numbered, audited and kept, and changes nothing else of the session.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import (
+    DataClass,
+    ErrorClass,
+    Phase,
+    ProducerLedger,
+    Refusal,
+    RefusalReason,
+    SeqRange,
+    Snapshot,
+)
+from sessionary.stream_processors.core.session.transitions import Transition
+
+
+class Refused(NamedTuple):
+    """The event does not apply. `kept` goes into the row for clients that ask for the verdict.
+
+    Without `audited` there is no audit record: heartbeats, and lateness after the first in an epoch.
+    """
+
+    reason: RefusalReason
+    detail: str
+    kept: Refusal | None = None
+    audited: bool = True
+
+
+class Created(NamedTuple):
+    """The session exists from now on."""
+
+    row: SessionState
+
+
+class LimitsOverridden(NamedTuple):
+    """The session was created with limits outside their recommended ranges."""
+
+    reason: str
+
+
+class SequenceMoved(NamedTuple):
+    """A producer's sequence number was taken into the session's ledger."""
+
+    producers: Sequence[ProducerLedger]
+
+
+class GapFound(NamedTuple):
+    """A producer jumped over sequence numbers."""
+
+    gap: SeqRange
+
+
+class Transitioned(NamedTuple):
+    """The state changed. `due_ms` is set if a clock did it."""
+
+    transition: Transition
+    at_ms: int
+    reason_code: str
+    reason: str
+    due_ms: int | None = None
+    snapshot: Snapshot | None = None
+    error_class: ErrorClass | None = None
+
+
+class Buried(NamedTuple):
+    """The session was archived; a gravestone remains until `expires_ms` (log time)."""
+
+    expires_ms: int
+
+
+class PhaseMoved(NamedTuple):
+    """Only the phase changed."""
+
+    phase: Phase
+    at_ms: int
+
+
+class ContentUpdated(NamedTuple):
+    """The content was replaced; its version is one higher."""
+
+    version: int
+    state_json: str
+    at_ms: int
+
+
+class SnapshotTaken(NamedTuple):
+    """The chain of snapshots has a new head."""
+
+    snapshot: Snapshot
+    at_ms: int
+
+
+class WorkDone(NamedTuple):
+    """The agent worked: the inactivity clock and the idle clock start again.
+
+    Most events are work and nothing else. Such an event's `SequenceMoved` is part of this fact, as
+    copying a row is a large part of its cost.
+    """
+
+    at_ms: int
+    producers: Sequence[ProducerLedger] | None = None
+
+
+class HeartbeatSeen(NamedTuple):
+    """The agent is alive: in Active, the inactivity clock starts again."""
+
+    at_ms: int
+
+
+class CleanupReleased(NamedTuple):
+    """A clean-up was confirmed."""
+
+    cleanup_id: str
+    at_ms: int
+
+
+class DataClassified(NamedTuple):
+    """The event declared classes of data."""
+
+    data_classes: Sequence[DataClass]
+
+
+class ContextMeasured(NamedTuple):
+    """The agent's context has this size."""
+
+    size_bytes: int
+    exceeded: bool
+
+
+class ContextExceeded(NamedTuple):
+    """The agent's context has grown above its limit."""
+
+    size_bytes: int
+    limit_bytes: int
+
+
+SessionFact = (
+    Refused
+    | Created
+    | LimitsOverridden
+    | SequenceMoved
+    | GapFound
+    | Transitioned
+    | Buried
+    | PhaseMoved
+    | ContentUpdated
+    | SnapshotTaken
+    | WorkDone
+    | HeartbeatSeen
+    | CleanupReleased
+    | DataClassified
+    | ContextMeasured
+    | ContextExceeded
+)
+
+__all__ = [
+    "Buried",
+    "CleanupReleased",
+    "ContentUpdated",
+    "ContextExceeded",
+    "ContextMeasured",
+    "Created",
+    "DataClassified",
+    "GapFound",
+    "HeartbeatSeen",
+    "LimitsOverridden",
+    "PhaseMoved",
+    "Refused",
+    "SequenceMoved",
+    "SessionFact",
+    "SnapshotTaken",
+    "Transitioned",
+    "WorkDone",
+]

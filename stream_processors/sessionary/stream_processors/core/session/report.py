@@ -1,0 +1,217 @@
+"""What each fact of a session leaves on the audit, rejected and cleanup topics.
+
+Clean-up actions on a transition are those requested; a confirmation lists them as done or failed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from sessionary.schemas.codec import Event
+from sessionary.schemas.events import ResourcesReleased
+from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.records import AuditRecord, CleanupRequest, SessionState
+from sessionary.schemas.types import AuditKind, Envelope
+from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
+from sessionary.stream_processors.core.model import Emitted, Place
+from sessionary.stream_processors.core.session.effects import SessionRow, requested_actions
+from sessionary.stream_processors.core.session.facts import (
+    CleanupReleased,
+    ContextExceeded,
+    Created,
+    GapFound,
+    LimitsOverridden,
+    Refused,
+    SessionFact,
+    Transitioned,
+)
+from sessionary.stream_processors.core.trail import (
+    SECURITY_REASONS,
+    UNKNOWN_SUBJECT,
+    Subject,
+    audit_record,
+    rejected_record,
+)
+
+CREATION = "T01"
+
+
+def subject_of(row: SessionRow | None) -> Subject:
+    """Return what an audit record says of the session itself."""
+    if row is None:
+        return UNKNOWN_SUBJECT
+    if not isinstance(row, SessionState):
+        return Subject("Archived", row.audit_seq, row.epoch)
+    return Subject(row.state, row.audit_seq, row.epoch, row.version, row.owner_service, row.data_classes)
+
+
+def _session_record(
+    session: SessionKey, after: SessionRow | None, event: Event | None, place: Place, kind: AuditKind
+) -> AuditRecord:
+    return audit_record(session, subject_of(after), event.envelope if event else None, place, kind)
+
+
+def _report_creation(
+    session: SessionKey, row: None, after: SessionState, fact: Created, arrival: Arrival, place: Place
+) -> list[AuditRecord]:
+    record = _session_record(session, after, arrival.event, place, "transition")
+    return [
+        record._replace(
+            transition=CREATION,
+            event_type="session_created",
+            from_state="UNKNOWN",
+            to_state="Idle",
+            reason_code="created",
+            reason="created",
+        )
+    ]
+
+
+def _report_transition(
+    session: SessionKey,
+    row: SessionState,
+    after: SessionState,
+    fact: Transitioned,
+    arrival: Arrival | None,
+    place: Place,
+) -> list[AuditRecord | CleanupRequest]:
+    """Report a change of state. A timer's change (`fact.due_ms` is set) occurred when it was due."""
+    cleanup = cleanup_request(session, after, fact)
+    record = _session_record(session, after, arrival.event if arrival else None, place, "transition")
+    record = record._replace(
+        transition=fact.transition.id,
+        event_type=fact.transition.event_type,
+        from_state=row.state,
+        to_state=fact.transition.target,
+        reason_code=fact.reason_code,
+        reason=fact.reason,
+        cleanup_id=cleanup.cleanup_id if cleanup else None,
+        cleanup_actions=cleanup.actions if cleanup else (),
+    )
+    if fact.due_ms is not None:
+        due_at = fact.due_ms * 1000
+        record = record._replace(occurred_at=due_at, due_at=due_at, fired_at=fact.at_ms * 1000, user_id=after.user_id)
+    return [record, cleanup] if cleanup else [record]
+
+
+def cleanup_request(session: SessionKey, after: SessionState, fact: Transitioned) -> CleanupRequest | None:
+    """Return the clean-up that a transition asks the owning service for, or None; the row has its id already."""
+    actions = requested_actions(after, fact)
+    if not actions:
+        return None
+    return CleanupRequest(
+        cleanup_id=after.cleanups[-1].cleanup_id,
+        tenant_id=session.tenant_id,
+        session_id=session.session_id,
+        service_id=after.owner_service,
+        epoch=after.epoch,
+        reason_code=fact.reason_code,
+        reason=fact.reason,
+        actions=actions,
+        requested_at=fact.at_ms * 1000,
+        context_bytes=after.context_bytes,
+    )
+
+
+def _report_refusal(
+    session: SessionKey, row: SessionRow | None, after: SessionRow | None, fact: Refused, arrival: Arrival, place: Place
+) -> list[Any]:
+    rejected = rejected_record(arrival, fact.reason, fact.detail)
+    if not fact.audited:
+        return [rejected]
+    record = _session_record(session, after, arrival.event, place, "refusal")
+    security = fact.reason in SECURITY_REASONS
+    return [record._replace(reason_code=fact.reason, reason=fact.detail, security=security), rejected]
+
+
+def _report_gap(
+    session: SessionKey, row: SessionRow | None, after: SessionRow, fact: GapFound, arrival: Arrival, place: Place
+) -> list[AuditRecord]:
+    record = _session_record(session, after, arrival.event, place, "gap")
+    first, last = fact.gap
+    reason = f"{_envelope_of(arrival).producer_id} jumped over {first} to {last}"
+    return [record._replace(reason_code="gap", reason=reason, gap_first=first, gap_last=last)]
+
+
+def _report_release(
+    session: SessionKey,
+    row: SessionState,
+    after: SessionState,
+    fact: CleanupReleased,
+    arrival: Arrival,
+    place: Place,
+) -> list[AuditRecord]:
+    """Report a confirmed clean-up; only actions that were done count."""
+    assert arrival.event is not None
+    released = arrival.event.payload
+    assert isinstance(released, ResourcesReleased)
+    record = _session_record(session, after, arrival.event, place, "release")
+    return [
+        record._replace(
+            reason_code="host_lost" if released.host_lost else "released",
+            reason=f"clean-up {released.cleanup_id} confirmed",
+            cleanup_id=released.cleanup_id,
+            actions_done=tuple(action.action for action in released.actions if action.done),
+            actions_failed=tuple(action.action for action in released.actions if not action.done),
+            bytes_released=released.bytes_released,
+            host_lost=released.host_lost,
+        )
+    ]
+
+
+def _report_override(
+    session: SessionKey, row: SessionState, after: SessionState, fact: LimitsOverridden, arrival: Arrival, place: Place
+) -> list[AuditRecord]:
+    record = _session_record(session, after, arrival.event, place, "limits_override")
+    return [record._replace(reason_code="limits_override", reason=fact.reason)]
+
+
+def _report_context(
+    session: SessionKey, row: SessionState, after: SessionState, fact: ContextExceeded, arrival: Arrival, place: Place
+) -> list[AuditRecord]:
+    record = _session_record(session, after, arrival.event, place, "context_limit")
+    reason = f"context of {fact.size_bytes} bytes is above the limit of {fact.limit_bytes}"
+    return [record._replace(reason_code="context_limit", reason=reason)]
+
+
+def _envelope_of(arrival: Arrival) -> Envelope:
+    assert arrival.event is not None
+    return arrival.event.envelope
+
+
+_REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
+    CleanupReleased: _report_release,
+    ContextExceeded: _report_context,
+    Created: _report_creation,
+    GapFound: _report_gap,
+    LimitsOverridden: _report_override,
+    Refused: _report_refusal,
+    Transitioned: _report_transition,
+}
+REPORTED_FACTS = frozenset(_REPORTS)
+
+
+def report_fact(
+    key: bytes,
+    row: SessionRow | None,
+    after: SessionRow | None,
+    fact: SessionFact,
+    arrival: Arrival | None,
+    place: Place,
+) -> list[Emitted]:
+    """Return the records of a fact, each with its topic and key."""
+    if arrival is not None:
+        session = arrival.session
+    else:
+        session = SessionKey(row.tenant_id, row.session_id) if row is not None else NO_SESSION
+    emitted: list[Emitted] = []
+    for record in _REPORTS[type(fact)](session, row, after, fact, arrival, place):
+        if isinstance(record, AuditRecord):
+            emitted.append(Emitted("audit", key, record))
+        elif isinstance(record, CleanupRequest):
+            emitted.append(Emitted("cleanup", key, record))
+        else:
+            emitted.append(Emitted("rejected", record.key, record))
+    return emitted
+
+
+__all__ = ["REPORTED_FACTS", "cleanup_request", "report_fact", "subject_of"]

@@ -1,0 +1,21 @@
+"""The families of rows that a processor keeps: one machine each. A new family is added here."""
+
+from collections.abc import Sequence
+
+from sessionary.stream_processors.core.machine import AnyMachine
+from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.runtime.job import Job, machines_job
+from sessionary.stream_processors.settings import ProcessorSettings
+
+
+def all_machines() -> Sequence[AnyMachine]:
+    """Return every machine; the first one's rows are under the records' own keys."""
+    return (SessionMachine(),)
+
+
+def processor_job(settings: ProcessorSettings) -> Job:
+    """Return the job of a processor."""
+    return machines_job(settings, all_machines())
+
+
+__all__ = ["all_machines", "processor_job"]

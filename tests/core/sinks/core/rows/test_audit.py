@@ -1,0 +1,42 @@
+import pytest
+
+from sessionary.schemas.codec import encode_record
+from sessionary.sinks.core.column_times import NEVER_S
+from sessionary.sinks.core.rows.audit import AUDIT_COLUMNS, audit_row
+from sessionary.sinks.errors import BadRow
+from tests.core.sinks.samples import DECODER, KEY, raw_record
+from tests.support.sink_records import DAY_US, NOW_US, audit_record
+
+
+def test_an_audit_record_becomes_a_row_with_its_position_and_size() -> None:
+    record = audit_record(1, 1, personal_until=NOW_US + 30 * DAY_US)
+    value = encode_record(record)
+    row = dict(zip(AUDIT_COLUMNS, audit_row(raw_record(value), DECODER), strict=True))
+    for name in record._fields:
+        assert row[name] == getattr(record, name), name
+    assert row["personal_expires"] == (NOW_US + 30 * DAY_US) // 1_000_000
+    assert [row[name] for name in ("src_topic", "src_partition", "src_offset")] == ["t.x", 3, 42]
+    assert row["value_size"] == len(value) + len(KEY)
+
+
+def test_without_a_personal_limit_personal_columns_never_expire() -> None:
+    row = dict(zip(AUDIT_COLUMNS, audit_row(raw_record(encode_record(audit_record(1, 1))), DECODER), strict=True))
+    assert row["personal_expires"] == NEVER_S
+
+
+@pytest.mark.parametrize("field", ["appended_at", "retain_until", "due_at", "fired_at", "personal_until"])
+@pytest.mark.parametrize("value", [-1, 4_260_211_200_000_000, 253_370_764_800_000_000])
+def test_a_log_time_out_of_range_is_a_bad_row(field: str, value: int) -> None:
+    with pytest.raises(BadRow, match=field):
+        audit_row(raw_record(encode_record(audit_record(1, 1, **{field: value}))), DECODER)
+
+
+def test_a_wrong_clock_of_an_agent_costs_no_audit_row() -> None:
+    row = dict(
+        zip(
+            AUDIT_COLUMNS,
+            audit_row(raw_record(encode_record(audit_record(1, 1, occurred_at=1 << 62))), DECODER),
+            strict=True,
+        )
+    )
+    assert row["occurred_at"] == 10_413_791_999_999_999

@@ -1,0 +1,65 @@
+import json
+
+import pytest
+
+from sessionary.schemas.codec import Event, encode_record
+from sessionary.schemas.headers import event_headers
+from sessionary.schemas.records import Tick
+from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
+from sessionary.sinks.errors import BadRow
+from tests.core.sinks.samples import DECODER, KEY, encoded_activity, raw_record
+from tests.support.sink_records import DAY_US, NOW_US, session_id
+
+
+def test_history_holds_an_event_with_its_body_and_its_bytes() -> None:
+    value = encoded_activity("personal", "medical")
+    row = dict(zip(HISTORY_COLUMNS, history_row(raw_record(value), DECODER), strict=True))
+    assert json.loads(row["payload_json"])["kind"] == "llm"
+    assert (row["event_type"], row["producer_seq"], row["user_id"]) == ("session_activity", 7, "u1")
+    assert (row["key_bytes"], row["value_bytes"], row["decode_error"]) == (KEY, value, "")
+    assert row["headers"] == [("h", b"\xff"), ("h", None)]
+    assert row["retention_class"] == "hipaa_privacy"
+    assert row["personal_until"] == NOW_US + 30 * DAY_US
+
+
+def test_history_holds_ticks() -> None:
+    row = dict(zip(HISTORY_COLUMNS, history_row(raw_record(encode_record(Tick("i1")), key=None), DECODER), strict=True))
+    assert (row["event_type"], row["tenant_id"], row["key_bytes"]) == ("tick", "", None)
+    assert json.loads(row["payload_json"]) == {"instance": "i1"}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"), [(None, "undecodable"), (b"junk", "undecodable"), (b"\xc3\x01" + b"0" * 9, "unknown_schema")]
+)
+def test_history_holds_undecodable_bytes_unchanged(value: bytes | None, reason: str) -> None:
+    row = dict(zip(HISTORY_COLUMNS, history_row(raw_record(value), DECODER), strict=True))
+    assert (row["decode_error"], row["event_type"], row["value_bytes"]) == (reason, "", value)
+    assert (row["tenant_id"], row["session_id"]) == ("acme", session_id(1))
+    assert row["personal_until"] == NOW_US + 30 * DAY_US
+
+
+def test_a_history_record_without_a_time_is_a_bad_row() -> None:
+    with pytest.raises(BadRow):
+        history_row(raw_record(encoded_activity(), timestamp_ms=-1), DECODER)
+
+
+def test_a_wrong_clock_of_an_agent_costs_no_history_row() -> None:
+    found = history_row(raw_record(encoded_activity(occurred_at=-(1 << 62))), DECODER)
+    assert dict(zip(HISTORY_COLUMNS, found, strict=True))["occurred_at"] == -2_208_988_800_000_000
+
+
+def test_history_leaves_out_headers_that_repeat_the_envelope() -> None:
+    value = encoded_activity("none")
+    event = DECODER.event(value)
+    assert isinstance(event, Event)
+    own = event_headers(event.envelope)
+    place = HISTORY_COLUMNS.index("headers")
+
+    def stored_headers(*headers: tuple[str, bytes | None], value: bytes = value) -> list[tuple[str, bytes | None]]:
+        return list(history_row(raw_record(value)._replace(read_headers=lambda: headers), DECODER)[place])
+
+    assert stored_headers() == []
+    found = history_row(raw_record(value)._replace(read_headers=lambda: [*own, ("x", b"1")]), DECODER)
+    assert list(found[place]) == [("x", b"1")]
+    assert stored_headers(*own[1:]) == own[1:]
+    assert stored_headers(*own, value=b"junk") == own

@@ -1,0 +1,182 @@
+import json
+
+import pytest
+
+from sessionary.sinks.core.intent import BlockLimits, Intent, PartitionPlan, RecordBlock, parse_intent
+from sessionary.sinks.core.rows.raw_record import RawRecord
+
+LIMITS = BlockLimits(rows=3, bytes=100, seconds=1.0)
+
+
+def make_record(offset: int, size: int = 1) -> RawRecord:
+    return RawRecord("t.audit", 2, offset, 1_000 + offset, None, b"v" * size)
+
+
+def with_records(plan: PartitionPlan, *offsets: int, now: float = 0.0, high: int = 0) -> PartitionPlan:
+    plan.add_records([make_record(offset) for offset in offsets], now, high)
+    return plan
+
+
+def block_offsets(block: RecordBlock) -> list[int]:
+    return [found.offset for found in block.records]
+
+
+def write_block(plan: PartitionPlan) -> RecordBlock:
+    """Take, declare and write one block; return it as it was taken."""
+    block = plan.take_block(0.0, 7)
+    if block.intent is not None:
+        plan.mark_declared()
+    plan.mark_written()
+    return block
+
+
+def test_a_block_is_due_by_rows_bytes_or_age_and_never_when_empty() -> None:
+    assert not PartitionPlan(LIMITS, 0, "").is_due(99.0)
+    assert not with_records(PartitionPlan(LIMITS, 0, ""), 0, 1).is_due(0.999)
+    assert with_records(PartitionPlan(LIMITS, 0, ""), 0, 1).is_due(1.0)
+    assert with_records(PartitionPlan(LIMITS, 0, ""), 0, 1, 2).is_due(0.0)
+    heavy = PartitionPlan(LIMITS, 0, "")
+    heavy.add_records([make_record(0, size=100)], 0.0)
+    assert heavy.is_due(0.0)
+
+
+def test_a_small_block_waits_longer_if_more_waits_in_the_log() -> None:
+    behind = with_records(PartitionPlan(LIMITS, 0, ""), 0, 1, high=5)  # 2, 3 and 4 are to come
+    assert not behind.is_due(3.999)
+    assert behind.is_due(4.0)
+    assert with_records(PartitionPlan(LIMITS, 0, ""), 0, 1, high=4).is_due(1.0)  # no more than it has already
+    assert with_records(behind, 2, high=5).is_due(0.0)
+    caught_up = with_records(PartitionPlan(LIMITS, 0, ""), 0, high=3)
+    caught_up.reached_end(3)
+    assert caught_up.is_due(1.0)
+
+
+def test_records_that_were_taken_already_are_dropped() -> None:
+    plan = with_records(PartitionPlan(LIMITS, 0, ""), 0, 1)
+    with_records(plan, 0, 1, 2)
+    with_records(plan, 1, 2)
+    assert block_offsets(plan.take_block(0.0, 0)) == [0, 1, 2]
+
+
+def test_the_intent_is_committed_at_the_first_record_and_names_the_last() -> None:
+    plan = with_records(PartitionPlan(LIMITS, 5, ""), 6, 8, 9, 11)
+    block = plan.take_block(0.0, 7)
+    assert (block.first, block.last, block_offsets(block)) == (6, 9, [6, 8, 9])
+    assert block.intent == Intent(9, 3, 7)
+    assert json.loads(block.intent.to_metadata()) == {"v": 1, "to": 9, "n": 3, "at": 7}
+    assert block.insert_token("g.sink.audit", "t.audit", 2) == "g.sink.audit:t.audit:2:6-9"
+    assert plan.waiting_records == 1
+
+
+def test_a_block_in_flight_stays_as_it_is_while_more_arrives() -> None:
+    plan = with_records(PartitionPlan(LIMITS, 0, ""), 0, 1, 2)
+    block = plan.take_block(0.0, 7)
+    with_records(plan, 3, 4, 5)
+    assert not plan.is_due(9.0)
+    assert plan.in_flight is block
+    plan.mark_declared()
+    assert plan.in_flight is not None
+    assert plan.in_flight.intent is None
+    assert block_offsets(plan.in_flight) == [0, 1, 2]
+    plan.mark_written()
+    assert plan.landed == 3
+    assert plan.is_due(0.0)
+
+
+@pytest.mark.parametrize("crash", ["before the insert", "after the insert"])
+def test_after_a_crash_the_successor_writes_exactly_the_declared_records_under_the_same_token(crash: str) -> None:
+    first = with_records(PartitionPlan(LIMITS, 4, ""), 4, 6)
+    declared = first.take_block(0.0, 7)
+    assert declared.intent is not None
+    metadata = declared.intent.to_metadata()
+    first.mark_declared()
+    if crash == "after the insert":
+        first.mark_written()  # nothing of this was committed: the successor sees the same offset and metadata
+    successor = PartitionPlan(LIMITS, declared.first, metadata)
+    assert successor.is_replaying
+    with_records(successor, 4)
+    assert not successor.is_due(99.0)  # whatever its age: the block must be the same
+    with_records(successor, 6, 7, 8, 9, 10)
+    assert successor.is_due(0.0)
+    replay = successor.take_block(0.0, 8)
+    assert replay.intent is None  # it is committed already
+    assert block_offsets(replay) == [4, 6]
+    assert replay.insert_token("g", "t", 2) == declared.insert_token("g", "t", 2)
+    successor.mark_written()
+    assert not successor.is_replaying
+    assert block_offsets(successor.take_block(0.0, 9)) == [7, 8, 9]
+
+
+def test_a_replay_of_more_records_than_a_block_may_hold_stays_one_block() -> None:
+    plan = PartitionPlan(LIMITS, 0, Intent(6, 7, 0).to_metadata())
+    with_records(plan, 0, 1, 2, 3, 4, 5)
+    assert not plan.is_due(99.0)
+    with_records(plan, 6)
+    assert block_offsets(plan.take_block(0.0, 0)) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_replay_whose_records_the_log_has_lost_ends_at_the_next_record_or_the_end() -> None:
+    beyond = with_records(PartitionPlan(LIMITS, 0, Intent(6, 7, 0).to_metadata()), 5, 9)
+    assert beyond.is_due(0.0)
+    assert block_offsets(beyond.take_block(0.0, 0)) == [5]
+    empty = PartitionPlan(LIMITS, 0, Intent(6, 7, 0).to_metadata())
+    empty.reached_end(6)
+    assert not empty.is_due(0.0)
+    empty.reached_end(7)
+    assert empty.is_due(0.0)
+    assert block_offsets(empty.take_block(0.0, 0)) == []
+    empty.mark_written()
+    assert empty.closing_commit() == 7
+
+
+def test_when_idle_the_end_behind_transaction_markers_is_committed_once() -> None:
+    plan = with_records(PartitionPlan(LIMITS, 0, ""), 0, 1)
+    plan.reached_end(3)
+    write_block(plan)
+    assert plan.closing_commit() == 3
+    plan.mark_closed(3)
+    assert plan.closing_commit() is None
+    plan.reached_end(4)  # a marker alone
+    assert plan.closing_commit() == 4
+
+
+def test_an_intent_stays_committed_until_its_block_is_write_block() -> None:
+    plan = with_records(PartitionPlan(LIMITS, 0, ""), 0, 1)
+    plan.take_block(0.0, 7)
+    assert plan.closing_commit() is None
+    plan.mark_declared()
+    assert plan.closing_commit() is None
+    plan.mark_written()
+    assert plan.closing_commit() == 2  # wipes the intent
+    assert PartitionPlan(LIMITS, 0, Intent(6, 7, 0).to_metadata()).closing_commit() is None
+
+
+def test_records_that_wait_are_not_committed_past() -> None:
+    plan = with_records(PartitionPlan(LIMITS, 0, ""), 0, 1, 2, 3)
+    plan.reached_end(9)
+    write_block(plan)
+    assert plan.waiting_records == 1
+    assert plan.closing_commit() == 3
+
+
+def test_a_record_that_comes_twice_is_taken_once() -> None:
+    plan = with_records(PartitionPlan(LIMITS, 2, ""), 1, 2, 2, 3)
+    assert block_offsets(plan.take_block(0.0, 0)) == [2, 3]
+
+
+@pytest.mark.parametrize("metadata", [None, "", "x", "[]", "{}", '{"v":2,"to":5,"n":1,"at":0}', '{"v":1,"to":"a"}'])
+def test_metadata_that_is_not_ours_is_no_intent(metadata: str | None) -> None:
+    assert parse_intent(metadata) is None
+    assert not PartitionPlan(LIMITS, 3, metadata).is_replaying
+
+
+def test_the_oldest_record_that_has_not_landed_is_known() -> None:
+    plan = PartitionPlan(LIMITS, 0, "")
+    assert plan.oldest_ms is None
+    with_records(plan, 3, 4)
+    assert plan.oldest_ms == 1_003
+    plan.take_block(0.0, 0)
+    with_records(plan, 5)
+    assert plan.oldest_ms == 1_003
+    plan.mark_written()
+    assert plan.oldest_ms == 1_005

@@ -1,0 +1,325 @@
+"""The loop of a sink, with a consumer, a clock and a block target that the tests hand in."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import KafkaError
+
+from sessionary.sinks.core.intent import Intent, RecordBlock
+from sessionary.sinks.core.sink_kinds import SINKS
+from sessionary.sinks.errors import Fenced, OperatorError, Transient
+from sessionary.sinks.metrics import SinkMetrics
+from sessionary.sinks.runtime.consumer import SinkConsumer
+from sessionary.sinks.runtime.hung_calls import CallWatchdog
+from sessionary.sinks.runtime.ports import ErrorCallback
+from sessionary.sinks.settings import SinkSettings
+from tests.support.fake_kafka import FakeConsumer
+
+SETTINGS = SinkSettings()
+TOPIC = SETTINGS.topics.events
+Step = Callable[[], None]
+_LONGER_THAN_ANY_PAUSE_S = 60.0
+
+
+class FakeClock:
+    """Time that tests move."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return round(self.now_s * 1_000)
+
+
+class FakeTarget:
+    """Keeps the blocks that were written, or fails."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[int, RecordBlock]] = []
+        self.error: Exception | None = None
+        self.is_closed = False
+
+    def write_block(self, partition: int, block: RecordBlock) -> None:
+        if self.error is not None:
+            raise self.error
+        self.blocks.append((partition, block))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    @property
+    def offsets(self) -> list[list[int]]:
+        return [[record.offset for record in block.records] for _, block in self.blocks]
+
+
+class SinkRig:
+    """One sink and everything around it. `run_steps` takes one step for each call of `consume`."""
+
+    def __init__(self, watchdog: CallWatchdog | None = None) -> None:
+        self.kafka, self.clock, self.target = FakeConsumer(TOPIC), FakeClock(), FakeTarget()
+        self.metrics = SinkMetrics("history", "g")
+        self.sink = SinkConsumer(
+            SINKS["history"],
+            SETTINGS,
+            self.metrics,
+            target=self.target,
+            open_consumer=self._open_consumer,
+            clock=self.clock,
+            watchdog=watchdog or CallWatchdog(30.0),
+        )
+
+    def _open_consumer(self, on_error: ErrorCallback) -> FakeConsumer:
+        self.kafka.on_error = on_error
+        return self.kafka
+
+    def run_steps(self, *steps: Step) -> None:
+        """Run the sink until every step was taken, then stop it."""
+        stop = threading.Event()
+        self.kafka.steps = list(steps)
+        self.kafka.when_out_of_steps = stop.set
+        self.sink.run(stop)
+
+    def advance(self, seconds: float) -> None:
+        self.clock.now_s += seconds
+
+
+def coordinator_error() -> KafkaError:
+    return KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)
+
+
+@pytest.fixture
+def rig() -> SinkRig:
+    return SinkRig()
+
+
+def test_messages_that_an_assignment_overtook_are_dropped_and_fetched_again(rig: SinkRig) -> None:
+    rig.kafka.offsets[0] = 100, ""
+    rig.kafka.append_records(0, 50, first=100)
+
+    def overtake() -> None:
+        # Offsets 100 to 149 are not in ClickHouse: if 150 were taken first, they would be taken for
+        # repetitions. The consumer delivers 150 to 159 after the assignment.
+        rig.kafka.append_records(0, 10)
+        rig.kafka.schedule_assignment(0)
+
+    def check_nothing_taken() -> None:
+        assert rig.target.offsets == []
+        # Fetching starts in the callback, and again once the overtaken messages are dropped.
+        assert rig.kafka.calls == ["committed", "assign [(0, 100)]", "assign [(0, 100)]"] * 2
+        rig.advance(1.0)
+
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), lambda: None, overtake, check_nothing_taken, lambda: None)
+    assert rig.target.offsets == [list(range(100, 160))]
+
+
+def test_the_intent_is_committed_before_the_insert_and_the_end_after_it(rig: SinkRig) -> None:
+    rig.kafka.append_records(0, 3)
+    commits_at_insert: list[tuple[int, int, str]] = []
+
+    def check_block() -> None:
+        assert rig.target.offsets == [[0, 1, 2]]
+        assert rig.kafka.commits == [*commits_at_insert, (0, 3, "")]
+
+    write = rig.target.write_block
+
+    def write_block(partition: int, block: RecordBlock) -> None:
+        commits_at_insert.extend(rig.kafka.commits)
+        write(partition, block)
+
+    rig.target.write_block = write_block  # type: ignore[method-assign]
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0), lambda: None, lambda: rig.advance(1.0), lambda: None, check_block
+    )
+    ((partition, offset, metadata),) = commits_at_insert
+    assert (partition, offset, metadata) == (0, 0, Intent(2, 3, 101_000).to_metadata())
+
+
+def test_a_declared_block_of_a_former_owner_is_written_again(rig: SinkRig) -> None:
+    rig.kafka.offsets[0] = 4, Intent(5, 2, 7).to_metadata()
+    rig.kafka.append_records(0, 3, first=4)
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), lambda: None, lambda: None)
+    assert rig.target.offsets == [[4, 5], [6]]
+    assert rig.target.blocks[0][1].replay_of == Intent(5, 2, 7)
+    assert rig.kafka.commits[0][1] == 6  # the replay itself is not declared again
+
+
+def test_a_sink_that_stops_writes_what_it_has_collected_and_leaves(rig: SinkRig) -> None:
+    rig.kafka.append_records(1, 2)
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(1), lambda: None)
+    assert rig.target.offsets == [[0, 1]]
+    assert rig.kafka.commits[-1] == (1, 2, "")
+    assert rig.kafka.calls[-1] == "close"
+    assert rig.target.is_closed
+
+
+def test_a_block_that_fails_is_written_again_as_it_was(rig: SinkRig) -> None:
+    rig.kafka.append_records(0, 2)
+
+    def fail_next() -> None:
+        rig.target.error = OperatorError("no_table", "database x lacks a table")
+        rig.advance(1.0)
+
+    def check_blocked() -> None:
+        assert rig.metrics.health() == (True, "blocked: no_table")
+        assert rig.kafka.paused == {0}
+        rig.kafka.append_records(0, 5)
+        rig.target.error = None
+        rig.advance(_LONGER_THAN_ANY_PAUSE_S)
+
+    def check_resumed() -> None:
+        assert rig.metrics.health() == (True, "ok")
+        assert rig.kafka.paused == set()
+        assert rig.target.offsets == [[0, 1]]
+
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), lambda: None, fail_next, check_blocked, check_resumed)
+    assert rig.target.offsets == [[0, 1], [2, 3, 4, 5, 6]]
+
+
+def test_partitions_that_come_back_after_the_fault_are_not_paused_any_more(rig: SinkRig) -> None:
+    for partition in (0, 1):
+        rig.kafka.append_records(partition, 1)
+
+    def fail_commits() -> None:
+        rig.kafka.commit_error = coordinator_error()
+        rig.advance(1.0)
+
+    def lose_partitions() -> None:
+        assert rig.kafka.paused == {0, 1}
+        rig.kafka.schedule_loss()
+        rig.advance(_LONGER_THAN_ANY_PAUSE_S)  # with nothing assigned it resumes nothing
+
+    def assign_again() -> None:
+        assert rig.kafka.paused == {0, 1}
+        rig.kafka.commit_error = None
+        rig.kafka.schedule_assignment(0, 1)
+
+    def check_fetching() -> None:
+        assert rig.kafka.assigned == {0, 1}
+        assert rig.kafka.paused == set()
+
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0, 1),
+        lambda: None,
+        fail_commits,
+        lose_partitions,
+        assign_again,
+        check_fetching,
+    )
+
+
+def test_partitions_that_come_during_a_pause_are_paused(rig: SinkRig) -> None:
+    rig.kafka.append_records(0, 1)
+
+    def fail_commits() -> None:
+        rig.kafka.commit_error = coordinator_error()
+        rig.advance(1.0)
+
+    def assign_more() -> None:
+        assert rig.kafka.paused == {0}
+        rig.kafka.schedule_assignment(0, 3)
+
+    def end_fault() -> None:
+        assert rig.kafka.paused == {0, 3}
+        rig.kafka.commit_error = None
+        rig.advance(_LONGER_THAN_ANY_PAUSE_S)
+
+    def check_fetching() -> None:
+        assert rig.kafka.paused == set()
+
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0), lambda: None, fail_commits, assign_more, end_fault, check_fetching
+    )
+
+
+@pytest.mark.parametrize("code", [KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID])
+@pytest.mark.parametrize("way", ["commit", "callback", "message"])
+def test_a_consumer_that_is_fenced_ends_the_sink(rig: SinkRig, code: int, way: str) -> None:
+    rig.kafka.append_records(0, 1)
+    steps_left = [0]
+
+    def fence() -> None:
+        match way:
+            case "commit":
+                rig.kafka.commit_error = KafkaError(code)
+                rig.advance(1.0)
+            case "callback":
+                rig.kafka.on_error(KafkaError(code))
+            case _:
+                rig.kafka.deliver_error(KafkaError(code))
+
+    with pytest.raises(Fenced):
+        rig.run_steps(lambda: rig.kafka.schedule_assignment(0), lambda: None, fence, lambda: steps_left.append(1))
+    assert steps_left == [0]
+    assert rig.kafka.calls[-1] == "close"
+    assert rig.target.is_closed
+
+
+def test_a_commit_that_hangs_ends_the_process() -> None:
+    hung = threading.Event()
+    watchdog = CallWatchdog(0.01, check_every_s=0.01)
+    rig = SinkRig(watchdog)
+    rig.kafka.append_records(0, 1)
+
+    def hang() -> None:
+        assert hung.wait(30)  # the process would end here; this test lets the commit return
+
+    def start_hanging() -> None:
+        watchdog.start(hung.set)
+        rig.kafka.on_commit = hang
+        rig.advance(1.0)
+
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), lambda: None, start_hanging)
+    assert hung.is_set()
+    assert rig.target.offsets == [[0]]
+
+
+def test_a_group_whose_offsets_cannot_be_read_is_asked_again(rig: SinkRig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.kafka.committed_error = KafkaError(KafkaError._TIMED_OUT)
+    rig.kafka.offsets[3] = 5, ""
+
+    def check_unassigned() -> None:
+        assert rig.kafka.calls == ["committed", "assign []", "assign []", "committed", "assign []"]
+        assert rig.kafka.assigned == set()
+        rig.kafka.committed_error = None
+
+    def check_assigned() -> None:
+        assert rig.kafka.calls[5:] == ["committed", "assign [(3, 5)]"]
+        assert rig.kafka.assigned == {3}
+
+    def check_not_asked_again() -> None:
+        assert rig.kafka.calls.count("committed") == 3
+
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(3), check_unassigned, check_assigned, check_not_asked_again)
+    assert "asking again" in caplog.text
+
+
+def test_a_partition_that_is_taken_away_is_not_asked_about_any_more(rig: SinkRig) -> None:
+    rig.kafka.committed_error = KafkaError(KafkaError._TIMED_OUT)
+
+    def check_not_asked() -> None:
+        assert rig.kafka.calls.count("committed") == 2
+
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(3), rig.kafka.schedule_loss, check_not_asked, check_not_asked)
+    assert rig.kafka.assigned == set()
+
+
+def test_a_fault_that_passes_is_counted_and_reported_once(rig: SinkRig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.kafka.append_records(0, 1)
+
+    def fail_next() -> None:
+        rig.target.error = Transient("network", "connection refused")
+        rig.advance(_LONGER_THAN_ANY_PAUSE_S)
+
+    def fail_again() -> None:
+        rig.advance(_LONGER_THAN_ANY_PAUSE_S)
+
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), lambda: None, fail_next, fail_again, fail_again)
+    labels = {"sink": "history", "group": "g", "reason": "network"}
+    assert rig.metrics.registry.get_sample_value("sessionary_sink_retries_total", labels) == 3
+    assert caplog.text.count("pausing, will retry") == 1
+    assert rig.metrics.health() == (True, "ok")  # no operator is needed
+    assert rig.target.offsets == []

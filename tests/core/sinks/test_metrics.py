@@ -1,0 +1,62 @@
+"""Every metric of a sink has a name of one list, a sentence and a unit."""
+
+import urllib.request
+from typing import get_args
+
+import pytest
+
+from sessionary.infra.local.ports import free_port
+from sessionary.sinks.metrics import HELP, MetricName, SinkMetrics, serve_metrics
+from sessionary.sinks.settings import SinkSettings
+
+
+@pytest.fixture
+def metrics() -> SinkMetrics:
+    return SinkMetrics("audit", "g")
+
+
+def test_every_metric_is_in_the_list_and_explained_by_a_sentence(metrics: SinkMetrics) -> None:
+    assert set(HELP) == set(get_args(MetricName))
+    families = {family.name: family.documentation for family in metrics.registry.collect()}
+    assert families == {name.removesuffix("_total"): text for name, text in HELP.items()}
+    for name, text in HELP.items():
+        assert name.startswith("sessionary_sink_")
+        assert text.endswith(".")
+        assert ("Seconds" in text) == name.endswith("_seconds")
+
+
+def test_a_partition_reports_its_position_until_another_sink_owns_it(metrics: SinkMetrics) -> None:
+    labels = {"sink": "audit", "group": "g", "partition": "3"}
+    names = ("sessionary_sink_landed_offset", "sessionary_sink_lag_records", "sessionary_sink_lag_seconds")
+    metrics.report_position(3, 70, 30, 1.5)
+    assert [metrics.registry.get_sample_value(name, labels) for name in names] == [70, 30, 1.5]
+    metrics.drop_partition(3)
+    assert [metrics.registry.get_sample_value(name, labels) for name in names] == [None] * 3
+
+
+def test_one_reason_at_a_time_blocks_a_sink(metrics: SinkMetrics) -> None:
+    def blocked(reason: str) -> float | None:
+        labels = {"sink": "audit", "group": "g", "reason": reason}
+        return metrics.registry.get_sample_value("sessionary_sink_blocked", labels)
+
+    metrics.set_blocked("no_topic")
+    metrics.set_blocked("no_table")
+    assert (blocked("no_topic"), blocked("no_table")) == (0, 1)
+    assert metrics.health() == (True, "blocked: no_table")
+    metrics.clear_blocked()
+    assert blocked("no_table") == 0
+    assert metrics.health() == (True, "ok")
+
+
+def test_the_endpoint_serves_metrics_and_health(metrics: SinkMetrics) -> None:
+    metrics.rows.inc(4)
+    settings = SinkSettings(metrics_port=free_port())
+
+    def read(path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{settings.metrics_port}{path}", timeout=5) as answer:
+            text: bytes = answer.read()
+        return text.decode()
+
+    with serve_metrics(metrics, settings):
+        assert 'sessionary_sink_rows_total{group="g",sink="audit"} 4.0' in read("/metrics")
+        assert read("/healthz") == "ok\n"

@@ -1,0 +1,174 @@
+"""A second family of rows beside the sessions: fold, timers, void batches, recovery and packed rows."""
+
+from collections.abc import Sequence
+
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
+from tests.support.scribe import TICK, Scribe
+from tests.support.tally_machine import SILENCE_MS, STUB_MS, Tally, TallyMachine, TallyStub, tally_key
+
+START_MS = 1_700_000_000_000
+SETTINGS = PartitionSettings("sessionary.events", 1)
+MACHINES = (SessionMachine(), TallyMachine())
+
+
+class Story:
+    """One partition with both machines, and the log so far."""
+
+    def __init__(self) -> None:
+        self.state = new_state()
+        self.log: list[LogRecord] = []
+        self.outcomes: list[Outcome] = []
+        self.at = START_MS
+
+    def append(self, key: bytes | None, value: bytes) -> Outcome:
+        record = LogRecord(len(self.log), self.at, key, value)
+        self.log.append(record)
+        outcome = fold_batch(self.state, [record])
+        self.outcomes.append(outcome)
+        return outcome
+
+    def send(self, agent: Scribe, event_type: str) -> Outcome:
+        return self.append(agent.key.encoded(), agent.writes(event_type))
+
+    def pass_time(self, ms: int) -> Outcome:
+        """Let time pass without a hole."""
+        until = self.at + ms
+        while self.at < until:
+            self.at = min(until, self.at + 4_000)
+            outcome = self.append(None, TICK)
+        return outcome
+
+
+def new_state() -> PartitionState:
+    state = PartitionState(0, SETTINGS, Decoder(), MACHINES)
+    state.finish_loading()
+    return state
+
+
+def fold_batch(state: PartitionState, records: Sequence[LogRecord]) -> Outcome:
+    overlay = state.begin()
+    assert all(overlay.apply(record) for record in records)
+    outcome = overlay.finish()
+    state.merge(overlay)
+    return outcome
+
+
+def begin_session(story: Story) -> Scribe:
+    agent = Scribe()
+    for event_type in ("session_created", "session_phase_changed"):
+        assert story.send(agent, event_type).counts.applied == 1
+    return agent
+
+
+def test_events_of_the_second_family_reach_its_rows_and_leave_the_session_alone() -> None:
+    story = Story()
+    agent = begin_session(story)
+    session_before = story.state.rows[agent.key.encoded()]
+    for _ in range(3):
+        assert story.send(agent, "message_appended").counts.applied == 1
+    assert story.state.rows[tally_key(agent.key.encoded())] == Tally(*agent.key, 3, START_MS)
+    assert story.state.rows[agent.key.encoded()] is session_before
+    assert story.state.live == 2
+
+
+def test_its_deadlines_fire_among_those_of_the_sessions() -> None:
+    story = Story()
+    agent = begin_session(story)
+    story.send(agent, "message_appended")
+    assert story.state.next_deadline_ms == START_MS + SILENCE_MS
+    outcome = story.pass_time(SILENCE_MS)
+    assert (outcome.counts.timers, outcome.counts.audited) == (1, 0)
+    ((key, request),) = outcome.records_on("cleanup")
+    assert (key, request.reason) == (agent.key.encoded(), "1 messages")
+    assert story.state.live == 1
+    assert story.state.next_deadline_ms == START_MS + 15_000  # the session's, which never started
+    outcome = story.pass_time(5_000)
+    ((_, line),) = outcome.records_on("audit")
+    assert line.transition == "T03"
+
+
+def test_its_refusals_are_records_and_its_stubs_vanish() -> None:
+    story = Story()
+    agent = begin_session(story)
+    story.send(agent, "message_appended")
+    story.pass_time(SILENCE_MS)
+    key = tally_key(agent.key.encoded())
+    assert story.state.rows[key] == TallyStub(*agent.key, 1, story.at + STUB_MS)
+    outcome = story.send(agent, "message_appended")
+    assert (outcome.counts.refused, list(outcome.refusals)) == (1, ["session_archived"])
+    ((rejected_key, rejected),) = outcome.records_on("rejected")
+    assert (rejected_key, rejected.detail) == (agent.key.encoded(), "the tally is closed")
+    outcome = story.pass_time(STUB_MS)
+    assert outcome.rows[key] is None
+    assert key not in story.state.rows
+    assert story.send(agent, "message_appended").counts.applied == 1
+
+
+def test_void_batches_leave_its_deadlines_as_they_were() -> None:
+    story = Story()
+    agent = begin_session(story)
+    story.send(agent, "message_appended")
+    offset = len(story.log)
+    for _ in range(2):
+        void = story.state.begin()
+        assert void.apply(LogRecord(offset, START_MS + 4_000, agent.key.encoded(), agent.writes("message_appended")))
+        assert void.apply(LogRecord(offset + 1, START_MS + 8_000, None, TICK))
+    outcome = story.pass_time(SILENCE_MS)
+    assert outcome.counts.timers == 1
+
+
+def test_any_cut_of_the_log_and_a_recovery_in_between_give_the_same() -> None:
+    story = Story()
+    agents = [begin_session(story) for _ in range(1)]
+    for turn in range(12):
+        story.send(agents[0], "message_appended")
+        story.pass_time(3_000 if turn % 4 else 12_000)
+    codec = MachineRows(MACHINES)
+    for size in (1, 3, 7, len(story.log)):
+        state = new_state()
+        emitted: list[bytes] = []
+        for start in range(0, len(story.log), size):
+            outcome = fold_batch(state, story.log[start : start + size])
+            emitted += [encode_record(record) for _, _, record in outcome.emitted if _has_no_batch(record)]
+            changelog = {key: codec.pack(row).value for key, row in state.rows.items()}
+            state = recover_state(state, changelog)
+        assert emitted == [
+            encode_record(record)
+            for outcome in story.outcomes
+            for _, _, record in outcome.emitted
+            if _has_no_batch(record)
+        ]
+        assert dict(state.rows) == dict(story.state.rows)
+        assert state.next_deadline_ms == story.state.next_deadline_ms
+
+
+def _has_no_batch(record: object) -> bool:
+    """Audit records name their batch, which depends on how the log is cut."""
+    return not hasattr(record, "batch_number")
+
+
+def recover_state(before: PartitionState, changelog: dict[bytes, bytes]) -> PartitionState:
+    """Return the state that a new owner has: from packed rows, as a store keeps them."""
+    codec = MachineRows(MACHINES)
+    shelf = {key: codec.repack(value, None) for key, value in changelog.items()}
+    rows = CachedRows(shelf, codec)
+    state = PartitionState(0, SETTINGS, Decoder(), MACHINES, rows)
+    state.load_position(before.position)
+    state.finish_loading(rows.due_rows())
+    assert (state.live, len(state.expiries)) == (before.live, len(before.expiries))
+    return state
+
+
+def test_packed_rows_tell_each_family_apart() -> None:
+    codec = MachineRows(MACHINES)
+    tally, stub = Tally("acme", "s", 2, 5_000), TallyStub("acme", "s", 2, 9_000)
+    for row, due_ms, live in ((tally, 15_000, True), (stub, 9_000, False)):
+        packed = codec.pack(row)
+        assert codec.unpack(packed.stored) == row
+        assert codec.repack(packed.value, packed.due) == packed.stored
+        assert codec.due_stored_row(b"k", packed.stored) == (b"k", due_ms, live) == codec.due_row(b"k", row)

@@ -1,0 +1,170 @@
+"""A Kafka consumer without a broker: one topic, one group, the methods that a sink uses.
+
+`tests/contract/test_kafka_consumer.py` runs it and the driver through the same steps.
+"""
+
+from collections.abc import Callable, Iterable
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from sessionary.sinks.runtime.ports import ErrorCallback, RebalanceCallback
+
+_NO_OFFSET = -1001
+
+
+def make_message(topic: str, partition: int, offset: int) -> Message:
+    """Return a record as the driver delivers it; its log time is the offset in ms, plus 1,000."""
+    return Message(topic=topic, partition=partition, offset=offset, value=b"v", timestamp=(1, 1_000 + offset))
+
+
+class FakeConsumer:
+    """Delivers what `append_records` put into the log; `calls` lists what was asked of it.
+
+    Each call of `consume` first takes the next of `steps`, if there is one, then collects messages
+    and then runs the callbacks of a rebalance. So messages that were fetched before a rebalance
+    are delivered after it, as the driver may do.
+    """
+
+    def __init__(self, topic: str, steps: Iterable[Callable[[], None]] = ()) -> None:
+        self.topic = topic
+        self.steps = list(steps)
+        self.when_out_of_steps: Callable[[], None] = lambda: None
+        self.calls: list[str] = []
+        self.paused: set[int] = set()
+        self.positions: dict[int, int] = {}  # of the partitions that are assigned
+        self.offsets: dict[int, tuple[int, str]] = {}  # that the group has committed, with metadata
+        self.commits: list[tuple[int, int, str]] = []
+        self.on_error: ErrorCallback = lambda error: None
+        self.on_commit: Callable[[], None] = lambda: None
+        self.commit_error: KafkaError | None = None
+        self.committed_error: KafkaError | None = None
+        self._ends: dict[int, int] = {}
+        self._events: list[Message] = []
+        self._ends_told: set[int] = set()
+        self._rebalances: list[Callable[[], None]] = []
+        self._callbacks: tuple[RebalanceCallback, RebalanceCallback, RebalanceCallback] | None = None
+
+    @property
+    def assigned(self) -> set[int]:
+        """The partitions that are assigned."""
+        return set(self.positions)
+
+    def append_records(self, partition: int, count: int, first: int | None = None) -> None:
+        """Append records to a partition's log; `first`: the log starts at this offset."""
+        end = self._ends.get(partition, first or 0)
+        self._ends[partition] = end + count
+        self._ends_told.discard(partition)
+
+    def deliver_error(self, error: KafkaError) -> None:
+        """Deliver an error as a message."""
+        self._events.append(Message(topic=self.topic, partition=0, offset=_NO_OFFSET, error=error))
+
+    def schedule_assignment(self, *partitions: int) -> None:
+        """Revoke everything and assign these partitions in the next `consume`."""
+
+        def rebalance() -> None:
+            self._revoke_all()
+            assert self._callbacks is not None
+            self._callbacks[0](self, self._places(partitions))
+
+        self._rebalances.append(rebalance)
+
+    def schedule_loss(self) -> None:
+        """Lose every partition in the next `consume`."""
+
+        def lose() -> None:
+            assert self._callbacks is not None
+            self._callbacks[2](self, self._places(self.positions))
+            self.positions.clear()
+
+        self._rebalances.append(lose)
+
+    def _revoke_all(self) -> None:
+        if self.positions and self._callbacks is not None:
+            self._callbacks[1](self, self._places(self.positions))
+        self.positions.clear()
+
+    def _places(self, partitions: Iterable[int]) -> list[TopicPartition]:
+        return [TopicPartition(self.topic, partition) for partition in partitions]
+
+    # The methods of the driver.
+
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: RebalanceCallback,
+        on_revoke: RebalanceCallback,
+        on_lost: RebalanceCallback,
+    ) -> None:
+        """See `KafkaConsumer`."""
+        assert topics == [self.topic]
+        self._callbacks = on_assign, on_revoke, on_lost
+
+    def consume(self, num_messages: int, timeout: float) -> list[Message]:
+        """See `KafkaConsumer`; never waits."""
+        if self.steps:
+            self.steps.pop(0)()
+        else:
+            self.when_out_of_steps()
+        messages, self._events = self._events, []
+        for partition, position in self.positions.items():
+            if partition in self.paused:
+                continue
+            end = self._ends.get(partition, 0)
+            last = min(end, position + num_messages - len(messages))
+            messages += [make_message(self.topic, partition, offset) for offset in range(position, last)]
+            self.positions[partition] = max(position, last)
+            if self.positions[partition] >= end and partition not in self._ends_told:
+                self._ends_told.add(partition)
+                eof = KafkaError(KafkaError._PARTITION_EOF)
+                messages.append(Message(topic=self.topic, partition=partition, offset=end, error=eof))
+        rebalances, self._rebalances = self._rebalances, []
+        for rebalance in rebalances:
+            rebalance()
+        return messages
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """See `KafkaConsumer`."""
+        self.calls.append(f"assign {[(place.partition, place.offset) for place in partitions]}")
+        self.positions = {place.partition: max(0, place.offset) for place in partitions}
+        self._ends_told.clear()
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """See `KafkaConsumer`."""
+        self.paused |= {place.partition for place in partitions}
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """See `KafkaConsumer`."""
+        self.paused -= {place.partition for place in partitions}
+
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        """See `KafkaConsumer`."""
+        self.calls.append("committed")
+        if self.committed_error is not None:
+            raise KafkaException(self.committed_error)
+        found = ((place.partition, *self.offsets.get(place.partition, (_NO_OFFSET, ""))) for place in partitions)
+        return [TopicPartition(self.topic, partition, offset, metadata) for partition, offset, metadata in found]
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
+        """See `KafkaConsumer`."""
+        assert not asynchronous
+        self.on_commit()
+        if self.commit_error is not None:
+            raise KafkaException(self.commit_error)
+        for place in offsets:
+            self.offsets[place.partition] = place.offset, place.metadata or ""
+            self.commits.append((place.partition, place.offset, place.metadata or ""))
+        return offsets
+
+    def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> tuple[int, int] | None:
+        """See `KafkaConsumer`."""
+        assert cached
+        return 0, self._ends.get(partition.partition, 0)
+
+    def close(self) -> None:
+        """See `KafkaConsumer`."""
+        self.calls.append("close")
+        self._revoke_all()
+
+
+__all__ = ["FakeConsumer", "make_message"]

@@ -1,0 +1,91 @@
+"""Records that the sinks' tests write: audit records and batch records of a fixed time."""
+
+import uuid
+from typing import Any
+
+from sessionary.schemas.records import AuditRecord, BatchRecord
+
+DAY_US = 86_400_000_000
+# A whole second of the year 2026, so late that no row made from it has expired.
+NOW_US = 1_795_219_200_000_000
+
+
+def session_id(number: int) -> str:
+    """Return the id of the n-th session."""
+    return f"00000000-0000-4000-8000-{number:012d}"
+
+
+def audit_record(number: int, seq: int, **fields: Any) -> AuditRecord:
+    """Return an audit record of the n-th session: a transition unless `fields` replace that."""
+    at: int = fields.pop("at", NOW_US + seq * 1_000_000)
+    record = AuditRecord(
+        audit_id=str(uuid.uuid5(uuid.NAMESPACE_URL, f"{number}:{seq}")),
+        tenant_id="acme",
+        session_id=session_id(number),
+        audit_seq=seq,
+        kind="transition",
+        transition="T02",
+        event_id=None,
+        event_type="session_started",
+        from_state="Idle",
+        to_state="Active",
+        reason_code="started",
+        reason="",
+        security=False,
+        cleanup_id=None,
+        cleanup_actions=(),
+        actions_done=(),
+        actions_failed=(),
+        bytes_released=None,
+        host_lost=False,
+        compliance_tags=(),
+        user_id="u1",
+        agent_id="agent-1",
+        agent_role=None,
+        service_id="billing",
+        owner_service="billing",
+        actor=None,
+        epoch=1,
+        version=1,
+        producer_id=None,
+        producer_seq=None,
+        gap_first=None,
+        gap_last=None,
+        context_bytes=None,
+        occurred_at=at,
+        appended_at=at,
+        due_at=None,
+        fired_at=None,
+        source_partition=number % 4,
+        source_offset=number * 100 + seq,
+        source_n=0,
+        batch_number=1,
+        retention_class="default",
+        retain_until=at + 365 * DAY_US,
+        personal_until=None,
+    )
+    return record._replace(**fields)
+
+
+def batch_record(partition: int, number: int, **fields: Any) -> BatchRecord:
+    """Return one transaction's record; the one before was acknowledged 40 ms before its start."""
+    started_at = NOW_US + number * 1_000_000
+    record = BatchRecord(
+        partition=partition,
+        number=number,
+        first_offset=number * 10,
+        last_offset=number * 10 + 9,
+        applied=10,
+        duplicate=0,
+        refused=0,
+        audited=1,
+        timers=0,
+        ticks=0,
+        started_at=started_at,
+        previous_acknowledged_at=started_at - 40_000 if number > 1 else None,
+        instance="p1",
+    )
+    return record._replace(**fields)
+
+
+__all__ = ["DAY_US", "NOW_US", "audit_record", "batch_record", "session_id"]

@@ -1,0 +1,51 @@
+"""Redraws what the documents take from the table of transitions: `python -m tests.support.transition_docs`.
+
+ARCHITECTURE.md     the state diagram, between its marks
+docs/transitions.md the table of all transitions
+"""
+
+import sys
+from pathlib import Path
+
+from sessionary.stream_processors.core.session.diagram import state_diagram, transition_table
+
+ROOT = Path(__file__).parents[2]
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+TABLE = ROOT / "docs" / "transitions.md"
+BEGIN = "<!-- state diagram: begin -->"
+END = "<!-- state diagram: end -->"
+_HEAD = """# Transitions of a session
+
+Every transition of the session machine, from `TRANSITIONS` in
+`stream_processors/core/session/transitions.py`. `make docs` writes this page. What an event means in
+a state that is not listed here is in `ACCEPTED`, in the same module; any other event is refused.
+
+"""
+
+
+def with_diagram(text: str) -> str:
+    """Return `text` with today's diagram between the marks. Raises ValueError unless each mark is there once."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"{BEGIN} and {END} must be there once each, in this order")
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{state_diagram()}\n{END}{rest.partition(END)[2]}"
+
+
+def transitions_page() -> str:
+    """Return the page of all transitions."""
+    return f"{_HEAD}{transition_table()}\n"
+
+
+def main() -> int:
+    """Bring both files up to date. Returns the exit code."""
+    try:
+        ARCHITECTURE.write_text(with_diagram(ARCHITECTURE.read_text("utf-8")), "utf-8")
+        TABLE.write_text(transitions_page(), "utf-8")
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
