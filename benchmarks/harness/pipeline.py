@@ -114,17 +114,17 @@ class Worker:
     def opened_s(self) -> tuple[float, float]:
         """Return when its partitions were assigned, and when the last one was open.
 
-        Both are s since the epoch.         All are assigned at the same time. The log has the
-        moment at which each one was open, the metric the sum of their times since the assignment.
+        Both are s since the epoch. All are assigned at the same time. The log has the moment at which
+        each one was open, the metric the sum of their times since the assignment.
         """
         found = _OPENED.findall(self.child.log.read_text("utf-8", "replace"))
         at_s = {
             number: time.mktime(time.strptime(day, "%Y-%m-%d %H:%M:%S")) + int(ms) / 1e3 for day, ms, number in found
         }
         metrics = self.read_metrics()
-        if not at_s or metrics["sessionary_partition_open_seconds_count"] != len(at_s):
-            raise RuntimeError("the log and the metrics disagree on the number of opened partitions")
-        began_s = (sum(at_s.values()) - metrics["sessionary_partition_open_seconds_sum"]) / len(at_s)
+        if not at_s or metrics["sessionary_processor_partition_open_seconds_count"] != len(at_s):
+            raise RuntimeError("the log and the metrics do not tell of the same openings")
+        began_s = (sum(at_s.values()) - metrics["sessionary_processor_partition_open_seconds_sum"]) / len(at_s)
         return began_s, max(at_s.values())
 
     def stop(self) -> None:

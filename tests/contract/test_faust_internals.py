@@ -1,4 +1,4 @@
-"""Each name of Faust, mode and aiokafka that the transport leans on and that their documentation does not promise.
+"""Each name of Faust, mode and aiokafka that the transport uses and their documents do not promise.
 
 Both are pinned exactly. An upgrade that moves one of these fails here first, by name.
 """
@@ -11,15 +11,15 @@ import aiokafka
 import faust
 import pytest
 from aiokafka.consumer.group_coordinator import GroupCoordinator
+from faust.agents.manager import AgentManager
+from faust.app.base import App
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.tables.recovery import Recovery
-from faust.topics import Topic
+from faust.transport.conductor import Conductor
 from faust.transport.consumer import Consumer, ConsumerThread, ThreadDelegateConsumer, TransactionManager
 from faust.transport.drivers import aiokafka as driver
-from faust.types.tuples import ConsumerMessage
-from faust.worker.base import App
 
-from sessionary.stream_processors import worker
+from sessionary.stream_processors import faust_app
 
 
 def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
@@ -29,22 +29,21 @@ def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (driver.Transport, "create_transaction_manager"),
         (driver.Transport, "Consumer"),
+        (driver.Transport, "TransactionManager"),
+        (driver.Transport, "Fetcher"),
         (driver.Consumer, "_new_consumer_thread"),
         (driver.AIOKafkaConsumerThread, "_ensure_consumer"),
         (driver.AIOKafkaConsumerThread, "on_start"),
         (driver.AIOKafkaConsumerThread, "on_thread_stop"),
         (driver.AIOKafkaConsumerThread, "call_thread"),
-        (Consumer, "getmany"),
+        (Conductor, "add"),
+        (TransactionManager, "on_partitions_revoked"),
         (TransactionManager, "on_rebalance"),
         (TransactionManager, "commit"),
-        (Topic, "decode"),
-        (Topic, "_create_event"),
         (PartitionAssignor, "on_assignment"),
         (PartitionAssignor, "external_topic_distribution"),
         (App, "in_transaction"),
-        (App, "consumer_generation_id"),
         (App, "in_worker"),
         (GroupCoordinator, "_do_heartbeat"),
         (GroupCoordinator, "_maybe_leave_group"),
@@ -57,9 +56,6 @@ def test_a_name_that_is_overridden_or_called_exists(owner: Any, name: str) -> No
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Consumer._reset_state, "flow_active"),
-        (Consumer._reset_state, "can_resume_flow"),
-        (Consumer.__init__, "_read_offset"),
         (ConsumerThread.__init__, "transport"),
         (driver.AIOKafkaConsumerThread.on_start, "_consumer"),
         (aiokafka.AIOKafkaConsumer.__init__, "_coordinator"),
@@ -71,7 +67,7 @@ def test_an_attribute_that_is_read_or_set_is_made_there(owner: Any, name: str) -
     assert f"self.{name}" in inspect.getsource(owner)
 
 
-def test_a_static_member_leaves_only_where_its_name_is_taken_away() -> None:
+def test_a_static_member_leaves_only_without_its_instance_id() -> None:
     assert "self._group_instance_id is None" in inspect.getsource(GroupCoordinator._maybe_leave_group)
     assert "LeaveGroupRequest" in inspect.getsource(GroupCoordinator._maybe_leave_group)
 
@@ -92,9 +88,29 @@ def test_without_tables_recovery_only_resumes_the_streams() -> None:
     assert source.index("if not self.tables") < source.index("_resume_streams") < source.index("_build_highwaters")
 
 
-def test_faust_drops_what_lies_below_its_own_read_offset_unless_that_is_none() -> None:
-    source = inspect.getsource(Consumer._drain_messages)
-    assert "r_offset is None or offset >= r_offset" in source
+def test_the_hooks_of_the_transport_are_what_faust_makes_its_parts_of() -> None:
+    assert "self.TransactionManager(" in inspect.getsource(driver.Transport.create_transaction_manager)
+    assert "self.transport.Fetcher)(" in inspect.getsource(App)
+    assert "consumer._drain_messages(self)" in inspect.getsource(driver.Transport.Fetcher)
+    callers = [name for name, method in inspect.getmembers(Consumer, inspect.isfunction) if _calls(method, "getmany")]
+    assert callers == ["_drain_messages"]
+
+
+def _calls(method: Any, name: str) -> bool:
+    return f"self.{name}" in inspect.getsource(method)
+
+
+def test_a_topic_is_subscribed_to_without_agent_or_stream() -> None:
+    assert "topics = list(self._topics)" in inspect.getsource(Conductor._update_indices)
+    assert "self._topics.add(topic)" in inspect.getsource(Conductor.add)
+    started = inspect.getsource(AgentManager.on_start)
+    assert "self._agents_started.set()" in started.splitlines()[-1]
+
+
+def test_delivery_is_held_from_the_revocation_on_and_restarted_by_each_assignment() -> None:
+    revoked = inspect.getsource(App._on_partitions_revoked)
+    assert revoked.index("stop_flow") < revoked.index("consumer.transactions.on_partitions_revoked")
+    assert "if assignment:" in revoked  # without one there is nothing to hold
 
 
 def test_the_assignor_is_faust_s_own_although_there_is_no_table() -> None:
@@ -102,7 +118,7 @@ def test_the_assignor_is_faust_s_own_although_there_is_no_table() -> None:
     assert "table_standby_replicas > 0" in source
 
 
-def test_a_member_that_looks_at_no_record_stays_in_the_group_for_as_long_as_it_is_told() -> None:
+def test_a_member_that_reads_no_record_stays_in_the_group() -> None:
     source = inspect.getsource(GroupCoordinator._heartbeat_routine)
     assert "fetcher_idle_time" in source
     assert "self._max_poll_interval" in source
@@ -116,27 +132,8 @@ def test_the_assignor_compares_addresses_last() -> None:
     assert lines[-1].strip() == "assert metadata.url == str(self._url)"
 
 
-def test_a_consumer_message_has_the_fields_that_are_filled_by_position() -> None:
-    names = list(inspect.signature(ConsumerMessage.__init__).parameters)[1:]
-    assert names[:12] == [
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        "timestamp_type",
-        "headers",
-        "key",
-        "value",
-        "checksum",
-        "serialized_key_size",
-        "serialized_value_size",
-        "tp",
-    ]
-    assert "generation_id" in names
-
-
 def test_settings_that_the_app_is_made_with_exist() -> None:
-    source = inspect.getsource(worker._faust_app)
+    source = inspect.getsource(faust_app.make_faust_app)
     used = {
         line.partition("=")[0].strip() for line in source.splitlines() if line.startswith("        ") and "=" in line
     }

@@ -1,4 +1,4 @@
-"""The control API of two workers: read-your-writes, every error it documents, and requests that reach the owner."""
+"""The control API of two workers: read-your-writes, its documented errors, requests passed on."""
 
 import json
 import urllib.error
@@ -123,7 +123,7 @@ def _check_errors(kafka: KafkaSettings, urls: list[str], agent: Agent) -> None:
             assert ("Retry-After" in answer.headers) == (wanted == 503)
         assert get(f"{url}/healthz").status == 200
         assert get(f"{url}/openapi.json").body == DOCUMENT
-        assert "sessionary_records_total" in get(f"{url}/metrics").body
+        assert "sessionary_processor_records_total" in get(f"{url}/metrics").body
         assert get(f"{url}/table").status == 404  # Faust's own pages show tables to anybody
 
 

@@ -1,4 +1,4 @@
-"""One partition's ownership on a real broker: what it drops, seeks back for, is fenced by and stands still at."""
+"""A partition's owner on a real broker: what it skips, fetches again, is fenced by and halts at."""
 
 import asyncio
 import logging
@@ -21,12 +21,13 @@ from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.families import all_machines, processor_job
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.runtime.executor import OwnThreads
-from sessionary.stream_processors.runtime.partition_owner import PENDING_BYTES_MAX, Means, Ownership
+from sessionary.stream_processors.runtime.executor import UnboundedExecutor
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
+from sessionary.stream_processors.runtime.pending_records import PENDING_BYTES_MAX
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.startup import wait_for_topics
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from sessionary.stream_processors.store.stores import MemoryStore
-from sessionary.stream_processors.worker import wait_for_topics
 from tests.integration.processor_load import Agent, Sender
 from tests.support import read_records, read_topic
 from tests.support.pipelines import new_pipeline
@@ -34,30 +35,30 @@ from tests.support.pipelines import new_pipeline
 WAIT_S = 15.0
 
 
-class FakeFetching:
-    """Notes what a partition asks of the fetching."""
+class FakeFetchControl:
+    """Records what a partition asks of the fetching."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
 
-    def pause(self, partition: int) -> None:
+    def pause_partition(self, partition: int) -> None:
         self.asked.append(("pause", partition))
 
-    def resume(self, partition: int) -> None:
+    def resume_partition(self, partition: int) -> None:
         self.asked.append(("resume", partition))
 
-    def fetch(self, partition: int, offset: int) -> None:
+    def fetch_from(self, partition: int, offset: int) -> None:
         self.asked.append(("fetch", offset))
 
-    def drop(self, partition: int) -> None:
+    def drop_partition(self, partition: int) -> None:
         self.asked.append(("drop", partition))
 
-    def took(self, size: int) -> None:
-        """Of no interest here: nothing is fetched."""
+    def add_pending_bytes(self, size: int) -> None:
+        """Nothing is fetched here."""
 
 
 class Bench:
-    """One partition with events, and what an ownership of it needs."""
+    """One partition with events, and what an owner of it needs."""
 
     def __init__(self, kafka: KafkaSettings, events: int = 40, commit_interval_ms: int = 0) -> None:
         self.settings = ProcessorSettings(
@@ -72,13 +73,13 @@ class Bench:
         self.partition = partition_of(agent.key.encoded(), kafka.partitions)
         sender.send(*agent.start(), *(agent.work() for _ in range(events - 4)))
         sender.flush()
-        self.fetching, self.metrics = FakeFetching(), Metrics()
-        self.means = Means(
+        self.fetch_control, self.metrics = FakeFetchControl(), Metrics()
+        self.context = WorkerContext(
             self.settings,
             processor_job(self.settings),
             self.metrics,
-            OwnThreads(),
-            self.fetching,
+            UnboundedExecutor(),
+            self.fetch_control,
         )
         self.log = [
             LogRecord(stored.offset, stored.timestamp_ms, stored.key, stored.value, stored.headers)
@@ -86,46 +87,46 @@ class Bench:
             if stored.partition == self.partition
         ]
 
-    def own(self, former: Ownership | None = None) -> Ownership:
-        return Ownership(self.means, self.partition, 1, new_store, former)
+    def own(self, former: PartitionOwner | None = None) -> PartitionOwner:
+        return PartitionOwner(self.context, self.partition, new_store, former)
 
     async def seen(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + WAIT_S
         while not condition():
-            assert time.monotonic() < deadline_s, self.fetching.asked
+            assert time.monotonic() < deadline_s, self.fetch_control.asked
             await asyncio.sleep(0.02)
 
-    async def close(self, *owners: Ownership) -> None:
+    async def close(self, *owners: PartitionOwner) -> None:
         for owner in owners:
-            owner.end()
+            owner.request_end()
             with suppress(Lost, Halted):
                 await owner.task
-        self.means.executor.shutdown()
+        self.context.executor.shutdown()
 
 
 def new_store() -> MemoryStore:
     return MemoryStore(MachineRows(all_machines()))
 
 
-def position(owner: Ownership) -> int:
+def position(owner: PartitionOwner) -> int:
     return owner.state.position.next_offset
 
 
-def test_below_the_position_is_skipped_and_ahead_of_it_is_sought_back(kafka: KafkaSettings) -> None:
+def test_records_before_the_position_are_skipped_and_a_gap_is_fetched_again(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
-        assert bench.fetching.asked == [("fetch", 0)]
-        owner.offer(bench.log[:10])
-        assert await owner.caught_up(9, WAIT_S)
-        owner.offer(bench.log[5:15])  # fetched twice
-        assert await owner.caught_up(14, WAIT_S)
-        owner.offer(bench.log[20:30])  # the fetch stands past the position
-        await bench.seen(lambda: len(bench.fetching.asked) == 2)
-        assert bench.fetching.asked[-1] == ("fetch", 15)
-        owner.offer(bench.log[15:40])
-        assert await owner.caught_up(39, WAIT_S)
+        assert bench.fetch_control.asked == [("fetch", 0)]
+        owner.offer_records(bench.log[:10])
+        assert await owner.wait_until_committed(9, WAIT_S)
+        owner.offer_records(bench.log[5:15])  # fetched twice
+        assert await owner.wait_until_committed(14, WAIT_S)
+        owner.offer_records(bench.log[20:30])  # the fetch stands past the position
+        await bench.seen(lambda: len(bench.fetch_control.asked) == 2)
+        assert bench.fetch_control.asked[-1] == ("fetch", 15)
+        owner.offer_records(bench.log[15:40])
+        assert await owner.wait_until_committed(39, WAIT_S)
         assert bench.metrics.errors.labels("sought")._value.get() == 1
         await bench.close(owner)
 
@@ -134,7 +135,7 @@ def test_below_the_position_is_skipped_and_ahead_of_it_is_sought_back(kafka: Kaf
     assert len(audits) == 2  # created, started: nothing was folded twice, no gap was seen
 
 
-def test_what_arrives_within_the_interval_shares_a_transaction(kafka: KafkaSettings) -> None:
+def test_records_that_arrive_within_the_interval_share_a_transaction(kafka: KafkaSettings) -> None:
     interval_ms = 300
 
     async def story() -> None:
@@ -142,9 +143,9 @@ def test_what_arrives_within_the_interval_shares_a_transaction(kafka: KafkaSetti
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
         for record in bench.log:
-            owner.offer([record])
+            owner.offer_records([record])
             await asyncio.sleep(0)
-        assert await owner.caught_up(39, WAIT_S)
+        assert await owner.wait_until_committed(39, WAIT_S)
         await bench.close(owner)
 
     asyncio.run(story())
@@ -153,21 +154,21 @@ def test_what_arrives_within_the_interval_shares_a_transaction(kafka: KafkaSetti
     assert second.started_at - first.started_at >= interval_ms * 1_000
 
 
-def test_what_was_fetched_before_a_seek_costs_no_second_one(kafka: KafkaSettings) -> None:
+def test_records_from_before_a_seek_cause_no_second_one(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
-        owner.offer(bench.log[20:30])  # was on its way when the opening sought to the position
-        owner.offer(bench.log[:40])
-        assert await owner.caught_up(39, 0.9)  # before the pause between two seeks is over
-        assert bench.fetching.asked == [("fetch", 0)]
+        owner.offer_records(bench.log[20:30])  # was on its way when the opening sought to the position
+        owner.offer_records(bench.log[:40])
+        assert await owner.wait_until_committed(39, 0.9)  # before the pause between two seeks is over
+        assert bench.fetch_control.asked == [("fetch", 0)]
         await bench.close(owner)
 
     asyncio.run(story())
 
 
-def test_a_log_that_begins_later_stops_the_partition(kafka: KafkaSettings) -> None:
+def test_a_log_that_begins_after_the_position_halts_the_partition(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         admin = AdminClient({**kafka.librdkafka(), "log_level": 0})
@@ -185,21 +186,21 @@ def test_a_log_that_begins_later_stops_the_partition(kafka: KafkaSettings) -> No
     asyncio.run(story())
 
 
-def test_a_new_owner_fences_the_one_that_believes_in_itself(kafka: KafkaSettings) -> None:
+def test_a_new_owner_fences_a_former_one_that_goes_on(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         first = bench.own()
         await bench.seen(lambda: first.is_open)
-        first.offer(bench.log[:10])
-        assert await first.caught_up(9, WAIT_S)
+        first.offer_records(bench.log[:10])
+        assert await first.wait_until_committed(9, WAIT_S)
         second = bench.own()
         await bench.seen(lambda: second.is_open)
         assert position(second) == 10
-        first.offer(bench.log[10:20])  # a zombie goes on
+        first.offer_records(bench.log[10:20])  # though it is fenced
         with pytest.raises(Lost):
             await first.task
-        second.offer(bench.log[10:40])
-        assert await second.caught_up(39, WAIT_S)
+        second.offer_records(bench.log[10:40])
+        assert await second.wait_until_committed(39, WAIT_S)
         await bench.close(second)
 
     asyncio.run(story())
@@ -212,24 +213,24 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
     async def story() -> None:
         bench = Bench(kafka)
         store = new_store()
-        first = Ownership(bench.means, bench.partition, 1, lambda: store, None)
+        first = PartitionOwner(bench.context, bench.partition, lambda: store, None)
         await bench.seen(lambda: first.is_open)
-        first.offer(bench.log[:10])
-        assert await first.caught_up(9, WAIT_S)
-        first.end()
+        first.offer_records(bench.log[:10])
+        assert await first.wait_until_committed(9, WAIT_S)
+        first.request_end()
         elsewhere = bench.own(first)  # another worker has it for a while
         await bench.seen(lambda: elsewhere.is_open)
-        elsewhere.offer(bench.log[10:20])
-        assert await elsewhere.caught_up(19, WAIT_S)
-        elsewhere.end()
-        assert store.saved is not None
-        known = store.saved.changelog_next
-        again = Ownership(bench.means, bench.partition, 3, lambda: store, elsewhere)
+        elsewhere.offer_records(bench.log[10:20])
+        assert await elsewhere.wait_until_committed(19, WAIT_S)
+        elsewhere.request_end()
+        assert store.saved_position is not None
+        known = store.saved_position.changelog_next
+        again = PartitionOwner(bench.context, bench.partition, lambda: store, elsewhere)
         await bench.seen(lambda: again.is_open)
-        assert store.saved.changelog_next > known
+        assert store.saved_position.changelog_next > known
         assert position(again) == 20
-        again.offer(bench.log[20:40])
-        assert await again.caught_up(39, WAIT_S)
+        again.offer_records(bench.log[20:40])
+        assert await again.wait_until_committed(39, WAIT_S)
         await bench.close(again)
 
     with caplog.at_level(logging.INFO):
@@ -237,7 +238,7 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
     assert len(read_records(kafka, kafka.topics.audit)) == 2
 
 
-def test_a_record_that_the_broker_refuses_stops_the_partition_with_its_name(kafka: KafkaSettings) -> None:
+def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         admin = AdminClient({**kafka.librdkafka(), "log_level": 0})
@@ -247,7 +248,7 @@ def test_a_record_that_the_broker_refuses_stops_the_partition_with_its_name(kafk
             altered.result(10)
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
-        owner.offer(bench.log)
+        owner.offer_records(bench.log)
         with pytest.raises(Halted) as caught:
             await owner.task
         assert caught.value.reason == "record_too_large"
@@ -258,15 +259,15 @@ def test_a_record_that_the_broker_refuses_stops_the_partition_with_its_name(kafk
     assert read_records(kafka, kafka.topics.audit) == []
 
 
-def test_too_much_that_waits_holds_the_fetching(kafka: KafkaSettings) -> None:
+def test_too_many_pending_records_interrupt_the_fetching(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         owner = bench.own()
         huge = bench.log[0]._replace(value=b"x" * (PENDING_BYTES_MAX + 1))
-        owner.offer([huge])
-        assert bench.fetching.asked == [("pause", bench.partition)]
+        owner.offer_records([huge])
+        assert bench.fetch_control.asked == [("pause", bench.partition)]
         await bench.seen(lambda: owner.is_open)
-        assert bench.fetching.asked == [("pause", bench.partition), ("resume", bench.partition), ("fetch", 0)]
+        assert bench.fetch_control.asked == [("pause", bench.partition), ("resume", bench.partition), ("fetch", 0)]
         await bench.close(owner)
 
     asyncio.run(story())
@@ -279,32 +280,32 @@ def test_a_broker_that_was_away_finds_the_same_owner_again(broker: LocalBroker) 
         bench = Bench(kafka)
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
-        owner.offer(bench.log[:10])
-        assert await owner.caught_up(9, WAIT_S)  # from here on the producer knows its group's coordinator
+        owner.offer_records(bench.log[:10])
+        assert await owner.wait_until_committed(9, WAIT_S)  # from here on the producer knows its group's coordinator
         await asyncio.to_thread(broker.kill)
-        owner.offer(bench.log[10:20])
+        owner.offer_records(bench.log[10:20])
         await asyncio.to_thread(broker.start)
         await asyncio.to_thread(broker.wait_ready)
-        if not await owner.caught_up(19, WAIT_S):
-            # A broker that was away for longer than the transaction's time-out has ended it: as the ledger does then.
+        if not await owner.wait_until_committed(19, WAIT_S):
+            # The broker ended the transaction if it was away for longer than its time-out.
             assert isinstance(owner.task.exception(), Lost)
             again = owner = bench.own(owner)
             await bench.seen(lambda: again.is_open)
-            owner.offer(bench.log[:20])
-            assert await owner.caught_up(19, WAIT_S)
+            owner.offer_records(bench.log[:20])
+            assert await owner.wait_until_committed(19, WAIT_S)
         assert bench.metrics.errors.labels("hung")._value.get() == 0
-        owner.offer(bench.log[20:])
-        assert await owner.caught_up(39, WAIT_S)
+        owner.offer_records(bench.log[20:])
+        assert await owner.wait_until_committed(39, WAIT_S)
         await bench.close(owner)
 
     asyncio.run(story())
     assert len(read_records(kafka, kafka.topics.audit)) == 2
 
 
-def test_a_worker_says_which_topic_is_missing_or_cut_otherwise(kafka: KafkaSettings) -> None:
+def test_a_missing_topic_and_another_number_of_partitions_are_named(kafka: KafkaSettings) -> None:
     settings = Bench(kafka).settings
     wait_for_topics(settings, lambda: False)
     with pytest.raises(SettingsError, match="does not exist: run `sessionary topics apply`"):
-        wait_for_topics(settings.model_copy(update={"topic_prefix": "nobody"}), lambda: False)
+        wait_for_topics(settings.model_copy(update={"topic_prefix": "unknown"}), lambda: False)
     with pytest.raises(SettingsError, match="SESSIONARY_PARTITIONS"):
         wait_for_topics(settings.model_copy(update={"partitions": 5}), lambda: False)

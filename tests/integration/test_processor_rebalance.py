@@ -1,4 +1,4 @@
-"""Two workers: partitions go and come back, by grace, by kill and by freeze; every record is judged once."""
+"""Two workers: partitions move on a stop, a kill and a freeze; every record is folded once."""
 
 import functools
 import signal
@@ -45,7 +45,7 @@ def test_partitions_go_and_come_back(kafka: KafkaSettings, processes: Processes)
         two = start_processor(processes, kafka, "w2")
         _wait_for_writers(kafka, {"w1", "w2"}, 20)
 
-        # A graceful stop leaves the group at once: nobody waits for the session time-out.
+        # A graceful stop leaves the group at once, without waiting for the session time-out.
         began_s = time.monotonic()
         one.signal(signal.SIGTERM)
         _wait_for_writers(kafka, {"w2"}, SESSION_TIMEOUT_S)
@@ -59,7 +59,7 @@ def test_partitions_go_and_come_back(kafka: KafkaSettings, processes: Processes)
         two = start_processor(processes, kafka, "w2")
         _wait_for_writers(kafka, {"w1", "w2"}, 20)
 
-        # A worker that sleeps through its own expulsion wakes as nobody: its open transactions are fenced.
+        # A worker that was expelled while frozen is fenced when it wakes.
         one.signal(signal.SIGSTOP)
         _wait_for_writers(kafka, {"w2"}, SESSION_TIMEOUT_S + 10)
         one.signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""One worker: every record judged once, every output where it belongs, from a fresh start and after restarts."""
+"""One worker: every record folded once, every output in its place, also after restarts."""
 
 import functools
 import signal
@@ -48,7 +48,7 @@ def test_events_become_audit_records_exactly_once(kafka: KafkaSettings, processe
     for agent in agents:
         sender.send(*agent.start(), agent.work(), agent.event(SessionActivity("again", None), seq=2))
     stranger = Agent("other")
-    sender.send(stranger.work())  # nobody created it
+    sender.send(stranger.work())  # it was never created
     sender.send(agents[0].event(SessionActivity("x", None), tenant_id="other"))
     sender.send(OutgoingRecord(agents[1].key.encoded(), b"no event"), OutgoingRecord(b"no key", b"no event"))
     sender.send(*(agent.event(SessionTerminated("closed", None, None)) for agent in agents[:5]))

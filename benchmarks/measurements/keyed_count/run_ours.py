@@ -9,12 +9,13 @@ import signal
 import sys
 import tempfile
 
-from benchmarks.measurements.keyed_count.counting import RECORDS_MAX, counting_job
+from benchmarks.measurements.keyed_count.counting import RECORDS_MAX
 from benchmarks.measurements.keyed_count.job import PARTITIONS
 from sessionary.schemas.topics import TopicNames
-from sessionary.stream_processors import worker
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.startup import tune_interpreter
+from sessionary.stream_processors.worker import Processor
 
 
 class CountSettings(ProcessorSettings):
@@ -32,7 +33,7 @@ class CountSettings(ProcessorSettings):
 async def run_count(settings: CountSettings, output: str, folder: str) -> None:
     """Count until SIGTERM."""
     bounds = PartitionSettings(settings.source, PARTITIONS, records_max=RECORDS_MAX)
-    processor = worker.Processor(settings, folder, counting_job(bounds, settings.changelog, output))
+    processor = Processor(settings, folder, counting_job(bounds, settings.changelog, output))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, processor.stop)
     await processor.run()
 
@@ -48,7 +49,7 @@ def main() -> None:
         changelog=changelog,
     )
     logging.basicConfig(level=logging.WARNING)
-    worker.tune_interpreter()  # as `run_processor` does
+    tune_interpreter()  # as `run_processor` does
     with tempfile.TemporaryDirectory(prefix="keyed-count-") as folder:
         asyncio.run(run_count(settings, output, folder))
 

@@ -1,0 +1,17 @@
+"""The processor: folds the events of a pipeline into session state, and fires deadlines.
+
+In the order in which a record passes:
+
+    __main__     `python -m sessionary.stream_processors`: a worker, configured by the environment
+    worker       one worker: its parts, its tasks, its start and its end
+    startup      what a process does before its worker joins the group
+    faust_app    Faust's app: the group's member and the web server
+    runtime/     Kafka around the core: assignment, fetching, transactions, ticks
+    core/        the rules, pure: partitions, clocks and timers, verdicts, the audit trail
+    store/       where rows live between transactions
+    api/         the control API: committed state and health, over HTTP
+    settings     a worker's settings, from `SESSIONARY_*`
+    metrics      a worker's Prometheus metrics
+    errors       a worker's errors, by their consequence
+    families     the families of rows that a processor keeps, one machine each
+"""

@@ -1,4 +1,4 @@
-"""`python -m sessionary.stream_processors`: run a processor configured by `SESSIONARY_*` variables."""
+"""`python -m sessionary.stream_processors`: a worker, configured by `SESSIONARY_*` variables."""
 
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.worker import run_processor

@@ -1,10 +1,10 @@
-"""What can go wrong with a partition, by what follows from it.
+"""A processor's errors, by their consequence.
 
 SessionaryError
 └── ProcessorFault
-    ├── Aborted          the transaction is undone; fold the same records again
-    ├── Lost             the producer is fenced or broken; open this partition again
-    ├── Halted(reason)   an operator must look; this partition stands still, the others go on
+    ├── Aborted          the transaction was undone: fold the same records again
+    ├── Lost             the producer is fenced or broken: open the partition again
+    ├── Halted(reason)   an operator must act: this partition stops, the others go on
     └── ProcessorFailed  the process cannot go on
 """
 
@@ -13,26 +13,26 @@ from typing import Literal
 from sessionary.schemas.errors import SessionaryError
 
 HaltReason = Literal[
-    "log_gap",  # the log begins behind the position: records are gone that were never judged
-    "record_too_large",  # the broker refuses a record of this processor
+    "log_gap",  # the log no longer holds the position: records were deleted before they were folded
+    "record_too_large",  # the broker refuses a record of this processor for its size
     "changelog_unreadable",  # a changelog record cannot be decoded
 ]
 
 
 class ProcessorFault(SessionaryError):
-    """Base of a processor's own errors."""
+    """Base of a processor's errors."""
 
 
 class Aborted(ProcessorFault):
-    """The transaction was aborted; nothing of it is visible."""
+    """A transaction was aborted; nothing of it is visible."""
 
 
 class Lost(ProcessorFault):
-    """The partition's producer can do nothing more."""
+    """A partition's producer or reader cannot go on."""
 
 
 class Halted(ProcessorFault):
-    """The partition stands still until an operator acts."""
+    """A partition is stopped until an operator acts; `reason` says why, `detail` what and where."""
 
     def __init__(self, reason: HaltReason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -41,7 +41,7 @@ class Halted(ProcessorFault):
 
 
 class ProcessorFailed(ProcessorFault):
-    """The processor ended by itself; the message says why."""
+    """The process ended by itself; the message says why."""
 
 
 __all__ = ["Aborted", "HaltReason", "Halted", "Lost", "ProcessorFailed", "ProcessorFault"]

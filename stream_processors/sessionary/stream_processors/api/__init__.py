@@ -1,1 +1,7 @@
-"""The control API."""
+"""The control API: a session's committed state and the worker's health, over HTTP.
+
+It only reads:
+
+    sessions    answers requests, or passes them on to the partition's owner
+    openapi     the API's OpenAPI document
+"""

@@ -1,1 +1,17 @@
-"""Kafka around the core: assignment, fetching, transactions."""
+"""Kafka around the core.
+
+In the order in which a record passes:
+
+    faust_transport    the membership of the group: rebalances, heartbeats, the group's offsets
+    assignment         the partitions that this worker owns, and their owners
+    fetcher            fetches records with librdkafka, delivers them on the event loop
+    pending_records    fetched records of one partition that wait to be folded
+    partition_owner    one partition during one assignment: open, fold, commit, end
+    changelog          reads a partition's changelog when it opens
+    log_probe          asks the broker what a partition's log holds
+    job                what is done with a partition: its fold, its rows, its outputs
+    transaction        writes what a batch comes to, in one transaction
+    ticker             appends ticks, so that time passes in silence
+    watchdog           finds partitions that are stuck
+    executor           runs blocking calls that may never return
+"""

@@ -1,231 +1,147 @@
-"""The partitions that this worker owns: who opens them, who opens them again, who watches over them."""
+"""The partitions of this worker: their owners start, end, and start again after a failure."""
 
 import asyncio
 import logging
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.runtime.partition_owner import Means, Ownership
-from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.packed_rows import RowCodec
-from sessionary.stream_processors.store.stores import MemoryStore, RocksStore, Store
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
+from sessionary.stream_processors.store.stores import PartitionStores
 
 _log = logging.getLogger(__name__)
 _BACK_OFF_S = 0.1
-_BACK_OFF_S_MAX = 2.0  # an attempt is patient by itself where the broker is away
+_BACK_OFF_S_MAX = 2.0  # an attempt itself waits long for a broker that is away
 _CLOSE_S = 15.0
 
 
-class Stores:
-    """The stores of this process, by partition. A memory store stays while its partition is assigned."""
+class Assignment:
+    """The owners of this worker's partitions, by partition.
 
-    def __init__(self, settings: ProcessorSettings, folder: Path | None, row_codec: RowCodec) -> None:
-        self._folder = folder
-        self._codec = row_codec
-        self._rocks = settings.store == "rocksdb"
-        self._prefix = settings.topic_prefix
-        self._stores: dict[int, Store] = {}
+    All of it belongs to the event loop. Nothing blocks; only `close` waits.
+    """
 
-    def of(self, partition: int) -> Store:
-        """Return the partition's store, opened. May block; raises where another worker has it open."""
-        store = self._stores.get(partition)
-        if store is None:
-            store = self._stores[partition] = self._new(partition)
-        return store
-
-    def forget(self, partition: int) -> None:
-        """Close a partition's store; what stands in memory is gone."""
-        if store := self._stores.pop(partition, None):
-            store.close()
-
-    def close(self) -> None:
-        """Close all."""
-        for partition in list(self._stores):
-            self.forget(partition)
-
-    def _new(self, partition: int) -> Store:
-        if not self._rocks or self._folder is None:
-            return MemoryStore(self._codec)
-        return RocksStore(self._folder / f"{self._prefix}-{partition}", self._codec)
-
-
-def state_folder(settings: ProcessorSettings) -> "tempfile.TemporaryDirectory[str] | None":
-    """Return a temporary folder where the settings name none; the caller keeps it as long as it is needed."""
-    return None if settings.state_dir else tempfile.TemporaryDirectory(prefix="sessionary-processor-")
-
-
-class Ledger:
-    """Who owns what. Everything here runs on the event loop and returns at once, but for `close`."""
-
-    def __init__(self, means: Means, stores: Stores) -> None:
-        self.owners: dict[int, Ownership] = {}
-        self.assigned_once = False
-        self._means = means
+    def __init__(self, context: WorkerContext, stores: PartitionStores) -> None:
+        self.owners: dict[int, PartitionOwner] = {}
+        self.has_assignment = False  # whether the group ever gave one, be it an empty one
+        self._context = context
         self._stores = stores
-        self._retiring: dict[int, Ownership] = {}
+        self._retiring: dict[int, PartitionOwner] = {}
         self._failures: dict[int, int] = {}
         self._closed = False
 
-    def assigned(self, partitions: Iterable[int], generation: int) -> None:
-        """Take a new generation's whole assignment: what was owned ends, what is assigned begins anew."""
+    def take_assignment(self, partitions: Iterable[int]) -> None:
+        """Take the whole assignment of a new generation: all owners end, and new ones begin.
+
+        Partitions that stay get a new owner too: in between they may have been another worker's.
+        """
         if self._closed:
             return
-        self.assigned_once = True
-        self._means.metrics.rebalances.inc()
+        self.has_assignment = True
+        self._context.metrics.rebalances.inc()
         former, self.owners = self.owners, {}
         for partition, owner in former.items():
-            owner.end()
+            owner.request_end()
             self._retiring[partition] = owner
         self._failures.clear()
         wanted = sorted(partitions)
         for partition in wanted:
-            self._own(partition, generation)
+            self._start_owner(partition)
         for partition in former.keys() - set(wanted):
-            self._retire(partition)
-        self._gauge()
+            self._retire_owner(partition)
+        self._update_gauges()
 
-    def offer(self, partition: int, generation: int, records: Sequence[LogRecord]) -> None:
-        """Hand records to their partition, if they were fetched in its owner's generation."""
-        owner = self.owners.get(partition)
-        if owner is not None and owner.generation == generation:
-            owner.offer(records)
+    def offer_records(self, partition: int, records: Sequence[LogRecord]) -> None:
+        """Hand records to their partition's owner; drop them if there is none."""
+        if (owner := self.owners.get(partition)) is not None:
+            owner.offer_records(records)
 
-    def reopen(self, partition: int) -> None:
-        """End a partition's ownership and begin a new one, in the same generation."""
+    def reopen_partition(self, partition: int) -> None:
+        """End a partition's owner and begin a new one."""
         owner = self.owners.pop(partition)
-        owner.end()
+        owner.request_end()
         self._retiring[partition] = owner
-        self._own(partition, owner.generation)
+        self._start_owner(partition)
 
     async def close(self) -> dict[int, int]:
-        """End all, and wait (bounded) for the transactions under way. Return the next offsets, as `positions` does."""
+        """End all owners, waiting at most 15 s. Return their `next_offsets`."""
         self._closed = True
         opened = [owner for owner in self.owners.values() if owner.is_open]
         for owner in self.owners.values():
-            owner.end()
+            owner.request_end()
         tasks = [owner.task for owner in (*self.owners.values(), *self._retiring.values())]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=_CLOSE_S)
             for task in late:
-                _log.warning("%s did not end in time", task.get_name())
+                _log.warning("%s did not end within %g s", task.get_name(), _CLOSE_S)
         self.owners = {}
         self._stores.close()
         return {owner.partition: owner.state.position.next_offset for owner in opened}
 
     @property
-    def positions(self) -> dict[int, int]:
-        """The next offset of each open partition."""
+    def next_offsets(self) -> dict[int, int]:
+        """The next offset to be folded, of each open partition."""
         return {
             partition: owner.state.position.next_offset for partition, owner in self.owners.items() if owner.is_open
         }
 
     @property
-    def halted(self) -> dict[int, Halted]:
-        """Partitions that stand still until an operator acts."""
+    def halted_partitions(self) -> dict[int, Halted]:
+        """Why a partition is halted, of each one that is."""
         return {partition: owner.halted for partition, owner in self.owners.items() if owner.halted is not None}
 
     @property
-    def ready(self) -> bool:
-        """Whether the group gave an assignment and all of it is open."""
-        return self.assigned_once and all(owner.is_open for owner in self.owners.values())
+    def is_ready(self) -> bool:
+        """Whether the group gave an assignment and all of its partitions are open."""
+        return self.has_assignment and all(owner.is_open for owner in self.owners.values())
 
-    def _own(self, partition: int, generation: int) -> None:
+    def _start_owner(self, partition: int) -> None:
         former = self._retiring.pop(partition, None)
-        owner = Ownership(self._means, partition, generation, lambda: self._stores.of(partition), former)
+        owner = PartitionOwner(self._context, partition, lambda: self._stores.store_of(partition), former)
         self.owners[partition] = owner
-        owner.task.add_done_callback(lambda task: self._ended(owner, task))
+        owner.task.add_done_callback(lambda task: self._on_owner_end(owner, task))
 
-    def _retire(self, partition: int) -> None:
-        """Once its last owner is done, a partition that went elsewhere leaves nothing behind."""
+    def _retire_owner(self, partition: int) -> None:
+        """Close the store of a partition that left, once its last owner is done."""
         owner = self._retiring[partition]
 
-        def forget(_: object) -> None:
+        def close_store(_: object) -> None:
             if self._retiring.get(partition) is owner:
                 del self._retiring[partition]
-                self._stores.forget(partition)
+                self._stores.close_store(partition)
 
-        owner.task.add_done_callback(forget)
+        owner.task.add_done_callback(close_store)
 
-    def _ended(self, owner: Ownership, task: "asyncio.Task[None]") -> None:
-        """A task that dies must not vanish."""
+    def _on_owner_end(self, owner: PartitionOwner, task: "asyncio.Task[None]") -> None:
+        """Log a failure, and open the partition again unless it is halted."""
         fault = None if task.cancelled() else task.exception()
-        if self.owners.get(owner.partition) is not owner or owner.ended or self._closed:
+        if self.owners.get(owner.partition) is not owner or owner.end_requested or self._closed:
             if fault is not None and not isinstance(fault, Lost):
-                _log.warning("partition %d, no longer owned: %r", owner.partition, fault)
+                _log.warning("partition %d, no longer owned, failed: %r", owner.partition, fault)
             return
         if isinstance(fault, Halted):
-            self._means.metrics.errors.labels("halted").inc()
-            _log.error("partition %d stands still: %s", owner.partition, fault)
-            self._gauge()
+            self._context.metrics.errors.labels("halted").inc()
+            _log.error("partition %d is halted until an operator acts: %s", owner.partition, fault)
+            self._update_gauges()
             return
-        self._means.metrics.errors.labels("reopened").inc()
+        self._context.metrics.errors.labels("reopened").inc()
         known = isinstance(fault, Lost)
         _log.warning("partition %d is opened again: %s", owner.partition, fault, exc_info=None if known else fault)
         failures = 0 if owner.commits else self._failures.get(owner.partition, 0) + 1
         self._failures[owner.partition] = failures
         pause_s = min(_BACK_OFF_S_MAX, _BACK_OFF_S * 2.0**failures)
-        asyncio.get_running_loop().call_later(pause_s, self._again, owner)
+        asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner)
 
-    def _again(self, owner: Ownership) -> None:
+    def _reopen_if_current(self, owner: PartitionOwner) -> None:
         if not self._closed and self.owners.get(owner.partition) is owner:
-            self.reopen(owner.partition)
+            self.reopen_partition(owner.partition)
 
-    def _gauge(self) -> None:
-        metrics = self._means.metrics
+    def _update_gauges(self) -> None:
+        metrics = self._context.metrics
         metrics.owned.set(len(self.owners))
         metrics.halted.clear()
-        for fault in self.halted.values():
+        for fault in self.halted_partitions.values():
             metrics.halted.labels(fault.reason).inc()
 
 
-class _Seen(NamedTuple):
-    """Where a partition stood when its position last moved, and when it was last looked at."""
-
-    position: int
-    end: int
-    since_s: float
-    looked_s: float
-
-
-class Watchdog:
-    """Owned, the log moves, the position does not: the partition is opened again; if that does not help, `give_up`."""
-
-    def __init__(self, ledger: Ledger, means: Means, stuck_s: float, give_up: Callable[[str], None]) -> None:
-        self._ledger = ledger
-        self._means = means
-        self._stuck_s = stuck_s
-        self._give_up = give_up
-        self._seen: dict[int, _Seen] = {}
-        self._reopened_at: dict[int, int] = {}  # the position at which a partition was opened again
-
-    def look(self, ends: Mapping[int, int], now_s: float) -> None:
-        """Look at every open partition once; `ends` are the ends of the log, where known."""
-        for partition, end in ends.items():
-            owner, seen = self._ledger.owners.get(partition), self._seen.get(partition)
-            if owner is None or not owner.is_open:
-                continue
-            position = owner.state.position.next_offset
-            # Time in which the log did not answer, or the partition was being opened, says nothing.
-            if seen is None or now_s - seen.looked_s >= self._stuck_s or seen.position != position or position >= end:
-                self._seen[partition] = _Seen(position, end, now_s, now_s)
-            elif end > seen.end and now_s - seen.since_s >= self._stuck_s:
-                self._seen[partition] = _Seen(position, end, now_s, now_s)
-                self._act(partition, position)
-            else:
-                self._seen[partition] = seen._replace(looked_s=now_s)
-
-    def _act(self, partition: int, position: int) -> None:
-        self._means.metrics.errors.labels("stuck").inc()
-        if self._reopened_at.get(partition) == position:
-            self._give_up(f"partition {partition} stays at {position} although its log moves")
-            return
-        _log.error("partition %d stays at %d although its log moves: opened again", partition, position)
-        self._reopened_at[partition] = position
-        self._ledger.reopen(partition)
-
-
-__all__ = ["Ledger", "Stores", "Watchdog", "state_folder"]
+__all__ = ["Assignment"]

@@ -17,7 +17,7 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, RowCodec
-from sessionary.stream_processors.store.stores import Store, usable
+from sessionary.stream_processors.store.stores import Store, is_usable
 
 _BATCH_RECORDS = 5_000
 _SILENCE_MAX_S = 60.0
@@ -58,9 +58,9 @@ def recover(
     try:
         topic = TopicPartition(settings.topics.changelog, state.partition)
         low, end = reader.get_watermark_offsets(topic, timeout=_TIMEOUT_S)
-        saved = store.saved
+        saved = store.saved_position
         store.rows.forget_unsaved()  # an owner elsewhere may have changed them since
-        if saved is not None and usable(saved, low, end):
+        if saved is not None and is_usable(saved, low, end):
             state.load_position(saved.position)
             topic.offset = saved.changelog_next
         else:
@@ -69,7 +69,7 @@ def recover(
         state.rows = store.rows
         reader.assign([topic])
         changelog_next = _read(reader, state, store, row_codec, wanted)
-        store.filled()
+        store.finish_loading()
     except KafkaException as error:
         raise Lost(f"changelog of partition {state.partition}: {error.args[0]}") from error
     finally:
@@ -103,14 +103,14 @@ def _load(state: PartitionState, store: Store, row_codec: RowCodec, message: Mes
     key, value = message.key() or b"", message.value()
     assert isinstance(key, bytes)
     if value is None:
-        store.take(key, None)
+        store.load_row(key, None)
         return
     assert isinstance(value, bytes)
     try:
         if key == POSITION_KEY:
             state.load_position(_position(value))
         else:
-            store.take(key, row_codec.repack(value, _due(message)))
+            store.load_row(key, row_codec.repack(value, _due(message)))
     except DecodeError as error:
         where = f"partition {state.partition}, offset {message.offset()}, key {key!r}"
         raise Halted("changelog_unreadable", f"{where}: {error.detail}") from error

@@ -1,66 +1,81 @@
-"""Faust's transport, with batches in place of messages and marks in place of transactions.
+"""Faust's transport, reduced to the membership of the group.
 
-Stock Faust wraps every message in two asyncio tasks, and its exactly-once mode opens producers inside the rebalance
-callback, where the group's heartbeats stop. Here
+Stock Faust wraps every message in two asyncio tasks, and its exactly-once mode opens producers
+inside the rebalance callback, where the group's heartbeats stop. Here Faust joins the group,
+subscribes, assigns and heartbeats, and carries no record:
 
-- `BatchConsumer.getmany` yields one Faust message per partition and fetch; its value is the list of records, which
-  `fetcher.py` got from librdkafka: aiokafka keeps the membership of the group, and fetches nothing that is looked at;
-- `RecordsTopic` passes that list through undecoded; acks are off, so Faust keeps no gaps and commits nothing;
-- `Marks` hears of a rebalance before anything else and only tells the owners; they open their partitions as tasks;
-- `MemberThread` notes the group's heartbeats, commits offsets for whoever watches the group's lag, and leaves the
-  group when it stops.
+- `IdleFetcher` replaces the loop that asks Faust's consumer for records. aiokafka fetches next to
+  nothing, and what it fetches is not read; records come from `fetcher.py`, past Faust.
+- `RebalanceListener` is called first in a rebalance. It holds the delivery of records, then passes
+  the assignment on; the owners open their partitions as tasks.
+- `MemberThread` records the group's heartbeats, commits the offsets that show the group's lag, and
+  leaves the group when it stops.
+- `FaustGroup` answers what the control API asks of the group.
 
-All names of Faust and aiokafka that are used here are named by tests/contract/test_faust_internals.py.
+All names of Faust and aiokafka that are used here are named by
+tests/contract/test_faust_internals.py.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, cast
 
+from aiohttp import ClientSession
 from aiokafka.errors import ConsumerStoppedError, KafkaError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.exceptions import ConsumerNotStarted
-from faust.topics import Topic
 from faust.transport.consumer import TransactionManager
 from faust.transport.drivers import aiokafka as driver
-from faust.types.tuples import TP, ConsumerMessage
+from faust.types.tuples import TP
+from mode import Service
 from yarl import URL
 
-from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.runtime.fetcher import Fetcher
-
 _log = logging.getLogger(__name__)
-# A service logs under its module's name unless it says otherwise; what Faust's code says here is Faust's.
+# A service of Faust's logs under the name of the module that defines it; these log as Faust.
 _FAUST_LOG = logging.getLogger("faust.sessionary")
-_LOG_APPEND_TIME = 1
-_LOOK_S = 0.5
 _COMMIT_S = 2.0
 
 
-class Owners(Protocol):
-    """Who is told which partitions of the events topic this worker has."""
+class AssignmentListener(Protocol):
+    """Takes the partitions of the events topic that this worker has."""
 
-    def assigned(self, partitions: Iterable[int], generation: int) -> None:
+    def take_assignment(self, partitions: Iterable[int]) -> None:
         """Take the whole assignment of a new generation. Must not block."""
         ...
 
 
-class Marks(TransactionManager):
-    """In Faust's place for transactions: tells the owners who owns what, and commits nothing."""
+class Delivery(Protocol):
+    """The delivery of fetched records to the owners."""
+
+    def hold_delivery(self) -> None:
+        """Deliver nothing for now."""
+        ...
+
+    def restart_delivery(self) -> None:
+        """Deliver again, but not what was fetched before."""
+        ...
+
+
+class RebalanceListener(TransactionManager):
+    """Replaces Faust's transactions: passes rebalances on and commits nothing."""
 
     logger = _FAUST_LOG
 
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Hold the delivery: what is fetched now may belong to another worker soon."""
+        cast(MemberTransport, self.transport).delivery.hold_delivery()
+
     async def on_rebalance(self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP]) -> None:
-        """Only mark: what takes long here stops the group's heartbeats."""
-        transport = cast(BatchTransport, self.transport)
-        partitions = [tp.partition for tp in assigned if tp.topic == transport.events_topic]
-        transport.owners.assigned(partitions, self.app.consumer_generation_id)
+        """Pass the assignment on. Must return soon: until then the group gets no heartbeats."""
+        transport = cast(MemberTransport, self.transport)
+        transport.owners.take_assignment([tp.partition for tp in assigned if tp.topic == transport.events_topic])
+        transport.delivery.restart_delivery()
 
     async def commit(self, offsets: object, start_new_transaction: bool = True) -> bool:
-        """Do nothing: the position in the changelog rules, and `BatchConsumer.tell` commits offsets for the lag."""
+        """Do nothing: the changelog holds the position, and `commit_offsets` shows the lag."""
         return True
 
 
@@ -70,22 +85,22 @@ class MemberThread(driver.AIOKafkaConsumerThread):
     logger = _FAUST_LOG
 
     async def on_start(self) -> None:
-        """Start, and from then on note each heartbeat that the group acknowledges."""
+        """Start, and record each heartbeat that the group acknowledges from then on."""
         await super().on_start()
         coordinator: Any = self._ensure_consumer()._coordinator
-        transport = cast(BatchTransport, self.transport)
-        beat = coordinator._do_heartbeat
+        transport = cast(MemberTransport, self.transport)
+        do_heartbeat = coordinator._do_heartbeat
 
-        async def noted() -> bool:
-            ok: bool = await beat()
-            if ok:
+        async def record_heartbeat() -> bool:
+            acknowledged: bool = await do_heartbeat()
+            if acknowledged:
                 transport.heartbeat_s = time.monotonic()
-            return ok
+            return acknowledged
 
-        coordinator._do_heartbeat = noted
+        coordinator._do_heartbeat = record_heartbeat
 
-    async def tell(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Commit the group's offsets, bounded; False where that is refused or late."""
+    async def commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Commit the group's offsets. Return False if the broker refuses or takes more than 2 s."""
         try:
             await asyncio.wait_for(
                 self._ensure_consumer().commit({place: OffsetAndMetadata(n, "") for place, n in offsets.items()}),
@@ -97,101 +112,74 @@ class MemberThread(driver.AIOKafkaConsumerThread):
         return True
 
     async def on_thread_stop(self) -> None:
-        """Stop, and leave the group. A static member does not leave by itself, and others would wait for it."""
+        """Stop and leave the group, which a static member does not do; the others would wait."""
         if self._consumer is not None and self._consumer._coordinator is not None:
             self._consumer._coordinator._group_instance_id = None
         await super().on_thread_stop()
 
 
-class BatchConsumer(driver.Consumer):
-    """Yields one message per partition and fetch."""
+class IdleFetcher(Service):
+    """Replaces Faust's loop that reads its consumer, and does nothing."""
+
+    logger = _FAUST_LOG
+
+    def __init__(self, app: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+
+class MemberConsumer(driver.Consumer):
+    """Faust's consumer, which is only a member of the group."""
 
     logger = _FAUST_LOG
 
     def _new_consumer_thread(self) -> MemberThread:
         return MemberThread(self, loop=self.loop, beacon=self.beacon)
 
-    async def tell(self, positions: Mapping[int, int]) -> bool:
-        """Commit the next offset of each partition, bounded; False where that failed. For watchers of lag."""
-        topic = cast(BatchTransport, self.transport).events_topic
+    async def commit_offsets(self, positions: Mapping[int, int]) -> bool:
+        """Commit each partition's next offset, for lag monitoring. Return False if that fails."""
+        topic = cast(MemberTransport, self.transport).events_topic
         offsets = {TopicPartition(topic, partition): n for partition, n in positions.items()}
         member = cast(MemberThread, self._thread)
         try:
-            told: bool = await asyncio.wait_for(member.call_thread(member.tell, offsets), 2 * _COMMIT_S)
+            committed: bool = await asyncio.wait_for(member.call_thread(member.commit_offsets, offsets), 2 * _COMMIT_S)
         except TimeoutError:
-            return False  # a thread that has just ended answers nobody
-        return told
-
-    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:
-        """Yield what was fetched; Faust's `timeout` bounds the wait for it, but is long where it is to stop."""
-        if not self.flow_active:
-            await self.wait(self.can_resume_flow.wait())
-        transport = cast(BatchTransport, self.transport)
-        for fetched in await transport.fetcher.next(min(timeout, _LOOK_S)):
-            tp = TP(transport.events_topic, fetched.partition)
-            # Faust drops what lies below the offset it read last; here the position alone rules.
-            self._read_offset[tp] = None
-            yield tp, _message(tp, fetched.records, self.app.consumer_generation_id)
+            return False  # a thread that has just ended does not answer
+        return committed
 
 
-def _message(tp: TP, records: Sequence[LogRecord], generation: int) -> ConsumerMessage:
-    """Return the records as one message of Faust's; `value` holds them."""
-    last = records[-1]
-    return ConsumerMessage(
-        tp.topic,
-        tp.partition,
-        last.offset,
-        last.timestamp_ms / 1000,
-        _LOG_APPEND_TIME,
-        [],
-        b"",
-        cast(Any, records),
-        None,
-        0,
-        0,
-        tp,
-        generation_id=generation,
-    )
+class MemberTransport(driver.Transport):
+    """Faust's transport, made of the parts above.
 
+    `heartbeat_s` is when the group last acknowledged a heartbeat, on the monotonic clock.
+    """
 
-class BatchTransport(driver.Transport):
-    """Brings the parts together, and knows when the group was last heard."""
+    Consumer = MemberConsumer
+    TransactionManager = RebalanceListener
+    Fetcher = IdleFetcher
 
-    Consumer = BatchConsumer
-
-    def __init__(self, url: list[URL], app: Any, owners: Owners, fetcher: Fetcher, events_topic: str) -> None:
+    def __init__(
+        self, url: list[URL], app: Any, owners: AssignmentListener, delivery: Delivery, events_topic: str
+    ) -> None:
         super().__init__(url, app)
         self.owners = owners
-        self.fetcher = fetcher
+        self.delivery = delivery
         self.events_topic = events_topic
         self.heartbeat_s = time.monotonic()
 
-    def create_transaction_manager(self, consumer: Any, producer: Any, **kwargs: Any) -> Marks:
-        """Return what Faust tells of rebalances."""
-        return Marks(self, consumer=consumer, producer=producer, **kwargs)
-
-
-class RecordsTopic(Topic):
-    """Hands lists of records through, undecoded."""
-
-    async def decode(self, message: Any, *, propagate: bool = False) -> Any:
-        """Return an event around the list as it came."""
-        return self._create_event(message.key, message.value, headers={}, message=message)
-
 
 class Assignor(PartitionAssignor):
-    """Faust's sticky assignor, which also tells every worker where the others' APIs are."""
+    """Faust's sticky assignor, which also tells every worker the URLs of the others' APIs."""
 
     def on_assignment(self, assignment: Any) -> None:
-        """Take an assignment. A static member that comes back at another address gets one that names its old one."""
+        """Take an assignment, also one that names this static member's former URL."""
         try:
             super().on_assignment(assignment)
         except AssertionError as error:
-            # Everything was taken over before the comparison of addresses, which is Faust's last statement.
-            _log.warning("assignment with another address than %s: %s", self._url, error)
+            # Faust compares the URLs in its last statement; the assignment has been taken before.
+            _log.warning("the assignment names another URL than %s: %s", self._url, error)
 
-    def urls(self, topic: str) -> dict[int, str]:
-        """Return which worker's API answers for each partition of `topic`."""
+    def owner_urls(self, topic: str) -> dict[int, str]:
+        """Return the URL of the API that answers for each partition of `topic`."""
         return {
             partition: url
             for url, topics in self.external_topic_distribution.items()
@@ -199,4 +187,33 @@ class Assignor(PartitionAssignor):
         }
 
 
-__all__ = ["Assignor", "BatchConsumer", "BatchTransport", "Marks", "Owners", "RecordsTopic"]
+class FaustGroup:
+    """The consumer group as the control API sees it, answered by Faust."""
+
+    def __init__(self, app: Any, transport: MemberTransport) -> None:
+        self._app, self._transport = app, transport
+
+    def owner_urls(self) -> Mapping[int, str]:
+        """Return the URL of each partition's owner, from the last assignment."""
+        return cast(Assignor, self._app.assignor).owner_urls(self._transport.events_topic)
+
+    def heartbeat_s(self) -> float:
+        """Return when the group last acknowledged a heartbeat, on the monotonic clock."""
+        return self._transport.heartbeat_s
+
+    def http_client(self) -> ClientSession:
+        """Return Faust's HTTP client."""
+        client: ClientSession = self._app.http_client
+        return client
+
+
+__all__ = [
+    "AssignmentListener",
+    "Assignor",
+    "Delivery",
+    "FaustGroup",
+    "IdleFetcher",
+    "MemberConsumer",
+    "MemberTransport",
+    "RebalanceListener",
+]

@@ -1,10 +1,17 @@
-"""Fetches the records of owned partitions with librdkafka, and hands them to the event loop in batches.
+"""Fetches the records of owned partitions with librdkafka and delivers them to the event loop.
 
-Faust's consumer (aiokafka) keeps the group's membership; its own fetching would take a quarter of a worker's time and
-hold the interpreter's lock while it does. Here records are fetched and unpacked by librdkafka's threads; one thread of
-ours turns them into tuples. It belongs to no group: what it fetches, and from where, is said by each partition's owner.
+Faust's consumer (aiokafka) keeps the group's membership. Its fetching would take a quarter of a
+worker's time and hold the interpreter's lock. Here librdkafka's threads fetch and unpack records;
+one thread of ours turns them into tuples. It belongs to no group: each partition's owner says from
+which offset on its partition is fetched.
 
-    fetch → pause/resume … → drop          commands of one partition, in this order; each returns at once
+    fetch_from → pause/resume_partition … → drop_partition    commands of a partition, in this order
+
+A batch takes one step from this thread to its owner: a callback on the event loop. It carries no
+generation, because none is needed. An offset of a log holds the same record for every owner; an
+owner folds what continues its own position, and asks the log before it skips an offset. What was
+fetched for a former owner is dropped three times over: by that owner's `drop_partition`, by the new
+owner's `fetch_from`, and with all that the new owner was offered before it opened.
 """
 
 import asyncio
@@ -23,36 +30,44 @@ from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
-FETCH_WAIT_MS = 10  # a fetch over idle partitions may wait this long before busy ones are asked again
+FETCH_WAIT_MS = 10  # a fetch over idle partitions may wait this long before busy ones are fetched again
 _BATCH_RECORDS = 4_000
-_AHEAD_BYTES_MAX = 8 << 20  # fetched and not yet folded; then the thread waits, and takes more at a time
-_AHEAD_WAIT_S = 0.1  # but not longer: what is ahead may be a partition's that stands still
-_WAITING_MAX = 16  # batches not yet taken by the event loop
-_LOOK_S = 0.02
-_ms = itemgetter(1)  # of a message's timestamp, behind its kind
-_new = tuple.__new__  # as a NamedTuple's own constructor, in half the time
+_PENDING_BYTES_MAX = 8 << 20  # fetched and not yet folded; above it the thread waits, then takes more at once
+_PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a partition that is halted
+_WAITING_MAX = 16  # batches not yet delivered on the event loop
+_POLL_S = 0.02
+_ms = itemgetter(1)  # of a message's timestamp, which is (kind, ms)
+_new = tuple.__new__  # the same as a NamedTuple's own constructor, in half the time
 
 
-class _Record(LogRecord):
-    """A record with its message in the headers' place: they are unpacked when somebody asks; only a refusal does."""
+class _LazyRecord(LogRecord):
+    """A record that unpacks its headers when they are read, because only a refusal reads them."""
 
     __slots__ = ()
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes]]:
-        """See `LogRecord`."""
+        """The record's headers, in order; a header without a value is empty."""
         return header_pairs(cast(Message, self[4]).headers())
 
 
-class Fetched(NamedTuple):
-    """Records of one partition, in the order of their offsets; at least one."""
+class FetchedBatch(NamedTuple):
+    """At least one record of one partition, in the order of offsets."""
 
     partition: int
     records: Sequence[LogRecord]
 
 
+Deliver = Callable[[int, Sequence[LogRecord]], None]  # takes a partition and its records; must not block
+
+
 class Fetcher:
-    """One worker's fetching. `start` and `next` belong to the event loop, the commands to any thread."""
+    """One worker's fetching.
+
+    The commands of a partition may come from any thread and return at once; a thread executes them
+    in order. Everything else belongs to the event loop. While delivery is held, fetching stops as
+    soon as 16 batches wait.
+    """
 
     def __init__(self, settings: ProcessorSettings) -> None:
         self._topic = settings.topics.events
@@ -63,87 +78,82 @@ class Fetcher:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
-                # Where the position is no longer in the log the owner sees what the log begins with, and decides.
+                # If the log no longer holds the position, the owner gets its first record.
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": FETCH_WAIT_MS,
                 "queued.min.messages": 20_000,
-                # A partition whose queue is full is asked for again after this long; by default a second, which capped
-                # a backlog at some 36,000 records a second.
+                # How long a partition with a full queue rests. The default of 1 s capped a backlog
+                # at some 36,000 records a second.
                 "fetch.queue.backoff.ms": 5,
                 "queued.max.messages.kbytes": 16_384,
                 "log_level": 0,
             }
         )
         self._commands: deque[Callable[[], None]] = deque()
-        self._waiting: deque[Fetched] = deque()
-        self._ahead_bytes = 0
-        self._room = threading.Condition()
-        self._arrived = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: deque[FetchedBatch] = deque()
+        self._pending_bytes = 0
+        self._room = threading.Condition()  # guards the two above; notified when there is room for more
+        self._delivery_held = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
 
-    def start(self) -> None:
-        """Begin. Call it on the event loop that takes the records."""
-        self._loop = asyncio.get_running_loop()
+    def start(self, deliver: Deliver) -> None:
+        """Start the thread. Call it on the event loop; `deliver` is called there."""
+        self._loop, self._deliver = asyncio.get_running_loop(), deliver
         self._thread.start()
 
     def close(self) -> None:
-        """End; what was not taken is dropped. Waits for the thread, which is bounded."""
+        """Stop the thread, waiting at most 5 s. What was not delivered is dropped."""
         with self._room:
             self._stopped = True
             self._room.notify()
         if self._thread.is_alive():
             self._thread.join(5.0)
 
-    async def next(self, timeout_s: float) -> Sequence[Fetched]:
-        """Return what has been fetched since; nothing where nothing comes within the time."""
-        if not self._waiting:
-            self._arrived.clear()
-            if not self._waiting:
-                try:
-                    await asyncio.wait_for(self._arrived.wait(), timeout_s)
-                except TimeoutError:
-                    return ()
+    def hold_delivery(self) -> None:
+        """Deliver nothing for now."""
+        self._delivery_held = True
+
+    def restart_delivery(self) -> None:
+        """Deliver again, but not what waits: its owners are gone."""
         with self._room:
-            taken = tuple(self._waiting)
             self._waiting.clear()
             self._room.notify()
-        return taken
+        self._delivery_held = False
 
-    def took(self, size: int) -> None:
-        """Take note that records of so many bytes are folded or dropped; negative where they were put back."""
+    def add_pending_bytes(self, size: int) -> None:
+        """Count bytes that wait to be folded; negative: that wait no longer."""
         with self._room:
-            self._ahead_bytes -= size
-            if self._ahead_bytes < _AHEAD_BYTES_MAX // 2:
+            self._pending_bytes += size
+            if self._pending_bytes < _PENDING_BYTES_MAX // 2:
                 self._room.notify()
 
-    def fetch(self, partition: int, offset: int) -> None:
-        """Fetch a partition from `offset` on; what was fetched of it before is dropped."""
+    def fetch_from(self, partition: int, offset: int) -> None:
+        """Fetch a partition from `offset` on; drop what was fetched of it before."""
 
-        def begin() -> None:
-            self._unassign(partition)
+        def assign_partition() -> None:
+            self._unassign_partition(partition)
             self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
 
-        self._commands.append(begin)
+        self._commands.append(assign_partition)
 
-    def drop(self, partition: int) -> None:
-        """Fetch nothing more of a partition."""
-        self._commands.append(lambda: self._unassign(partition))
+    def drop_partition(self, partition: int) -> None:
+        """Stop fetching a partition; drop what was fetched of it."""
+        self._commands.append(lambda: self._unassign_partition(partition))
 
-    def pause(self, partition: int) -> None:
-        """Hold a partition's fetching."""
-        self._commands.append(lambda: self._consumer.pause(self._assigned(partition)))
+    def pause_partition(self, partition: int) -> None:
+        """Interrupt the fetching of a partition."""
+        self._commands.append(lambda: self._consumer.pause(self._assigned_places(partition)))
 
-    def resume(self, partition: int) -> None:
-        """Go on with a partition."""
-        self._commands.append(lambda: self._consumer.resume(self._assigned(partition)))
+    def resume_partition(self, partition: int) -> None:
+        """Go on fetching a partition."""
+        self._commands.append(lambda: self._consumer.resume(self._assigned_places(partition)))
 
-    def _assigned(self, partition: int) -> list[TopicPartition]:
+    def _assigned_places(self, partition: int) -> list[TopicPartition]:
         return [place for place in self._consumer.assignment() if place.partition == partition]
 
-    def _unassign(self, partition: int) -> None:
-        if places := self._assigned(partition):
+    def _unassign_partition(self, partition: int) -> None:
+        if places := self._assigned_places(partition):
             self._consumer.incremental_unassign(places)
         with self._room:
             kept = [fetched for fetched in self._waiting if fetched.partition != partition]
@@ -153,11 +163,11 @@ class Fetcher:
     def _run(self) -> None:
         try:
             while not self._stopped:
-                self._turn()
+                self._run_once()
         finally:
             self._consumer.close()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         while self._commands:
             command = self._commands.popleft()
             try:
@@ -166,37 +176,48 @@ class Fetcher:
                 _log.warning("fetching: %s", error.args[0])
         with self._room:
             if len(self._waiting) >= _WAITING_MAX:
-                self._room.wait(_LOOK_S)
+                self._room.wait(_POLL_S)
                 return
-            if self._ahead_bytes > _AHEAD_BYTES_MAX:
-                self._room.wait(_AHEAD_WAIT_S)
-        first = self._consumer.poll(_LOOK_S)
+            if self._pending_bytes > _PENDING_BYTES_MAX:
+                self._room.wait(_PENDING_WAIT_S)
+        first = self._consumer.poll(_POLL_S)
         if first is None:
             return
         self._hand_over(first, self._consumer.consume(_BATCH_RECORDS, 0))
 
     def _hand_over(self, first: Message, more: Sequence[Message]) -> None:
-        batches = _batches([first, *more])
+        batches = _group_by_partition([first, *more])
         with self._room:
-            self._waiting.extend(Fetched(partition, records) for partition, records in batches.items())
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._arrived.set)
+            scheduled = bool(self._waiting)
+            self._waiting.extend(FetchedBatch(partition, records) for partition, records in batches.items())
+        if not scheduled and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._deliver_waiting)
+
+    def _deliver_waiting(self) -> None:
+        if self._delivery_held:
+            return
+        with self._room:
+            waiting = tuple(self._waiting)
+            self._waiting.clear()
+            self._room.notify()
+        for partition, records in waiting:
+            self._deliver(partition, records)
 
 
-def _batches(messages: list[Message]) -> dict[int, list[LogRecord]]:
-    """Sort records by partition; what is no record but an error is reported."""
+def _group_by_partition(messages: list[Message]) -> dict[int, list[LogRecord]]:
+    """Return the records of each partition; log the messages that are errors."""
     if errors := [error for error in map(Message.error, messages) if error is not None]:
         for error in errors:
-            _report(error)
+            _log_error(error)
         messages = [message for message in messages if message.error() is None]
     batches: dict[int, list[LogRecord]] = {}
     for partition, found in groupby(messages, Message.partition):
-        batches.setdefault(partition or 0, []).extend(_records(list(found)))
+        batches.setdefault(partition or 0, []).extend(_to_records(list(found)))
     return batches
 
 
-def _records(messages: list[Message]) -> Iterable[LogRecord]:
-    """Return messages of one partition as records; a loop of the interpreter's own would take half as long again."""
+def _to_records(messages: list[Message]) -> Iterable[LogRecord]:
+    """Return messages of one partition as records. A Python loop would take half as long again."""
     times = map(_ms, map(Message.timestamp, messages))
     fields = zip(
         map(Message.offset, messages),
@@ -206,12 +227,12 @@ def _records(messages: list[Message]) -> Iterable[LogRecord]:
         messages,
         strict=True,
     )
-    return map(_new, repeat(_Record), fields)
+    return map(_new, repeat(_LazyRecord), fields)
 
 
-def _report(error: KafkaError) -> None:
-    """Say what is wrong; librdkafka goes on by itself."""
+def _log_error(error: KafkaError) -> None:
+    """Log the error; librdkafka retries by itself."""
     _log.warning("fetching: %s", error.str())
 
 
-__all__ = ["FETCH_WAIT_MS", "Fetched", "Fetcher"]
+__all__ = ["FETCH_WAIT_MS", "Deliver", "FetchedBatch", "Fetcher"]

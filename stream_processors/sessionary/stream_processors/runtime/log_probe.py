@@ -1,8 +1,10 @@
-"""What a partition's log holds at a position: asked where the position and what was fetched do not meet."""
+"""Asks the broker what a partition's log holds: its range, and the first record from an offset on."""
 
+import contextlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.changelog import reader_of
@@ -11,27 +13,28 @@ from sessionary.stream_processors.settings import ProcessorSettings
 _PROBE_S = 5.0
 
 
-class Log(NamedTuple):
-    """What the log itself says."""
+class LogProbe(NamedTuple):
+    """The broker's answer."""
 
-    begins: int
-    ends: int
-    first: int | None = None  # its first record at or after the offset in question; None: there is none
+    start_offset: int  # the log's first offset
+    end_offset: int  # the offset that its next record will have
+    first_offset: int | None = None  # of the first record at or after the offset asked for; None: there is none
 
-    def check(self, partition: int, position: int) -> None:
-        """Raise `Halted` where the log does not hold what stands at the position."""
-        if not self.begins <= position <= self.ends:
-            detail = f"partition {partition}: next is {position}, but the log holds {self.begins} to {self.ends}"
+    def check_position(self, partition: int, position: int) -> None:
+        """Raise `Halted` if `position` is outside of the log."""
+        if not self.start_offset <= position <= self.end_offset:
+            holds = f"{self.start_offset} to {self.end_offset}"
+            detail = f"partition {partition}: next is offset {position}, but the log holds {holds}"
             raise Halted("log_gap", detail)
 
 
-def look_up(settings: ProcessorSettings, partition: int, offset: int) -> Log:
-    """Ask the log. Blocks. Raises `Lost` where it does not answer."""
+def probe_log(settings: ProcessorSettings, partition: int, offset: int) -> LogProbe:
+    """Ask for a partition of the events topic. Blocks. Raises `Lost` without an answer."""
     reader = reader_of(settings)
     try:
         topic = TopicPartition(settings.topics.events, partition, offset)
-        log = Log(*reader.get_watermark_offsets(topic, timeout=_PROBE_S))
-        if not log.begins <= offset < log.ends:
+        log = LogProbe(*reader.get_watermark_offsets(topic, timeout=_PROBE_S))
+        if not log.start_offset <= offset < log.end_offset:
             return log
         reader.assign([topic])
         message = reader.poll(_PROBE_S)
@@ -39,7 +42,7 @@ def look_up(settings: ProcessorSettings, partition: int, offset: int) -> Log:
             return log
         error = message.error()
         if error is None:
-            return log._replace(first=message.offset())
+            return log._replace(first_offset=message.offset())
         if error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
         return log
@@ -49,4 +52,21 @@ def look_up(settings: ProcessorSettings, partition: int, offset: int) -> Log:
         reader.close()
 
 
-__all__ = ["Log", "look_up"]
+class LogEndProbe:
+    """Asks for the ends of many partitions, again and again, over one connection."""
+
+    def __init__(self, settings: ProcessorSettings) -> None:
+        self._topic = settings.topics.events
+        self._consumer = Consumer({**settings.librdkafka(), "group.id": f"{settings.group_id}.probe", "log_level": 0})
+
+    def log_ends(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the next offset of each partition of the events topic that answers. Blocks."""
+        ends: dict[int, int] = {}
+        for partition in partitions:
+            with contextlib.suppress(KafkaException):
+                topic = TopicPartition(self._topic, partition)
+                ends[partition] = self._consumer.get_watermark_offsets(topic, timeout=_PROBE_S)[1]
+        return ends
+
+
+__all__ = ["LogEndProbe", "LogProbe", "probe_log"]

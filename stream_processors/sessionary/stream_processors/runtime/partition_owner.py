@@ -1,11 +1,11 @@
 """One partition during one assignment: from fencing the former owner to the last commit.
 
-    open    fence the former owner → read the changelog to its end → ask for the log from the position on
-    loop    take what waits → fold into an overlay → one transaction → merge → wake readers
-    end     finish the transaction under way; then state, timers and what waits go with this object
+    open    fence the former owner → read the changelog → fetch the log from the position on
+    loop    take pending records → fold into an overlay → one transaction → merge → wake readers
+    end     finish the transaction under way; state, timers and pending records go with the object
 
-An `Ownership` is never used again after it ended, also not when the same worker gets the partition again. What a
-reader sees of it is committed.
+A `PartitionOwner` is used once: a partition that comes back to the same worker gets a new one.
+Readers see committed state only.
 """
 
 import asyncio
@@ -13,126 +13,97 @@ import contextlib
 import functools
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from operator import attrgetter
-from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from sessionary.schemas.errors import Unavailable
-from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord, Outcome
+from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover
-from sessionary.stream_processors.runtime.executor import unless_hung
+from sessionary.stream_processors.runtime.executor import wait_unless_hung
 from sessionary.stream_processors.runtime.job import Job
-from sessionary.stream_processors.runtime.log_probe import look_up
-from sessionary.stream_processors.runtime.transaction import Outputs, Written
+from sessionary.stream_processors.runtime.log_probe import probe_log
+from sessionary.stream_processors.runtime.pending_records import FetchControl, PendingRecords
+from sessionary.stream_processors.runtime.transaction import CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.stores import Saved, Store
+from sessionary.stream_processors.store.stores import SavedPosition, Store
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_value_of = attrgetter("value")
-PENDING_BYTES_MAX = 8 << 20
-CALL_S_MAX = 12.0  # longer than the time-out that each call into librdkafka has
+CALL_S_MAX = 12.0  # longer than the time-out of each call into librdkafka
 _SLICE_S = 0.005  # between two yields to the event loop
-_LOOK_EACH = 8  # records between two looks at the clock
+_LOOK_EACH = 8  # records between two readings of the clock
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
 
 
-class Fetching(Protocol):
-    """How a partition steers what is fetched for it; each returns at once."""
-
-    def fetch(self, partition: int, offset: int) -> None:
-        """Fetch from `offset` on; what was fetched before is dropped."""
-        ...
-
-    def pause(self, partition: int) -> None:
-        """Fetch nothing more for now."""
-        ...
-
-    def resume(self, partition: int) -> None:
-        """Go on fetching."""
-        ...
-
-    def drop(self, partition: int) -> None:
-        """Fetch nothing more."""
-        ...
-
-    def took(self, size: int) -> None:
-        """Take note that records of so many bytes wait no longer; negative: that they do."""
-        ...
-
-
-class Means(NamedTuple):
-    """What all ownerships of a worker share."""
+class WorkerContext(NamedTuple):
+    """What all partition owners of a worker share."""
 
     settings: ProcessorSettings
     job: Job
     metrics: Metrics
     executor: Executor
-    fetching: Fetching
+    fetch_control: FetchControl
 
 
-class Ownership:
-    """One partition of one generation. Made on the event loop; `task` ends with it, and `ended` says who wished it."""
+class PartitionOwner:
+    """The owner of one partition of one assignment. Belongs to the event loop.
+
+    `task` ends with it; `end_requested` is set if we asked it to end. A failure is the task's
+    exception: `Lost` or `Halted`, the latter also in `halted`.
+    """
 
     def __init__(
         self,
-        means: Means,
+        context: WorkerContext,
         partition: int,
-        generation: int,
         open_store: Callable[[], Store],
-        former: "Ownership | None",
+        former: "PartitionOwner | None",
     ) -> None:
-        self.partition, self.generation = partition, generation
-        self.state = means.job.new_state(partition)
+        """`open_store` may block. `former`: the last owner in this process; its end is awaited."""
+        self.partition = partition
+        self.state = context.job.new_state(partition)
         self.is_open = False
-        self.ended = False
+        self.end_requested = False
         self._over = False
         self.halted: Halted | None = None
         self.commits = 0
         self.committed_s = time.monotonic()
-        self._means = means
+        self._context = context
         self._open_store = open_store
         self._store: Store | None = None
-        self._outputs: Outputs | None = None
-        self._pending: deque[tuple[Sequence[LogRecord], int]] = deque()  # as they were fetched, and their bytes
-        self._pending_bytes = 0
-        self._held = False
+        self._writer: TransactionWriter | None = None
+        self._pending = PendingRecords(partition, context.fetch_control)
         self._arrived = asyncio.Event()
         self._advanced = asyncio.Event()
         self._sought_s = self._begun_s = 0.0
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
 
-    def offer(self, records: Sequence[LogRecord]) -> None:
-        """Take records as they were fetched; the fetching is held where too much waits."""
-        if self.ended or self.task.done():
+    def offer_records(self, records: Sequence[LogRecord]) -> None:
+        """Take a fetch of the partition's records; too many pending ones interrupt the fetching."""
+        if self.end_requested or self.task.done():
             return
-        self._pending.append((records, _bytes(records)))
-        self._weigh(self._pending[-1][1])
-        if self._pending_bytes > PENDING_BYTES_MAX and not self._held:
-            self._held = True
-            self._means.fetching.pause(self.partition)
+        self._pending.append_batch(records)
         self._arrived.set()
 
-    def end(self) -> None:
-        """Finish the transaction under way, then end. `task` tells when."""
-        self.ended = True
+    def request_end(self) -> None:
+        """Finish the transaction under way, then end; await `task` for that."""
+        self.end_requested = True
         self._arrived.set()
         self._advanced.set()
 
-    async def caught_up(self, offset: int, timeout_s: float) -> bool:
-        """Wait until the committed position is behind `offset`; False where that takes longer."""
+    async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
+        """Wait until the record at `offset` is committed. Return False after `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
         while not (self.is_open and self.state.position.next_offset > offset):
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or self.ended or self._over:
+            if left_s <= 0 or self.end_requested or self._over:
                 return False
             try:
                 await asyncio.wait_for(self._advanced.wait(), left_s)
@@ -140,61 +111,62 @@ class Ownership:
                 return False
         return True
 
-    async def _run(self, former: "Ownership | None") -> None:
+    async def _run(self, former: "PartitionOwner | None") -> None:
         if former is not None:
-            # Its store becomes ours, so it must be done; what it may still wait for is bounded.
+            # Its store becomes ours, so it must be done. All that it waits for is bounded.
             await asyncio.wait([former.task])
             former = None
         try:
-            await self._open()
-            while not self.ended:
+            await self._open_partition()
+            while not self.end_requested:
                 await self._arrived.wait()
                 self._arrived.clear()
-                while self._pending and not self.ended:
-                    await self._paced()
+                while self._pending and not self.end_requested:
+                    await self._wait_for_interval()
                     await self._step()
         except Halted as fault:
             self.halted = fault
             raise
         finally:
             self.is_open, self._over = False, True
-            self._means.fetching.drop(self.partition)
-            self._drop_pending()
-            self._wake()
+            self._context.fetch_control.drop_partition(self.partition)
+            self._pending.drop_all()
+            self._wake_readers()
 
-    async def _open(self) -> None:
-        begun_s, means = time.monotonic(), self._means
-        self._outputs = await self._blocking(Outputs, means.settings, means.job, self.partition, self._wanted)
-        await self._bounded(self._outputs, self._outputs.open)
-        self._store = store = await self._blocking(self._open_store)
-        changelog_next = await self._blocking(
-            recover, means.settings, self.state, store, means.job.row_codec, self._wanted
+    async def _open_partition(self) -> None:
+        begun_s, context = time.monotonic(), self._context
+        self._writer = await self._run_blocking(
+            TransactionWriter, context.settings, context.job, self.partition, self._is_wanted
+        )
+        await self._run_bounded(self._writer, self._writer.fence_former_owner)
+        self._store = store = await self._run_blocking(self._open_store)
+        changelog_next = await self._run_blocking(
+            recover, context.settings, self.state, store, context.job.row_codec, self._is_wanted
         )
         position = self.state.position
-        (await self._blocking(look_up, self._means.settings, self.partition, position.next_offset)).check(
-            self.partition, position.next_offset
-        )
-        await self._save({}, Saved(position, changelog_next, time.time()))
-        if self.ended:
+        log = await self._run_blocking(probe_log, context.settings, self.partition, position.next_offset)
+        log.check_position(self.partition, position.next_offset)
+        await self._save_to_store({}, SavedPosition(position, changelog_next, time.time()))
+        if self.end_requested:
             return
-        self._drop_pending()
+        self._pending.drop_all()  # fetched for a former owner
         self._sought_s = time.monotonic()
-        self._means.fetching.fetch(self.partition, position.next_offset)
+        self._context.fetch_control.fetch_from(self.partition, position.next_offset)
         self.is_open, self.committed_s = True, time.monotonic()
-        self._means.metrics.open_s.observe(time.monotonic() - begun_s)
-        self._means.metrics.position.labels(str(self.partition)).set(self.state.position.next_offset)
+        self._context.metrics.open_s.observe(time.monotonic() - begun_s)
+        self._context.metrics.position.labels(str(self.partition)).set(self.state.position.next_offset)
         _log.info("partition %d is open at %d", self.partition, self.state.position.next_offset)
-        self._wake()
+        self._wake_readers()
 
-    async def _paced(self) -> None:
-        """Wait until the next transaction may begin: what arrives until then shares its price."""
-        pause_s = self._begun_s + self._means.settings.commit_interval_ms / 1_000 - time.monotonic()
+    async def _wait_for_interval(self) -> None:
+        """Wait until the next transaction may begin: what arrives until then shares its cost."""
+        pause_s = self._begun_s + self._context.settings.commit_interval_ms / 1_000 - time.monotonic()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
 
     async def _step(self) -> None:
-        assert self._outputs is not None
-        records = self._take()
+        assert self._writer is not None
+        records = self._take_batch()
         if not records:
             return
         if records[0].offset != self.state.position.next_offset and not await self._is_next(records):
@@ -202,13 +174,13 @@ class Ownership:
         self._begun_s, started_at = time.monotonic(), time.time_ns() // 1_000
         overlay = self.state.begin()
         folded = await self._fold_records(overlay, records)
-        if self.ended:
+        if self.end_requested:
             return
         outcome = overlay.finish(self._acknowledged_at)
         try:
-            written = await self._bounded(self._outputs, self._outputs.write, outcome, started_at)
+            written = await self._run_bounded(self._writer, self._writer.write_outcome, outcome, started_at)
         except Aborted as fault:
-            self._means.metrics.errors.labels("aborted").inc()
+            self._context.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
             self._put_back(records)
             await asyncio.sleep(_ABORT_PAUSE_S)
@@ -217,74 +189,34 @@ class Ownership:
             self._put_back(records[folded:])
         self.state.merge(overlay)
         self._acknowledged_at = written.acknowledged_at
-        await self._kept(outcome, written)
+        await self._after_commit(outcome, written)
 
-    async def _kept(self, outcome: Outcome, written: Written) -> None:
+    async def _after_commit(self, outcome: Outcome, written: CommitReceipt) -> None:
         self.commits += 1
         self.committed_s = time.monotonic()
-        _count(self._means.metrics, self.partition, outcome, written)
-        self._wake()
-        await self._save(written.rows, Saved(outcome.position, written.changelog_next, time.time()))
+        _count(self._context.metrics, self.partition, outcome, written)
+        self._wake_readers()
+        await self._save_to_store(written.rows, SavedPosition(outcome.position, written.changelog_next, time.time()))
 
-    async def _save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
+    async def _save_to_store(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         assert self._store is not None
         if self._store.blocks:
-            await self._blocking(self._store.save, rows, saved)
+            await self._run_blocking(self._store.save_rows, rows, saved)
         else:
-            self._store.save(rows, saved)
+            self._store.save_rows(rows, saved)
 
-    def _take(self) -> Sequence[LogRecord]:
-        """What waits, from the position on, without a hole between two fetches; at most a batch."""
-        self._drop_before_position()
-        taken: list[LogRecord] = []
-        expected, limit = self.state.position.next_offset, self.state.settings.records_max
-        while self._pending and len(taken) < limit:
-            if taken and self._pending[0][0][0].offset > expected:
-                break
-            records = self._next_pending()
-            if records[0].offset < expected:
-                records = [record for record in records if record.offset >= expected]
-            taken.extend(records)
-            if taken:
-                expected = taken[-1].offset + 1
-        if self._held and self._pending_bytes < PENDING_BYTES_MAX // 2:
-            self._held = False
-            self._means.fetching.resume(self.partition)
-        return taken
-
-    def _drop_before_position(self) -> None:
-        """Where a fetch holds the position, what came before that fetch is old: from before a seek, or folded."""
-        position = self.state.position.next_offset
-        holders = (n for n, (fetch, _) in enumerate(self._pending) if fetch[0].offset <= position <= fetch[-1].offset)
-        for _ in range(next(holders, 0)):
-            self._next_pending()
-
-    def _next_pending(self) -> Sequence[LogRecord]:
-        records, size = self._pending.popleft()
-        self._weigh(-size)
-        return records
-
-    def _weigh(self, size: int) -> None:
-        self._pending_bytes += size
-        self._means.fetching.took(-size)
+    def _take_batch(self) -> Sequence[LogRecord]:
+        return self._pending.take_batch(self.state.position.next_offset, self.state.settings.records_max)
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:
-        self._pending.appendleft((records, _bytes(records)))
-        self._weigh(self._pending[0][1])
+        self._pending.put_back(records)
         self._arrived.set()
 
-    def _drop_pending(self) -> None:
-        self._pending.clear()
-        self._weigh(-self._pending_bytes)
-        if self._held:
-            self._held = False
-            self._means.fetching.resume(self.partition)
-
     async def _is_next(self, records: Sequence[LogRecord]) -> bool:
-        """Whether `records`, ahead of the position, are the log's next ones (offsets between hold none).
+        """Return True if `records`, which begin after the position, are the log's next ones.
 
-        Otherwise they are dropped and fetched again, at most once a second. Raises `Halted` where the log itself
-        begins later.
+        That is so if no offset between holds a record. Otherwise drop them and fetch from the
+        position again, at most once a second. Raises `Halted` if the log begins after it.
         """
         position = self.state.position.next_offset
         pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
@@ -295,13 +227,13 @@ class Ownership:
                 await asyncio.wait_for(self._arrived.wait(), pause_s)
             return False
         self._sought_s = time.monotonic()
-        log = await self._blocking(look_up, self._means.settings, self.partition, position)
-        log.check(self.partition, position)
-        if log.first == records[0].offset:
+        log = await self._run_blocking(probe_log, self._context.settings, self.partition, position)
+        log.check_position(self.partition, position)
+        if log.first_offset == records[0].offset:
             return True
-        self._means.metrics.errors.labels("sought").inc()
-        self._drop_pending()
-        self._means.fetching.fetch(self.partition, position)
+        self._context.metrics.errors.labels("sought").inc()
+        self._pending.drop_all()
+        self._context.fetch_control.fetch_from(self.partition, position)
         return False
 
     async def _fold_records(self, overlay: Overlay, records: Sequence[LogRecord]) -> int:
@@ -310,7 +242,7 @@ class Ownership:
         for n, record in enumerate(records):
             if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
                 await asyncio.sleep(0)
-                if self.ended:
+                if self.end_requested:
                     return n
                 slice_ends_s = time.perf_counter() + _SLICE_S
             while True:
@@ -323,36 +255,36 @@ class Ownership:
                     await asyncio.sleep(trouble.retry_after_s)
         return len(records)
 
-    def _wanted(self) -> bool:
-        return not self.ended
+    def _is_wanted(self) -> bool:
+        return not self.end_requested
 
-    def _wake(self) -> None:
+    def _wake_readers(self) -> None:
         advanced, self._advanced = self._advanced, asyncio.Event()
         advanced.set()
 
-    async def _blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def _run_blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._means.executor, functools.partial(call, *args, **kwargs))
+        return await loop.run_in_executor(self._context.executor, functools.partial(call, *args, **kwargs))
 
-    async def _bounded(self, outputs: Outputs, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Wait for a call of `outputs`, however long, as long as librdkafka comes back to it. Raises `Lost`.
+    async def _run_bounded(
+        self, writer: TransactionWriter, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Wait for a call of `writer` as long as its calls into librdkafka return in time.
 
-        The thread of a call that hangs is left behind: its producer is fenced by the next one, and it touches nothing
-        of ours.
+        Raises `Lost` if one hangs. Its thread is left behind: the next producer fences its
+        producer, and it touches nothing of ours.
         """
-        outputs.called_s = time.monotonic()
+        writer.called_s = time.monotonic()
         try:
-            return await unless_hung(self._blocking(call, *args, **kwargs), lambda: outputs.called_s, CALL_S_MAX)
+            return await wait_unless_hung(
+                self._run_blocking(call, *args, **kwargs), lambda: writer.called_s, CALL_S_MAX
+            )
         except TimeoutError:
-            self._means.metrics.errors.labels("hung").inc()
-            raise Lost(f"partition {self.partition}: a call hangs for {CALL_S_MAX:g} s") from None
+            self._context.metrics.errors.labels("hung").inc()
+            raise Lost(f"partition {self.partition}: a call into librdkafka hangs for {CALL_S_MAX:g} s") from None
 
 
-def _bytes(records: Sequence[LogRecord]) -> int:
-    return sum(map(len, filter(None, map(_value_of, records)))) + RECORD_OVERHEAD_BYTES * len(records)
-
-
-def _count(metrics: Metrics, partition: int, outcome: Outcome, written: Written) -> None:
+def _count(metrics: Metrics, partition: int, outcome: Outcome, written: CommitReceipt) -> None:
     counts = outcome.counts
     for name, number in (
         ("applied", counts.applied),
@@ -372,4 +304,4 @@ def _count(metrics: Metrics, partition: int, outcome: Outcome, written: Written)
     metrics.position.labels(str(partition)).set(outcome.position.next_offset)
 
 
-__all__ = ["PENDING_BYTES_MAX", "Fetching", "Means", "Ownership"]
+__all__ = ["PartitionOwner", "WorkerContext"]

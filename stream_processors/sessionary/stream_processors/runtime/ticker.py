@@ -1,7 +1,7 @@
-"""Makes a partition's clock move when nobody speaks: ticks, appended by the owner to its own partition.
+"""Ticks: records that an owner appends to its own partition so that its clock moves in silence.
 
-A tick can only say that time has passed, and the broker stamps it: one too many, or one of a worker that has lost its
-partition, does no harm. One too few makes a timeout late, never wrong.
+A tick only says that time has passed; the broker stamps it. A tick too many, or one of a worker
+that lost its partition, does no harm. A tick too few makes a timeout late, never wrong.
 """
 
 import contextlib
@@ -22,21 +22,21 @@ _log = logging.getLogger(__name__)
 STEADY_MS = 1_000
 DUE_MS = 100
 LOOK_S = 0.02
-RENEW_MS = 10_000  # longer than a tick may take
+RENEW_MS = 10_000  # longer than the delivery of a tick may take
 _LET_GO_S = 0.1
 
 
-class Sent(NamedTuple):
-    """The last tick of a partition."""
+class LastTick(NamedTuple):
+    """When a partition's last tick was sent (ms since the epoch), and if it is under way."""
 
     at_ms: float
     under_way: bool
 
 
-def tick_due(now_ms: float, deadline_ms: int | None, sent: Sent | None) -> bool:
-    """Whether a tick is to be sent: once a second while sessions live, and when the earliest deadline has passed.
+def is_tick_due(now_ms: float, deadline_ms: int | None, sent: LastTick | None) -> bool:
+    """Return True once a second while sessions live, and when the earliest deadline has passed.
 
-    Nothing while nobody lives, nor while the last tick is not acknowledged, nor more than one in `DUE_MS`.
+    False without a deadline, while the last tick is under way, and within `DUE_MS` of it.
     """
     if deadline_ms is None:
         return False
@@ -49,29 +49,33 @@ def tick_due(now_ms: float, deadline_ms: int | None, sent: Sent | None) -> bool:
 
 
 class Ticker:
-    """Sends ticks; `look` and `close` are called by one thread."""
+    """Sends ticks. One thread calls it."""
 
     def __init__(self, settings: ProcessorSettings, metrics: Metrics) -> None:
         self._settings = settings
         self._topic = settings.topics.events
         self._metrics = metrics
         self._value = encode_record(Tick(settings.worker_name))
-        self._sent: dict[int, Sent] = {}
+        self._sent: dict[int, LastTick] = {}
         self._failed = False
         self._made_ms = 0.0
         self._producer = self._made()
 
-    def look(self, now_ms: float, deadlines: Mapping[int, int | None]) -> None:
-        """Send what is due. `deadlines` holds every open partition. Does not block."""
+    def send_due_ticks(self, now_ms: float, deadlines: Mapping[int, int | None]) -> None:
+        """Send the ticks that are due. Does not block.
+
+        `deadlines` holds the earliest deadline of every open partition, in ms since the epoch;
+        None: no session lives there.
+        """
         for partition, deadline_ms in deadlines.items():
-            if tick_due(now_ms, deadline_ms, self._sent.get(partition)):
-                self._send(partition, now_ms)
+            if is_tick_due(now_ms, deadline_ms, self._sent.get(partition)):
+                self._send_tick(partition, now_ms)
         self._producer.poll(0)
         if self._failed and now_ms - self._made_ms >= RENEW_MS:
             self._renew(now_ms)
 
     def close(self) -> None:
-        """Wait shortly for ticks under way."""
+        """Wait at most 1 s for ticks under way."""
         self._producer.flush(1.0)
 
     def _made(self) -> Producer:
@@ -95,26 +99,26 @@ class Ticker:
         # Dropping the last reference waits for librdkafka's threads.
         threading.Thread(target=_let_go, args=(former,), name="ticker-discard", daemon=True).start()
 
-    def _send(self, partition: int, now_ms: float) -> None:
-        def acknowledged(error: KafkaError | None, _: Message) -> None:
-            self._sent[partition] = Sent(now_ms, under_way=False)
+    def _send_tick(self, partition: int, now_ms: float) -> None:
+        def on_delivery(error: KafkaError | None, _: Message) -> None:
+            self._sent[partition] = LastTick(now_ms, under_way=False)
             if error is None:
                 self._metrics.ticks_sent.inc()
             else:
                 self._failed = True
                 self._metrics.errors.labels("tick").inc()
 
-        self._sent[partition] = Sent(now_ms, under_way=True)
+        self._sent[partition] = LastTick(now_ms, under_way=True)
         try:
-            self._producer.produce(self._topic, self._value, partition=partition, on_delivery=acknowledged)
+            self._producer.produce(self._topic, self._value, partition=partition, on_delivery=on_delivery)
         except (BufferError, KafkaException) as error:
-            self._sent[partition], self._failed = Sent(now_ms, under_way=False), True
+            self._sent[partition], self._failed = LastTick(now_ms, under_way=False), True
             self._metrics.errors.labels("tick").inc()
-            _log.warning("partition %d: no tick: %s", partition, error)
+            _log.warning("partition %d: a tick was not sent: %s", partition, error)
 
 
 def _let_go(_producer: Producer) -> None:
     time.sleep(_LET_GO_S)  # until the caller has let go of it too
 
 
-__all__ = ["DUE_MS", "LOOK_S", "RENEW_MS", "STEADY_MS", "Sent", "Ticker", "tick_due"]
+__all__ = ["DUE_MS", "LOOK_S", "RENEW_MS", "STEADY_MS", "LastTick", "Ticker", "is_tick_due"]

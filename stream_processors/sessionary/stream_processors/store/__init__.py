@@ -1,1 +1,7 @@
-"""Where rows live between transactions."""
+"""Where rows live between transactions.
+
+A store is a cache of the changelog, never ahead of it:
+
+    packed_rows    rows as bytes, the ones used last decoded too
+    stores         a partition's store, in memory or in RocksDB; the stores of a process
+"""

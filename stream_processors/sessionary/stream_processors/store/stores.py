@@ -1,19 +1,21 @@
 """Where a partition's rows live between transactions: in memory, or in RocksDB.
 
-A store is a cache of the changelog, never ahead of it: it is written after the transaction's acknowledgement, and it
-knows up to which changelog offset it holds. An opening partition reads the changelog from there; a store that is too
-old, or of a changelog that no longer exists, is emptied and filled from the beginning.
+A store is a cache of the changelog and never ahead of it: it is written after the transaction's
+acknowledgement, and it knows up to which changelog offset it holds. An opening partition reads the
+changelog from there. A store that is too old, or that belongs to a changelog that no longer exists,
+is emptied and filled from the beginning.
 
-    store.saved         what the store says it holds; None: nothing
-    store.take(…)       one row from the changelog; store.filled() once there are no more
-    store.rows          the mapping the fold works on
-    store.save(…)       make the merged rows, the position and the changelog offset one fact
-    store.wipe()        forget everything
+    store.saved_position    up to where the store holds the changelog; None: it is empty
+    store.load_row(…)       one row from the changelog, then store.finish_loading()
+    store.rows              the mapping that the fold works on
+    store.save_rows(…)      save merged rows, position and changelog offset atomically
+    store.wipe()            remove everything
 """
 
 import json
 import logging
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,81 +24,89 @@ from typing import Any, NamedTuple, Protocol, cast
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY
+from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import CachedRows, RowCodec
 
 _log = logging.getLogger(__name__)
-# Kafka keeps tombstones for one day (delete.retention.ms); older than that a store could miss a deletion.
+# Kafka keeps tombstones for one day (delete.retention.ms): an older store could miss a deletion.
 SAVED_AGE_MAX_S = 43_200
 _CHANGELOG = b"\x00changelog"
 
 
-class Saved(NamedTuple):
+class SavedPosition(NamedTuple):
     """Up to where a store holds the changelog."""
 
     position: Position
-    changelog_next: int  # the first changelog offset that it has not seen
-    saved_s: float  # when, wall clock
+    changelog_next: int  # the first changelog offset that the store does not hold
+    saved_s: float  # when it was saved, seconds since the epoch
 
 
 class Store(Protocol):
-    """One partition's rows. Not thread-safe, but `save` may run in another thread than readers of `rows`."""
+    """One partition's rows.
+
+    One thread uses a store; `save_rows` may run in another thread while `rows` is read.
+    """
 
     rows: CachedRows
-    blocks: bool  # whether `save` waits for a disk
+    blocks: bool  # whether `save_rows` waits for a disk
 
     @property
-    def saved(self) -> Saved | None:
-        """What the store holds; None where it holds nothing."""
+    def saved_position(self) -> SavedPosition | None:
+        """Up to where the store holds the changelog; None if it is empty."""
         ...
 
-    def take(self, key: bytes, stored: bytes | None) -> None:
-        """Take one packed row while recovery fills the store (None = gone)."""
+    def load_row(self, key: bytes, stored: bytes | None) -> None:
+        """Take one packed row from the changelog; None deletes it. May block."""
         ...
 
-    def filled(self) -> None:
-        """Take note that recovery has come to its end: from here on `rows` holds all that was taken."""
+    def finish_loading(self) -> None:
+        """Make all loaded rows visible in `rows`. May block."""
         ...
 
-    def save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
-        """Make packed rows (None = gone) and position one fact. May block for a write to disk."""
+    def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
+        """Save packed rows (None deletes) and position atomically. Blocks if `blocks` says so."""
         ...
 
     def wipe(self) -> None:
-        """Forget everything."""
+        """Remove all rows and the position. May block."""
         ...
 
     def close(self) -> None:
-        """Release what is held; the store may be opened again."""
+        """Release files and memory; the store may be opened again."""
         ...
 
 
 class MemoryStore:
-    """A dict. Held by the process, it outlives an assignment, so that a returning partition reads only what is new."""
+    """Rows in a dict.
+
+    The process keeps it as long as the partition stays, so that each new owner reads only what is
+    new in the changelog.
+    """
 
     blocks = False
 
     def __init__(self, row_codec: RowCodec) -> None:
         self._codec = row_codec
-        self._saved: Saved | None = None
+        self._saved: SavedPosition | None = None
         self.wipe()
 
     @property
-    def saved(self) -> Saved | None:
-        """See `Store`."""
+    def saved_position(self) -> SavedPosition | None:
+        """Up to where the store holds the changelog; None if it is empty."""
         return self._saved
 
-    def take(self, key: bytes, stored: bytes | None) -> None:
-        """See `Store`."""
+    def load_row(self, key: bytes, stored: bytes | None) -> None:
+        """Take one packed row from the changelog; None deletes it."""
         if stored is None:
             self._shelf.pop(key, None)
         else:
             self._shelf[key] = stored
 
-    def filled(self) -> None:
-        """See `Store`."""
+    def finish_loading(self) -> None:
+        """Do nothing: loaded rows are visible at once."""
 
-    def save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
-        """See `Store`."""
+    def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
+        """Save packed rows (None deletes) and position. Does not block."""
         shelf: dict[bytes, Any] = self._shelf
         shelf.update(rows)
         for key in [key for key, stored in rows.items() if stored is None]:
@@ -105,95 +115,98 @@ class MemoryStore:
         self._saved = saved
 
     def wipe(self) -> None:
-        """See `Store`."""
+        """Remove all rows and the position."""
         self._shelf: dict[bytes, bytes] = {}
         self.rows = CachedRows(self._shelf, self._codec)
         self._saved = None
 
     def close(self) -> None:
-        """See `Store`."""
+        """Do nothing: memory goes with the object."""
 
 
 class _RocksShelf(NamedTuple):
-    """The database's rows; keys that begin with a zero byte are the store's own."""
+    """The database's rows. Keys that begin with a zero byte are the store's own."""
 
     db: Any
 
     def get(self, key: bytes) -> bytes | None:
-        """See `Shelf`."""
+        """Return a row's bytes, or None."""
         value: bytes | None = self.db.get(key)
         return value
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """See `Shelf`."""
+        """Return every row's key and bytes."""
         return ((key, value) for key, value in self.db.items() if not key.startswith(b"\x00"))
 
 
 class RocksStore:
-    """RocksDB in a folder."""
+    """Rows in a RocksDB database, in a folder of its own."""
 
-    BATCH_ROWS = 10_000
+    BATCH_ROWS = 10_000  # loaded rows that are written at once
     blocks = True
 
     def __init__(self, folder: Path, row_codec: RowCodec) -> None:
         self._folder = folder
         self._codec = row_codec
-        self._open()
+        self._open_database()
 
-    def _open(self) -> None:
-        from rocksdict import Options, Rdict  # an extra: the memory store does without
+    def _open_database(self) -> None:
+        from rocksdict import Options, Rdict  # an extra that the memory store does not need
 
         self._folder.mkdir(parents=True, exist_ok=True)
         self._db = Rdict(str(self._folder), options=Options(raw_mode=True))
         self.rows = CachedRows(_RocksShelf(self._db), self._codec)
-        self._taken: dict[bytes, bytes | None] = {}
+        self._unwritten: dict[bytes, bytes | None] = {}
 
     @property
-    def saved(self) -> Saved | None:
-        """See `Store`."""
+    def saved_position(self) -> SavedPosition | None:
+        """Up to where the store holds the changelog; None if it is empty. Reads from disk."""
         position, changelog = self._db.get(POSITION_KEY), self._db.get(_CHANGELOG)
         if position is None or changelog is None:
             return None
-        return Saved(cast(Position, Decoder().record(position)), *json.loads(changelog))
+        return SavedPosition(cast(Position, Decoder().record(position)), *json.loads(changelog))
 
-    def take(self, key: bytes, stored: bytes | None) -> None:
-        """See `Store`. Cut off before the next `save`, the rows are read again: `saved` says from where on."""
-        self._taken[key] = stored
-        if len(self._taken) >= self.BATCH_ROWS:
-            self._write(self._taken)
+    def load_row(self, key: bytes, stored: bytes | None) -> None:
+        """Take one packed row from the changelog; None deletes it. Writes a batch now and then.
 
-    def save(self, rows: Mapping[bytes, bytes | None], saved: Saved) -> None:
-        """See `Store`: one write batch."""
-        batch = self._batch({**self._taken, **rows})
+        `saved_position` is left behind: after a crash the same rows are read again.
+        """
+        self._unwritten[key] = stored
+        if len(self._unwritten) >= self.BATCH_ROWS:
+            self._write_rows(self._unwritten)
+
+    def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
+        """Save packed rows (None deletes) and position in one write batch. Blocks for the disk."""
+        batch = self._to_write_batch({**self._unwritten, **rows})
         batch.put(POSITION_KEY, encode_record(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
         self._db.write(batch)
-        self._taken = {}
+        self._unwritten = {}
         self.rows.mark_saved(rows)
 
-    def filled(self) -> None:
-        """See `Store`."""
-        self._write(self._taken)
+    def finish_loading(self) -> None:
+        """Write the loaded rows that no batch has written. Blocks for the disk."""
+        self._write_rows(self._unwritten)
 
     def wipe(self) -> None:
-        """See `Store`."""
+        """Remove the database and open an empty one. Blocks for the disk."""
         self._db.close()
         shutil.rmtree(self._folder)
-        self._open()
+        self._open_database()
 
     def close(self) -> None:
-        """See `Store`."""
+        """Close the database; it may be opened again."""
         try:
             self._db.close()
-        except Exception as error:  # noqa: BLE001 - rocksdict has no class of its own for a database whose disk was full
-            # What it could not write is in the changelog, and its own position says so.
+        except Exception as error:  # noqa: BLE001 - rocksdict has no error class for a full disk
+            # The changelog holds what was not written; `saved_position` says from where on.
             _log.warning("store %s was closed with an error: %s", self._folder, error)
 
-    def _write(self, rows: Mapping[bytes, bytes | None]) -> None:
-        self._db.write(self._batch(rows))
-        self._taken = {}
+    def _write_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        self._db.write(self._to_write_batch(rows))
+        self._unwritten = {}
 
-    def _batch(self, rows: Mapping[bytes, bytes | None]) -> Any:
+    def _to_write_batch(self, rows: Mapping[bytes, bytes | None]) -> Any:
         from rocksdict import WriteBatch
 
         batch = WriteBatch(raw_mode=True)
@@ -205,12 +218,65 @@ class RocksStore:
         return batch
 
 
-def usable(saved: Saved | None, changelog_low: int, changelog_end: int, now_s: float | None = None) -> bool:
-    """Whether a store may be continued from where it stands, or must be wiped."""
+def is_usable(saved: SavedPosition | None, changelog_low: int, changelog_end: int, now_s: float | None = None) -> bool:
+    """Return True if a store may be filled from its saved position on; otherwise it must be wiped.
+
+    `changelog_low` and `changelog_end` are the first offset and the next one of the changelog.
+    """
     if saved is None:
         return False
     age_s = (time.time() if now_s is None else now_s) - saved.saved_s
     return 0 <= age_s < SAVED_AGE_MAX_S and changelog_low <= saved.changelog_next <= changelog_end
 
 
-__all__ = ["SAVED_AGE_MAX_S", "MemoryStore", "RocksStore", "Saved", "Store", "usable"]
+class PartitionStores:
+    """The stores of this process, by partition; open while the partition is assigned."""
+
+    def __init__(self, settings: ProcessorSettings, folder: Path | None, row_codec: RowCodec) -> None:
+        """`folder` holds the databases; only the setting `store=rocksdb` needs one."""
+        self._folder = folder
+        self._codec = row_codec
+        self._rocks = settings.store == "rocksdb"
+        self._prefix = settings.topic_prefix
+        self._stores: dict[int, Store] = {}
+
+    def store_of(self, partition: int) -> Store:
+        """Return the partition's store, opened. Blocks; raises if another process has it open."""
+        store = self._stores.get(partition)
+        if store is None:
+            store = self._stores[partition] = self._new_store(partition)
+        return store
+
+    def close_store(self, partition: int) -> None:
+        """Close a partition's store. A memory store's rows are gone."""
+        if store := self._stores.pop(partition, None):
+            store.close()
+
+    def close(self) -> None:
+        """Close all stores."""
+        for partition in list(self._stores):
+            self.close_store(partition)
+
+    def _new_store(self, partition: int) -> Store:
+        if not self._rocks or self._folder is None:
+            return MemoryStore(self._codec)
+        return RocksStore(self._folder / f"{self._prefix}-{partition}", self._codec)
+
+
+def temporary_state_folder(settings: ProcessorSettings) -> "tempfile.TemporaryDirectory[str] | None":
+    """Return a new folder for RocksDB, or None if none is needed. The caller removes it."""
+    if settings.store != "rocksdb" or settings.state_dir is not None:
+        return None
+    return tempfile.TemporaryDirectory(prefix="sessionary-processor-")
+
+
+__all__ = [
+    "SAVED_AGE_MAX_S",
+    "MemoryStore",
+    "PartitionStores",
+    "RocksStore",
+    "SavedPosition",
+    "Store",
+    "is_usable",
+    "temporary_state_folder",
+]

@@ -7,7 +7,7 @@ from benchmarks.measurements.keyed_count.job import key_bytes
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.runtime.job import Produced
-from sessionary.stream_processors.store.stores import MemoryStore, Saved
+from sessionary.stream_processors.store.stores import MemoryStore, SavedPosition
 from tests.core.benchmarks.measurements.keyed_count.outputs import EVENTS, KEYS, audited
 
 
@@ -26,7 +26,7 @@ def test_our_fold_counts_each_event_once_across_batches_and_a_void_batch_counts_
         transaction = job.transaction(0, outcome, 0)
         written += itertools.starmap(Produced, transaction.records)
         fold.merge(batch)
-        store.save(transaction.rows, Saved(outcome.position, 0, 0))
+        store.save_rows(transaction.rows, SavedPosition(outcome.position, 0, 0))
     told = [(record.key or b"", record.value or b"") for record in written if record.topic == "output"]
     assert audited(told).is_right
     assert [record.value for record in written if record.topic == "changelog"] == [

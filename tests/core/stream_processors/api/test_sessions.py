@@ -1,4 +1,4 @@
-"""What the control API answers, without a broker: an owner that may no longer be one, a request that goes round."""
+"""What the control API answers, without a broker: if the owner may have changed or is elsewhere."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ class FakeOwner:
         self.position = Position(100, 0, 0, 0, 0)
         self.rows = {KEY.encoded(): Gravestone("acme", KEY.session_id, (), "closed", 1, 7, 99)}
 
-    async def caught_up(self, offset: int, timeout_s: float) -> bool:
+    async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         return self.is_open and offset < self.position.next_offset
 
 
@@ -39,25 +39,25 @@ class FakeGroup:
     def __init__(self, heard_s: float, urls: Mapping[int, str] | None = None) -> None:
         self._heard_s, self._urls = heard_s, urls or {}
 
-    def urls(self) -> Mapping[int, str]:
+    def owner_urls(self) -> Mapping[int, str]:
         return self._urls
 
     def heartbeat_s(self) -> float:
         return self._heard_s
 
-    def http(self) -> ClientSession:
+    def http_client(self) -> ClientSession:
         raise AssertionError("nothing is to be passed on")
 
 
-class FakeLedger:
+class FakeAssignment:
     def __init__(self, *owners: FakeOwner) -> None:
         self.owners = dict.fromkeys([PARTITION], owners[0]) if owners else {}
-        self.ready = True
+        self.is_ready = True
 
 
-def ask(ledger: FakeLedger, group: FakeGroup, query: str = "", **headers: str) -> Response:
-    any_ledger: Any = ledger
-    api = ControlApi(SETTINGS, any_ledger, Metrics(), group, lambda: True)
+def ask(assignment: FakeAssignment, group: FakeGroup, query: str = "", **headers: str) -> Response:
+    any_assignment: Any = assignment
+    api = ControlApi(SETTINGS, any_assignment, Metrics(), group, lambda: True)
     path = f"/v1/sessions/{KEY.session_id}{query}"
     request = make_mocked_request("GET", path, headers={"Authorization": "Bearer token", **headers})
     return asyncio.run(api.session(request, KEY.session_id))
@@ -68,7 +68,7 @@ def problem(response: Response) -> tuple[int, str]:
     return response.status, json.loads(response.body)["reason"]
 
 
-def test_an_owner_answers_as_long_as_it_heard_of_its_group_within_a_session_time_out() -> None:
+def test_an_owner_answers_if_its_group_answered_within_a_session_time_out() -> None:
     now_s, long_ago_s = time.monotonic(), time.monotonic() - SETTINGS.session_timeout_ms / 1_000 - 1
     for committed_s, heartbeat_s, wanted in (
         (now_s, now_s, (410, "session_archived")),
@@ -76,20 +76,20 @@ def test_an_owner_answers_as_long_as_it_heard_of_its_group_within_a_session_time
         (long_ago_s, now_s, (410, "session_archived")),
         (long_ago_s, long_ago_s, (503, "not_ready")),
     ):
-        assert problem(ask(FakeLedger(FakeOwner(committed_s)), FakeGroup(heartbeat_s))) == wanted
+        assert problem(ask(FakeAssignment(FakeOwner(committed_s)), FakeGroup(heartbeat_s))) == wanted
 
 
 @pytest.mark.parametrize(
     ("urls", "headers"),
     [
-        ({}, {}),  # nobody knows the owner
-        ({PARTITION: SETTINGS.api_url}, {}),  # the group says: you; but it is not so
+        ({}, {}),  # the owner is unknown
+        ({PARTITION: SETTINGS.api_url}, {}),  # the group names this worker, which does not own it
         ({PARTITION: "http://other:0"}, {}),  # the owner has no API
-        ({PARTITION: "http://other:1"}, {"Sessionary-Routed": "w2"}),  # another worker thinks: you
+        ({PARTITION: "http://other:1"}, {"Sessionary-Routed": "w2"}),  # another worker passed it on
     ],
 )
-def test_a_request_never_goes_round(urls: Mapping[int, str], headers: Mapping[str, str]) -> None:
-    response = ask(FakeLedger(), FakeGroup(time.monotonic(), urls), **headers)
+def test_a_request_is_passed_on_at_most_once(urls: Mapping[int, str], headers: Mapping[str, str]) -> None:
+    response = ask(FakeAssignment(), FakeGroup(time.monotonic(), urls), **headers)
     assert problem(response) == (503, "not_ready")
     assert response.headers["Retry-After"] == "1"
 
@@ -97,6 +97,6 @@ def test_a_request_never_goes_round(urls: Mapping[int, str], headers: Mapping[st
 def test_a_partition_that_is_not_open_or_not_there_yet_is_not_ready() -> None:
     now_s = time.monotonic()
     group = FakeGroup(now_s)
-    assert problem(ask(FakeLedger(FakeOwner(now_s, is_open=False)), group)) == (503, "not_ready")
-    assert problem(ask(FakeLedger(FakeOwner(now_s)), group, f"?after={PARTITION}:100")) == (503, "not_ready")
-    assert problem(ask(FakeLedger(FakeOwner(now_s)), group, f"?after={PARTITION}:99")) == (410, "session_archived")
+    assert problem(ask(FakeAssignment(FakeOwner(now_s, is_open=False)), group)) == (503, "not_ready")
+    assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, f"?after={PARTITION}:100")) == (503, "not_ready")
+    assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, f"?after={PARTITION}:99")) == (410, "session_archived")

@@ -1,7 +1,5 @@
-"""What a transaction does with its records, without a broker: their order, a full queue, a record that is refused."""
+"""How a transaction is written, without a broker: order, a full queue, refused records, retries."""
 
-import asyncio
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,9 +10,9 @@ from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY, Counts, Outcome
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.families import processor_job
-from sessionary.stream_processors.runtime.executor import OwnThreads
+from sessionary.stream_processors.runtime import transaction
 from sessionary.stream_processors.runtime.job import Job, Produced, Transaction
-from sessionary.stream_processors.runtime.transaction import Outputs
+from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 
 SETTINGS = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
@@ -41,7 +39,7 @@ class Message:
 
 
 class FakeProducer:
-    """A transactional producer with room for `room` records until it is polled, which refuses some keys or values."""
+    """A transactional producer with room for `room` records until polled; refuses some values."""
 
     def __init__(self, room: int = 1_000, refused: bytes | None = None, code: int = 0) -> None:
         self.written: list[Produced] = []
@@ -86,15 +84,17 @@ class FakeProducer:
             self._reports.append(delivered)
 
 
-def outputs(producer: FakeProducer, records: Callable[[], Iterator[Produced] | Sequence[Produced]]) -> Outputs:
-    """An open partition's outputs; what each transaction has to write is `records`."""
+def writer_of(
+    producer: FakeProducer, records: Callable[[], Iterator[Produced] | Sequence[Produced]]
+) -> TransactionWriter:
+    """The writer of an open partition; `records` is what each transaction writes."""
     session_job = processor_job(SETTINGS)
     job = Job(
         session_job.new_state,
         lambda partition, outcome, started_at: Transaction(records(), {b"k": b"3"}),
         session_job.row_codec,
     )
-    made = Outputs(SETTINGS, job, PARTITION, lambda: True)
+    made = TransactionWriter(SETTINGS, job, PARTITION, lambda: True)
     made._producer = producer  # type: ignore[assignment]
     return made
 
@@ -105,7 +105,7 @@ def test_all_is_written_in_order_and_once_and_the_position_last(
     records: Callable[[], Iterator[Produced] | Sequence[Produced]], room: int
 ) -> None:
     producer = FakeProducer(room)
-    written = outputs(producer, records).write(OUTCOME, 0)
+    written = writer_of(producer, records).write_outcome(OUTCOME, 0)
     assert producer.written[:-1] == RECORDS
     assert (producer.written[-1].topic, producer.written[-1].key) == (SETTINGS.topics.changelog, POSITION_KEY)
     assert (written.rows, written.changelog_next) == ({b"k": b"3"}, 42)
@@ -127,13 +127,13 @@ def test_a_record_that_is_refused_ends_the_transaction_and_nothing_is_committed(
 ) -> None:
     producer = FakeProducer(refused=refused, code=code)
     with pytest.raises(fault, match="key b'k'"):
-        outputs(producer, lambda: iter(RECORDS)).write(OUTCOME, 0)
+        writer_of(producer, lambda: iter(RECORDS)).write_outcome(OUTCOME, 0)
     at = [record.value for record in RECORDS].index(refused)
     assert producer.written == RECORDS[:at]
     assert producer.calls == calls
 
 
-def test_a_transaction_that_must_be_aborted_is_and_its_records_come_again() -> None:
+def test_an_aborted_transaction_can_be_written_again() -> None:
     producer = FakeProducer()
     fenced = KafkaError(KafkaError.NOT_ENOUGH_REPLICAS, "told so", False, False, True)
     commit = producer.commit_transaction
@@ -143,50 +143,67 @@ def test_a_transaction_that_must_be_aborted_is_and_its_records_come_again() -> N
         raise KafkaException(fenced)
 
     producer.commit_transaction = fails  # type: ignore[method-assign]
-    made = outputs(producer, lambda: iter(RECORDS))
+    made = writer_of(producer, lambda: iter(RECORDS))
     with pytest.raises(Aborted):
-        made.write(OUTCOME, 0)
-    made.write(OUTCOME, 0)
+        made.write_outcome(OUTCOME, 0)
+    made.write_outcome(OUTCOME, 0)
     assert producer.calls == ["begin", "abort", "begin", "commit"]
     assert producer.written == 2 * [*RECORDS, producer.written[-1]]
 
 
-def test_a_thread_that_is_done_takes_the_next_call_and_one_that_hangs_takes_none() -> None:
-    async def story() -> None:
-        loop, threads, go_on = asyncio.get_running_loop(), OwnThreads(), threading.Event()
-        first = await loop.run_in_executor(threads, threading.get_ident)
-        assert await loop.run_in_executor(threads, threading.get_ident) == first
-        hanging = loop.run_in_executor(threads, lambda: (threading.get_ident(), go_on.wait(10)))
-        second = [await loop.run_in_executor(threads, threading.get_ident) for _ in range(5)]
-        assert set(second).isdisjoint({first, threading.get_ident()})
-        assert len(set(second)) == 1
-        go_on.set()
-        assert await hanging == (first, True)
+class FakeTransactions:
+    """Fails as told, then works."""
 
-    asyncio.run(story())
+    def __init__(self, *errors: KafkaError) -> None:
+        self.errors, self.calls = list(errors), 0
+
+    def commit(self, timeout_s: float) -> str:
+        self.calls += 1
+        if self.errors:
+            raise KafkaException(self.errors.pop(0))
+        return "committed"
 
 
-def test_calls_at_the_same_time_have_a_thread_each() -> None:
-    async def story() -> None:
-        loop, threads, meeting = asyncio.get_running_loop(), OwnThreads(), threading.Barrier(20, timeout=10)
-        met = await asyncio.gather(*(loop.run_in_executor(threads, meeting.wait) for _ in range(20)))
-        assert sorted(met) == list(range(20))
-
-    asyncio.run(story())
+def retrying_writer(wanted: bool = True) -> TransactionWriter:
+    settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
+    return TransactionWriter(settings, processor_job(settings), 0, lambda: wanted)
 
 
-def test_what_a_call_raises_is_its_callers_and_the_thread_goes_on() -> None:
-    async def story() -> None:
-        loop, threads = asyncio.get_running_loop(), OwnThreads()
-        first = await loop.run_in_executor(threads, threading.get_ident)
-        with pytest.raises(ZeroDivisionError):
-            await loop.run_in_executor(threads, lambda: 1 // 0)
-        with pytest.raises(SystemExit):
-            await loop.run_in_executor(threads, exit_thread)
-        assert await loop.run_in_executor(threads, threading.get_ident) == first
-
-    asyncio.run(story())
+def error(code: int, retriable: bool = False, abort: bool = False, fatal: bool = False) -> KafkaError:
+    return KafkaError(code, "told so", fatal, retriable, abort)
 
 
-def exit_thread() -> None:
-    raise SystemExit(3)
+def test_a_retriable_error_is_retried_in_place() -> None:
+    producer = FakeTransactions(*(error(KafkaError._TIMED_OUT, retriable=True) for _ in range(3)))
+    assert retrying_writer()._retry_in_place(producer.commit, 1.0) == "committed"
+    assert producer.calls == 4
+
+
+def test_retries_end_with_the_owner() -> None:
+    producer = FakeTransactions(error(KafkaError._TIMED_OUT, retriable=True))
+    with pytest.raises(Lost):
+        retrying_writer(wanted=False)._retry_in_place(producer.commit, 1.0)
+    assert producer.calls == 1
+
+
+def test_retries_with_one_producer_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "_PATIENCE_S", 0.05)
+    producer = FakeTransactions(*(error(KafkaError._TIMED_OUT, retriable=True) for _ in range(1_000)))
+    with pytest.raises(Lost):
+        retrying_writer()._retry_in_place(producer.commit, 1.0)
+    assert producer.calls > 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "fault"),
+    [
+        (error(KafkaError.TRANSACTION_COORDINATOR_FENCED, fatal=True), Lost),
+        (error(KafkaError._FENCED, fatal=True), Lost),
+        (error(KafkaError.NOT_ENOUGH_REPLICAS, abort=True), Aborted),
+        (error(KafkaError.NOT_ENOUGH_REPLICAS, abort=True, retriable=True), Aborted),
+        (error(KafkaError.MSG_SIZE_TOO_LARGE, abort=True), Halted),
+    ],
+)
+def test_every_other_error_has_one_consequence(cause: KafkaError, fault: type[Exception]) -> None:
+    with pytest.raises(fault):
+        retrying_writer()._retry_in_place(FakeTransactions(cause).commit, 1.0)

@@ -1,4 +1,4 @@
-"""Rows as they are kept: packed, decoded when asked for, and what an opening partition learns without decoding."""
+"""Packed rows: the same rows, decoded on demand; deadlines are known without decoding."""
 
 import struct
 from typing import Any
@@ -98,7 +98,7 @@ def test_what_is_set_rules_until_it_is_on_the_shelf(rows: dict[bytes, SessionRow
     kept.forget_unsaved()
     assert kept[third] == GRAVE
     with pytest.raises(KeyError):
-        del kept[b"nobody"]
+        del kept[b"unknown"]
 
 
 def test_a_row_that_cannot_be_read_stops_the_partition_by_name() -> None:

@@ -1,0 +1,74 @@
+"""Makes the Faust app of a worker: its settings, in Faust's terms."""
+
+import ssl
+from typing import Any
+
+import faust
+from yarl import URL
+
+from sessionary.stream_processors.runtime.faust_transport import Assignor
+from sessionary.stream_processors.settings import ProcessorSettings
+
+_NEVER_S = 1e9
+
+
+def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
+    """Return an app that can join the group and serve pages; it has no transport, topic or page.
+
+    Faust writes its own files to the folder `datadir`.
+    """
+    app = faust.App(
+        settings.group_id,
+        broker=[URL(f"kafka://{server.strip()}") for server in settings.bootstrap_servers.split(",")],
+        broker_credentials=_faust_credentials(settings),
+        broker_session_timeout=settings.session_timeout_ms / 1_000,
+        broker_heartbeat_interval=settings.heartbeat_ms / 1_000,
+        broker_rebalance_timeout=10.0,
+        # What aiokafka fetches is not read: it fetches little, and is not expelled for that.
+        consumer_max_fetch_size=1,
+        broker_max_poll_interval=_NEVER_S,
+        broker_client_id=f"sessionary-{settings.worker_name}",
+        consumer_group_instance_id=settings.instance,
+        consumer_auto_offset_reset="earliest",
+        # Only this mode calls the hook of a rebalance. Faust's own producers are not used.
+        processing_guarantee="exactly_once",
+        # Keeps Faust's assignor, which tells every worker the others' URLs. There is no table.
+        table_standby_replicas=1,
+        PartitionAssignor=Assignor,
+        topic_partitions=settings.partitions,
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        stream_wait_empty=False,
+        store="memory://",
+        key_serializer="raw",
+        value_serializer="raw",
+        datadir=datadir,
+        canonical_url=settings.api_url,
+        web_enabled=settings.api_port != 0,
+        web_bind=settings.api_host,
+        web_host=settings.api_host,
+        web_port=settings.api_port or 6066,
+        web_in_thread=False,
+        web_tables_enabled=False,
+        web_router_enabled=False,
+        web_stats_enabled=False,
+        web_graph_enabled=False,
+        web_metrics_enabled=False,
+    )
+    app.in_worker = True  # as `faust worker` sets it: without it Faust reports no rebalance
+    return app
+
+
+def _faust_credentials(settings: ProcessorSettings) -> Any:
+    """Return the connection's security in Faust's terms; None for plain text."""
+    protocol = settings.security_protocol
+    context = ssl.create_default_context(cafile=settings.ssl_ca_location) if protocol.endswith("SSL") else None
+    if protocol.startswith("SASL"):
+        password = settings.sasl_password.get_secret_value() if settings.sasl_password else None
+        return faust.SASLCredentials(
+            username=settings.sasl_username, password=password, mechanism=settings.sasl_mechanism, ssl_context=context
+        )
+    return faust.SSLCredentials(context) if context else None
+
+
+__all__ = ["make_faust_app"]

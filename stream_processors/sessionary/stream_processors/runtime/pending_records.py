@@ -1,0 +1,116 @@
+"""Fetched records of one partition that wait to be folded; too many interrupt the fetching."""
+
+from collections import deque
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Protocol
+
+from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
+
+PENDING_BYTES_MAX = 8 << 20
+_value_of = attrgetter("value")
+
+
+class FetchControl(Protocol):
+    """How an owner steers the fetching of its partition. Nothing blocks."""
+
+    def fetch_from(self, partition: int, offset: int) -> None:
+        """Fetch from `offset` on; drop what was fetched before."""
+        ...
+
+    def pause_partition(self, partition: int) -> None:
+        """Interrupt the fetching."""
+        ...
+
+    def resume_partition(self, partition: int) -> None:
+        """Go on fetching."""
+        ...
+
+    def drop_partition(self, partition: int) -> None:
+        """Stop fetching."""
+        ...
+
+    def add_pending_bytes(self, size: int) -> None:
+        """Count bytes that wait to be folded; negative: that wait no longer."""
+        ...
+
+
+class PendingRecords:
+    """A queue of batches, as they were fetched. Belongs to the event loop."""
+
+    def __init__(self, partition: int, fetch_control: FetchControl) -> None:
+        self._partition = partition
+        self._fetch_control = fetch_control
+        self._batches: deque[tuple[Sequence[LogRecord], int]] = deque()  # with their bytes
+        self._bytes = 0
+        self._paused = False
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def append_batch(self, records: Sequence[LogRecord]) -> None:
+        """Add a batch (not empty) as the last one; interrupt the fetching if too much waits."""
+        self._batches.append((records, _size_of(records)))
+        self._count_bytes(self._batches[-1][1])
+        if self._bytes > PENDING_BYTES_MAX and not self._paused:
+            self._paused = True
+            self._fetch_control.pause_partition(self._partition)
+
+    def put_back(self, records: Sequence[LogRecord]) -> None:
+        """Add a batch (not empty) as the first one."""
+        self._batches.appendleft((records, _size_of(records)))
+        self._count_bytes(self._batches[0][1])
+
+    def take_batch(self, position: int, records_max: int) -> list[LogRecord]:
+        """Remove and return records from `position` on, in order, until a fetch leaves a gap.
+
+        They may begin after `position`, and the last fetch may exceed `records_max`.
+        """
+        self._drop_older_fetches(position)
+        taken: list[LogRecord] = []
+        expected = position
+        while self._batches and len(taken) < records_max:
+            if taken and self._batches[0][0][0].offset > expected:
+                break
+            records = self._pop_batch()
+            if records[0].offset < expected:
+                records = [record for record in records if record.offset >= expected]
+            taken.extend(records)
+            if taken:
+                expected = taken[-1].offset + 1
+        if self._paused and self._bytes < PENDING_BYTES_MAX // 2:
+            self._resume_fetching()
+        return taken
+
+    def drop_all(self) -> None:
+        """Remove all records; go on fetching if it was interrupted."""
+        self._batches.clear()
+        self._count_bytes(-self._bytes)
+        if self._paused:
+            self._resume_fetching()
+
+    def _drop_older_fetches(self, position: int) -> None:
+        """If a fetch holds the position, drop those before it: folded, or from before a seek."""
+        holders = (n for n, (fetch, _) in enumerate(self._batches) if fetch[0].offset <= position <= fetch[-1].offset)
+        for _ in range(next(holders, 0)):
+            self._pop_batch()
+
+    def _pop_batch(self) -> Sequence[LogRecord]:
+        records, size = self._batches.popleft()
+        self._count_bytes(-size)
+        return records
+
+    def _count_bytes(self, size: int) -> None:
+        self._bytes += size
+        self._fetch_control.add_pending_bytes(size)
+
+    def _resume_fetching(self) -> None:
+        self._paused = False
+        self._fetch_control.resume_partition(self._partition)
+
+
+def _size_of(records: Sequence[LogRecord]) -> int:
+    return sum(map(len, filter(None, map(_value_of, records)))) + RECORD_OVERHEAD_BYTES * len(records)
+
+
+__all__ = ["PENDING_BYTES_MAX", "FetchControl", "PendingRecords"]

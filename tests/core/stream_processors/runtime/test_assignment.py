@@ -1,0 +1,167 @@
+"""The owners of an assignment, without a broker: start, end, and a new start after a failure."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.families import processor_job
+from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.runtime import assignment as assignment_module
+from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.partition_owner import WorkerContext
+from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.stores import PartitionStores
+
+RECORDS = [LogRecord(0, 1_000, None, b"value", ())]
+
+
+class StuckExecutor(Executor):
+    """Each call waits until the test ends it: no owner ever opens."""
+
+    def __init__(self) -> None:
+        self.calls: list[Future[Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        self.calls.append(Future())
+        return self.calls[-1]
+
+
+class FakeFetchControl:
+    """Accepts all commands; counts the bytes that wait."""
+
+    def __init__(self) -> None:
+        self.pending_bytes = 0
+
+    def fetch_from(self, partition: int, offset: int) -> None:
+        """Nothing is fetched."""
+
+    def pause_partition(self, partition: int) -> None:
+        """Nothing is fetched."""
+
+    def resume_partition(self, partition: int) -> None:
+        """Nothing is fetched."""
+
+    def drop_partition(self, partition: int) -> None:
+        """Nothing is fetched."""
+
+    def add_pending_bytes(self, size: int) -> None:
+        self.pending_bytes += size
+
+
+class Bench:
+    """An assignment whose owners are stuck in opening, until the test lets them fail."""
+
+    def __init__(self) -> None:
+        settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
+        self.executor, self.fetch_control, self.metrics = StuckExecutor(), FakeFetchControl(), Metrics()
+        context = WorkerContext(settings, processor_job(settings), self.metrics, self.executor, self.fetch_control)
+        self.assignment = Assignment(context, PartitionStores(settings, None, context.job.row_codec))
+
+    async def fail_all(self, error: Exception) -> None:
+        """Let each call under way raise `error`, and its owner end."""
+        await self.seen(lambda: self.executor.calls)
+        calls, self.executor.calls = self.executor.calls, []
+        tasks = [owner.task for owner in self.assignment.owners.values()]
+        for call in calls:
+            call.set_exception(error)
+        await asyncio.wait(tasks)
+        await asyncio.sleep(0)
+
+    async def seen(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+
+def run(story: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    async def play() -> None:
+        bench = Bench()
+        await story(bench)
+        for owner in bench.assignment.owners.values():
+            owner.task.cancel()
+        await bench.assignment.close()
+
+    asyncio.run(play())
+
+
+def test_each_assignment_ends_all_owners_and_starts_new_ones() -> None:
+    async def story(bench: Bench) -> None:
+        assert not bench.assignment.has_assignment
+        bench.assignment.take_assignment([0, 1])
+        first = dict(bench.assignment.owners)
+        bench.assignment.take_assignment([1, 2])
+        assert sorted(bench.assignment.owners) == [1, 2]
+        assert bench.assignment.owners[1] is not first[1]
+        assert all(owner.end_requested for owner in first.values())
+        assert (bench.assignment.has_assignment, bench.assignment.is_ready) == (True, False)
+        assert (bench.metrics.rebalances._value.get(), bench.metrics.owned._value.get()) == (2, 2)
+        for owner in first.values():
+            owner.task.cancel()
+
+    run(story)
+
+
+def test_an_empty_assignment_is_ready() -> None:
+    async def story(bench: Bench) -> None:
+        assert not bench.assignment.is_ready
+        bench.assignment.take_assignment([])
+        assert bench.assignment.is_ready
+
+    run(story)
+
+
+def test_records_go_to_their_owner_or_nowhere() -> None:
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        bench.assignment.offer_records(1, RECORDS)
+        assert bench.fetch_control.pending_bytes == 0
+        bench.assignment.offer_records(0, RECORDS)
+        assert bench.fetch_control.pending_bytes > 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("error", [Lost("fenced"), ZeroDivisionError()])
+def test_an_owner_that_fails_is_replaced(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S", 0.001)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        former = {bench.assignment.owners[0]}
+        for failures in (1, 2):
+            await bench.fail_all(error)
+            await bench.seen(lambda: bench.assignment.owners[0] not in former)
+            former.add(bench.assignment.owners[0])
+            assert bench.metrics.errors.labels("reopened")._value.get() == failures
+
+    run(story)
+
+
+def test_a_halted_partition_stays_so_until_the_next_assignment() -> None:
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0, 1])
+        halted = Halted("log_gap", "gone")
+        await bench.fail_all(halted)
+        assert bench.assignment.halted_partitions == {0: halted, 1: halted}
+        assert bench.metrics.halted.labels("log_gap")._value.get() == 2
+        assert bench.metrics.errors.labels("reopened")._value.get() == 0
+        bench.assignment.take_assignment([0])
+        assert bench.assignment.halted_partitions == {}
+
+    run(story)
+
+
+def test_a_closed_assignment_takes_no_other() -> None:
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        bench.assignment.owners[0].task.cancel()
+        assert await bench.assignment.close() == {}
+        bench.assignment.take_assignment([0, 1])
+        assert bench.assignment.owners == {}
+
+    run(story)

@@ -1,0 +1,82 @@
+"""Calls that may hang: the threads they take, and how long they are waited for."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from sessionary.stream_processors.runtime.executor import UnboundedExecutor, wait_unless_hung
+
+
+def test_a_call_of_many_steps_is_awaited_unless_a_step_hangs() -> None:
+    began_s, hang, left = [0.0], threading.Event(), threading.Event()
+
+    def steps() -> str:
+        for _ in range(6):
+            began_s[0] = time.monotonic()
+            time.sleep(0.05)
+        return "through"
+
+    def hangs() -> None:
+        hang.wait()
+        left.set()
+
+    async def story() -> None:
+        loop, threads = asyncio.get_running_loop(), UnboundedExecutor()
+
+        async def call(blocking: Callable[[], str | None]) -> str | None:
+            return await loop.run_in_executor(threads, blocking)
+
+        began_s[0] = time.monotonic()
+        assert await wait_unless_hung(call(steps), lambda: began_s[0], 0.2) == "through"
+        began_s[0] = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await wait_unless_hung(call(hangs), lambda: began_s[0], 0.1)
+
+    asyncio.run(story())
+    assert not left.is_set()
+    hang.set()
+    assert left.wait(10)
+
+
+def test_an_idle_thread_takes_the_next_call_and_a_hanging_one_takes_none() -> None:
+    async def story() -> None:
+        loop, threads, go_on = asyncio.get_running_loop(), UnboundedExecutor(), threading.Event()
+        first = await loop.run_in_executor(threads, threading.get_ident)
+        assert await loop.run_in_executor(threads, threading.get_ident) == first
+        hanging = loop.run_in_executor(threads, lambda: (threading.get_ident(), go_on.wait(10)))
+        second = [await loop.run_in_executor(threads, threading.get_ident) for _ in range(5)]
+        assert set(second).isdisjoint({first, threading.get_ident()})
+        assert len(set(second)) == 1
+        go_on.set()
+        assert await hanging == (first, True)
+
+    asyncio.run(story())
+
+
+def test_calls_at_the_same_time_have_a_thread_each() -> None:
+    async def story() -> None:
+        loop, threads, meeting = asyncio.get_running_loop(), UnboundedExecutor(), threading.Barrier(20, timeout=10)
+        met = await asyncio.gather(*(loop.run_in_executor(threads, meeting.wait) for _ in range(20)))
+        assert sorted(met) == list(range(20))
+
+    asyncio.run(story())
+
+
+def test_an_error_goes_to_the_caller_and_its_thread_takes_more_calls() -> None:
+    async def story() -> None:
+        loop, threads = asyncio.get_running_loop(), UnboundedExecutor()
+        first = await loop.run_in_executor(threads, threading.get_ident)
+        with pytest.raises(ZeroDivisionError):
+            await loop.run_in_executor(threads, lambda: 1 // 0)
+        with pytest.raises(SystemExit):
+            await loop.run_in_executor(threads, exit_thread)
+        assert await loop.run_in_executor(threads, threading.get_ident) == first
+
+    asyncio.run(story())
+
+
+def exit_thread() -> None:
+    raise SystemExit(3)

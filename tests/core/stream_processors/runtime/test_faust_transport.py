@@ -1,0 +1,66 @@
+"""What a rebalance sets off, and what becomes of the offsets of the group, without a broker."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka.errors import CommitFailedError, ConsumerStoppedError
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+from faust.exceptions import ConsumerNotStarted
+from faust.types.tuples import TP
+
+from sessionary.stream_processors.runtime.faust_transport import MemberThread, RebalanceListener
+
+
+class FakeMember:
+    """A member of the group whose commits end as told."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error, self.committed = error, list[object]()
+
+    def _ensure_consumer(self) -> "FakeMember":
+        return self
+
+    async def commit(self, offsets: object) -> None:
+        if self.error is not None:
+            raise self.error
+        self.committed.append(offsets)
+
+
+@pytest.mark.parametrize("error", [CommitFailedError(), ConsumerStoppedError(), ConsumerNotStarted(), TimeoutError()])
+def test_offsets_that_are_not_committed_are_reported_so_and_raise_nothing(error: Exception) -> None:
+    member: Any = FakeMember(error)
+    assert not asyncio.run(MemberThread.commit_offsets(member, {TopicPartition("events", 0): 7}))
+
+
+def test_offsets_are_committed_as_kafka_has_them() -> None:
+    member: Any = FakeMember(None)
+    assert asyncio.run(MemberThread.commit_offsets(member, {TopicPartition("events", 0): 7}))
+    assert member.committed == [{TopicPartition("events", 0): OffsetAndMetadata(7, "")}]
+
+
+class FakeTransport:
+    """Takes assignments and the commands to the delivery, in order."""
+
+    events_topic = "events"
+
+    def __init__(self) -> None:
+        self.owners = self.delivery = self.transport = self
+        self.calls: list[object] = []
+
+    def hold_delivery(self) -> None:
+        self.calls.append("hold")
+
+    def restart_delivery(self) -> None:
+        self.calls.append("restart")
+
+    def take_assignment(self, partitions: list[int]) -> None:
+        self.calls.append(partitions)
+
+
+def test_a_rebalance_holds_the_delivery_until_the_owners_have_their_partitions() -> None:
+    transport: Any = FakeTransport()
+    assigned = {TP("events", 2), TP("other", 1)}
+    asyncio.run(RebalanceListener.on_partitions_revoked(transport, {TP("events", 0)}))
+    asyncio.run(RebalanceListener.on_rebalance(transport, assigned, {TP("events", 0)}, assigned))
+    assert transport.calls == ["hold", [2], "restart"]

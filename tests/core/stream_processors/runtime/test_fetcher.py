@@ -1,0 +1,130 @@
+"""How fetched messages become records, without a broker, and reach the event loop in batches."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.runtime.fetcher import Fetcher, _group_by_partition
+from sessionary.stream_processors.settings import ProcessorSettings
+
+LOG_APPEND_TIME = 2
+
+
+def message(partition: int, offset: int, value: bytes | None = b"v", error: KafkaError | None = None) -> Message:
+    return Message(
+        topic="events",
+        partition=partition,
+        offset=offset,
+        key=b"k%d" % offset,
+        value=value,
+        headers=[("event", b"%d" % offset), ("trace", None)],
+        error=error,
+        timestamp=(LOG_APPEND_TIME, 1_000 + offset),
+    )
+
+
+def test_messages_become_records_of_their_partition_in_order() -> None:
+    mixed = [(2, 5), (2, 6), (0, 1), (2, 7), (0, 2), (1, 9)]
+    batches = _group_by_partition([message(partition, offset) for partition, offset in mixed])
+    assert {partition: [record.offset for record in records] for partition, records in batches.items()} == {
+        2: [5, 6, 7],
+        0: [1, 2],
+        1: [9],
+    }
+    assert all(isinstance(record, LogRecord) for records in batches.values() for record in records)
+    record = batches[0][1]
+    assert (record.timestamp_ms, record.key, record.value) == (1_002, b"k2", b"v")
+    assert dict(record.headers) == {"event": b"2", "trace": b""}
+
+
+def test_a_tombstone_and_a_record_without_headers_are_records() -> None:
+    bare = Message(topic="events", partition=0, offset=3, timestamp=(LOG_APPEND_TIME, 7))
+    [record, gone] = _group_by_partition([bare, message(0, 4, value=None)])[0]
+    assert (record.offset, record.timestamp_ms, record.key, record.value) == (3, 7, None, None)
+    assert list(record.headers) == []
+    assert (gone.offset, gone.value) == (4, None)
+
+
+def test_an_error_among_the_messages_is_reported_and_no_record(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not yours")
+    batches = _group_by_partition([message(0, 1), message(0, -1001, error=refused), message(0, 2)])
+    assert [record.offset for record in batches[0]] == [1, 2]
+    assert "not yours" in caplog.text
+    assert _group_by_partition([message(0, -1001, error=refused)]) == {}
+
+
+class Delivered:
+    """A fetcher without a broker; the test plays its thread. `batches` holds what was delivered."""
+
+    def __init__(self, story: Callable[["Delivered"], None]) -> None:
+        self.batches: list[tuple[int, list[int]]] = []
+        self.threads: set[int] = set()
+        self.fetcher = Fetcher(ProcessorSettings(bootstrap_servers="127.0.0.1:1"))
+        self.fetcher._thread = threading.Thread(target=story, args=[self])
+        asyncio.run(self._play())
+
+    def fetch_from(self, partition: int, *offsets: int) -> None:
+        first, *more = [message(partition, offset) for offset in offsets]
+        self.fetcher._hand_over(first, more)
+
+    def on_loop(self, call: Callable[[], None]) -> None:
+        """Make a call on the event loop, after all that was scheduled there before."""
+        done = threading.Event()
+        self.fetcher._loop.call_soon_threadsafe(call)
+        self.fetcher._loop.call_soon_threadsafe(done.set)
+        assert done.wait(10)
+
+    async def _play(self) -> None:
+        self.fetcher.start(self._take)
+        await asyncio.to_thread(self.fetcher._thread.join, 10)
+        await asyncio.sleep(0)
+        assert self.threads <= {threading.get_ident()}
+
+    def _take(self, partition: int, records: Sequence[LogRecord]) -> None:
+        self.threads.add(threading.get_ident())
+        self.batches.append((partition, [record.offset for record in records]))
+
+
+def test_batches_are_delivered_on_the_event_loop_in_order_and_once() -> None:
+    def story(test: Delivered) -> None:
+        for offset in range(0, 40, 2):
+            test.fetch_from(1, offset, offset + 1)
+            test.fetch_from(2, offset)
+
+    batches = Delivered(story).batches
+    assert [offset for partition, offsets in batches if partition == 1 for offset in offsets] == list(range(40))
+    assert [offset for partition, offsets in batches if partition == 2 for offset in offsets] == list(range(0, 40, 2))
+
+
+def test_held_delivery_delivers_nothing_and_a_restart_drops_what_waits() -> None:
+    def story(test: Delivered) -> None:
+        test.fetch_from(1, 1, 2)
+        test.on_loop(test.fetcher.hold_delivery)
+        test.fetch_from(1, 3)
+        test.on_loop(lambda: None)
+        assert test.batches == [(1, [1, 2])]
+        test.on_loop(test.fetcher.restart_delivery)
+        test.fetch_from(1, 7)
+
+    assert Delivered(story).batches == [(1, [1, 2]), (1, [7])]
+
+
+def test_records_from_before_a_new_fetch_or_a_drop_are_not_delivered() -> None:
+    def story(test: Delivered) -> None:
+        loop_is_busy = threading.Event()
+        test.fetcher._loop.call_soon_threadsafe(loop_is_busy.wait, 10)
+        for partition in (1, 2, 3):
+            test.fetch_from(partition, 5)
+        test.fetcher.fetch_from(1, 4)
+        test.fetcher.drop_partition(2)
+        while test.fetcher._commands:
+            test.fetcher._commands.popleft()()
+        loop_is_busy.set()
+
+    assert Delivered(story).batches == [(3, [5])]

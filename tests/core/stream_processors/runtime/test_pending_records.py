@@ -1,0 +1,100 @@
+"""Fetched records that wait: their order, gaps, and the fetching that they interrupt."""
+
+import pytest
+
+from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
+from sessionary.stream_processors.runtime.pending_records import PENDING_BYTES_MAX, PendingRecords
+
+
+class FakeFetchControl:
+    """Holds what was asked of the fetching, and the bytes that wait."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.pending_bytes = 0
+
+    def fetch_from(self, partition: int, offset: int) -> None:
+        raise AssertionError("only the owner seeks")
+
+    def drop_partition(self, partition: int) -> None:
+        raise AssertionError("only the owner drops")
+
+    def pause_partition(self, partition: int) -> None:
+        self.asked.append(f"pause {partition}")
+
+    def resume_partition(self, partition: int) -> None:
+        self.asked.append(f"resume {partition}")
+
+    def add_pending_bytes(self, size: int) -> None:
+        self.pending_bytes += size
+
+
+def fetch(*offsets: int, size: int = 10) -> list[LogRecord]:
+    return [LogRecord(offset, 1_000, b"key", bytes(size), ()) for offset in offsets]
+
+
+def taken(*fetches: list[LogRecord], position: int, records_max: int = 100) -> list[list[int]]:
+    """Return the offsets of each batch that is taken, until nothing waits."""
+    pending = PendingRecords(0, FakeFetchControl())
+    for records in fetches:
+        pending.append_batch(records)
+    batches = []
+    while pending:
+        records = pending.take_batch(position, records_max)
+        batches.append([record.offset for record in records])
+        position = records[-1].offset + 1 if records else position
+    return batches
+
+
+@pytest.mark.parametrize(
+    ("fetches", "position", "batches"),
+    [
+        ([(0, 1), (2, 3)], 0, [[0, 1, 2, 3]]),
+        ([(0, 1, 2), (1, 2, 3)], 0, [[0, 1, 2, 3]]),  # fetched twice
+        ([(0, 1, 2, 3)], 2, [[2, 3]]),
+        ([(0, 1)], 2, [[]]),
+        ([(5, 6)], 2, [[5, 6]]),  # the owner asks the log whether these are the next ones
+        ([(0, 1), (4, 5)], 0, [[0, 1], [4, 5]]),
+        ([(1, 3, 6), (7, 9)], 1, [[1, 3, 6, 7, 9]]),  # a fetch may leave offsets out
+        ([(8, 9), (0, 1), (2, 3)], 0, [[0, 1, 2, 3]]),  # from before a seek
+    ],
+)
+def test_records_come_from_the_position_on_until_a_gap(
+    fetches: list[tuple[int, ...]], position: int, batches: list[list[int]]
+) -> None:
+    assert taken(*(fetch(*offsets) for offsets in fetches), position=position) == batches
+
+
+def test_a_batch_ends_with_the_fetch_that_fills_it() -> None:
+    assert taken(fetch(0, 1), fetch(2, 3), fetch(4, 5), position=0, records_max=3) == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_what_is_put_back_comes_first() -> None:
+    pending = PendingRecords(0, FakeFetchControl())
+    pending.append_batch(fetch(2, 3))
+    pending.put_back(fetch(0, 1))
+    assert [record.offset for record in pending.take_batch(0, 100)] == [0, 1, 2, 3]
+
+
+def test_too_much_interrupts_the_fetching_until_half_is_taken() -> None:
+    control = FakeFetchControl()
+    pending = PendingRecords(3, control)
+    third = PENDING_BYTES_MAX // 3
+    for offset in range(3):
+        pending.append_batch(fetch(offset, size=third))
+    assert control.asked == ["pause 3"]
+    assert control.pending_bytes == 3 * (third + RECORD_OVERHEAD_BYTES)
+    pending.take_batch(0, 1)
+    assert control.asked == ["pause 3"]
+    pending.take_batch(1, 1)
+    assert control.asked == ["pause 3", "resume 3"]
+    pending.take_batch(2, 1)
+    assert (control.pending_bytes, bool(pending)) == (0, False)
+
+
+def test_what_is_dropped_waits_no_longer() -> None:
+    control = FakeFetchControl()
+    pending = PendingRecords(3, control)
+    pending.append_batch(fetch(0, size=PENDING_BYTES_MAX))
+    pending.drop_all()
+    assert (control.asked, control.pending_bytes, bool(pending)) == (["pause 3", "resume 3"], 0, False)

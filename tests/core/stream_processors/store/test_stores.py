@@ -1,0 +1,134 @@
+"""What the stores keep, what a reader sees meanwhile, and when a store may be continued."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from sessionary.schemas.records import Gravestone, Position
+from sessionary.stream_processors.core.session.effects import SessionRow
+from sessionary.stream_processors.families import all_machines
+from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
+from sessionary.stream_processors.store.stores import (
+    SAVED_AGE_MAX_S,
+    MemoryStore,
+    PartitionStores,
+    RocksStore,
+    SavedPosition,
+    Store,
+    is_usable,
+    temporary_state_folder,
+)
+
+ROWS = MachineRows(all_machines())
+
+
+def stone(name: str, epoch: int = 1) -> Gravestone:
+    return Gravestone("acme", name, (), "closed", epoch, 7, 99)
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return MemoryStore(ROWS) if request.param == "memory" else RocksStore(tmp_path / "rows", ROWS)
+
+
+def test_both_stores_are_the_same_mapping(store: Store) -> None:
+    rows = store.rows
+    for name in ("a", "b", "c"):
+        rows[name.encode()] = stone(name)
+    saved = SavedPosition(Position(5, 1, 0, 2, 0), 11, time.time())
+    store.save_rows({name.encode(): ROWS.pack(stone(name)).stored for name in ("a", "b", "c")}, saved)
+    rows[b"a"] = stone("a", epoch=2)
+    assert rows.pop(b"b", None) is not None
+    assert rows.pop(b"none", None) is None
+    assert rows[b"a"].epoch == 2
+    assert sorted(rows) == [b"a", b"c"]
+    assert len(rows) == 2
+    store.save_rows({b"a": ROWS.pack(stone("a", epoch=2)).stored, b"b": None}, saved._replace(changelog_next=12))
+    assert {key: row.epoch for key, row in rows.items()} == {b"a": 2, b"c": 1}
+    assert store.saved_position is not None
+    assert (store.saved_position.changelog_next, store.saved_position.position.next_offset) == (12, 5)
+    with pytest.raises(KeyError):
+        rows[b"b"]
+    store.wipe()
+    assert store.saved_position is None
+    assert list(store.rows) == []
+    store.close()
+
+
+def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
+    first = RocksStore(tmp_path, ROWS)
+    first.rows[b"kept"] = stone("kept")
+    first.save_rows({b"kept": ROWS.pack(stone("kept")).stored}, SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0))
+    first.rows[b"merged, not saved"] = stone("lost")
+    first.close()
+    again = RocksStore(tmp_path, ROWS)
+    assert again.saved_position == SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0)
+    assert list(again.rows) == [b"kept"]
+    again.close()
+
+
+def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CachedRows, "RECENT_MAX", 0)
+    store = RocksStore(tmp_path, ROWS)
+    store.rows[b"a"] = stone("a")
+
+    class SavedMeanwhile(dict[bytes, SessionRow | None]):
+        """The writer's thread gets its turn between a reader's two looks."""
+
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            store.save_rows({b"a": ROWS.pack(stone("a")).stored}, SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0))
+            return found
+
+    store.rows.unsaved = SavedMeanwhile(store.rows.unsaved)
+    row = store.rows.get(b"a")
+    assert row is not None
+    assert row.session_id == "a"
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("changelog_next", "age_s", "worth"),
+    [
+        (10, 0.0, True),
+        (20, 0.0, True),
+        (9, 0.0, False),  # the changelog begins later
+        (21, 0.0, False),  # ahead of the log: the changelog is another one
+        (15, SAVED_AGE_MAX_S, False),  # tombstones may be gone
+        (15, -1.0, False),  # saved in the future: some clock is wrong
+    ],
+)
+def test_a_store_is_usable_within_the_changelog_and_while_young(changelog_next: int, age_s: float, worth: bool) -> None:
+    saved = SavedPosition(Position(0, 0, 0, 0, 0), changelog_next, 1_000_000.0)
+    assert is_usable(saved, 10, 20, 1_000_000.0 + age_s) is worth
+    assert not is_usable(None, 0, 0)
+
+
+def test_a_process_keeps_a_partition_s_store_until_it_is_closed(tmp_path: Path) -> None:
+    settings = ProcessorSettings(store="rocksdb")
+    stores = PartitionStores(settings, tmp_path, ROWS)
+    store = stores.store_of(3)
+    assert isinstance(store, RocksStore)
+    assert stores.store_of(3) is store
+    assert stores.store_of(2) is not store
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{settings.topic_prefix}-2",
+        f"{settings.topic_prefix}-3",
+    ]
+    stores.close_store(3)
+    assert stores.store_of(3) is not store
+    stores.close()
+    assert isinstance(PartitionStores(ProcessorSettings(), None, ROWS).store_of(0), MemoryStore)
+
+
+def test_only_rocksdb_without_a_folder_needs_a_temporary_one(tmp_path: Path) -> None:
+    assert temporary_state_folder(ProcessorSettings()) is None
+    assert temporary_state_folder(ProcessorSettings(store="rocksdb", state_dir=tmp_path)) is None
+    folder = temporary_state_folder(ProcessorSettings(store="rocksdb"))
+    assert folder is not None
+    with folder as name:
+        assert Path(name).is_dir()
