@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from sessionary.producers.client import SessionClient
-from sessionary.producers.control.cleanup import CleanupHandler
+from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.ports import Counters, Json, SessionView
 from sessionary.producers.session.life import Session
 from sessionary.schemas.events import Payload

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Literal, Self
 
-from sessionary.producers.control.cleanup import Answerer, CleanupHandler, KafkaCleanups
-from sessionary.producers.control.http import HttpControl
+from sessionary.producers.control.cleanup_responder import Answerer, CleanupHandler, KafkaCleanups
+from sessionary.producers.control.http_control import HttpControl
+from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.emitter import Emitter, Gate, Identity, Sequences
 from sessionary.producers.delivery.spool_transport import SpooledTransport
-from sessionary.producers.delivery.transport import DirectTransport
 from sessionary.producers.errors import ClientClosed, SessionaryError
 from sessionary.producers.ports import Counters, Json, OnError, Ports
 from sessionary.producers.session.handle import NO_LIMITS, Surroundings

@@ -12,8 +12,8 @@ from collections import deque
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from sessionary.producers.delivery.direct_transport import DirectTransport, receipt_of
 from sessionary.producers.delivery.spool import AGE_LIMIT_MS, Frame, Place, Spool
-from sessionary.producers.delivery.transport import DirectTransport, receipt_of
 from sessionary.producers.errors import ClientClosed, Invalid, Unavailable
 from sessionary.producers.ports import OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.settings import ProducerSettings

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sessionary.producers import ProducerError
-from sessionary.producers.control.cleanup import performed
+from sessionary.producers.control.cleanup_responder import performed
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import ResourcesReleased, SessionPhaseChanged
 from sessionary.schemas.records import CleanupRequest

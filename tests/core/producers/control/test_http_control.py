@@ -13,7 +13,7 @@ from sessionary.producers import (
     SettingsError,
     Unavailable,
 )
-from sessionary.producers.control.http import HttpControl
+from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.ports import Verdict
 from tests.support.fake_control import Asked, Said, control_server
 
