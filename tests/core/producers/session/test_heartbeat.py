@@ -96,7 +96,7 @@ def test_heartbeats_say_the_last_number_sent() -> None:
     with client:
         s = client.session(user_id="u")
         s.activity("x")
-        s.beat()
+        s._send_heartbeat()
         assert memory.heartbeats()[-1].payload == (5,)
         assert memory.heartbeats()[-1].envelope.epoch == s.epoch
 
@@ -106,19 +106,19 @@ def test_one_failing_session_does_not_end_the_beating_of_others() -> None:
     beats = Heartbeats(errors.append)
 
     class Bad:
-        def beat(self) -> bool:
+        def send(self) -> bool:
             raise RuntimeError("bad")
 
     class Good:
         count = 0
 
-        def beat(self) -> bool:
+        def send(self) -> bool:
             self.count += 1
             return True
 
     bad, good = Bad(), Good()
-    beats.add(bad, BEAT_S)
-    beats.add(good, BEAT_S)
+    beats.start_heartbeat(bad.send, BEAT_S)
+    beats.start_heartbeat(good.send, BEAT_S)
     wait_until(lambda: good.count > 3 and len(errors) > 1, 10, "beats and errors")
     beats.close()
     beats.close()
