@@ -26,7 +26,6 @@ from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
 from sessionary.schemas.types import Limits, Phase, Snapshot
 
 _EPOCH_PAUSE_S = 0.1
-NO_LIMITS = Limits(**dict.fromkeys(Limits._fields[:-1]), override=False)
 
 
 class SharedServices(NamedTuple):
@@ -53,7 +52,7 @@ class SessionHandle:
         self._emitter = emitter
         self._lock = emitter.lock
         self._services = services
-        self._limits = limits or NO_LIMITS
+        self._limits = limits or Limits(**dict.fromkeys(Limits._fields[:-1]), override=False)
         self._state_json = canonical_json(state or {})
         self._schema_version = state_schema_version
         self._local_state: str = "Idle"
@@ -218,4 +217,4 @@ class SessionHandle:
             self._heartbeat_token = None
 
 
-__all__ = ["NO_LIMITS", "SessionHandle", "SharedServices"]
+__all__ = ["SessionHandle", "SharedServices"]

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from sessionary.producers import ProducerSettings
-from sessionary.producers.session.handle import NO_LIMITS
+from sessionary.producers import Limits, ProducerSettings
 from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
 from sessionary.producers.testing import memory_client
 from tests.support.waiting import wait_until
@@ -20,8 +19,9 @@ def fast() -> ProducerSettings:
 
 
 def test_the_interval_is_never_more_than_a_sixth_of_the_budget() -> None:
-    assert heartbeat_interval_s(NO_LIMITS, 10.0) == 10.0
-    short = NO_LIMITS._replace(model_ms=1_500, tool_ms=1_000, network_ms=500)
+    default = Limits(**dict.fromkeys(Limits._fields[:-1]), override=False)
+    assert heartbeat_interval_s(default, 10.0) == 10.0
+    short = default._replace(model_ms=1_500, tool_ms=1_000, network_ms=500)
     assert heartbeat_interval_s(short, 10.0) == pytest.approx(0.5)
     assert heartbeat_interval_s(short, 0.1) == 0.1
 
