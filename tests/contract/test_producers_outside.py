@@ -1,4 +1,4 @@
-"""One suite for both outsides of a client: the in-memory one and the real broker (with a told control API)."""
+"""One suite for both outsides of a client: in memory, and a real broker with a fake control API."""
 
 import secrets
 import time
@@ -34,7 +34,7 @@ class Outside(NamedTuple):
     request_cleanup: Callable[[CleanupRequest], None]
 
 
-def in_memory() -> Iterator[Outside]:
+def memory_outside() -> Iterator[Outside]:
     client, memory = memory_client(service_id="billing")
 
     def events() -> list[tuple[int, int, Event]]:
@@ -53,8 +53,8 @@ def in_memory() -> Iterator[Outside]:
         yield Outside(client, events, memory.refuse_next, request_cleanup)
 
 
-class Mirror:
-    """Tells a control API's answers from what stands in the topic: the in-memory control side, fed from Kafka."""
+class TopicControl:
+    """Answers as a control API from the events topic: an in-memory transport, fed from Kafka."""
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
@@ -69,7 +69,7 @@ class Mirror:
         place = [int(number) for number in asked.query.get("after", "").split(":") if number]
         after = (place[0], place[1]) if place else None
         try:
-            view = self.memory.session(asked.session_id, after, 0)
+            view = self.memory.fetch_session(asked.session_id, after, 0)
         except SessionLost as lost:
             return ControlResponse(404, {"detail": str(lost)})
         verdict = view.verdict and {
@@ -97,17 +97,17 @@ def kafka_events(settings: ProducerSettings) -> list[tuple[int, int, Event]]:
     return found
 
 
-def real(request: pytest.FixtureRequest, tmp_path: Path, policy: str) -> Iterator[Outside]:
+def kafka_outside(request: pytest.FixtureRequest, tmp_path: Path, policy: str) -> Iterator[Outside]:
     kafka = request.getfixturevalue("kafka")
     shared = {**kafka.model_dump(), "spool_dir": tmp_path, "delivery_policy": policy, "handle_sigterm": False}
-    mirror = Mirror(ProducerSettings(**shared))
+    control = TopicControl(ProducerSettings(**shared))
 
     def request_cleanup(asked: CleanupRequest) -> None:
         producer = Producer({**kafka.librdkafka(), "log_level": 0})
         producer.produce(kafka.topics.cleanup, encode_record(asked), f"{asked.tenant_id}:{asked.session_id}")
         assert producer.flush(30) == 0
 
-    with control_server(mirror.answer) as url:
+    with control_server(control.answer) as url:
         settings = ProducerSettings(**shared, control_url=url)
         client = SessionClient(tenant_id="acme", service_id="billing", agent_id="a", settings=settings)
         with client:
@@ -116,22 +116,22 @@ def real(request: pytest.FixtureRequest, tmp_path: Path, policy: str) -> Iterato
                 assert client.flush(30) == 0
                 return kafka_events(settings)
 
-            yield Outside(client, events, mirror.memory.refuse_next, request_cleanup)
+            yield Outside(client, events, control.memory.refuse_next, request_cleanup)
 
 
 @pytest.fixture(params=["memory", "spool", "block", "drop"])
 def outside(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outside]:
     if request.param == "memory":
-        yield from in_memory()
+        yield from memory_outside()
     else:
-        yield from real(request, tmp_path, request.param)
+        yield from kafka_outside(request, tmp_path, request.param)
 
 
-def of(outside: Outside, session_id: str) -> list[Event]:
+def events_of(outside: Outside, session_id: str) -> list[Event]:
     return [event for _, _, event in outside.events() if event.envelope.session_id == session_id]
 
 
-def test_each_session_s_events_stand_in_order_on_its_own_partition(outside: Outside) -> None:
+def test_each_session_s_events_are_in_order_on_its_own_partition(outside: Outside) -> None:
     sessions = [outside.client.session(user_id="u", state={}) for _ in range(5)]
     for n in range(20):
         for session in sessions:
@@ -159,7 +159,7 @@ def test_a_value_of_almost_1_mib_is_delivered(outside: Outside) -> None:
     text = secrets.token_hex(520_000)  # hardly compresses
     with outside.client.session(user_id="u") as s:
         s.activity("big", text)
-    sent = [event.payload for event in of(outside, s.session_id)]
+    sent = [event.payload for event in events_of(outside, s.session_id)]
     assert SessionActivity("big", text) in sent
 
 
@@ -167,7 +167,7 @@ def test_threads_share_a_session_without_a_hole(outside: Outside) -> None:
     with outside.client.session(user_id="u") as s, ThreadPoolExecutor(4) as threads:
         for done in [threads.submit(s.activity, "a", str(n)) for n in range(400)]:
             done.result()
-    assert [event.envelope.producer_seq for event in of(outside, s.session_id)] == list(range(1, 406))
+    assert [event.envelope.producer_seq for event in events_of(outside, s.session_id)] == list(range(1, 406))
 
 
 def test_a_receipt_names_the_place_in_the_log(outside: Outside) -> None:
@@ -175,7 +175,7 @@ def test_a_receipt_names_the_place_in_the_log(outside: Outside) -> None:
     s = outside.client.session(user_id="u")
     event_id = s._emitter.emit(SessionActivity("a"), on_receipt=receipts.append)
     wait_until(lambda: receipts, 30, "the receipt")
-    place = receipts[0].place(event_id)
+    place = receipts[0].log_position(event_id)
     found = {event.envelope.event_id: (partition, offset) for partition, offset, event in outside.events()}
     assert found[event_id] == place
 
@@ -189,7 +189,7 @@ def test_resume_and_recover_wait_for_the_verdict_and_hand_back_the_content(outsi
         s.error(TimeoutError("slow"))
         assert s.recover() == {"n": 2}
         assert s.epoch == 3
-    assert [event.envelope.epoch for event in of(outside, s.session_id)][-1] == 3
+    assert [event.envelope.epoch for event in events_of(outside, s.session_id)][-1] == 3
 
 
 def test_a_refusal_is_raised(outside: Outside) -> None:
@@ -227,11 +227,11 @@ def test_a_clean_up_is_done_once_and_answered(outside: Outside) -> None:
         )
 
     def released() -> list[ResourcesReleased]:
-        return [e.payload for e in of(outside, s.session_id) if isinstance(e.payload, ResourcesReleased)]
+        return [e.payload for e in events_of(outside, s.session_id) if isinstance(e.payload, ResourcesReleased)]
 
     wait_until(lambda: len(released()) == 2, 60, "two answers")
     assert calls == ["c1", "c2"]
     assert [answer.cleanup_id for answer in released()] == ["c1", "c2"]
     assert [[a.action for a in answer.actions if a.done] for answer in released()] == [ACTIONS, ACTIONS]
-    numbers = [event.envelope.producer_seq for event in of(outside, s.session_id)]
+    numbers = [event.envelope.producer_seq for event in events_of(outside, s.session_id)]
     assert numbers == list(range(1, len(numbers) + 1))

@@ -17,9 +17,8 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.producers import ProducerSettings, SessionClient
-from sessionary.producers.delivery import kafka_producer as wire
-from sessionary.producers.delivery import spool_transport as spooled
-from sessionary.producers.delivery.spool_transport import SpooledTransport
+from sessionary.producers.delivery import kafka_producer, spool_transport
+from sessionary.producers.delivery.spool_transport import SpoolTransport
 from sessionary.schemas.codec import Event, encode_record
 from sessionary.schemas.events import Heartbeat, SessionTerminated
 from sessionary.schemas.records import CleanupRequest
@@ -29,7 +28,7 @@ from tests.support.processes import Processes
 from tests.support.reading import read_events, read_topic
 from tests.support.waiting import wait_until
 
-# Emits into a few sessions for ever; after each round the number of rounds stands in a file.
+# Emits into a few sessions for ever; a file has the number of rounds so far.
 AGENT = """
 import os, sys, time
 from sessionary.producers import SessionClient
@@ -59,17 +58,17 @@ with client.session(user_id="u") as s:
 """
 
 
-def settings(kafka: KafkaSettings, spool_dir: Path, **more: Any) -> ProducerSettings:
+def new_settings(kafka: KafkaSettings, spool_dir: Path, **more: Any) -> ProducerSettings:
     return ProducerSettings(**{**kafka.model_dump(), "spool_dir": spool_dir, "handle_sigterm": False, **more})
 
 
-def client_of(of: ProducerSettings, errors: list[Exception] | None = None) -> SessionClient:
-    heard = errors if errors is not None else []
-    return SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=of, on_error=heard.append)
+def new_client(of: ProducerSettings, errors: list[Exception] | None = None) -> SessionClient:
+    reported = errors if errors is not None else []
+    return SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=of, on_error=reported.append)
 
 
-def sequences(kafka: KafkaSettings) -> dict[tuple[str, str], list[int]]:
-    """The numbers of each session and producer as they stand in the log, heartbeats apart."""
+def sent_numbers(kafka: KafkaSettings) -> dict[tuple[str, str], list[int]]:
+    """The sequence numbers of each session and producer in log order, without heartbeats."""
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for event in read_events(kafka):
         assert isinstance(event, Event)
@@ -79,7 +78,7 @@ def sequences(kafka: KafkaSettings) -> dict[tuple[str, str], list[int]]:
 
 
 def first_seen(numbers: Sequence[int]) -> list[int]:
-    """What the judge goes by: the first of each number."""
+    """Drop duplicates, as the processor does."""
     return list(dict.fromkeys(numbers))
 
 
@@ -87,7 +86,7 @@ def test_a_spool_survives_kill_9_and_is_replayed_in_order_before_new_events(
     broker: LocalBroker, processes: Processes, tmp_path: Path
 ) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
-    of = settings(kafka, tmp_path / "spool", queue_bytes_max=1 << 16)
+    of = new_settings(kafka, tmp_path / "spool", queue_bytes_max=1 << 16)
     progress = tmp_path / "progress"
     progress.write_bytes(b"0")
 
@@ -104,14 +103,14 @@ def test_a_spool_survives_kill_9_and_is_replayed_in_order_before_new_events(
     emitted = rounds()
     broker.start()
     broker.wait_ready()
-    with client_of(of) as client:
+    with new_client(of) as client:
         assert client.counters.replayed >= 3 * 300
         mine = client.session(user_id="u")
         assert client.flush(60) == 0
         assert client.counters.failed == 0
         mine_key = (mine.session_id, client.producer_id)
     assert list(of.spool_folder.iterdir()) == []
-    found = sequences(kafka)
+    found = sent_numbers(kafka)
     assert found.pop(mine_key) == [1, 2, 3, 4]
     assert len(found) == 3
     for numbers in found.values():
@@ -121,7 +120,7 @@ def test_a_spool_survives_kill_9_and_is_replayed_in_order_before_new_events(
 
 def test_emit_never_waits_for_a_broker_that_is_away_and_nothing_is_lost(broker: LocalBroker, tmp_path: Path) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
-    of = settings(kafka, tmp_path / "spool", queue_bytes_max=1 << 17)
+    of = new_settings(kafka, tmp_path / "spool", queue_bytes_max=1 << 17)
     errors: list[Exception] = []
 
     def costs(count: int) -> list[float]:
@@ -132,7 +131,7 @@ def test_emit_never_waits_for_a_broker_that_is_away_and_nothing_is_lost(broker: 
             taken.append(time.perf_counter() - begun)
         return taken
 
-    with client_of(of, errors) as client:
+    with new_client(of, errors) as client:
         session = client.session(user_id="u")
         costs(500)
         calm = statistics.median(costs(1_000))
@@ -140,7 +139,7 @@ def test_emit_never_waits_for_a_broker_that_is_away_and_nothing_is_lost(broker: 
         broker.kill()
         away = costs(3_000)
         assert client.counters.spooled > 0
-        # Waiting for a broker would be milliseconds each; the worst of the box's own pauses are no waiting.
+        # Waiting for a broker would take milliseconds each; the machine pauses for shorter times.
         assert statistics.median(away) < 10 * calm
         assert sorted(away)[int(len(away) * 0.99)] < 0.05
         wait_until(lambda: any("Kafka at" in str(error) for error in errors), 30, "a report")
@@ -152,43 +151,43 @@ def test_emit_never_waits_for_a_broker_that_is_away_and_nothing_is_lost(broker: 
         assert client.flush(60) == 0
         counters = client.counters
         assert (counters.dropped, counters.failed, counters.sent) == (0, 0, counters.delivered)
-        numbers = sequences(kafka)[session.session_id, client.producer_id]
+        numbers = sent_numbers(kafka)[session.session_id, client.producer_id]
     assert first_seen(numbers) == list(range(1, counters.sent + 1))
 
 
 def test_after_a_fatal_error_everything_open_is_sent_again_in_order(kafka: KafkaSettings, tmp_path: Path) -> None:
     errors: list[Exception] = []
-    with client_of(settings(kafka, tmp_path / "spool"), errors) as client:
+    with new_client(new_settings(kafka, tmp_path / "spool"), errors) as client:
         session = client.session(user_id="u")
         transport = client._ports.transport
-        assert isinstance(transport, SpooledTransport)
+        assert isinstance(transport, SpoolTransport)
         for _ in range(3):
             for _ in range(300):
                 session.activity("work", "x" * 200)
-            transport._fail(transport._generation, KafkaError(KafkaError._FATAL))
+            transport._resend_open(transport._generation, KafkaError(KafkaError._FATAL))
         session.complete()
         assert client.flush(60) == 0
         assert client.counters.delivered == client.counters.sent == 905
-    assert first_seen(sequences(kafka)[session.session_id, client.producer_id]) == list(range(1, 906))
+    assert first_seen(sent_numbers(kafka)[session.session_id, client.producer_id]) == list(range(1, 906))
     assert errors
 
 
 def test_a_producer_that_finds_no_broker_is_replaced_and_everything_open_is_sent_again_in_order(
     kafka: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spooled, "_STALL_S", 2.0)
+    monkeypatch.setattr(spool_transport, "_STALL_S", 2.0)
     lost = iter([{"bootstrap.servers": f"127.0.0.1:{free_port()}"}])  # of the first one only
-    config = wire.producer_config
-    monkeypatch.setattr(wire, "producer_config", lambda of: {**config(of), **next(lost, {})})
+    config = kafka_producer.producer_config
+    monkeypatch.setattr(kafka_producer, "producer_config", lambda of: {**config(of), **next(lost, {})})
     errors: list[Exception] = []
-    with client_of(settings(kafka, tmp_path / "spool"), errors) as client:
+    with new_client(new_settings(kafka, tmp_path / "spool"), errors) as client:
         session = client.session(user_id="u")
         for _ in range(300):
             session.activity("work", "x" * 200)
         session.complete()
         assert client.flush(60) == 0
         assert client.counters.delivered == client.counters.sent
-    numbers = sequences(kafka)[session.session_id, client.producer_id]
+    numbers = sent_numbers(kafka)[session.session_id, client.producer_id]
     assert first_seen(numbers) == list(range(1, client.counters.sent + 1))
     assert next(lost, None) is None
     assert errors
@@ -196,8 +195,10 @@ def test_a_producer_that_finds_no_broker_is_replaced_and_everything_open_is_sent
 
 def test_drop_leaves_a_visible_gap(broker: LocalBroker, tmp_path: Path) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
-    of = settings(kafka, tmp_path, delivery_policy="drop", queue_bytes_max=1 << 17, journal_path=tmp_path / "journal")
-    with client_of(of) as client:
+    of = new_settings(
+        kafka, tmp_path, delivery_policy="drop", queue_bytes_max=1 << 17, journal_path=tmp_path / "journal"
+    )
+    with new_client(of) as client:
         session = client.session(user_id="u")
         assert client.flush(60) == 0
         broker.kill()
@@ -209,7 +210,7 @@ def test_drop_leaves_a_visible_gap(broker: LocalBroker, tmp_path: Path) -> None:
         session.complete()
         assert client.flush(60) == 0
         counters = client.counters
-    numbers = sequences(kafka)[session.session_id, client.producer_id]
+    numbers = sent_numbers(kafka)[session.session_id, client.producer_id]
     assert counters.dropped > 0
     assert numbers == sorted(set(numbers))
     assert len(numbers) == counters.delivered == counters.sent - counters.dropped
@@ -224,7 +225,7 @@ def test_drop_leaves_a_visible_gap(broker: LocalBroker, tmp_path: Path) -> None:
 def test_the_end_of_a_process_ends_its_session_and_drains(
     how: str, kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    of = settings(kafka, tmp_path / "spool", handle_sigterm=True)
+    of = new_settings(kafka, tmp_path / "spool", handle_sigterm=True)
     ready = tmp_path / "ready"
     mode = "return" if how == "exit" else "wait"
     argv = [sys.executable, "-c", WAITER, str(ready), mode]
@@ -261,7 +262,7 @@ def test_clean_up_requests_of_others_are_left_and_answered_ones_do_not_return(
         ask("of another service", "other")
         ask("of another tenant", "s", tenant_id="globex")
         ask(cleanup_id, "s")
-        with client_of(settings(kafka, tmp_path)) as client:
+        with new_client(new_settings(kafka, tmp_path)) as client:
             client.on_cleanup(lambda request: calls.append(request.cleanup_id))
             wait_until(lambda: client.counters.delivered == 2, 60, "an answer and the cleared phase")
             wait_until(lambda: _committed(kafka) == _end(kafka), 60, "the commit")

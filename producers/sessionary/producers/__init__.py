@@ -1,11 +1,29 @@
-"""What an agent imports: `SessionClient`, `AsyncSessionClient`, their settings and errors."""
+"""What an agent imports: clients, their sessions, settings and errors.
 
-from sessionary.producers.async_client import AsyncSession, AsyncSessionClient
+Event classes for `Session.emit` are in `sessionary.schemas.events`; an in-memory client for your
+own tests is in `sessionary.producers.testing`. The modules, in the order in which an event passes:
+
+    client          `SessionClient`: makes sessions, answers clean-up requests
+    async_client    `AsyncSessionClient`: the same for asyncio
+    session/        one session: its verbs, its heartbeats, waiting for verdicts
+    delivery/       from a payload to an acknowledged record in Kafka
+    control/        the control API, and clean-up requests
+    ports           the protocols of what the client needs of the outside
+    kafka_ports     these by Kafka and HTTP
+    testing         these in memory, for users' tests
+    process_exit    what happens to clients at exit, fork and SIGTERM
+    settings        `SESSIONARY_*` variables
+    errors          what the client raises
+"""
+
+from sessionary.producers.async_client import AsyncSessionClient
 from sessionary.producers.client import SessionClient
+from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.errors import (
     AuthenticationFailed,
     ClientClosed,
     DeliveryFailed,
+    EncodeError,
     Invalid,
     ProducerError,
     QueueFull,
@@ -17,28 +35,63 @@ from sessionary.producers.errors import (
     Unavailable,
     VerdictPending,
 )
-from sessionary.producers.ports import Counters
-from sessionary.producers.session.life import Session
-from sessionary.producers.settings import ProducerSettings
+from sessionary.producers.ports import Counters, Json, OnError, Ports, SessionView, Verdict
+from sessionary.producers.session.async_session import AsyncSession, AsyncStep
+from sessionary.producers.session.life import Session, Step
+from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
+from sessionary.schemas.events import Payload
+from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.types import (
+    CleanupAction,
+    DataClass,
+    ErrorInfo,
+    Limits,
+    PauseKind,
+    Phase,
+    RefusalReason,
+    Snapshot,
+    StartFailureReason,
+)
 
 __all__ = [
     "AsyncSession",
     "AsyncSessionClient",
+    "AsyncStep",
     "AuthenticationFailed",
+    "CleanupAction",
+    "CleanupHandler",
+    "CleanupRequest",
     "ClientClosed",
     "Counters",
+    "DataClass",
     "DeliveryFailed",
+    "DeliveryPolicy",
+    "EncodeError",
+    "ErrorInfo",
     "Invalid",
+    "Json",
+    "Limits",
+    "OnError",
+    "PauseKind",
+    "Payload",
+    "Phase",
+    "Ports",
     "ProducerError",
     "ProducerSettings",
     "QueueFull",
+    "RefusalReason",
     "Refused",
     "Session",
     "SessionClient",
     "SessionEnded",
     "SessionLost",
+    "SessionView",
     "SessionaryError",
     "SettingsError",
+    "Snapshot",
+    "StartFailureReason",
+    "Step",
     "Unavailable",
+    "Verdict",
     "VerdictPending",
 ]

@@ -1,195 +1,154 @@
-"""The asyncio face: the same verbs over the same core, all awaitable.
-
-Verbs that only hand an event over run in place, as they take microseconds; those that wait (`resume`, `recover`,
-`sync`, `attach`, `flush`, `close`, and all of them under policy `block`) run in the loop's executor.
-"""
+"""The client of an agent process for asyncio, over `SessionClient`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import Literal, Self
 
 from sessionary.producers.client import SessionClient
-from sessionary.producers.control.cleanup import CleanupHandler
-from sessionary.producers.ports import Counters, Json, SessionView
+from sessionary.producers.control.cleanup_responder import CleanupHandler
+from sessionary.producers.ports import Counters, Json, OnError, Ports
+from sessionary.producers.process_exit import log_error
+from sessionary.producers.session.async_session import AsyncSession, AsyncStep
 from sessionary.producers.session.life import Session
-from sessionary.schemas.events import Payload
-from sessionary.schemas.types import DataClass, ErrorInfo, Limits, PauseKind, StartFailureReason
-
-P = ParamSpec("P")
-T = TypeVar("T")
-AsyncStep = Callable[[], Awaitable[object]]
+from sessionary.producers.settings import ProducerSettings
+from sessionary.schemas.types import DataClass, Limits
 
 
-class AsyncSession:
-    """One session; see `session.Session` for what each verb means and raises. An async context manager.
+class AsyncSessionClient:
+    """Makes the sessions of one tenant, service and agent, for asyncio.
 
-    Opened by `AsyncSessionClient.session`, entering it registers and starts the session.
+    Has the verbs of `SessionClient`, with the same arguments and errors; none blocks the event
+    loop. Create one per process and tenant. An async context manager that closes it.
+
+        client = AsyncSessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1")
+        async with client:
+            async with client.session(user_id="u1", state={"step": 0}) as session:
+                await session.activity("llm")
+
+    A client belongs to the process that made it: in a forked child its verbs raise `ClientClosed`.
+    When the process exits, the client is closed.
     """
 
     def __init__(
         self,
-        open_: Callable[[], Session],
         *,
-        may_block: bool,
-        starts: bool = False,
-        validate: AsyncStep | None = None,
-        connect: AsyncStep | None = None,
+        tenant_id: str,
+        service_id: str,
+        agent_id: str,
+        agent_role: str | None = None,
+        actor: str | None = None,
+        settings: ProducerSettings | None = None,
+        on_error: OnError = log_error,
+        ports: Ports | None = None,
     ) -> None:
-        self._open = open_
-        self._opened: Session | None = None
-        self._may_block = may_block
-        self._starts = starts
-        self._validate = validate
-        self._connect = connect
+        """Connect to Kafka in the background. Does not block.
+
+        Args:
+            tenant_id: The tenant. Names have 1 to 128 letters, digits, `.`, `_` or `-`.
+            service_id: The service that owns the sessions and receives their clean-up requests.
+            agent_id: The agent.
+            agent_role: The agent's role, if it has one.
+            actor: The principal on whose behalf the agent works.
+            settings: Default: `ProducerSettings.from_env()`.
+            on_error: Called, on any thread, with errors that no call can raise: Kafka is
+                unavailable, the spool is full, events were lost. Default: a warning in the log
+                `sessionary.producers`.
+            ports: Replaces Kafka and the control API, for tests.
+
+        Raises:
+            Invalid: A name is not allowed.
+            SettingsError: A setting is malformed, or the spool folder cannot be used.
+        """
+        self._client = SessionClient(
+            tenant_id=tenant_id,
+            service_id=service_id,
+            agent_id=agent_id,
+            agent_role=agent_role,
+            actor=actor,
+            settings=settings,
+            on_error=on_error,
+            ports=ports,
+        )
+
+    @classmethod
+    def wrap(cls, client: SessionClient) -> Self:
+        """Return a client for asyncio over `client`, for example over one of `memory_client`.
+
+        Closing either closes both.
+        """
+        wrapper = cls.__new__(cls)
+        wrapper._client = client
+        return wrapper
 
     @property
-    def sync_session(self) -> Session:
-        """The handle underneath. Raises `RuntimeError` before the session is entered."""
-        if self._opened is None:
-            raise RuntimeError("use `async with client.session(...)`")
-        return self._opened
+    def sync_client(self) -> SessionClient:
+        """The `SessionClient` underneath."""
+        return self._client
 
     @property
-    def session_id(self) -> str:
-        """The session's UUID."""
-        return self.sync_session.session_id
-
-    @property
-    def state(self) -> dict[str, Json]:
-        """A copy of the content this handle knows."""
-        return self.sync_session.state
-
-    @property
-    def local_state(self) -> str:
-        """The state this handle believes in."""
-        return self.sync_session.local_state
-
-    async def emit(self, payload: Payload, **marks: Any) -> str:
-        """Send any payload; `marks` as of `Session.emit`."""
-        return await self._run(self.sync_session.emit, payload, **marks)
-
-    async def activity(self, kind: str, text: str | None = None) -> str:
-        """Report work of a kind."""
-        return await self._run(self.sync_session.activity, kind, text)
-
-    async def info(self, text: str) -> str:
-        """Report something worth reading."""
-        return await self._run(self.sync_session.info, text)
-
-    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> str:
-        """Report progress."""
-        return await self._run(self.sync_session.progress, progress, total, message)
-
-    async def usage(self, **usage: Any) -> str:
-        """Report tokens and cost; arguments as of `Session.usage`."""
-        return await self._run(self.sync_session.usage, **usage)
-
-    async def update_state(self, state: Mapping[str, Json]) -> int:
-        """Replace the content."""
-        return await self._run(self.sync_session.update_state, state)
-
-    async def snapshot(self) -> str:
-        """Add a snapshot to the chain."""
-        return await self._run(self.sync_session.snapshot)
-
-    async def start(self, *, validate: AsyncStep | None = None, connect: AsyncStep | None = None) -> Self:
-        """T02; the steps are coroutine functions here."""
-        session = self.sync_session
-        with session.starting("validating", "invalid_config"):
-            if validate is not None:
-                await validate()
-        with session.starting("connecting", "connection_failed"):
-            if connect is not None:
-                await connect()
-        await self._run(session.started)
-        return self
-
-    async def fail_start(self, reason: StartFailureReason, message: str | None = None) -> None:
-        """T03."""
-        await self._run(self.sync_session.fail_start, reason, message)
-
-    async def pause(self, reason: str | None = None, kind: PauseKind = "manual") -> str:
-        """T04."""
-        return await self._run(self.sync_session.pause, reason, kind)
-
-    async def resume(self, resume_plan: str | None = None) -> dict[str, Json]:
-        """T05, T07: waits for the verdict."""
-        return await self._wait(self.sync_session.resume, resume_plan)
-
-    async def error(self, error: BaseException | ErrorInfo, *, retryable: bool | None = None) -> None:
-        """T10."""
-        await self._run(self.sync_session.error, error, retryable=retryable)
-
-    async def recover(self, resume_plan: str | None = None) -> dict[str, Json]:
-        """T11: waits for the verdict."""
-        return await self._wait(self.sync_session.recover, resume_plan)
-
-    async def sync(self) -> SessionView:
-        """Adopt what the processor knows."""
-        return await self._wait(self.sync_session.sync)
-
-    async def complete(self, message: str | None = None) -> None:
-        """T13."""
-        await self._run(self.sync_session.complete, message)
-
-    async def cancel(self, message: str | None = None) -> None:
-        """T09, T13."""
-        await self._run(self.sync_session.cancel, message)
-
-    async def force_close(self, message: str | None = None) -> None:
-        """T12."""
-        await self._run(self.sync_session.force_close, message)
-
-    async def close(self, message: str | None = None) -> None:
-        """End with the legal event."""
-        await self._run(self.sync_session.close, message)
-
-    def detach(self) -> None:
-        """Stop beating without a word."""
-        self.sync_session.detach()
-
-    async def __aenter__(self) -> Self:
-        if self._opened is None:
-            await self._enter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
-        # In place even under policy `block`: a cancelled task must not lose its farewell at an await.
-        return self.sync_session.__exit__(kind, error, trace)
-
-    async def _enter(self) -> Self:
-        self._opened = await asyncio.to_thread(self._open) if self._may_block else self._open()
-        self._opened.adopt_thread()
-        if self._starts:
-            await self.start(validate=self._validate, connect=self._connect)
-        return self
-
-    async def _run(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._may_block:
-            return await self._wait(verb, *args, **kwargs)
-        return verb(*args, **kwargs)
-
-    async def _wait(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await asyncio.to_thread(verb, *args, **kwargs)
-        finally:
-            self.sync_session.adopt_thread()  # the agent lives here, not in the executor
-
-
-class AsyncSessionClient:
-    """`SessionClient` for asyncio; takes the same arguments. An async context manager."""
-
-    def __init__(self, *, client: SessionClient | None = None, **arguments: Any) -> None:
-        """`client` wraps one that exists; else `arguments` are those of `SessionClient`."""
-        self.sync_client = client or SessionClient(**arguments)
+    def producer_id(self) -> str:
+        """The client's UUID, in the envelope of its events."""
+        return self._client.producer_id
 
     @property
     def counters(self) -> Counters:
-        """What the client did so far."""
-        return self.sync_client.counters
+        """Numbers of events and heartbeats sent, delivered and lost so far."""
+        return self._client.counters
+
+    @property
+    def may_block(self) -> bool:
+        """True if verbs may wait, in a thread, for room in the queue: delivery policy `block`."""
+        return self._client.may_block
+
+    async def create(
+        self,
+        *,
+        user_id: str,
+        state: Mapping[str, Json] | None = None,
+        limits: Limits | None = None,
+        data_classes: Sequence[DataClass] = (),
+        session_id: str | None = None,
+        state_schema_version: int = 1,
+        parent: str | None = None,
+        restored_from_snapshot_id: str | None = None,
+    ) -> AsyncSession:
+        """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
+
+        Keep the returned object: heartbeats stop when it is garbage-collected.
+
+        Args:
+            user_id: The user that the session serves.
+            state: The session's content, a JSON object of at most about 1 MiB.
+            limits: Time and size limits that differ from the defaults.
+            data_classes: Classes of the data that the session handles.
+            session_id: A UUID; default: a new one.
+            state_schema_version: Version of the content's schema, the agent's own.
+            parent: Id of the session that this one belongs to.
+            restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
+
+        Returns:
+            The session.
+
+        Raises:
+            Invalid: A value is not allowed.
+            QueueFull: Under delivery policy `block` there was no room in time.
+            ClientClosed: The client is closed.
+        """
+
+        def open_session() -> Session:
+            return self._client.create(
+                user_id=user_id,
+                state=state,
+                limits=limits,
+                data_classes=data_classes,
+                session_id=session_id,
+                state_schema_version=state_schema_version,
+                parent=parent,
+                restored_from_snapshot_id=restored_from_snapshot_id,
+            )
+
+        return await AsyncSession(open_session, may_block=self.may_block).__aenter__()
 
     def session(
         self,
@@ -199,43 +158,98 @@ class AsyncSessionClient:
         limits: Limits | None = None,
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
+        parent: str | None = None,
         validate: AsyncStep | None = None,
         connect: AsyncStep | None = None,
     ) -> AsyncSession:
-        """Return a session that `async with` registers, starts and ends."""
+        """Return a session that `async with` creates, starts and ends. Not a coroutine.
 
-        def open_() -> Session:
-            return self.sync_client.create(
-                user_id=user_id, state=state, limits=limits, data_classes=data_classes, session_id=session_id
+        Args:
+            user_id: The user that the session serves.
+            state: The session's content, a JSON object of at most about 1 MiB.
+            limits: Time and size limits that differ from the defaults.
+            data_classes: Classes of the data that the session handles.
+            session_id: A UUID; default: a new one.
+            parent: Id of the session that this one belongs to.
+            validate: Awaited in phase `validating`. If it raises, the session ends with
+                `invalid_config`, and the exception is raised again.
+            connect: Awaited in phase `connecting`. If it raises, the session ends with
+                `connection_failed`, and the exception is raised again.
+
+        Returns:
+            The session, not created yet. Entering `async with` raises `Invalid`, `QueueFull` and
+            `ClientClosed`, as `create` does.
+        """
+
+        def open_session() -> Session:
+            return self._client.create(
+                user_id=user_id,
+                state=state,
+                limits=limits,
+                data_classes=data_classes,
+                session_id=session_id,
+                parent=parent,
             )
 
-        return AsyncSession(
-            open_, may_block=self.sync_client.may_block, starts=True, validate=validate, connect=connect
-        )
-
-    async def create(self, *, user_id: str, **arguments: Any) -> AsyncSession:
-        """T01: as `SessionClient.create`."""
-        made = AsyncSession(
-            lambda: self.sync_client.create(user_id=user_id, **arguments), may_block=self.sync_client.may_block
-        )
-        return await made.__aenter__()
+        return AsyncSession(open_session, may_block=self.may_block, starts=True, validate=validate, connect=connect)
 
     async def attach(self, session_id: str, *, user_id: str | None = None) -> AsyncSession:
-        """Take up a session that exists."""
-        found = await asyncio.to_thread(self.sync_client.attach, session_id, user_id=user_id)
-        return await AsyncSession(lambda: found, may_block=self.sync_client.may_block).__aenter__()
+        """Continue a session that exists: read its state, epoch and content from the processor.
+
+        Heartbeats are sent only if this client's service owns the session. Waits for at most the
+        setting `verdict_timeout_s`.
+
+        Args:
+            session_id: The session's UUID.
+            user_id: The user in the envelope of further events.
+
+        Returns:
+            The session, in the state in which the processor has it.
+
+        Raises:
+            SessionLost: The session does not exist, or is archived.
+            Unavailable: The control API does not answer.
+            AuthenticationFailed: The control API rejects our token.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+            Invalid: `session_id` is not a UUID.
+            ClientClosed: The client is closed.
+        """
+        attached = await asyncio.to_thread(self._client.attach, session_id, user_id=user_id)
+        return await AsyncSession(lambda: attached, may_block=self.may_block).__aenter__()
 
     def on_cleanup(self, handler: CleanupHandler) -> None:
-        """As `SessionClient.on_cleanup`; the handler runs on a thread of its own, not in the loop."""
-        self.sync_client.on_cleanup(handler)
+        """Release the resources of this service's ended sessions. Call once per client.
+
+        `handler(request)` is a plain function. It is called on a thread of its own, not in the
+        event loop, also for sessions that ended before this client was made. After a crash it may
+        be called again for the same `cleanup_id`. Not a coroutine.
+
+        Args:
+            handler: Takes a `CleanupRequest`. Returns or yields one `CleanupAction` per action
+                of `request.actions`, in order, or returns None if all are done. If it raises,
+                the first action without a report is reported as failed.
+
+        Raises:
+            ProducerError: The client already has a handler.
+        """
+        self._client.on_cleanup(handler)
 
     async def flush(self, timeout_s: float = 10.0) -> int:
-        """As `SessionClient.flush`."""
-        return await asyncio.to_thread(self.sync_client.flush, timeout_s)
+        """Wait until Kafka has acknowledged all events sent so far.
+
+        Returns the number of events that are not acknowledged after `timeout_s` seconds. Raises
+        `AuthenticationFailed` as soon as Kafka rejects our credentials.
+        """
+        return await asyncio.to_thread(self._client.flush, timeout_s)
 
     async def close(self) -> None:
-        """As `SessionClient.close`."""
-        await asyncio.to_thread(self.sync_client.close)
+        """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions.
+
+        Waits for at most the setting `close_timeout_s` while events are not acknowledged; a spool
+        keeps the rest for the next client, and `on_error` is told how many. A second call does
+        nothing.
+        """
+        await asyncio.to_thread(self._client.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -247,4 +261,4 @@ class AsyncSessionClient:
         return False
 
 
-__all__ = ["AsyncSession", "AsyncSessionClient"]
+__all__ = ["AsyncSessionClient"]

@@ -1,62 +1,38 @@
-"""`SessionClient`: one per agent process and tenant. Makes sessions, beats for them, delivers their events.
+"""The client of an agent process: makes sessions, sends their events and heartbeats."""
 
-client = SessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1")
-with client.session(user_id="u1", state={"step": 0}) as s:
-    s.activity("llm")
-"""
-
-import atexit
-import logging
 import os
-import signal
 import threading
 import time
 import uuid
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import FrameType, TracebackType
+from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import Literal, Self
 
-from sessionary.producers.control.cleanup import Answerer, CleanupHandler, KafkaCleanups
-from sessionary.producers.control.http import HttpControl
-from sessionary.producers.delivery.emitter import Emitter, Gate, Identity, Sequences
-from sessionary.producers.delivery.spool_transport import SpooledTransport
-from sessionary.producers.delivery.transport import DirectTransport
-from sessionary.producers.errors import ClientClosed, SessionaryError
+from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder
+from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry
+from sessionary.producers.errors import ClientClosed
+from sessionary.producers.kafka_ports import kafka_ports
 from sessionary.producers.ports import Counters, Json, OnError, Ports
-from sessionary.producers.session.handle import NO_LIMITS, Surroundings
+from sessionary.producers.process_exit import bind_to_process, exit_on_sigterm, log_error
+from sessionary.producers.session.handle import SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats
 from sessionary.producers.session.life import Session, Step
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
 
-_log = logging.getLogger("sessionary.producers")
-_SIGTERM_EXIT_CODE = 128 + signal.SIGTERM
-_clients: "weakref.WeakSet[SessionClient]" = weakref.WeakSet()
-
-
-def _log_error(error: Exception) -> None:
-    _log.warning("%s", error)
-
-
-def kafka_ports(
-    settings: ProducerSettings, tenant_id: str, service_id: str, producer_id: str, on_error: OnError
-) -> Ports:
-    """Return the real outside: Kafka and the control API."""
-    spooling = settings.delivery_policy == "spool"
-    return Ports(
-        SpooledTransport(settings, producer_id, on_error) if spooling else DirectTransport(settings, on_error),
-        HttpControl(settings),
-        KafkaCleanups(settings, tenant_id, service_id, on_error),
-    )
-
 
 class SessionClient:
-    """Makes sessions of one tenant, service and agent. Thread-safe; a context manager; `close` drains.
+    """Makes the sessions of one tenant, service and agent, and delivers their events.
 
-    `on_error` hears of trouble that no call can raise (Kafka away, a full spool, lost events), on any thread; the
-    default logs to `sessionary.producers`. `ports` replaces Kafka and the control API, for tests.
+    Create one per process and tenant. Thread-safe; a context manager that closes it.
+
+        with SessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1") as client:
+            with client.session(user_id="u1", state={"step": 0}) as session:
+                session.activity("llm")
+
+    A client belongs to the process that made it: in a forked child its verbs raise `ClientClosed`.
+    When the process exits, the client is closed.
     """
 
     def __init__(
@@ -68,21 +44,38 @@ class SessionClient:
         agent_role: str | None = None,
         actor: str | None = None,
         settings: ProducerSettings | None = None,
-        on_error: OnError = _log_error,
+        on_error: OnError = log_error,
         ports: Ports | None = None,
     ) -> None:
-        """Raises `Invalid` for a name that cannot be, `SettingsError` where the spool folder cannot be used."""
+        """Connect to Kafka in the background. Does not block.
+
+        Args:
+            tenant_id: The tenant. Names have 1 to 128 letters, digits, `.`, `_` or `-`.
+            service_id: The service that owns the sessions and receives their clean-up requests.
+            agent_id: The agent.
+            agent_role: The agent's role, if it has one.
+            actor: The principal on whose behalf the agent works.
+            settings: Default: `ProducerSettings.from_env()`.
+            on_error: Called, on any thread, with errors that no call can raise: Kafka is
+                unavailable, the spool is full, events were lost. Default: a warning in the log
+                `sessionary.producers`.
+            ports: Replaces Kafka and the control API, for tests.
+
+        Raises:
+            Invalid: A name is not allowed.
+            SettingsError: A setting is malformed, or the spool folder cannot be used.
+        """
         self._tenant_id = checked_name("tenant", tenant_id)
-        self._identity = Identity(
+        self._identity = SenderIdentity(
             checked_name("service", service_id), checked_name("agent", agent_id), agent_role, actor
         )
         self._settings = settings if settings is not None else ProducerSettings.from_env()
-        self.producer_id = str(uuid.uuid4())
-        self._ports = ports or kafka_ports(self._settings, tenant_id, service_id, self.producer_id, on_error)
-        self._gate = Gate()
-        self._sequences = Sequences(self.producer_id)
+        self._producer_id = str(uuid.uuid4())
+        self._ports = ports or kafka_ports(self._settings, tenant_id, service_id, self._producer_id, on_error)
+        self._gate = SendGate()
+        self._sequences = SequenceRegistry(self._producer_id)
         self._heartbeats = Heartbeats(on_error)
-        self._around = Surroundings(
+        self._services = SharedServices(
             self._ports.control,
             self._heartbeats,
             self._settings.heartbeat_interval_s,
@@ -91,18 +84,23 @@ class SessionClient:
         self._on_error = on_error
         self._closing = threading.Lock()
         self._pid = os.getpid()
-        _clients.add(self)
+        bind_to_process(self, self._gate)
         if ports is None and self._settings.handle_sigterm:
-            _exit_on_sigterm()
+            exit_on_sigterm()
+
+    @property
+    def producer_id(self) -> str:
+        """The client's UUID, in the envelope of its events."""
+        return self._producer_id
 
     @property
     def counters(self) -> Counters:
-        """What the client did so far."""
+        """Numbers of events and heartbeats sent, delivered and lost so far."""
         return self._ports.transport.counters
 
     @property
     def may_block(self) -> bool:
-        """Whether verbs may wait for room (policy `block`)."""
+        """True if verbs may wait for room in the queue: delivery policy `block`."""
         return self._ports.transport.may_block
 
     def create(
@@ -114,27 +112,45 @@ class SessionClient:
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
         state_schema_version: int = 1,
-        parent_session_id: str | None = None,
+        parent: str | None = None,
         restored_from_snapshot_id: str | None = None,
     ) -> Session:
-        """T01: register a session and return its handle, not started yet. Raises `Invalid`, `QueueFull`.
+        """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
 
-        Keep the handle: nobody beats for a session that its agent forgot.
+        Keep the returned object: heartbeats stop when it is garbage-collected.
+
+        Args:
+            user_id: The user that the session serves.
+            state: The session's content, a JSON object of at most about 1 MiB.
+            limits: Time and size limits that differ from the defaults.
+            data_classes: Classes of the data that the session handles.
+            session_id: A UUID; default: a new one.
+            state_schema_version: Version of the content's schema, the agent's own.
+            parent: Id of the session that this one belongs to.
+            restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
+
+        Returns:
+            The session.
+
+        Raises:
+            Invalid: A value is not allowed.
+            QueueFull: Under delivery policy `block` there was no room in time.
+            ClientClosed: The client is closed.
         """
         if session_id is None:
-            timed = self._settings.session_id_version == 7
-            key = SessionKey(self._tenant_id, new_session_id(time.time_ns() // 1_000_000 if timed else None))
+            time_ordered = self._settings.session_id_version == 7
+            key = SessionKey(self._tenant_id, new_session_id(time.time_ns() // 1_000_000 if time_ordered else None))
         else:
             key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        emitter = self._emitter(key, self._identity, user_id, data_classes, new=session_id is None)
+        parent_id = None if parent is None else checked_session_id(parent)
         session = Session(
-            emitter,
-            self._around,
-            limits=limits or NO_LIMITS,
+            self._new_emitter(key, user_id, data_classes, new=session_id is None),
+            self._services,
+            limits=limits,
             state=state,
             state_schema_version=state_schema_version,
         )
-        session.register(parent_session_id, restored_from_snapshot_id)
+        session._register_session(parent_id, restored_from_snapshot_id)
         return session
 
     def session(
@@ -145,49 +161,106 @@ class SessionClient:
         limits: Limits | None = None,
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
+        parent: str | None = None,
         validate: Step | None = None,
         connect: Step | None = None,
     ) -> Session:
-        """Register and start a session; use it in `with`, which ends it.
+        """Create and start a session. Use it in `with`, which ends it.
 
-        What `validate` or `connect` raise is raised on, with the session ended in T03.
+        Args:
+            user_id: The user that the session serves.
+            state: The session's content, a JSON object of at most about 1 MiB.
+            limits: Time and size limits that differ from the defaults.
+            data_classes: Classes of the data that the session handles.
+            session_id: A UUID; default: a new one.
+            parent: Id of the session that this one belongs to.
+            validate: Called in phase `validating`. If it raises, the session ends with
+                `invalid_config`, and the exception is raised again.
+            connect: Called in phase `connecting`. If it raises, the session ends with
+                `connection_failed`, and the exception is raised again.
+
+        Returns:
+            The session, in state Active.
+
+        Raises:
+            Invalid: A value is not allowed.
+            QueueFull: Under delivery policy `block` there was no room in time.
+            ClientClosed: The client is closed.
         """
         created = self.create(
-            user_id=user_id, state=state, limits=limits, data_classes=data_classes, session_id=session_id
+            user_id=user_id,
+            state=state,
+            limits=limits,
+            data_classes=data_classes,
+            session_id=session_id,
+            parent=parent,
         )
         return created.start(validate=validate, connect=connect)
 
     def attach(self, session_id: str, *, user_id: str | None = None) -> Session:
-        """Take up a session that exists: learn its state, epoch and content. Blocks.
+        """Continue a session that exists: read its state, epoch and content from the processor.
 
-        Beats only where our service owns the session. Raises `SessionLost`, `Unavailable`, `AuthenticationFailed`.
+        Heartbeats are sent only if this client's service owns the session. Blocks for at most the
+        setting `verdict_timeout_s`.
+
+        Args:
+            session_id: The session's UUID.
+            user_id: The user in the envelope of further events.
+
+        Returns:
+            The session, in the state in which the processor has it.
+
+        Raises:
+            SessionLost: The session does not exist, or is archived.
+            Unavailable: The control API does not answer.
+            AuthenticationFailed: The control API rejects our token.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+            Invalid: `session_id` is not a UUID.
+            ClientClosed: The client is closed.
         """
         key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        session = Session(self._emitter(key, self._identity, user_id, ()), self._around)
+        session = Session(self._new_emitter(key, user_id, ()), self._services)
         if session.sync().owner_service != self._identity.service_id:
             session.detach()
         return session
 
     def on_cleanup(self, handler: CleanupHandler) -> None:
-        """Release resources of this service's ended sessions: `handler(request)` is called on a thread of its own.
+        """Release the resources of this service's ended sessions. Call once per client.
 
-        It returns (or yields) one `CleanupAction` per action of `request.actions`, in order, or None for all done.
-        What it raises is reported with the first action that is missing. Once per client.
+        `handler(request)` is called on a thread of its own, also for sessions that ended before
+        this client was made. After a crash it may be called again for the same `cleanup_id`.
+
+        Args:
+            handler: Takes a `CleanupRequest`. Returns or yields one `CleanupAction` per action
+                of `request.actions`, in order, or returns None if all are done. If it raises,
+                the first action without a report is reported as failed.
+
+        Raises:
+            ProducerError: The client already has a handler.
         """
 
-        def emitter(key: SessionKey, epoch: int) -> Emitter:
-            made = self._emitter(key, self._identity, None, ())
-            made.epoch = epoch
-            return made
+        def emitter_at(key: SessionKey, epoch: int) -> Emitter:
+            emitter = self._new_emitter(key, None, ())
+            emitter.epoch = epoch
+            return emitter
 
-        self._ports.cleanups.start(Answerer(handler, emitter, self._on_error))
+        self._ports.cleanups.start(CleanupResponder(handler, emitter_at, self._on_error))
 
     def flush(self, timeout_s: float = 10.0) -> int:
-        """Wait until every event is acknowledged; return how many are not. Raises `AuthenticationFailed`."""
+        """Wait until Kafka has acknowledged all events sent so far.
+
+        Returns the number of events that are not acknowledged after `timeout_s` seconds. Raises
+        `AuthenticationFailed` as soon as Kafka rejects our credentials.
+        """
         return self._ports.transport.flush(timeout_s)
 
     def close(self) -> None:
-        """Stop beating, drain, stop. Sessions are not ended: that is their owners' word. May be called twice."""
+        """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions.
+
+        Blocks for at most the setting `close_timeout_s` while events are not acknowledged; a spool
+        keeps the rest for the next client, and `on_error` is told how many. A second call does
+        nothing.
+        """
         if self._pid != os.getpid():
             return  # a forked child must not touch the parent's spool
         with self._closing:
@@ -196,8 +269,8 @@ class SessionClient:
             self._gate.open = False
             left = self._ports.transport.close(self._settings.close_timeout_s)
         if left:
-            kept = "kept in the spool" if self._settings.delivery_policy == "spool" else "lost"
-            self._on_error(ClientClosed(f"{left} events were not acknowledged before the client closed; {kept}"))
+            fate = "kept in the spool" if self._settings.delivery_policy == "spool" else "lost"
+            self._on_error(ClientClosed(f"{left} events were not acknowledged before the client closed; {fate}"))
 
     def __enter__(self) -> Self:
         return self
@@ -208,53 +281,20 @@ class SessionClient:
         self.close()
         return False
 
-    def _emitter(
-        self,
-        key: SessionKey,
-        identity: Identity,
-        user_id: str | None,
-        data_classes: Sequence[DataClass],
-        *,
-        new: bool = False,
+    def _new_emitter(
+        self, key: SessionKey, user_id: str | None, data_classes: Sequence[DataClass], *, new: bool = False
     ) -> Emitter:
         if not self._gate.open:
-            raise ClientClosed("the client is closed")
-        sequence = self._sequences.of(key, new=new)
+            raise ClientClosed("the client is closed; create a new one")
         return Emitter(
-            self._ports.transport, self._gate, identity, key, sequence, user_id=user_id, data_classes=data_classes
+            self._ports.transport,
+            self._gate,
+            self._identity,
+            key,
+            self._sequences.sequence_for(key, new=new),
+            user_id=user_id,
+            data_classes=data_classes,
         )
 
-    def _forked(self) -> None:
-        self._gate.open = False
 
-
-def _close_all(clients: Iterable[SessionClient] = _clients) -> None:
-    for client in list(clients):
-        try:
-            client.close()
-        except SessionaryError as error:
-            _log_error(error)
-
-
-def _close_gates() -> None:
-    for client in list(_clients):
-        client._forked()
-
-
-def _exit_on_sigterm() -> None:
-    """Make an unhandled SIGTERM an orderly exit: sessions in `with` end, `atexit` drains. An existing handler rules."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _sigterm)
-
-
-def _sigterm(signum: int, frame: FrameType | None) -> None:
-    raise SystemExit(_SIGTERM_EXIT_CODE)
-
-
-_at_exit: Callable[[], None] = _close_all
-atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_close_gates)
-
-__all__ = ["SessionClient", "kafka_ports"]
+__all__ = ["SessionClient"]

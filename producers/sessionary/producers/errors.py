@@ -1,18 +1,19 @@
-"""The errors of the client, below those that every role shares (`sessionary.schemas.errors`).
+"""The errors of the client. Those above `ProducerError` are shared with the other roles.
 
 SessionaryError
-├── Invalid(reason, detail)              a name, id or value that can never be accepted
-├── Unavailable(retry_after_s)           Kafka or the control API does not answer; the same call may succeed later
-├── SettingsError                        a setting is missing or malformed
+├── Invalid(reason, detail)        bad input: a name, id or value; retrying does not help
+│   └── EncodeError                a value does not fit its event's schema
+├── Unavailable(retry_after_s)     Kafka or the control API does not answer; retry the call
+├── SettingsError                  a setting is missing or malformed
 └── ProducerError
-    ├── AuthenticationFailed             Kafka or the control API does not know us; waiting does not help
-    ├── QueueFull                        policy `block`: no room within the bounded wait
-    ├── DeliveryFailed(event_id)         an event that the caller waits for cannot be delivered
-    ├── Refused(reason)                  the judge refused an event that the caller waits for
-    ├── SessionLost                      there is no such session, or it is archived
-    ├── SessionEnded                     a verb on a session that this handle has ended
-    ├── VerdictPending(verb)             a verb while the verdict on an earlier one is still awaited
-    └── ClientClosed                     a verb after `close`
+    ├── AuthenticationFailed       Kafka or the control API rejects our credentials
+    ├── QueueFull                  policy `block`: no room within the bounded wait
+    ├── DeliveryFailed(event_id)   an event that the caller waits for was not delivered
+    ├── Refused(reason)            the processor refused an event that the caller waits for
+    ├── SessionLost                the session does not exist, or is archived
+    ├── SessionEnded               a verb on a session that this object has ended
+    ├── VerdictPending(verb)       another verb while a verdict is awaited
+    └── ClientClosed               a verb after `close`, or in a forked child
 """
 
 from sessionary.schemas.errors import EncodeError, Invalid, SessionaryError, SettingsError, Unavailable
@@ -20,19 +21,29 @@ from sessionary.schemas.types import RefusalReason
 
 
 class ProducerError(SessionaryError):
-    """Base of the client's own errors."""
+    """Base of the errors that only the client raises."""
 
 
 class AuthenticationFailed(ProducerError):
-    """Kafka or the control API refuses our credentials; the message names the principal, never a secret."""
+    """Kafka or the control API rejects the client's credentials; retrying does not help.
+
+    The message names the principal, never a secret.
+    """
 
 
 class QueueFull(ProducerError):
-    """The delivery queue had no room within the bounded wait of policy `block`; the event was not taken."""
+    """Policy `block`: the delivery queue had no room for `block_timeout_s` seconds.
+
+    The event was not taken. The same call may succeed later.
+    """
 
 
 class DeliveryFailed(ProducerError):
-    """The event `event_id` was given up; the message says why."""
+    """An event that the caller waits for was not delivered. The message gives the reason.
+
+    Attributes:
+        event_id: The event's id.
+    """
 
     def __init__(self, event_id: str, why: str) -> None:
         super().__init__(f"event {event_id} was not delivered: {why}")
@@ -40,7 +51,12 @@ class DeliveryFailed(ProducerError):
 
 
 class Refused(ProducerError):
-    """The judge refused the event; the session is as it was. `reason` is one of the refusal reasons."""
+    """The processor refused an event that the caller waits for. The session is unchanged.
+
+    Attributes:
+        event_type: The type of the refused event, for example `session_resumed`.
+        reason: One of the refusal reasons.
+    """
 
     def __init__(self, event_type: str, reason: RefusalReason) -> None:
         super().__init__(f"{event_type} was refused: {reason}")
@@ -49,23 +65,27 @@ class Refused(ProducerError):
 
 
 class SessionLost(ProducerError):
-    """The processor has no such session (any more)."""
+    """The processor has no such session, or no longer has it."""
 
 
 class SessionEnded(ProducerError):
-    """The handle's session has ended; a new one must be created."""
+    """The session has ended. Create a new one."""
 
 
 class VerdictPending(ProducerError):
-    """The verdict on `verb` is still awaited: call that verb again to go on waiting."""
+    """The verdict on an earlier verb is still awaited. Call that verb again to go on waiting.
+
+    Attributes:
+        verb: `resume` or `recover`.
+    """
 
     def __init__(self, verb: str) -> None:
-        super().__init__(f"the verdict on {verb}() is still awaited; call {verb}() again before anything else")
+        super().__init__(f"the verdict on {verb}() is still awaited; call {verb}() again before any other verb")
         self.verb = verb
 
 
 class ClientClosed(ProducerError):
-    """The client was closed, or belongs to the process that this one was forked from."""
+    """The client was closed, or belongs to the parent of this forked process."""
 
 
 __all__ = [

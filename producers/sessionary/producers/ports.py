@@ -1,7 +1,7 @@
-"""What the core needs of the outside, and nothing more: a transport, a control API, a source of clean-up requests.
+"""What a client needs of the outside: transport, control API, clean-up requests.
 
-The core (client, session, heartbeat) knows these protocols only. Real ones: `delivery`, `control`, `cleanup`;
-in-memory ones for users' own tests: `testing`.
+`SessionClient` and `Session` know only these protocols. `delivery` and `control` implement them
+with Kafka and HTTP, `testing` in memory.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,14 @@ from sessionary.producers.errors import DeliveryFailed
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import Limits, RefusalReason
 
+# Called with an error that no call can raise, on any thread. Must not block for long.
+OnError = Callable[[Exception], None]
+# A value that `json.dumps` takes. A session's state is a dict of these.
+Json = Any
+
 
 class OutRecord(NamedTuple):
-    """One event on its way: the bytes, and what a journal says about it."""
+    """One event to be sent: its bytes, and the fields that the journal writes."""
 
     key: bytes
     value: bytes
@@ -28,16 +33,16 @@ class OutRecord(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """What became of an event: its place in the log, or why it has none."""
+    """The result of sending an event: its partition and offset, or an error."""
 
     partition: int | None
     offset: int | None
     error: str | None = None
 
-    def place(self, event_id: str) -> tuple[int, int]:
-        """Return (partition, offset). Raises `DeliveryFailed`."""
+    def log_position(self, event_id: str) -> tuple[int, int]:
+        """Return (partition, offset). Raises `DeliveryFailed` if the event has none."""
         if self.partition is None or self.offset is None or self.error is not None:
-            raise DeliveryFailed(event_id, self.error or "no place in the log")
+            raise DeliveryFailed(event_id, self.error or "its place in the log is unknown")
         return self.partition, self.offset
 
 
@@ -45,105 +50,122 @@ OnReceipt = Callable[[Receipt], None]
 
 
 class Counters(NamedTuple):
-    """What the client did since it was made. Every event that was sent is delivered, dropped, failed or outstanding."""
+    """Numbers of events and heartbeats since the client was created.
 
-    sent: int = 0  # Events accepted; heartbeats apart
-    delivered: int = 0
+    `sent + replayed` equals `delivered + dropped + failed + expired` plus the events that are
+    still on their way.
+    """
+
+    sent: int = 0  # Events taken from the agent, heartbeats not included
+    delivered: int = 0  # Events that Kafka acknowledged
     spooled: int = 0  # Events that had to wait in the spool file, as the queue was full
-    dropped: int = 0  # Events without room; each a visible gap
-    failed: int = 0  # Events given up; each a visible gap
+    dropped: int = 0  # Events lost because there was no room; each shows as a gap
+    failed: int = 0  # Events given up after an error; each shows as a gap
     heartbeats: int = 0
     heartbeats_dropped: int = 0
-    replayed: int = 0  # Events of an earlier process, taken over from its spool
-    expired: int = 0  # Events of a spool too old to be replayed, kept aside
+    replayed: int = 0  # Events that an earlier process left in its spool
+    expired: int = 0  # Spooled events too old to be replayed; kept in a file
 
 
 class Transport(Protocol):
-    """Takes records in order and delivers them in order per key. Thread-safe."""
+    """Delivers records in order per key. Thread-safe."""
 
     @property
     def may_block(self) -> bool:
-        """Whether `send` may wait for room."""
+        """True if `send` may wait for room."""
         ...
 
     @property
     def counters(self) -> Counters:
-        """What became of the records so far."""
+        """The counters as they are now."""
         ...
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
-        """Take one record; `on_receipt` is called once, on any thread. Raises `QueueFull`, `ClientClosed`."""
+        """Take one record; call `on_receipt` once, on any thread.
+
+        Raises `QueueFull`, `ClientClosed`.
+        """
         ...
 
-    def beat(self, record: OutRecord) -> None:
-        """Take a heartbeat: sent now or dropped, never kept. Never blocks."""
+    def send_heartbeat(self, record: OutRecord) -> None:
+        """Send a heartbeat now or drop it; never store it. Never blocks."""
         ...
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until everything is acknowledged; return how many events are not. Raises `AuthenticationFailed`."""
+        """Wait until all events are acknowledged; return how many are not.
+
+        Raises `AuthenticationFailed`.
+        """
         ...
 
     def close(self, timeout_s: float) -> int:
-        """Drain for up to `timeout_s`, then stop; return what is left (kept by a spool). May be called twice."""
+        """Drain for up to `timeout_s`, then stop; return how many events are not acknowledged.
+
+        A second call does nothing and returns 0.
+        """
         ...
 
 
 class Verdict(NamedTuple):
-    """How the judge took the record that was asked for."""
+    """The processor's decision on one event: applied, or refused for a reason."""
 
     applied: bool
     reason: RefusalReason | None
 
 
 class SessionView(NamedTuple):
-    """A session as the processor's table has it."""
+    """A session as the processor has committed it."""
 
     session_id: str
-    state: str
+    state: str  # Idle, Active, Paused, Timeout, Error, Terminated or Archived
     phase: str | None
     epoch: int
-    version: int
+    version: int  # Of the content, from 1
     owner_service: str
-    state_json: str
+    state_json: str  # The content
     state_schema_version: int
-    snapshot_id: str | None
+    snapshot_id: str | None  # Of the last snapshot
     snapshot_state_json: str | None
     limits: Limits
-    verdict: Verdict | None
+    verdict: Verdict | None  # Only if one was asked for
 
 
 class Control(Protocol):
-    """Asks the processor for one session. Thread-safe; blocks."""
+    """Asks the processor about one session. Thread-safe; blocks."""
 
-    def check(self) -> None:
-        """Raise `SettingsError` where nobody can be asked."""
+    def check_configured(self) -> None:
+        """Raise `SettingsError` if no control API is configured."""
         ...
 
-    def session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
-        """Return the session once the record at `after` (partition, offset) is judged, with the verdict on it.
+    def fetch_session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
+        """Return the session once the event at `after` (partition, offset) has its verdict.
 
-        Raises `SessionLost`, `AuthenticationFailed`, `Invalid`, and `Unavailable` where `timeout_s` was not enough.
+        Raises `SessionLost`, `AuthenticationFailed`, `Invalid`, and `Unavailable` if there is no
+        answer within `timeout_s`.
         """
         ...
 
 
-class CleanupAnswer(Protocol):
-    """Takes one request; the receipt comes once the answer has a place in the log, at once where none is due."""
+class OnCleanupRequest(Protocol):
+    """Handles one clean-up request."""
 
     def __call__(self, request: CleanupRequest, on_receipt: OnReceipt) -> None:
-        """Do the clean-up, answer, report. Never raises for what a handler does."""
+        """Do the clean-up and send the answer; call `on_receipt` once it is delivered.
+
+        Calls `on_receipt` at once if no answer is due. Raises `QueueFull`: call again later.
+        """
         ...
 
 
-class CleanupSource(Protocol):
-    """Where clean-up requests for a service come from."""
+class CleanupConsumer(Protocol):
+    """Receives the clean-up requests for one service."""
 
-    def start(self, answer: CleanupAnswer) -> None:
-        """Hand every request to `answer`, from a thread of its own."""
+    def start(self, on_request: OnCleanupRequest) -> None:
+        """Pass each request to `on_request`, on a thread of its own."""
         ...
 
     def close(self) -> None:
-        """Stop; may be called twice."""
+        """Stop; a second call does nothing."""
         ...
 
 
@@ -152,19 +174,15 @@ class Ports(NamedTuple):
 
     transport: Transport
     control: Control
-    cleanups: CleanupSource
-
-
-OnError = Callable[[Exception], None]
-Json = Any  # What `json.dumps` takes; a session's state is a dict of it
+    cleanups: CleanupConsumer
 
 
 __all__ = [
-    "CleanupAnswer",
-    "CleanupSource",
+    "CleanupConsumer",
     "Control",
     "Counters",
     "Json",
+    "OnCleanupRequest",
     "OnError",
     "OnReceipt",
     "OutRecord",

@@ -1,12 +1,11 @@
-"""An in-memory outside for users' own tests: no Kafka, no threads, no waiting.
+"""An in-memory client for users' own tests: no Kafka, no waiting.
 
     client, memory = memory_client()
-    with client.session(user_id="u1", state={"step": 0}) as s:
-        s.activity("llm")
-    assert [e.envelope.event_type for e in memory.events()][-1] == "session_terminated"
+    with client.session(user_id="u1", state={"step": 0}) as session:
+        session.activity("llm")
+    assert memory.events()[-1].envelope.event_type == "session_terminated"
 
-The transport keeps every record in order and acknowledges it at once. The control side grants every resume and recovery
-(epoch + 1) unless told to refuse; it is no judge: what is illegal is not refused here.
+For asyncio: `AsyncSessionClient.wrap(client)`.
 """
 
 import threading
@@ -14,8 +13,8 @@ import threading
 from sessionary.producers.client import SessionClient
 from sessionary.producers.errors import ClientClosed, ProducerError, SessionLost, Unavailable
 from sessionary.producers.ports import (
-    CleanupAnswer,
     Counters,
+    OnCleanupRequest,
     OnReceipt,
     OutRecord,
     Ports,
@@ -54,8 +53,8 @@ _STATES = {
 }
 
 
-class _Row:
-    """What the in-memory control side knows of one session."""
+class _MemorySession:
+    """What the in-memory control API knows of one session."""
 
     def __init__(self, owner: str, limits: Limits, snapshot: Snapshot) -> None:
         self.owner = owner
@@ -69,9 +68,15 @@ class _Row:
 
 
 class InMemoryTransport:
-    """Transport, control and clean-up source in one. Thread-safe."""
+    """The outside of a client in memory: transport, control API, clean-up requests. Thread-safe.
+
+    Keeps each event in order, acknowledges it at once, and grants each resume and recovery (epoch
+    + 1) unless told to refuse. It does not judge: events that the processor would refuse are
+    accepted here.
+    """
 
     def __init__(self, partitions: int = 4) -> None:
+        """`partitions`: number of partitions of the imaginary events topic."""
         self._partitions = partitions
         self._lock = threading.RLock()
         self._decoder = Decoder()
@@ -79,56 +84,63 @@ class InMemoryTransport:
         self._events: list[Event] = []
         self._heartbeats: list[Event] = []
         self._offsets = [0] * partitions
-        self._rows: dict[str, _Row] = {}
-        self._refusals: list[RefusalReason] = []
-        self._answer: CleanupAnswer | None = None
+        self._sessions: dict[str, _MemorySession] = {}
+        self._next_refusals: list[RefusalReason] = []
+        self._on_request: OnCleanupRequest | None = None
         self._silent = False
         self._closed = False
 
     # For tests
 
     def records(self) -> list[OutRecord]:
-        """Every record so far, heartbeats apart, in order."""
+        """Return all records so far in order, without heartbeats."""
         with self._lock:
             return list(self._records)
 
     def events(self, session_id: str | None = None) -> list[Event]:
-        """Every event so far (of one session), heartbeats apart, in order, read back from its bytes."""
+        """Return all events so far in order, decoded, without heartbeats.
+
+        Args:
+            session_id: Return only the events of this session.
+        """
         with self._lock:
             return [event for event in self._events if session_id in (None, event.envelope.session_id)]
 
     def heartbeats(self) -> list[Event]:
-        """Every heartbeat so far."""
+        """Return all heartbeats so far in order."""
         with self._lock:
             return list(self._heartbeats)
 
     def refuse_next(self, reason: RefusalReason) -> None:
-        """Refuse the next resume or recovery with `reason`."""
+        """Refuse the next resume or recovery with `reason`; each call refuses one more."""
         with self._lock:
-            self._refusals.append(reason)
+            self._next_refusals.append(reason)
 
     def silence_control(self, *, silent: bool) -> None:
-        """Make the control side answer `Unavailable`, or answer again."""
+        """Make the control API raise `Unavailable`; `silent=False` makes it answer again."""
         self._silent = silent
 
     def request_cleanup(self, request: CleanupRequest) -> Receipt | None:
-        """Hand a request to the client's clean-up handler; return the receipt of its answer."""
-        if self._answer is None:
-            raise ProducerError("the client has no clean-up handler")
+        """Pass a request to the client's clean-up handler; return the receipt of its answer.
+
+        Raises `ProducerError` if the client has no handler.
+        """
+        if self._on_request is None:
+            raise ProducerError("the client has no clean-up handler; call client.on_cleanup first")
         receipts: list[Receipt] = []
-        self._answer(request, receipts.append)
+        self._on_request(request, receipts.append)
         return receipts[0] if receipts else None
 
-    # Transport
+    # The protocol `Transport`
 
     @property
     def may_block(self) -> bool:
-        """Never."""
+        """False."""
         return False
 
     @property
     def counters(self) -> Counters:
-        """All that was sent is delivered."""
+        """The counters as they are now: all events sent are delivered."""
         with self._lock:
             count = len(self._records)
             return Counters(sent=count, delivered=count, heartbeats=len(self._heartbeats))
@@ -137,110 +149,110 @@ class InMemoryTransport:
         """Keep one record and acknowledge it. Raises `ClientClosed`."""
         with self._lock:
             if self._closed:
-                raise ClientClosed("the client is closed")
-            event = self._decoded(record)
+                raise ClientClosed("the client is closed; create a new one")
+            event = self._decode_event(record)
             partition = partition_of(record.key, self._partitions)
-            place = (partition, self._offsets[partition])
+            position = (partition, self._offsets[partition])
             self._offsets[partition] += 1
             self._records.append(record)
             self._events.append(event)
-            self._note(event, place)
+            self._track_session(event, position)
         if on_receipt is not None:
-            on_receipt(Receipt(*place))
+            on_receipt(Receipt(*position))
 
-    def beat(self, record: OutRecord) -> None:
+    def send_heartbeat(self, record: OutRecord) -> None:
         """Keep a heartbeat."""
         with self._lock:
             if not self._closed:
-                self._heartbeats.append(self._decoded(record))
+                self._heartbeats.append(self._decode_event(record))
 
     def flush(self, timeout_s: float) -> int:
-        """Nothing ever waits."""
+        """Return 0: every event is acknowledged at once."""
         return 0
 
-    # Control
+    # The protocol `Control`
 
-    def check(self) -> None:
-        """Can always be asked."""
+    def check_configured(self) -> None:
+        """Do nothing: this control API needs no settings."""
 
-    def session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
-        """Answer at once. Raises `SessionLost`, `Unavailable` where silenced."""
+    def fetch_session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
+        """Return the session at once. Raises `SessionLost`, `Unavailable` if silenced."""
         if self._silent:
-            raise Unavailable("the control side is silent", 1.0)
+            raise Unavailable("the control API is silent", 1.0)
         with self._lock:
-            row = self._rows.get(session_id)
-            if row is None:
+            known = self._sessions.get(session_id)
+            if known is None:
                 raise SessionLost(f"session {session_id} is not known")
             return SessionView(
                 session_id=session_id,
-                state=row.state,
+                state=known.state,
                 phase=None,
-                epoch=row.epoch,
-                version=row.version,
-                owner_service=row.owner,
-                state_json=row.state_json,
-                state_schema_version=row.snapshot.schema_version,
-                snapshot_id=row.snapshot.snapshot_id,
-                snapshot_state_json=row.snapshot.state_json,
-                limits=row.limits,
-                verdict=None if after is None else row.verdicts.get(after, Verdict(applied=True, reason=None)),
+                epoch=known.epoch,
+                version=known.version,
+                owner_service=known.owner,
+                state_json=known.state_json,
+                state_schema_version=known.snapshot.schema_version,
+                snapshot_id=known.snapshot.snapshot_id,
+                snapshot_state_json=known.snapshot.state_json,
+                limits=known.limits,
+                verdict=None if after is None else known.verdicts.get(after, Verdict(applied=True, reason=None)),
             )
 
-    # Clean-up source
+    # The protocol `CleanupConsumer`
 
-    def start(self, answer: CleanupAnswer) -> None:
-        """Take the client's handler for `request_cleanup`."""
-        self._answer = answer
+    def start(self, on_request: OnCleanupRequest) -> None:
+        """Use `on_request` for `request_cleanup`."""
+        self._on_request = on_request
 
-    # All three
+    # All three protocols
 
     def close(self, timeout_s: float = 0.0) -> int:
-        """Take no more records; what was kept stays readable."""
+        """Accept no more records; those kept stay readable."""
         self._closed = True
         return 0
 
-    def _decoded(self, record: OutRecord) -> Event:
+    def _decode_event(self, record: OutRecord) -> Event:
         event = self._decoder.event(record.value)
         assert isinstance(event, Event)
         return event
 
-    def _note(self, event: Event, place: tuple[int, int]) -> None:
-        """Follow just enough of a session's life to answer `session`."""
+    def _track_session(self, event: Event, position: tuple[int, int]) -> None:
+        """Follow as much of a session's life as `fetch_session` needs."""
         payload = event.payload
         if isinstance(payload, SessionCreated):
             owner = event.envelope.service_id
-            self._rows[event.envelope.session_id] = _Row(owner, payload.limits, payload.snapshot)
-        row = self._rows.get(event.envelope.session_id)
-        if row is None or isinstance(payload, Heartbeat):
+            self._sessions[event.envelope.session_id] = _MemorySession(owner, payload.limits, payload.snapshot)
+        known = self._sessions.get(event.envelope.session_id)
+        if known is None or isinstance(payload, Heartbeat):
             return
         if isinstance(payload, SessionResumed | SessionRecovered):
-            reason = self._refusals.pop(0) if self._refusals else None
-            row.verdicts[place] = Verdict(applied=reason is None, reason=reason)
+            reason = self._next_refusals.pop(0) if self._next_refusals else None
+            known.verdicts[position] = Verdict(applied=reason is None, reason=reason)
             if reason is not None:
                 return
-            row.epoch += 1
-        row.state = _STATES.get(type(payload), row.state)
+            known.epoch += 1
+        known.state = _STATES.get(type(payload), known.state)
         if isinstance(payload, StateUpdated):
-            row.version, row.state_json = payload.new_version, payload.state_json
+            known.version, known.state_json = payload.new_version, payload.state_json
         elif isinstance(payload, SessionPaused | SessionTerminated | SnapshotCreated) and payload.snapshot is not None:
-            row.snapshot = payload.snapshot
+            known.snapshot = payload.snapshot
 
 
 class _MemoryCleanups:
-    """`CleanupSource` that leaves the closing to the transport, so that `close` is not asked twice."""
+    """`CleanupConsumer` whose `close` leaves the transport open: the client closes that later."""
 
     def __init__(self, memory: InMemoryTransport) -> None:
         self._memory = memory
 
-    def start(self, answer: CleanupAnswer) -> None:
-        self._memory.start(answer)
+    def start(self, on_request: OnCleanupRequest) -> None:
+        self._memory.start(on_request)
 
     def close(self) -> None:
         return None
 
 
 def memory_ports(memory: InMemoryTransport) -> Ports:
-    """Return the outside of a client that talks to `memory`."""
+    """Return `memory` as the argument `ports` of `SessionClient` or `AsyncSessionClient`."""
     return Ports(memory, memory, _MemoryCleanups(memory))
 
 
@@ -250,7 +262,19 @@ def memory_client(
     agent_id: str = "agent",
     settings: ProducerSettings | None = None,
 ) -> tuple[SessionClient, InMemoryTransport]:
-    """Return a client and the memory it talks to. Environment variables do not matter."""
+    """Return a client that works in memory, and the memory with its events.
+
+    Reads no environment variables.
+
+    Args:
+        tenant_id: The client's tenant.
+        service_id: The client's service.
+        agent_id: The client's agent.
+        settings: Default: the defaults of `ProducerSettings`.
+
+    Returns:
+        The client, and what it has sent.
+    """
     memory = InMemoryTransport()
     client = SessionClient(
         tenant_id=tenant_id,
@@ -262,4 +286,4 @@ def memory_client(
     return client, memory
 
 
-__all__ = ["InMemoryTransport", "memory_client", "memory_ports"]
+__all__ = ["Event", "InMemoryTransport", "OutRecord", "Receipt", "memory_client", "memory_ports"]

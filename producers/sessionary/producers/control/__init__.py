@@ -1,1 +1,8 @@
-"""The control API and clean-up requests."""
+"""Verdicts from the processor, and clean-up requests from it.
+
+First the way of a verdict, then that of a request:
+
+    http_control        asks the control API for a session and for the verdict on an event
+    cleanup_consumer    reads the requests for this service from Kafka, commits what is answered
+    cleanup_responder   runs the user's handler and sends its answer, once per request
+"""

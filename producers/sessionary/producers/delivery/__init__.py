@@ -1,1 +1,13 @@
-"""From a payload to an acknowledged record."""
+"""From a payload to an acknowledged record in Kafka.
+
+In the order in which an event passes:
+
+    emitter           builds records: identity, sequence number, epoch, bytes
+    spool_transport   policy spool: a file first, then Kafka; replays what a dead process left
+    spool             the queue of spool segments, with a read cursor
+    spool_segment     one memory-mapped spool file and the frames in it
+    direct_transport  policies block and drop: librdkafka's queue in memory only
+    kafka_producer    the librdkafka producer, its poll thread, the meaning of its errors
+    event_counts      the counters of a client while they change
+    journal           one NDJSON line for each delivered or lost event
+"""

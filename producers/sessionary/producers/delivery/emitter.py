@@ -1,12 +1,12 @@
-"""From a payload to a record: identity, sequence number, epoch, bytes. Knows no Kafka and no session state.
+"""Builds records from payloads: identity, sequence number, epoch, bytes. Knows no session state.
 
-Sequence numbers count per session and producer, from 1, without holes: a number is taken only by an event that the
-transport took (a dropped event counts as taken, so that its loss is visible as a gap).
+Sequence numbers count per session and producer, from 1, without holes. Only an event that the
+transport took uses a number. A dropped event counts as taken, so that its loss shows as a gap.
 """
 
 import time
 import uuid
-from collections.abc import Sequence as Values
+from collections.abc import Sequence
 from threading import Lock, RLock
 from typing import NamedTuple
 
@@ -23,8 +23,8 @@ ENVELOPE_VERSION = 1
 SEQUENCES_MAX = 100_000
 
 
-class Identity(NamedTuple):
-    """Who sends."""
+class SenderIdentity(NamedTuple):
+    """The service and agent that send a client's events."""
 
     service_id: str
     agent_id: str
@@ -32,32 +32,35 @@ class Identity(NamedTuple):
     actor: str | None = None
 
 
-class Marks(NamedTuple):
-    """What an event may say beyond its payload."""
+class EnvelopeFields(NamedTuple):
+    """Envelope fields that differ from call to call."""
 
     run_id: str | None = None
     run_seq: int | None = None
     step_id: str | None = None
     causation_id: str | None = None
     actor: str | None = None
-    traceparent: str | None = None  # W3C trace context
+    traceparent: str | None = None  # W3C trace context; goes into a header
     occurred_at: int | None = None  # µs since the epoch; None = now
 
 
-NO_MARKS = Marks()
+NO_FIELDS = EnvelopeFields()
 
 
-class Gate:
-    """Open while the client may send: closed by `close`, and in a forked child, where the client's threads are gone."""
+class SendGate:
+    """Open while the client may send.
 
-    __slots__ = ("open",)
+    `close` shuts it. So does a fork, in the child: the client's threads do not exist there.
+    """
+
+    __slots__ = ("__weakref__", "open")
 
     def __init__(self) -> None:
         self.open = True
 
 
-class Sequence:
-    """The sequence of one producer in one session. Hold `lock` from taking a number until the record is sent."""
+class ProducerSequence:
+    """Numbers of one producer in one session. Hold `lock` from taking a number until it is sent."""
 
     __slots__ = ("last", "lock", "producer_id")
 
@@ -67,30 +70,31 @@ class Sequence:
         self.lock = RLock()
 
 
-class Sequences:
+class SequenceRegistry:
     """The sequences of one client, at most `SEQUENCES_MAX`.
 
-    One that had to be forgotten never begins again at 1 under the same producer id, which the judge would take for
-    duplicates: whoever speaks for that session again does so as a new producer.
+    A sequence that was evicted never restarts at 1 under the same producer id, as the processor
+    would take its events for duplicates. The session continues with a new producer id instead.
     """
 
     def __init__(self, producer_id: str, limit: int = SEQUENCES_MAX) -> None:
         self._producer_id = producer_id
         self._limit = limit
-        self._forgot = False
+        self._evicted = False
         self._lock = Lock()
-        self._known: dict[SessionKey, Sequence] = {}
+        self._sequences: dict[SessionKey, ProducerSequence] = {}
 
-    def of(self, key: SessionKey, *, new: bool = False) -> Sequence:
-        """Return the session's sequence; `new` says that the session id was made just now."""
+    def sequence_for(self, key: SessionKey, *, new: bool = False) -> ProducerSequence:
+        """Return the session's sequence; pass `new` if its session id was generated just now."""
         with self._lock:
-            found = self._known.get(key)
+            found = self._sequences.get(key)
             if found is None:
-                fresh = self._forgot and not new
-                found = self._known[key] = Sequence(str(uuid.uuid4()) if fresh else self._producer_id)
-                if len(self._known) > self._limit:
-                    del self._known[next(iter(self._known))]
-                    self._forgot = True
+                may_be_evicted = self._evicted and not new
+                producer_id = str(uuid.uuid4()) if may_be_evicted else self._producer_id
+                found = self._sequences[key] = ProducerSequence(producer_id)
+                if len(self._sequences) > self._limit:
+                    del self._sequences[next(iter(self._sequences))]
+                    self._evicted = True
             return found
 
 
@@ -100,13 +104,13 @@ class Emitter:
     def __init__(
         self,
         transport: Transport,
-        gate: Gate,
-        identity: Identity,
+        gate: SendGate,
+        identity: SenderIdentity,
         key: SessionKey,
-        sequence: Sequence,
+        sequence: ProducerSequence,
         *,
         user_id: str | None = None,
-        data_classes: Values[DataClass] = (),
+        data_classes: Sequence[DataClass] = (),
         epoch: int = 1,
     ) -> None:
         self._transport = transport
@@ -124,14 +128,17 @@ class Emitter:
 
     @property
     def last_seq(self) -> int:
-        """The last sequence number taken."""
+        """The last sequence number taken; 0 before the first event."""
         return self._sequence.last
 
-    def emit(self, payload: Payload, marks: Marks = NO_MARKS, on_receipt: OnReceipt | None = None) -> str:
-        """Send one event, return its id. Raises `Invalid`, `QueueFull`, `ClientClosed`; then no number is taken."""
+    def emit(self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None) -> str:
+        """Send one event, return its id.
+
+        Raises `Invalid`, `QueueFull`, `ClientClosed`; in these cases no number is used.
+        """
         sequence = self._sequence
         with sequence.lock:
-            record = self._record(payload, marks, sequence.last + 1)
+            record = self._build_record(payload, fields, sequence.last + 1)
             sequence.last += 1
             try:
                 self._transport.send(record, on_receipt)
@@ -140,16 +147,19 @@ class Emitter:
                 raise
         return record.event_id
 
-    def beat(self) -> None:
-        """Send a heartbeat; it takes no number."""
-        self._transport.beat(self._record(Heartbeat(self._sequence.last), NO_MARKS, 0))
+    def emit_heartbeat(self) -> None:
+        """Send a heartbeat; it uses no number. Never blocks."""
+        self._transport.send_heartbeat(self._build_record(Heartbeat(self._sequence.last), NO_FIELDS, 0))
 
-    def _record(self, payload: Payload, marks: Marks, seq: int) -> OutRecord:
+    def _build_record(self, payload: Payload, fields: EnvelopeFields, seq: int) -> OutRecord:
         if not self._gate.open:
-            raise ClientClosed("the client is closed")
+            raise ClientClosed("the client is closed; create a new one")
         event_type = EVENT_TYPES.get(type(payload))
         if event_type is None:
-            raise Invalid("unknown_event_type", f"{type(payload).__name__} is no payload class")
+            raise Invalid(
+                "unknown_event_type",
+                f"{type(payload).__name__} is not an event class; use one of sessionary.schemas.events",
+            )
         identity, key, producer_id = self._identity, self.key, self._sequence.producer_id
         event_id = str(uuid.uuid4())
         envelope = Envelope(
@@ -162,24 +172,26 @@ class Emitter:
             identity.agent_id,
             identity.agent_role,
             identity.service_id,
-            marks.actor or identity.actor,
+            fields.actor or identity.actor,
             self.epoch,
             producer_id,
             seq,
-            marks.run_id,
-            marks.run_seq,
-            marks.step_id,
-            marks.causation_id,
-            marks.occurred_at if marks.occurred_at is not None else time.time_ns() // 1000,
+            fields.run_id,
+            fields.run_seq,
+            fields.step_id,
+            fields.causation_id,
+            fields.occurred_at if fields.occurred_at is not None else time.time_ns() // 1000,
             self._data_classes,
             self.context_bytes,
         )
         value = encode_event(Event(envelope, payload))
         if len(value) > VALUE_BYTES_MAX:
             raise Invalid(
-                "invalid_value", f"{event_type} of {len(value)} bytes: above {VALUE_BYTES_MAX} pass a reference"
+                "invalid_value",
+                f"{event_type} has {len(value)} bytes, more than {VALUE_BYTES_MAX}: store the content "
+                "elsewhere and send a reference",
             )
-        headers = event_headers(envelope, marks.traceparent)
+        headers = event_headers(envelope, fields.traceparent)
         return OutRecord(
             self._key_bytes,
             value,
@@ -190,8 +202,16 @@ class Emitter:
             key.session_id,
             producer_id,
             seq,
-            marks.traceparent,
+            fields.traceparent,
         )
 
 
-__all__ = ["NO_MARKS", "Emitter", "Gate", "Identity", "Marks", "Sequence", "Sequences"]
+__all__ = [
+    "NO_FIELDS",
+    "Emitter",
+    "EnvelopeFields",
+    "ProducerSequence",
+    "SendGate",
+    "SenderIdentity",
+    "SequenceRegistry",
+]

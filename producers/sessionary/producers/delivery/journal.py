@@ -1,4 +1,4 @@
-"""The journal: what the client says was sent, one NDJSON line per event that was delivered or lost."""
+"""The journal: one NDJSON line for each event that was delivered or lost, for audits."""
 
 import json
 import os
@@ -8,15 +8,15 @@ from sessionary.producers.ports import OnError, OutRecord, Receipt
 
 
 class Journal:
-    """Appends lines, each in one write, so that several processes may share a file. Trouble is reported once."""
+    """Appends each line in one write, so that several processes may share a file."""
 
     def __init__(self, path: Path, on_error: OnError) -> None:
-        """Raises `OSError` where the file cannot be opened."""
+        """Open the file. Raises `OSError`. Later write errors go to `on_error`, once."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._on_error = on_error
         self._failed = False
 
-    def note(self, record: OutRecord, receipt: Receipt) -> None:
+    def append_line(self, record: OutRecord, receipt: Receipt) -> None:
         """Write the event's line. Never raises."""
         line = {
             "event_id": record.event_id,

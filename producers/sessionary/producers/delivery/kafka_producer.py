@@ -1,20 +1,19 @@
-"""librdkafka: one idempotent producer, polled by a thread of its own. Names what librdkafka only hints at.
+"""The idempotent Kafka producer of a client, with a poll thread, and the meaning of its errors.
 
-`partitioner=murmur2_random` is Kafka's own; librdkafka's default would put most sessions on a partition that the
-processor does not expect them on.
+`partitioner=murmur2_random` is Kafka's own. librdkafka's default would put most sessions on
+partitions where the processor does not expect them.
 """
 
-import contextlib
 import threading
-import time
 from collections.abc import Callable
 from typing import cast
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from sessionary.producers.errors import AuthenticationFailed, Unavailable
 from sessionary.producers.ports import OnError, OutRecord
 from sessionary.producers.settings import ProducerSettings
+from sessionary.schemas.kafka_clients import discard_producer, purge_producer
 from sessionary.schemas.topics import EVENT_BYTES_MAX
 
 _POLL_S = 0.1
@@ -32,7 +31,7 @@ _AUTHORISATION = frozenset(
 
 
 def named_error(error: KafkaError, settings: ProducerSettings) -> AuthenticationFailed | Unavailable:
-    """Return what a librdkafka error means to an agent."""
+    """Return what a librdkafka error means to an agent. The message never holds the password."""
     if error.code() in _AUTHENTICATION:
         who = f"principal {settings.sasl_username!r}" if settings.sasl_username else "a client without a principal"
         return AuthenticationFailed(f"Kafka at {settings.bootstrap_servers} refuses {who}: {error.str()}")
@@ -56,7 +55,7 @@ def producer_config(settings: ProducerSettings) -> dict[str, object]:
         "message.max.bytes": EVENT_BYTES_MAX,
         "queue.buffering.max.kbytes": max(settings.queue_bytes_max >> 10, 1),
         "queue.buffering.max.messages": _MESSAGES_MAX,
-        # Only the spool may keep an event for ever: it is on disk.
+        # Only the spool may retry an event for ever: it is on disk.
         "message.timeout.ms": 0 if spooling else int(settings.delivery_timeout_s * 1000),
         "reconnect.backoff.max.ms": 1000,
         "socket.keepalive.enable": True,
@@ -64,75 +63,64 @@ def producer_config(settings: ProducerSettings) -> dict[str, object]:
     }
 
 
-class Wire:
-    """The producer and its poll thread. Thread-safe; `reopen` and `close` by one thread at a time.
+class KafkaProducer:
+    """A librdkafka producer and its poll thread.
 
-    `on_trouble` hears of each kind of trouble once, until `well` is called. `polled` is called on the poll thread after
-    every round of delivery reports, which are many at a time under load, and at least every 0.1 s.
+    Thread-safe; `replace_producer` and `close` by one thread at a time. `on_error` is called once
+    per kind of error until `clear_errors`. `on_poll` is called on the poll thread after each round
+    of delivery reports, which holds many reports under load, and at least every 0.1 s.
     """
 
-    def __init__(self, settings: ProducerSettings, on_trouble: OnError, polled: Callable[[], None]) -> None:
+    def __init__(self, settings: ProducerSettings, on_error: OnError, on_poll: Callable[[], None]) -> None:
         self._settings = settings
-        self._on_trouble = on_trouble
-        self._polled = polled
+        self._on_error = on_error
+        self._on_poll = on_poll
         self._topic = settings.topics.events
         self._reported: set[type[Exception]] = set()
-        self.authentication: AuthenticationFailed | None = None
+        self.authentication_error: AuthenticationFailed | None = None
         self._stop = threading.Event()
-        self._producer = self._made()
-        self._thread = threading.Thread(target=self._poll, name="sessionary-delivery", daemon=True)
+        self._producer = self._new_producer()
+        self._thread = threading.Thread(target=self._poll_until_closed, name="sessionary-delivery", daemon=True)
         self._thread.start()
 
-    def produce(self, record: OutRecord, on_delivery: DeliveryCallback | None) -> None:
-        """Hand one record to librdkafka; never blocks. Raises `BufferError` (its queue is full), `KafkaException`."""
+    def produce_record(self, record: OutRecord, on_delivery: DeliveryCallback | None) -> None:
+        """Queue one record; never blocks. Raises `BufferError` (queue full), `KafkaException`."""
         headers = cast("list[tuple[str, str | bytes | None]]", record.headers)
         self._producer.produce(self._topic, record.value, record.key, on_delivery=on_delivery, headers=headers)
 
-    def trouble(self, error: KafkaError) -> None:
-        """Remember and report what `error` means."""
+    def report_error(self, error: KafkaError) -> None:
+        """Report what `error` means, unless an error of its kind was reported before."""
         named = named_error(error, self._settings)
         if isinstance(named, AuthenticationFailed):
-            self.authentication = named
+            self.authentication_error = named
         if type(named) not in self._reported:
             self._reported.add(type(named))
-            self._on_trouble(named)
+            self._on_error(named)
 
-    def well(self) -> None:
-        """Note that an event was delivered: trouble is over."""
-        if self._reported or self.authentication is not None:
+    def clear_errors(self) -> None:
+        """Forget reported errors, because an event was delivered."""
+        if self._reported or self.authentication_error is not None:
             self._reported.clear()
-            self.authentication = None
+            self.authentication_error = None
 
-    def reopen(self) -> None:
-        """Drop what the producer holds, without waiting, and begin with a new one: a fatal error never heals."""
-        former, self._producer = self._producer, self._made()
-        self._discard(former)
-        threading.Thread(target=_let_go, args=(former,), name="sessionary-discard", daemon=True).start()
+    def replace_producer(self) -> None:
+        """Continue with a new producer; the old one's records are dropped. Never blocks."""
+        former, self._producer = self._producer, self._new_producer()
+        discard_producer(former)
 
     def close(self) -> None:
-        """Stop polling and drop what the producer holds."""
+        """Stop the poll thread and drop what is queued. Blocks for up to 0.1 s."""
         self._stop.set()
         self._thread.join()
-        self._discard(self._producer)
+        purge_producer(self._producer)
 
-    def _made(self) -> Producer:
-        return Producer({**producer_config(self._settings), "error_cb": self.trouble})
+    def _new_producer(self) -> Producer:
+        return Producer({**producer_config(self._settings), "error_cb": self.report_error})
 
-    def _discard(self, producer: Producer) -> None:
-        with contextlib.suppress(KafkaException):
-            producer.purge(in_queue=True, in_flight=True, blocking=False)
-        producer.poll(0)
-
-    def _poll(self) -> None:
+    def _poll_until_closed(self) -> None:
         while not self._stop.is_set():
             self._producer.poll(_POLL_S)
-            self._polled()
+            self._on_poll()
 
 
-def _let_go(producer: Producer) -> None:
-    """Hold the last reference: dropping it waits for librdkafka's threads, and nobody else is to wait for these."""
-    time.sleep(2 * _POLL_S)  # until the poll thread has come back from it
-    producer.poll(0)
-
-
-__all__ = ["DeliveryCallback", "Wire", "named_error", "producer_config"]
+__all__ = ["DeliveryCallback", "KafkaProducer", "named_error", "producer_config"]

@@ -1,1 +1,14 @@
-"""One session as an agent sees it."""
+"""One session as its agent uses it: `Session`, and `AsyncSession` for asyncio.
+
+Each of the first three adds verbs to the one before:
+
+    handle            the local view of a session; sends events, waits for verdicts
+    work              verbs for the work in a session: activity, usage, content, snapshots
+    life              verbs of a session's life: start, pause, resume, end; class `Session`
+    async_work        properties and verbs for the work, for asyncio
+    async_session     verbs of a session's life for asyncio; class `AsyncSession`
+    pending_verdict   the event whose verdict a session waits for
+    state_json        a session's content as JSON, and snapshots of it
+    error_info        exceptions as events carry them
+    heartbeat         one timer thread for the heartbeats of all sessions
+"""

@@ -1,49 +1,35 @@
-"""What a session's handle is made of: what it knows, the verbs of work, and its beating. `session` adds the life."""
+"""The local view of one session: what its agent knows, how events are sent and verdicts awaited.
 
+The view is not authoritative: the processor decides. It is used to choose the legal last event,
+and to know when heartbeats are due.
+"""
+
+import time
 from collections.abc import Mapping
 from threading import Thread, current_thread
 from typing import NamedTuple
 
-from sessionary.producers.delivery.emitter import NO_MARKS, Emitter, Marks
-from sessionary.producers.errors import SessionEnded, VerdictPending
-from sessionary.producers.ports import Control, Json, OnReceipt
-from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
-from sessionary.producers.session.pending_verdict import Asked
-from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
-from sessionary.schemas.events import (
-    Payload,
-    ProgressReported,
-    SessionActivity,
-    SessionPhaseChanged,
-    SnapshotCreated,
-    StateUpdated,
-    UsageRecorded,
+from sessionary.producers.delivery.emitter import NO_FIELDS, Emitter, EnvelopeFields
+from sessionary.producers.errors import (
+    DeliveryFailed,
+    Invalid,
+    Refused,
+    SessionEnded,
+    SessionLost,
+    VerdictPending,
 )
+from sessionary.producers.ports import Control, Json, OnReceipt, SessionView
+from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
+from sessionary.producers.session.pending_verdict import PendingVerdict
+from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
+from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
 from sessionary.schemas.types import Limits, Phase, Snapshot
 
-NO_LIMITS = Limits(
-    init_ms=None,
-    model_ms=None,
-    tool_ms=None,
-    network_ms=None,
-    idle_ms=None,
-    attached_run_ms=None,
-    max_duration_ms=None,
-    grace_ms=None,
-    hold_ms=None,
-    recovery_ms=None,
-    archive_delay_ms=None,
-    release_limit_ms=None,
-    context_limit_bytes=None,
-    override=False,
-)
+_EPOCH_PAUSE_S = 0.1
 
 
-_UPDATE_PHASES: tuple[Phase, ...] = ("updating", "persisting")
-
-
-class Surroundings(NamedTuple):
-    """What every session of a client shares."""
+class SharedServices(NamedTuple):
+    """What all sessions of a client share."""
 
     control: Control
     heartbeats: Heartbeats
@@ -51,33 +37,33 @@ class Surroundings(NamedTuple):
     verdict_timeout_s: float
 
 
-class Handle:
-    """One session as its agent sees it. Thread-safe."""
+class SessionHandle:
+    """The properties of a session, and what its verbs are made of. Thread-safe."""
 
     def __init__(
         self,
         emitter: Emitter,
-        around: Surroundings,
+        services: SharedServices,
         *,
-        limits: Limits = NO_LIMITS,
+        limits: Limits | None = None,
         state: Mapping[str, Json] | None = None,
         state_schema_version: int = 1,
     ) -> None:
         self._emitter = emitter
         self._lock = emitter.lock
-        self._around = around
-        self._limits = limits
+        self._services = services
+        self._limits = limits or Limits(**dict.fromkeys(Limits._fields[:-1]), override=False)
         self._state_json = canonical_json(state or {})
         self._schema_version = state_schema_version
-        self._local: str = "Idle"
+        self._local_state: str = "Idle"
         self._phase: str | None = None
-        self._leads = True  # phases are the owning service's to say
+        self._sends_phases = True  # only the owning service may change the phase
         self._version = 1
-        self._head: str | None = None
-        self._asked: Asked | None = None
-        self._beat_token: int | None = None
+        self._snapshot_id: str | None = None
+        self._pending: PendingVerdict | None = None
+        self._heartbeat_token: int | None = None
         self._detached = False
-        self._user: Thread = current_thread()
+        self._user_thread: Thread = current_thread()
 
     @property
     def session_id(self) -> str:
@@ -86,155 +72,149 @@ class Handle:
 
     @property
     def local_state(self) -> str:
-        """The state this handle believes in: Idle, Active, Paused, Timeout, Error or Terminated."""
-        return self._local
+        """The session's state as far as this object knows it.
+
+        One of Idle, Active, Paused, Timeout, Error and Terminated. `sync` brings it up to date.
+        """
+        return self._local_state
 
     @property
     def epoch(self) -> int:
-        """The ownership epoch this handle sends with."""
+        """The ownership epoch: 1, and one more after each resume and each recovery."""
         return self._emitter.epoch
 
     @property
     def version(self) -> int:
-        """The version of the content this handle knows."""
+        """The version of `state`, from 1."""
         return self._version
 
     @property
     def state(self) -> dict[str, Json]:
-        """A copy of the content this handle knows."""
+        """A copy of the session's content as far as this object knows it."""
         return parsed_state(self._state_json)
 
     @property
     def context_bytes(self) -> int | None:
-        """Size of the session's context as reported with every further event."""
+        """Size of the agent's context in bytes, sent with each further event; None if unknown."""
         return self._emitter.context_bytes
 
     @context_bytes.setter
     def context_bytes(self, value: int | None) -> None:
         self._emitter.context_bytes = value
 
-    def emit(
-        self,
-        payload: Payload,
-        *,
-        run_id: str | None = None,
-        run_seq: int | None = None,
-        step_id: str | None = None,
-        causation_id: str | None = None,
-        actor: str | None = None,
-        traceparent: str | None = None,
-        occurred_at: int | None = None,
-    ) -> str:
-        """Send any payload, return the event's id. Does not move the local state. Raises `Invalid`, `QueueFull`."""
-        return self._emit(payload, Marks(run_id, run_seq, step_id, causation_id, actor, traceparent, occurred_at))
+    # For the client, the heartbeat timer and `AsyncSession`
 
-    # Work
+    def _send_heartbeat(self) -> bool:
+        """Send a heartbeat if the session is Active and its agent's thread is alive.
 
-    def activity(self, kind: str, text: str | None = None) -> str:
-        """Report work of a kind (`llm`, `tool`, `user` …); moves the activity clocks."""
-        return self._emit(SessionActivity(kind, text))
-
-    def info(self, text: str) -> str:
-        """Report something worth reading."""
-        return self._emit(SessionActivity("info", text))
-
-    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> str:
-        """Report progress of the work at hand."""
-        return self._emit(ProgressReported(float(progress), total, message))
-
-    def usage(
-        self,
-        *,
-        model: str | None = None,
-        tokens_in: int = 0,
-        tokens_out: int = 0,
-        model_cost_usd_micros: int = 0,
-        tool_cost_usd_micros: int = 0,
-        is_timeout_retry: bool = False,
-        retry_of: str | None = None,
-    ) -> str:
-        """Report tokens and cost of one call, in millionths of a US dollar."""
-        return self._emit(
-            UsageRecorded(
-                model, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry, retry_of
-            )
-        )
-
-    def update_state(self, state: Mapping[str, Json]) -> int:
-        """Replace the content, return its new version. Raises `Invalid` for what JSON cannot hold."""
-        text = canonical_json(state)
-        with self._lock:
-            if self._leads:
-                # A refused update leaves the phase where it was: go on from there.
-                reached = _UPDATE_PHASES.index(self._phase) + 1 if self._phase in _UPDATE_PHASES else 0
-                self._phases(*_UPDATE_PHASES[reached:])
-            self._emit(StateUpdated(self._version, self._version + 1, text))
-            self._phase = "processing"
-            if self._local == "Active":  # elsewhere the judge refuses it
-                self._version += 1
-                self._state_json = text
-            return self._version
-
-    def snapshot(self) -> str:
-        """Add a snapshot of the content to the chain, return its id."""
-        with self._lock:
-            snapshot = self._new_snapshot()
-            self._emit(SnapshotCreated(snapshot))
-            self._head = snapshot.snapshot_id
-            return snapshot.snapshot_id
-
-    def beat(self) -> bool:
-        """Send a heartbeat if the session is Active and its agent lives; False where it will not beat again."""
+        Return False if no further heartbeat is due. Never blocks.
+        """
         # Never wait for a busy session: its events are signs of life themselves.
         if not self._lock.acquire(blocking=False):
             return True
         try:
-            if self._local != "Active" or self._detached or not self._user.is_alive():
-                self._beat_token = None
+            if self._local_state != "Active" or self._detached or not self._user_thread.is_alive():
+                self._heartbeat_token = None
                 return False
-            if self._asked is None:
-                self._emitter.beat()
+            if self._pending is None:
+                self._emitter.emit_heartbeat()
             return True
         finally:
             self._lock.release()
 
-    def adopt_thread(self) -> None:
-        """Tie the beating to the calling thread: it ends when that thread dies. Every verb does this."""
-        self._user = current_thread()
-        if self._local == "Active" and self._beat_token is None and not self._detached:
-            self._start_beating()
+    def _follow_thread(self) -> None:
+        """Tie the heartbeats to the calling thread: they end when it dies. Every verb does this."""
+        self._user_thread = current_thread()
+        if self._local_state == "Active" and self._heartbeat_token is None and not self._detached:
+            self._start_heartbeats()
 
-    def _emit(self, payload: Payload, marks: Marks = NO_MARKS, on_receipt: OnReceipt | None = None) -> str:
-        if self._asked is not None:
-            raise VerdictPending(self._asked.verb)
-        if self._local == "Terminated":
-            raise SessionEnded(f"session {self.session_id} has ended")
-        self.adopt_thread()
-        return self._emitter.emit(payload, marks, on_receipt)
+    # For verbs
 
-    def _phases(self, *phases: Phase) -> None:
+    def _send_event(
+        self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None
+    ) -> str:
+        if self._pending is not None:
+            raise VerdictPending(self._pending.verb)
+        if self._local_state == "Terminated":
+            raise SessionEnded(f"session {self.session_id} has ended; create a new one")
+        self._follow_thread()
+        return self._emitter.emit(payload, fields, on_receipt)
+
+    def _send_phases(self, *phases: Phase) -> None:
         for phase in phases:
-            self._emit(SessionPhaseChanged(phase))
+            self._send_event(SessionPhaseChanged(phase))
             self._phase = phase
 
+    def _request_verdict(self, verb: str, payloads: list[Payload]) -> SessionView:
+        """Send `payloads`, unless done before; wait for the verdict on the last; adopt it."""
+        deadline = time.monotonic() + self._services.verdict_timeout_s
+        with self._lock:
+            pending = self._pending
+            if pending is None:
+                self._services.control.check_configured()
+                for payload in payloads[:-1]:
+                    self._send_event(payload)
+                pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])])
+                pending.event_id = self._send_event(payloads[-1], NO_FIELDS, pending.on_receipt)
+                self._pending = pending
+            elif pending.verb != verb:
+                raise VerdictPending(pending.verb)
+        try:
+            view = self._wait_verdict(pending, deadline)
+        except (DeliveryFailed, SessionLost, Invalid):
+            self._pending = None
+            raise
+        with self._lock:
+            self._pending = None
+            self._detached = False
+            self._adopt_view(view)
+        if view.verdict is not None and not view.verdict.applied:
+            raise Refused(pending.event_type, view.verdict.reason or "UNKNOWN")
+        return view
+
+    def _wait_verdict(self, pending: PendingVerdict, deadline: float) -> SessionView:
+        """Wait for the processor. Without an offset, only a raised epoch tells that it applied."""
+        position = pending.wait_position(deadline - time.monotonic())
+        while True:
+            left_s = max(deadline - time.monotonic(), 0.1)
+            view = self._services.control.fetch_session(self.session_id, position, left_s)
+            if position is not None or view.epoch > self.epoch:
+                return view
+            if time.monotonic() + _EPOCH_PAUSE_S >= deadline:
+                raise DeliveryFailed(
+                    pending.event_id, "its place in the log is unknown, and it did not raise the epoch"
+                )
+            time.sleep(_EPOCH_PAUSE_S)
+
+    def _adopt_view(self, view: SessionView) -> None:
+        self._emitter.epoch = view.epoch
+        self._version = view.version
+        self._phase = view.phase
+        self._sends_phases = view.owner_service == self._emitter.service_id
+        self._state_json = view.state_json
+        self._schema_version = view.state_schema_version
+        self._snapshot_id = view.snapshot_id
+        self._limits = view.limits
+        self._set_state("Terminated" if view.state == "Archived" else view.state)
+
     def _new_snapshot(self) -> Snapshot:
-        return full_snapshot(self._state_json, self._schema_version, self._head)
+        return full_snapshot(self._state_json, self._schema_version, self._snapshot_id)
 
-    def _enter(self, state: str) -> None:
-        self._local = state
+    def _set_state(self, state: str) -> None:
+        self._local_state = state
         if state != "Active":
-            self._stop_beating()
-        elif self._beat_token is None and not self._detached:
-            self._start_beating()
+            self._stop_heartbeats()
+        elif self._heartbeat_token is None and not self._detached:
+            self._start_heartbeats()
 
-    def _start_beating(self) -> None:
-        interval_s = heartbeat_interval_s(self._limits, self._around.heartbeat_interval_s)
-        self._beat_token = self._around.heartbeats.add(self, interval_s)
+    def _start_heartbeats(self) -> None:
+        interval_s = heartbeat_interval_s(self._limits, self._services.heartbeat_interval_s)
+        self._heartbeat_token = self._services.heartbeats.start_heartbeat(self._send_heartbeat, interval_s)
 
-    def _stop_beating(self) -> None:
-        if self._beat_token is not None:
-            self._around.heartbeats.remove(self._beat_token)
-            self._beat_token = None
+    def _stop_heartbeats(self) -> None:
+        if self._heartbeat_token is not None:
+            self._services.heartbeats.stop_heartbeat(self._heartbeat_token)
+            self._heartbeat_token = None
 
 
-__all__ = ["NO_LIMITS", "Handle", "Surroundings"]
+__all__ = ["SessionHandle", "SharedServices"]

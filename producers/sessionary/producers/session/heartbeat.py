@@ -1,7 +1,7 @@
-"""One timer thread beats for all sessions of a client.
+"""One timer thread sends the heartbeats of all sessions of a client.
 
-It holds sessions weakly and asks each before every beat, so a session that ended, was forgotten by the agent, or whose
-agent thread died is not kept alive by us.
+It holds sessions weakly and asks each before every heartbeat. So it keeps no session alive that
+has ended, that its agent dropped, or whose agent thread died.
 """
 
 import heapq
@@ -10,61 +10,59 @@ import time
 import weakref
 from collections.abc import Callable
 from threading import Condition, Thread
-from typing import Protocol
 
 from sessionary.schemas.types import Limits
 
-# Defaults of the inactivity budget's parts.
+# Defaults of the parts of the inactivity budget.
 _MODEL_MS, _TOOL_MS, _NETWORK_MS = 30_000, 20_000, 10_000
-BEATS_PER_BUDGET = 6
+HEARTBEATS_PER_BUDGET = 6
 
 
 def heartbeat_interval_s(limits: Limits, wanted_s: float) -> float:
-    """Return `wanted_s`, but never more than a sixth of the session's inactivity budget."""
+    """Return `wanted_s`, but at most a sixth of the session's inactivity budget."""
     parts = ((limits.model_ms, _MODEL_MS), (limits.tool_ms, _TOOL_MS), (limits.network_ms, _NETWORK_MS))
     budget_ms = sum(default if value is None else value for value, default in parts)
-    return min(wanted_s, budget_ms / 1000 / BEATS_PER_BUDGET)
+    return min(wanted_s, budget_ms / 1000 / HEARTBEATS_PER_BUDGET)
 
 
-class Beating(Protocol):
-    """What beats."""
-
-    def beat(self) -> bool:
-        """Send one heartbeat if it is due to; False ends the beating. Never blocks."""
-        ...
+# Sends one heartbeat; False if the session needs no more. Never blocks.
+SendHeartbeat = Callable[[], bool]
 
 
 class Heartbeats:
-    """The timer. The thread starts with the first session. Thread-safe."""
+    """The timer; its thread starts with the first session. Thread-safe."""
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
         self._on_error = on_error
         self._wake = Condition()
         self._due: list[tuple[float, int]] = []  # (monotonic time, token)
-        self._live: dict[int, tuple[weakref.ref[Beating], float]] = {}
+        self._live: dict[int, tuple[weakref.WeakMethod[SendHeartbeat], float]] = {}
         self._tokens = itertools.count(1)
         self._thread: Thread | None = None
         self._closed = False
 
-    def add(self, session: Beating, interval_s: float) -> int:
-        """Beat for `session` every `interval_s` from now on; return a token for `remove`."""
+    def start_heartbeat(self, send: SendHeartbeat, interval_s: float) -> int:
+        """Call `send` every `interval_s` from now on; return a token for `stop_heartbeat`.
+
+        `send` is a bound method; its object is held weakly.
+        """
         with self._wake:
             token = next(self._tokens)
-            self._live[token] = (weakref.ref(session), interval_s)
+            self._live[token] = (weakref.WeakMethod(send), interval_s)
             heapq.heappush(self._due, (time.monotonic() + interval_s, token))
             if self._thread is None and not self._closed:
-                self._thread = Thread(target=self._run, name="sessionary-heartbeat", daemon=True)
+                self._thread = Thread(target=self._run_timer, name="sessionary-heartbeat", daemon=True)
                 self._thread.start()
             self._wake.notify()
             return token
 
-    def remove(self, token: int) -> None:
-        """Stop beating; harmless for a token that is gone."""
+    def stop_heartbeat(self, token: int) -> None:
+        """Stop the heartbeats of `token`, if there are any."""
         with self._wake:
             self._live.pop(token, None)
 
     def close(self) -> None:
-        """Stop the thread; may be called twice."""
+        """Stop the thread; a second call does nothing."""
         with self._wake:
             self._closed = True
             self._live.clear()
@@ -72,31 +70,31 @@ class Heartbeats:
         if self._thread is not None:
             self._thread.join()
 
-    def _next(self) -> tuple[int, Beating, float] | None:
-        """Wait for the next due session; None once closed."""
+    def _next_due(self) -> tuple[int, SendHeartbeat, float] | None:
+        """Wait for the next due heartbeat; None once closed."""
         with self._wake:
             while not self._closed:
                 now = time.monotonic()
                 if self._due and self._due[0][0] <= now:
                     _, token = heapq.heappop(self._due)
                     reference, interval_s = self._live.get(token, (None, 0.0))
-                    session = reference() if reference is not None else None
-                    if session is not None:
-                        return token, session, interval_s
+                    send = reference() if reference is not None else None
+                    if send is not None:
+                        return token, send, interval_s
                     self._live.pop(token, None)
                 else:
                     self._wake.wait(self._due[0][0] - now if self._due else None)
         return None
 
-    def _run(self) -> None:
-        while (entry := self._next()) is not None:
-            token, session, interval_s = entry
+    def _run_timer(self) -> None:
+        while (entry := self._next_due()) is not None:
+            token, send, interval_s = entry
             try:
-                goes_on = session.beat()
-            except Exception as error:  # noqa: BLE001 - one session's trouble must not end the beating of the others
+                goes_on = send()
+            except Exception as error:  # noqa: BLE001 - one session's error must not end the heartbeats of the others
                 self._on_error(error)
                 goes_on = True
-            del session, entry  # the timer must not be what keeps it alive
+            del send, entry  # the timer must not keep the session alive
             with self._wake:
                 if not goes_on:
                     self._live.pop(token, None)
@@ -104,4 +102,4 @@ class Heartbeats:
                     heapq.heappush(self._due, (time.monotonic() + interval_s, token))
 
 
-__all__ = ["BEATS_PER_BUDGET", "Beating", "Heartbeats", "heartbeat_interval_s"]
+__all__ = ["HEARTBEATS_PER_BUDGET", "Heartbeats", "SendHeartbeat", "heartbeat_interval_s"]

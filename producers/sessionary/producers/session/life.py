@@ -1,35 +1,16 @@
-"""The handle of one session: the verbs of its life.
+"""The verbs of a session's life: start, pause, resume, recover, end."""
 
-The handle tracks the state it believes in only to choose the legal last event and to know when to beat; the judge is
-the processor. Verbs do not wait, but for `resume`, `recover` and `sync`, which ask the control API.
-
-    leaving `with client.session()`   Active                              Paused      Error
-    normally                          terminated closed                   cancelled   terminated unrecoverable
-    by an exception                   errored, terminated unrecoverable   cancelled   terminated unrecoverable
-    by KeyboardInterrupt, SystemExit  terminated abnormal_termination     cancelled   terminated forced
-"""
-
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self
 
-from sessionary.producers.delivery.emitter import NO_MARKS
 from sessionary.producers.errors import (
-    DeliveryFailed,
-    Invalid,
-    Refused,
     SessionaryError,
-    SessionLost,
-    VerdictPending,
 )
 from sessionary.producers.ports import Json, SessionView
-from sessionary.producers.session.handle import Handle
-from sessionary.producers.session.pending_verdict import MESSAGE_LENGTH_MAX, Asked, error_info
+from sessionary.producers.session.error_info import error_message, to_error_info
+from sessionary.producers.session.work import SessionWork
 from sessionary.schemas.events import (
-    EVENT_TYPES,
-    Payload,
     SessionCreated,
     SessionErrored,
     SessionPaused,
@@ -43,124 +24,195 @@ from sessionary.schemas.events import (
 from sessionary.schemas.types import ErrorInfo, PauseKind, Phase, StartFailureReason, TerminationReason
 
 _END_BY_STATE: Mapping[str, TerminationReason] = {"Active": "closed", "Paused": "cancelled", "Error": "unrecoverable"}
-_EPOCH_PAUSE_S = 0.1
 
+# A step of a session's start; what it raises ends the session.
 Step = Callable[[], object]
 
 
-class Session(Handle):
-    """One session, made by `SessionClient`. Thread-safe; a context manager that ends it with the legal event."""
+class Session(SessionWork):
+    """One session. Made by `SessionClient`; thread-safe; a context manager.
 
-    def register(self, parent_session_id: str | None = None, restored_from_snapshot_id: str | None = None) -> None:
-        """T01: make the session known. `SessionClient.create` has done this."""
-        with self._lock:
-            snapshot = self._new_snapshot()
-            self._emit(SessionCreated(self._limits, snapshot, parent_session_id, restored_from_snapshot_id))
-            self._head = snapshot.snapshot_id
+    Verbs hand an event over and return, without waiting for Kafka. `resume`, `recover` and `sync`
+    wait for the processor. While the session is Active, the client sends heartbeats for it, as
+    long as this object exists and the thread that last called a verb is alive.
+
+    Leaving the `with` block ends the session with the event that is legal in its state:
+
+    | left by | Active | Paused | Error |
+    |---|---|---|---|
+    | the end of the block | `closed` | `cancelled` | `unrecoverable` |
+    | an exception | an error, then `unrecoverable` | `cancelled` | `unrecoverable` |
+    | `KeyboardInterrupt`, `SystemExit` | `abnormal_termination` | `cancelled` | `forced` |
+
+    A session that was detached, or that the processor has timed out, is left as it is.
+    """
 
     def start(self, *, validate: Step | None = None, connect: Step | None = None) -> Self:
-        """T02: validate, connect, be Active. What a step raises ends the session (T03) and is raised on."""
-        with self.starting("validating", "invalid_config"):
-            if validate is not None:
-                validate()
-        with self.starting("connecting", "connection_failed"):
-            if connect is not None:
-                connect()
-        self.started()
+        """Start a created session: validate, connect, become Active.
+
+        Args:
+            validate: Called in phase `validating`. If it raises, the session ends with
+                `invalid_config`, and the exception is raised again.
+            connect: Called in phase `connecting`. If it raises, the session ends with
+                `connection_failed`, and the exception is raised again.
+
+        Returns:
+            This session. Raises as `emit` does.
+        """
+        self._take_start_step("validating", "invalid_config", validate)
+        self._take_start_step("connecting", "connection_failed", connect)
+        self._mark_started()
         return self
 
-    @contextmanager
-    def starting(self, phase: Phase, failure: StartFailureReason) -> Iterator[None]:
-        """Enter a phase of the start; what the body raises ends the session with `failure`."""
-        self.enter_phase(phase)
-        try:
-            yield
-        except BaseException as error:
-            self.fail_start(failure, f"{type(error).__name__}: {error}"[:MESSAGE_LENGTH_MAX])
-            raise
-
-    def started(self) -> None:
-        """T02: the connection is made; the last word of `start`."""
-        with self._lock:
-            self._emit(SessionStarted())
-            self._enter("Active")
-
     def fail_start(self, reason: StartFailureReason, message: str | None = None) -> None:
-        """T03: the session never becomes Active."""
+        """End a session that was created and could not be started. Raises as `emit` does.
+
+        Args:
+            reason: `invalid_config` or `connection_failed`.
+            message: Details, for people.
+        """
         with self._lock:
-            self._emit(SessionStartFailed(reason, message))
-            self._enter("Terminated")
+            self._send_event(SessionStartFailed(reason, message))
+            self._set_state("Terminated")
 
     def enter_phase(self, phase: Phase) -> None:
-        """S01: move the phase only. The verbs send the phases they need by themselves."""
-        self._phases(phase)
+        """Set the session's phase, an attribute beside its state. Raises as `emit` does.
+
+        The other verbs send the phases that they need themselves. Only the owning service may
+        change the phase; the processor refuses a phase that is out of order.
+        """
+        self._send_phases(phase)
 
     def pause(self, reason: str | None = None, kind: PauseKind = "manual") -> str:
-        """T04: hold the session with a full snapshot; return the snapshot's id."""
+        """Pause an Active session, with a snapshot of its content. `resume` continues it.
+
+        A pause may last as long as the limit `hold_ms`; then the processor ends the session.
+
+        Args:
+            reason: Why, for people.
+            kind: `manual`, `review` or `migration`.
+
+        Returns:
+            The snapshot's id. Raises as `emit` does.
+        """
         with self._lock:
             snapshot = self._new_snapshot()
-            self._emit(SessionPaused(kind, reason, snapshot))
-            self._head = snapshot.snapshot_id
-            self._enter("Paused")
+            self._send_event(SessionPaused(kind, reason, snapshot))
+            self._snapshot_id = snapshot.snapshot_id
+            self._set_state("Paused")
             return snapshot.snapshot_id
 
     def resume(self, resume_plan: str | None = None) -> dict[str, Json]:
-        """T05, T07: be Active again; wait for the verdict, return the content: the snapshot's after a pause.
+        """Make a Paused or timed-out session Active again. Blocks until the processor's verdict.
 
-        Raises `Refused`, `SessionLost`, `DeliveryFailed`, `AuthenticationFailed`, and `Unavailable` while there is no
-        verdict yet: call again to go on waiting; nothing is sent twice.
+        Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `resume`
+        again to go on waiting: nothing is sent twice.
+
+        Args:
+            resume_plan: How the work continues, for people.
+
+        Returns:
+            The session's content: that of the snapshot after a pause.
+
+        Raises:
+            Refused: The processor refused; the session is unchanged.
+            Unavailable: There is no verdict yet.
+            DeliveryFailed: The event could not be delivered.
+            SessionLost: The session does not exist, or is archived.
+            AuthenticationFailed: Kafka or the control API rejects our credentials.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+
+        Otherwise raises as `emit` does.
         """
-        paused = self._local == "Paused"
-        view = self._ask("resume", [SessionResumed(self._head, resume_plan)])
+        paused = self._local_state == "Paused"
+        view = self._request_verdict("resume", [SessionResumed(self._snapshot_id, resume_plan)])
         if paused and view.snapshot_state_json is not None:
             self._state_json = view.snapshot_state_json
         return self.state
 
     def error(self, error: BaseException | ErrorInfo, *, retryable: bool | None = None) -> None:
-        """T10: report an error under treatment; only a retryable one can be recovered from."""
+        """Report an error from which the agent tries to recover; the session enters state Error.
+
+        `recover` leads back to Active, if the error is retryable. Raises as `emit` does.
+
+        Args:
+            error: The exception, or an `ErrorInfo`.
+            retryable: None means: time-outs, lost connections and `Unavailable` are retryable.
+                Has no effect on an `ErrorInfo`.
+        """
         with self._lock:
-            self._emit(SessionErrored(error_info(error, retryable=retryable)))
-            self._enter("Error")
+            self._send_event(SessionErrored(to_error_info(error, retryable=retryable)))
+            self._set_state("Error")
 
     def recover(self, resume_plan: str | None = None) -> dict[str, Json]:
-        """T11: go back to Active; wait for the verdict, return the content. Raises as `resume` does."""
-        self._ask("recover", [SessionPhaseChanged("recovery"), SessionRecovered(resume_plan)])
+        """Return from state Error to Active. Blocks until the processor's verdict.
+
+        Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `recover`
+        again to go on waiting: nothing is sent twice.
+
+        Args:
+            resume_plan: How the work continues, for people.
+
+        Returns:
+            The session's content. Raises as `resume` does.
+        """
+        self._request_verdict("recover", [SessionPhaseChanged("recovery"), SessionRecovered(resume_plan)])
         return self.state
 
     def complete(self, message: str | None = None) -> None:
-        """T13: end with the work done."""
-        self._terminate("completed", message)
+        """End the session because its work is done. Raises as `emit` does."""
+        self._send_terminated("completed", message)
 
     def cancel(self, message: str | None = None) -> None:
-        """T09, T13: end with the work called off."""
-        self._terminate("forced" if self._local == "Error" else "cancelled", message)
+        """End the session because its work was called off. Raises as `emit` does."""
+        self._send_terminated("forced" if self._local_state == "Error" else "cancelled", message)
 
     def force_close(self, message: str | None = None) -> None:
-        """T12 from Error; from elsewhere the hardest end that is legal there."""
+        """End the session at once, with the most severe reason that is legal in its state.
+
+        `forced` from Error, `cancelled` from Paused, else `abnormal_termination`. Raises as `emit`
+        does.
+        """
         reasons: dict[str, TerminationReason] = {"Error": "forced", "Paused": "cancelled"}
-        self._terminate(reasons.get(self._local, "abnormal_termination"), message)
+        self._send_terminated(reasons.get(self._local_state, "abnormal_termination"), message)
 
     def close(self, message: str | None = None) -> None:
-        """End with the event that is legal in the state the handle believes in; nothing if it has ended."""
+        """End the session with the event that is legal in its state.
+
+        Does nothing if the session has ended, or if the processor has timed it out. Raises as
+        `emit` does.
+        """
         with self._lock:
-            if self._local == "Idle":
+            if self._local_state == "Idle":
                 self.fail_start("connection_failed", message or "closed before it was started")
-            elif self._local in _END_BY_STATE:
-                self._terminate(_END_BY_STATE[self._local], message)
+            elif self._local_state in _END_BY_STATE:
+                self._send_terminated(_END_BY_STATE[self._local_state], message)
             else:
                 self.detach()  # Timeout: only the processor ends it; Terminated: it has ended
 
     def detach(self) -> None:
-        """Stop beating without a word, as an agent that dies. `resume` takes it up again."""
+        """Stop the heartbeats without ending the session, as if the agent had died.
+
+        Another agent may `attach` and continue. `resume` starts the heartbeats again.
+        """
         with self._lock:
             self._detached = True
-            self._stop_beating()
+            self._stop_heartbeats()
 
     def sync(self) -> SessionView:
-        """Adopt what the processor knows: state, epoch, version, content. Raises as `resume` does but `Refused`."""
-        view = self._around.control.session(self.session_id, None, self._around.verdict_timeout_s)
+        """Read the session from the processor, and adopt its state, epoch, version and content.
+
+        Blocks for at most the setting `verdict_timeout_s`.
+
+        Raises:
+            Unavailable: The control API does not answer.
+            SessionLost: The session does not exist, or is archived.
+            AuthenticationFailed: The control API rejects our token.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+        """
+        view = self._services.control.fetch_session(self.session_id, None, self._services.verdict_timeout_s)
         with self._lock:
-            self._adopt(view)
+            self._adopt_view(view)
         return view
 
     def __enter__(self) -> Self:
@@ -170,85 +222,66 @@ class Session(Handle):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         try:
-            self._leave(error)
+            self._end_after(error)
         except SessionaryError:
-            if error is None:  # else what the body raised is what the caller must see
+            if error is None:  # else the caller must see what the body raised
                 raise
         finally:
-            self._stop_beating()
+            self._stop_heartbeats()
         return False
 
-    def _leave(self, error: BaseException | None) -> None:
+    # For the client and `AsyncSession`
+
+    def _register_session(self, parent_session_id: str | None, restored_from_snapshot_id: str | None) -> None:
         with self._lock:
-            self._asked = None
-            if self._detached or self._local in ("Terminated", "Timeout"):
+            snapshot = self._new_snapshot()
+            self._send_event(SessionCreated(self._limits, snapshot, parent_session_id, restored_from_snapshot_id))
+            self._snapshot_id = snapshot.snapshot_id
+
+    def _mark_started(self) -> None:
+        """Become Active: the last part of `start`."""
+        with self._lock:
+            self._send_event(SessionStarted())
+            self._set_state("Active")
+
+    def _abort_start(self, reason: StartFailureReason, error: BaseException) -> None:
+        self.fail_start(reason, error_message(error))
+
+    # Inside
+
+    def _take_start_step(self, phase: Phase, failure: StartFailureReason, step: Step | None) -> None:
+        self.enter_phase(phase)
+        if step is None:
+            return
+        try:
+            step()
+        except BaseException as error:
+            self._abort_start(failure, error)
+            raise
+
+    def _end_after(self, error: BaseException | None) -> None:
+        """End the session as leaving a `with` block by `error` does."""
+        with self._lock:
+            self._pending = None
+            if self._detached or self._local_state in ("Terminated", "Timeout"):
                 return
             if error is None:
                 self.close()
             elif isinstance(error, Exception):
-                if self._local == "Active":
+                if self._local_state == "Active":
                     self.error(error)
-                self.close(f"{type(error).__name__}: {error}"[:MESSAGE_LENGTH_MAX])
-            elif self._local == "Idle":
+                self.close(error_message(error))
+            elif self._local_state == "Idle":
                 self.close(type(error).__name__)
             else:
                 self.force_close(type(error).__name__)
 
-    def _terminate(self, reason: TerminationReason, message: str | None) -> None:
+    def _send_terminated(self, reason: TerminationReason, message: str | None) -> None:
         with self._lock:
             snapshot = self._new_snapshot()
-            self._emit(SessionTerminated(reason, message, snapshot))
-            self._head = snapshot.snapshot_id
-            self._enter("Terminated")
-
-    def _ask(self, verb: str, payloads: list[Payload]) -> SessionView:
-        """Send `payloads`, wait for the verdict on the last, adopt it."""
-        deadline = time.monotonic() + self._around.verdict_timeout_s
-        with self._lock:
-            asked = self._asked
-            if asked is None:
-                self._around.control.check()
-                for payload in payloads[:-1]:
-                    self._emit(payload)
-                asked = Asked(verb, EVENT_TYPES[type(payloads[-1])])
-                asked.event_id = self._emit(payloads[-1], NO_MARKS, asked.on_receipt)
-                self._asked = asked
-            elif asked.verb != verb:
-                raise VerdictPending(asked.verb)
-        try:
-            view = self._judged(asked, deadline)
-        except (DeliveryFailed, SessionLost, Invalid):
-            self._asked = None
-            raise
-        with self._lock:
-            self._asked = None
-            self._detached = False
-            self._adopt(view)
-        if view.verdict is not None and not view.verdict.applied:
-            raise Refused(asked.event_type, view.verdict.reason or "UNKNOWN")
-        return view
-
-    def _judged(self, asked: Asked, deadline: float) -> SessionView:
-        """Wait for the judge. Without a place there is no verdict to ask for, but what was applied raised the epoch."""
-        place = asked.place(deadline - time.monotonic())
-        while True:
-            view = self._around.control.session(self.session_id, place, max(deadline - time.monotonic(), 0.1))
-            if place is not None or view.epoch > self.epoch:
-                return view
-            if time.monotonic() + _EPOCH_PAUSE_S >= deadline:
-                raise DeliveryFailed(asked.event_id, "its place in the log is unknown, and it did not raise the epoch")
-            time.sleep(_EPOCH_PAUSE_S)
-
-    def _adopt(self, view: SessionView) -> None:
-        self._emitter.epoch = view.epoch
-        self._version = view.version
-        self._phase = view.phase
-        self._leads = view.owner_service == self._emitter.service_id
-        self._state_json = view.state_json
-        self._schema_version = view.state_schema_version
-        self._head = view.snapshot_id
-        self._limits = view.limits
-        self._enter("Terminated" if view.state == "Archived" else view.state)
+            self._send_event(SessionTerminated(reason, message, snapshot))
+            self._snapshot_id = snapshot.snapshot_id
+            self._set_state("Terminated")
 
 
 __all__ = ["Session", "Step"]

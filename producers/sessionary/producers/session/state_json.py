@@ -1,4 +1,4 @@
-"""A session's content as text and as a chain of snapshots. Pure but for the random snapshot id."""
+"""A session's content as JSON text, and snapshots of it. Pure, except for random snapshot ids."""
 
 import hashlib
 import json
@@ -14,30 +14,36 @@ STATE_BYTES_MAX = VALUE_BYTES_MAX - (16 << 10)  # Leaves room for the envelope a
 
 
 def canonical_json(state: Mapping[str, Json]) -> str:
-    """Return `state` as JSON, keys sorted, no spaces. Raises `Invalid` for what JSON cannot hold, or above 1 MiB."""
+    """Return `state` as JSON with sorted keys and without spaces.
+
+    Raises `Invalid` if JSON cannot hold it, or if it has more than `STATE_BYTES_MAX` bytes.
+    """
     try:
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise Invalid("invalid_value", f"state is no JSON: {error}") from None
+        raise Invalid("invalid_value", f"state cannot be written as JSON: {error}") from None
     if size > STATE_BYTES_MAX:
-        raise Invalid("state_too_large", f"state of {size} bytes: above {STATE_BYTES_MAX} keep a reference in it")
+        raise Invalid(
+            "state_too_large",
+            f"state has {size} bytes, more than {STATE_BYTES_MAX}: keep large content elsewhere and a reference here",
+        )
     return text
 
 
 def parsed_state(text: str) -> dict[str, Json]:
-    """Return the state that `text` holds; raise `Invalid` where it is no JSON object."""
+    """Return the state in `text`. Raises `Invalid` if it is not a JSON object."""
     try:
         state = json.loads(text)
     except ValueError as error:
-        raise Invalid("invalid_value", f"state is no JSON: {error}") from None
+        raise Invalid("invalid_value", f"state is not valid JSON: {error}") from None
     if not isinstance(state, dict):
-        raise Invalid("invalid_value", f"state is no JSON object but a {type(state).__name__}")
+        raise Invalid("invalid_value", f"state is a JSON {type(state).__name__}, not an object")
     return state
 
 
 def full_snapshot(state_json: str, schema_version: int, parent: str | None) -> Snapshot:
-    """Return a full snapshot with a new id that follows `parent` in the chain."""
+    """Return a full snapshot with a new id; `parent` is the id of the one before it."""
     return Snapshot(
         snapshot_id=f"snap_{secrets.token_hex(6)}",
         parent_snapshot_id=parent,

@@ -4,16 +4,14 @@ A tick only says that time has passed; the broker stamps it. A tick too many, or
 that lost its partition, does no harm. A tick too few makes a timeout late, never wrong.
 """
 
-import contextlib
 import logging
-import threading
-import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sessionary.schemas.codec import encode_record
+from sessionary.schemas.kafka_clients import discard_producer
 from sessionary.schemas.records import Tick
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -22,8 +20,7 @@ _log = logging.getLogger(__name__)
 STEADY_MS = 1_000
 DUE_MS = 100
 LOOK_S = 0.02
-RENEW_MS = 10_000  # longer than the delivery of a tick may take
-_LET_GO_S = 0.1
+RENEW_MS = 10_000  # longer than a tick may take
 
 
 class LastTick(NamedTuple):
@@ -93,11 +90,7 @@ class Ticker:
         """Begin with a new producer. librdkafka was seen to find no broker again for minutes after one was killed."""
         former, self._producer = self._producer, self._made()
         self._failed, self._made_ms = False, now_ms
-        with contextlib.suppress(KafkaException):
-            former.purge(in_queue=True, in_flight=True, blocking=False)
-        former.poll(0)
-        # Dropping the last reference waits for librdkafka's threads.
-        threading.Thread(target=_let_go, args=(former,), name="ticker-discard", daemon=True).start()
+        discard_producer(former)
 
     def _send_tick(self, partition: int, now_ms: float) -> None:
         def on_delivery(error: KafkaError | None, _: Message) -> None:
@@ -117,8 +110,4 @@ class Ticker:
             _log.warning("partition %d: a tick was not sent: %s", partition, error)
 
 
-def _let_go(_producer: Producer) -> None:
-    time.sleep(_LET_GO_S)  # until the caller has let go of it too
-
-
-__all__ = ["DUE_MS", "LOOK_S", "RENEW_MS", "STEADY_MS", "LastTick", "Ticker", "is_tick_due"]
+__all__ = ["DUE_MS", "LOOK_S", "RENEW_MS", "STEADY_MS", "Sent", "Ticker", "tick_due"]

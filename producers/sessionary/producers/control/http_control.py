@@ -1,4 +1,7 @@
-"""The control API over HTTP, by the standard library. Waits are bounded; 503 and refused connections are retried."""
+"""The control API over HTTP, with the standard library.
+
+Each wait is bounded; refused connections and answers such as 503 are retried.
+"""
 
 import json
 import time
@@ -20,32 +23,38 @@ _NETWORK_MARGIN_S = 2.0
 
 
 class HttpControl:
-    """`Control` against the processor's API. Thread-safe."""
+    """`Control` by the processor's HTTP API. Thread-safe."""
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._url = settings.control_url
         self._token = settings.api_token
 
-    def check(self) -> None:
-        """Raise `SettingsError` where no URL is set."""
+    def check_configured(self) -> None:
+        """Raise `SettingsError` if no URL is set."""
         if self._url is None:
-            raise SettingsError("SESSIONARY_CONTROL_URL: needed to resume, recover and attach")
+            raise SettingsError(
+                "SESSIONARY_CONTROL_URL is not set: resume, recover, sync and attach need the control API, "
+                "for example http://127.0.0.1:8600"
+            )
 
-    def session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
-        """Ask until there is an answer or `timeout_s` is over; see `ports.Control`."""
-        self.check()
+    def fetch_session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
+        """Ask until there is an answer or `timeout_s` is over.
+
+        Raises `SessionLost`, `AuthenticationFailed`, `Invalid`, `Unavailable`, `SettingsError`.
+        """
+        self.check_configured()
         deadline = time.monotonic() + timeout_s
         while True:
             left_s = max(deadline - time.monotonic(), 0.0)
             try:
-                return self._once(session_id, after, left_s)
+                return self._fetch_once(session_id, after, left_s)
             except Unavailable as error:
                 pause_s = min(error.retry_after_s, _RETRY_S_MAX)
                 if time.monotonic() + pause_s >= deadline:
                     raise
                 time.sleep(pause_s)
 
-    def _once(self, session_id: str, after: tuple[int, int] | None, left_s: float) -> SessionView:
+    def _fetch_once(self, session_id: str, after: tuple[int, int] | None, left_s: float) -> SessionView:
         query = {"wait_ms": str(min(int(left_s * 1000), _WAIT_MS_MAX))}
         if after is not None:
             query["after"] = f"{after[0]}:{after[1]}"
@@ -59,17 +68,19 @@ class HttpControl:
                 body = answer.read(_ANSWER_BYTES_MAX)
         except urllib.error.HTTPError as error:
             with error:
-                raise _problem(session_id, error) from None
+                raise _error_from(session_id, error) from None
         except (OSError, HTTPException) as error:
             raise Unavailable(f"control API at {self._url}: {error}", 0.5) from None
         try:
-            return session_view(json.loads(body))
+            return parse_session(json.loads(body))
         except (ValueError, KeyError, TypeError) as error:
-            raise Unavailable(f"control API at {self._url} gave no session: {error!r}", 1.0) from None
+            raise Unavailable(
+                f"control API at {self._url} sent an answer that is not a session: {error!r}", 1.0
+            ) from None
 
 
-def _problem(session_id: str, error: urllib.error.HTTPError) -> Exception:
-    """Return the error that an RFC 9457 answer stands for."""
+def _error_from(session_id: str, error: urllib.error.HTTPError) -> Exception:
+    """Return the error that an answer with an RFC 9457 problem means."""
     try:
         detail = str(json.loads(error.read(65_536)).get("detail") or error.reason)
     except (ValueError, AttributeError, OSError):
@@ -87,8 +98,8 @@ def _problem(session_id: str, error: urllib.error.HTTPError) -> Exception:
     return Unavailable(f"control API answers {error.code}: {detail}", retry_after_s)
 
 
-def session_view(body: dict[str, Any]) -> SessionView:
-    """Read the API's JSON. Raises `KeyError`, `TypeError` where it is not what was agreed."""
+def parse_session(body: dict[str, Any]) -> SessionView:
+    """Return the session in the API's JSON. Raises `KeyError`, `TypeError`, `ValueError`."""
     verdict, snapshot, limits = body.get("verdict"), body.get("snapshot"), body.get("limits") or {}
     known = {name: limits.get(name) for name in Limits._fields if name != "override"}
     return SessionView(
@@ -107,4 +118,4 @@ def session_view(body: dict[str, Any]) -> SessionView:
     )
 
 
-__all__ = ["HttpControl", "session_view"]
+__all__ = ["HttpControl", "parse_session"]

@@ -13,7 +13,7 @@ from sessionary.producers import (
     SettingsError,
     Unavailable,
 )
-from sessionary.producers.control.http import HttpControl
+from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.ports import Verdict
 from tests.support.fake_control import ControlRequest, ControlResponse, control_server
 
@@ -48,7 +48,7 @@ def test_it_asks_for_the_verdict_and_reads_the_answer() -> None:
         return ControlResponse(200, BODY)
 
     with control_server(answer) as url:
-        view = control(url).session("s", (1, 7), 5)
+        view = control(url).fetch_session("s", (1, 7), 5)
     assert (view.state, view.epoch, view.version, view.snapshot_id) == ("Active", 2, 4, "snap_1")
     assert view.limits.model_ms == 30_000
     assert view.verdict == Verdict(applied=False, reason="stale_epoch")
@@ -74,15 +74,15 @@ def test_problems_become_named_errors(status: int, error: type[Exception]) -> No
         control_server(lambda _: ControlResponse(status, {"detail": "because"}, {"Retry-After": "9"})) as url,
         pytest.raises(error, match="because"),
     ):
-        control(url).session("s", None, 0.2)
+        control(url).fetch_session("s", None, 0.2)
 
 
 def test_an_answer_that_is_no_json_is_no_crash() -> None:
-    with control_server(lambda _: ControlResponse(200, b"<html>")) as url, pytest.raises(Unavailable):
-        control(url).session("s", None, 0.1)
-    dated = ControlResponse(502, b"<html>", {"Retry-After": "Tue, 1 Jan"})
+    with control_server(lambda _: Said(200, b"<html>")) as url, pytest.raises(Unavailable):
+        control(url).fetch_session("s", None, 0.1)
+    dated = Said(502, b"<html>", {"Retry-After": "Tue, 1 Jan"})
     with control_server(lambda _: dated) as url, pytest.raises(Unavailable):
-        control(url).session("s", None, 0.1)
+        control(url).fetch_session("s", None, 0.1)
 
 
 def test_a_503_is_asked_again_until_there_is_an_answer() -> None:
@@ -94,7 +94,7 @@ def test_a_503_is_asked_again_until_there_is_an_answer() -> None:
         ]
     )
     with control_server(lambda _: said.popleft()) as url:
-        assert control(url).session("s", (1, 7), 30).epoch == 2
+        assert control(url).fetch_session("s", (1, 7), 30).epoch == 2
     assert not said
 
 
@@ -102,6 +102,6 @@ def test_nobody_there_is_unavailable_and_no_url_is_a_settings_error() -> None:
     with control_server(lambda _: ControlResponse(200, BODY)) as url:
         pass
     with pytest.raises(Unavailable):
-        control(url).session("s", None, 0.1)
+        control(url).fetch_session("s", None, 0.1)
     with pytest.raises(SettingsError, match="SESSIONARY_CONTROL_URL"):
-        control(None).check()
+        control(None).check_configured()

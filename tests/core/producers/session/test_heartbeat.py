@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from sessionary.producers import ProducerSettings
-from sessionary.producers.session.handle import NO_LIMITS
+from sessionary.producers import Limits, ProducerSettings
 from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
 from sessionary.producers.testing import memory_client
 from tests.support.waiting import wait_until
@@ -20,8 +19,9 @@ def fast() -> ProducerSettings:
 
 
 def test_the_interval_is_never_more_than_a_sixth_of_the_budget() -> None:
-    assert heartbeat_interval_s(NO_LIMITS, 10.0) == 10.0
-    short = NO_LIMITS._replace(model_ms=1_500, tool_ms=1_000, network_ms=500)
+    default = Limits(**dict.fromkeys(Limits._fields[:-1]), override=False)
+    assert heartbeat_interval_s(default, 10.0) == 10.0
+    short = default._replace(model_ms=1_500, tool_ms=1_000, network_ms=500)
     assert heartbeat_interval_s(short, 10.0) == pytest.approx(0.5)
     assert heartbeat_interval_s(short, 0.1) == 0.1
 
@@ -96,7 +96,7 @@ def test_heartbeats_say_the_last_number_sent() -> None:
     with client:
         s = client.session(user_id="u")
         s.activity("x")
-        s.beat()
+        s._send_heartbeat()
         assert memory.heartbeats()[-1].payload == (5,)
         assert memory.heartbeats()[-1].envelope.epoch == s.epoch
 
@@ -106,19 +106,19 @@ def test_one_failing_session_does_not_end_the_beating_of_others() -> None:
     beats = Heartbeats(errors.append)
 
     class Bad:
-        def beat(self) -> bool:
+        def send(self) -> bool:
             raise RuntimeError("bad")
 
     class Good:
         count = 0
 
-        def beat(self) -> bool:
+        def send(self) -> bool:
             self.count += 1
             return True
 
     bad, good = Bad(), Good()
-    beats.add(bad, BEAT_S)
-    beats.add(good, BEAT_S)
+    beats.start_heartbeat(bad.send, BEAT_S)
+    beats.start_heartbeat(good.send, BEAT_S)
     wait_until(lambda: good.count > 3 and len(errors) > 1, 10, "beats and errors")
     beats.close()
     beats.close()

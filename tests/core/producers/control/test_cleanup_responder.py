@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from sessionary.producers import ProducerError
-from sessionary.producers.control.cleanup import performed
+from sessionary.producers.control.cleanup_responder import run_handler
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import ResourcesReleased, SessionPhaseChanged
 from sessionary.schemas.records import CleanupRequest
@@ -26,13 +25,13 @@ def seen(actions: list[CleanupAction]) -> list[tuple[str, bool, str | None]]:
 
 def test_a_handler_that_returns_nothing_has_done_everything_in_order() -> None:
     clock = count(10)
-    actions = performed(request(), lambda _: None, lambda: next(clock))
+    actions = run_handler(request(), lambda _: None, lambda: next(clock))
     assert actions == [CleanupAction(name, done=True, at=10 + n) for n, name in enumerate(ACTIONS)]
 
 
 def test_reports_are_put_in_the_order_that_was_asked_for() -> None:
     told = [CleanupAction(name, done=True, at=n) for n, name in enumerate([*reversed(ACTIONS), "more"])]
-    assert [a.action for a in performed(request(), lambda _: told)] == [*ACTIONS, "more"]
+    assert [a.action for a in run_handler(request(), lambda _: told)] == [*ACTIONS, "more"]
 
 
 def test_what_a_handler_raises_fails_the_action_it_was_at() -> None:
@@ -40,7 +39,7 @@ def test_what_a_handler_raises_fails_the_action_it_was_at() -> None:
         yield CleanupAction(ACTIONS[0], done=True, at=1)
         raise OSError("stuck")
 
-    assert seen(performed(request(), handler)) == [
+    assert seen(run_handler(request(), handler)) == [
         (ACTIONS[0], True, None),
         (ACTIONS[1], False, "OSError: stuck"),
         (ACTIONS[2], False, "not reached"),
@@ -48,12 +47,12 @@ def test_what_a_handler_raises_fails_the_action_it_was_at() -> None:
 
 
 def test_what_was_not_reported_is_not_done() -> None:
-    assert seen(performed(request(), lambda _: [])) == [(name, False, "not reported") for name in ACTIONS]
+    assert seen(run_handler(request(), lambda _: [])) == [(name, False, "not reported") for name in ACTIONS]
 
 
 @pytest.mark.parametrize("report", ["done", ("close_connection", True), CleanupAction("a", done=True, at="now")])  # type: ignore[arg-type]
 def test_a_report_that_cannot_be_written_is_a_failure_not_a_crash(report: Any) -> None:
-    actions = performed(request(), lambda _: [report])
+    actions = run_handler(request(), lambda _: [report])
     assert [action.done for action in actions] == [False, False, False]
     assert "TypeError" in str(actions[0].detail)
 
@@ -63,7 +62,7 @@ def test_a_handler_that_never_ends_is_cut_off() -> None:
         for n in count():
             yield CleanupAction(f"a{n}", done=True, at=n)
 
-    assert len(performed(request(), handler)) < 50
+    assert len(run_handler(request(), handler)) < 50
 
 
 def test_a_request_is_handled_once_and_answered_in_the_session_s_sequence() -> None:
@@ -108,9 +107,3 @@ def test_an_ended_session_clears_its_context_after_the_release_and_a_timed_out_o
     assert isinstance(payloads[1], ResourcesReleased)
     assert [payload.phase for payload in payloads[2:] if isinstance(payload, SessionPhaseChanged)] == phases
     assert len(payloads) == 2 + len(phases)
-
-
-def test_without_a_handler_a_request_is_an_error() -> None:
-    client, memory = memory_client()
-    with client, pytest.raises(ProducerError):
-        memory.request_cleanup(request())

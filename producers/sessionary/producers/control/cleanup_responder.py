@@ -1,0 +1,129 @@
+"""Answers clean-up requests: runs the user's handler and sends `resources_released`.
+
+Each request is answered once per process, by its `cleanup_id`. After a crash it may be handled
+again, so a handler must accept a second call for one id. The processor counts one confirmation.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from sessionary.producers.delivery.emitter import Emitter
+from sessionary.producers.errors import QueueFull
+from sessionary.producers.ports import OnError, OnReceipt, Receipt
+from sessionary.schemas.events import ResourcesReleased, SessionPhaseChanged
+from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.types import CleanupAction
+
+# Releases what a session held; returns what was done, or None if all of `request.actions` were.
+CleanupHandler = Callable[[CleanupRequest], Iterable[CleanupAction] | None]
+ANSWERED_MAX = 10_000
+_DETAIL_LENGTH_MAX = 1_000
+# Reasons of requests for sessions that can still be resumed.
+_TIMEOUTS = frozenset({"inactive", "idle", "max_duration"})
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _check_action(action: object) -> None:
+    """Raise `TypeError` for a value that cannot be written into the answer."""
+    match action:
+        case CleanupAction(action=str(), done=bool(), at=int(), detail=None | str()):
+            return
+    raise TypeError(f"a clean-up handler returns CleanupAction(action, done, at, detail), not {action!r}")
+
+
+def run_handler(
+    request: CleanupRequest, handler: CleanupHandler, now_us: Callable[[], int] = _now_us
+) -> list[CleanupAction]:
+    """Run `handler`; return one action per requested action, in that order, then any others.
+
+    If the handler raises, the first action without a report has failed, and those after it were
+    not reached.
+    """
+    done: dict[str, CleanupAction] = {}
+    fault: str | None = None
+    reported = True
+    try:
+        answer = handler(request)
+        reported = answer is not None
+        # Limited, as a handler may yield without end.
+        for action in islice(answer or (), 4 * (len(request.actions) + 1)):
+            _check_action(action)
+            done[action.action] = action._replace(detail=action.detail and action.detail[:_DETAIL_LENGTH_MAX])
+    except Exception as error:  # noqa: BLE001 - whatever a handler raises is an answer: this action failed
+        fault, reported = f"{type(error).__name__}: {error}"[:_DETAIL_LENGTH_MAX], True
+    result: list[CleanupAction] = []
+    for name in request.actions:
+        if name in done:
+            result.append(done.pop(name))
+        elif not reported:
+            result.append(CleanupAction(name, done=True, at=now_us()))
+        else:
+            result.append(CleanupAction(name, done=False, at=now_us(), detail=fault or "not reported"))
+            fault = fault and "not reached"
+    return result + list(done.values())
+
+
+class CleanupResponder:
+    """`OnCleanupRequest` by a handler. Called by one thread; receipts may come on another."""
+
+    def __init__(
+        self, handler: CleanupHandler, emitter_at: Callable[[SessionKey, int], Emitter], on_error: OnError
+    ) -> None:
+        """`emitter_at(key, epoch)` sends for a session, in this client's sequence of it."""
+        self._handler = handler
+        self._emitter_at = emitter_at
+        self._on_error = on_error
+        self._answered: OrderedDict[str, ResourcesReleased | None] = OrderedDict()
+
+    def __call__(self, request: CleanupRequest, on_receipt: OnReceipt) -> None:
+        """Run the handler and send the answer. Raises `QueueFull` (policy `block`).
+
+        After `QueueFull` call again: the handler does not run a second time.
+        """
+        known = request.cleanup_id in self._answered
+        answer = self._answered.get(request.cleanup_id)
+        if known and answer is None:  # already sent; the transport delivers it
+            on_receipt(Receipt(None, None))
+            return
+        if answer is None:
+            actions = run_handler(request, self._handler)
+            released = request.context_bytes if all(action.done for action in actions) else None
+            answer = ResourcesReleased(request.cleanup_id, actions, released, host_lost=False)
+            self._remember_answer(request.cleanup_id, answer)
+        sent = answer
+
+        def on_answer_receipt(receipt: Receipt) -> None:
+            if receipt.error is not None:  # lost on the way: the next call sends it again
+                self._answered[request.cleanup_id] = sent
+            on_receipt(receipt)
+
+        self._remember_answer(request.cleanup_id, None)
+        emitter = self._emitter_at(SessionKey(request.tenant_id, request.session_id), request.epoch)
+        try:
+            emitter.emit(answer, on_receipt=on_answer_receipt)
+        except QueueFull:
+            self._remember_answer(request.cleanup_id, answer)
+            raise
+        if request.reason_code not in _TIMEOUTS:
+            self._send_clearing(emitter)
+
+    def _send_clearing(self, emitter: Emitter) -> None:
+        """Report that the ended session clears its context, after it released its resources."""
+        try:
+            emitter.emit(SessionPhaseChanged("clearing"))
+        except QueueFull as error:  # the answer is sent; its phase is not worth a retry
+            self._on_error(error)
+
+    def _remember_answer(self, cleanup_id: str, unsent: ResourcesReleased | None) -> None:
+        self._answered[cleanup_id] = unsent
+        if len(self._answered) > ANSWERED_MAX:
+            self._answered.popitem(last=False)
+
+
+__all__ = ["CleanupHandler", "CleanupResponder", "run_handler"]

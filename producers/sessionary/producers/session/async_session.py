@@ -1,0 +1,221 @@
+"""The verbs of a session's life for asyncio."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Literal, Self
+
+from sessionary.producers.ports import Json, SessionView
+from sessionary.producers.session.async_work import AsyncSessionWork
+from sessionary.producers.session.life import Session
+from sessionary.schemas.types import ErrorInfo, PauseKind, Phase, StartFailureReason
+
+# A step of a session's start, a coroutine function; what it raises ends the session.
+AsyncStep = Callable[[], Awaitable[object]]
+
+
+class AsyncSession(AsyncSessionWork):
+    """One session, for asyncio. Made by `AsyncSessionClient`; an async context manager.
+
+    Has the verbs of `Session`, with the same arguments and errors. None blocks the event loop:
+    verbs that only hand an event over run in place, which takes microseconds; `resume`, `recover`
+    and `sync` wait for the processor in a thread, and so does every verb under delivery policy
+    `block`. Only the last event of an `async with` block is always sent in place, so that a
+    cancelled task ends its session.
+
+    Leaving the `async with` block ends the session with the event that is legal in its state:
+
+    | left by | Active | Paused | Error |
+    |---|---|---|---|
+    | the end of the block | `closed` | `cancelled` | `unrecoverable` |
+    | an exception | an error, then `unrecoverable` | `cancelled` | `unrecoverable` |
+    | cancellation, `KeyboardInterrupt` | `abnormal_termination` | `cancelled` | `forced` |
+
+    A session that was detached, or that the processor has timed out, is left as it is.
+    """
+
+    def __init__(
+        self,
+        open_session: Callable[[], Session],
+        *,
+        may_block: bool,
+        starts: bool = False,
+        validate: AsyncStep | None = None,
+        connect: AsyncStep | None = None,
+    ) -> None:
+        super().__init__(may_block=may_block)
+        self._open_session = open_session
+        self._starts = starts
+        self._validate = validate
+        self._connect = connect
+
+    async def start(self, *, validate: AsyncStep | None = None, connect: AsyncStep | None = None) -> Self:
+        """Start a created session: validate, connect, become Active.
+
+        Args:
+            validate: Awaited in phase `validating`. If it raises, the session ends with
+                `invalid_config`, and the exception is raised again.
+            connect: Awaited in phase `connecting`. If it raises, the session ends with
+                `connection_failed`, and the exception is raised again.
+
+        Returns:
+            This session. Raises as `emit` does.
+        """
+        await self._take_start_step("validating", "invalid_config", validate)
+        await self._take_start_step("connecting", "connection_failed", connect)
+        await self._run_verb(self.sync_session._mark_started)
+        return self
+
+    async def fail_start(self, reason: StartFailureReason, message: str | None = None) -> None:
+        """End a session that was created and could not be started. Raises as `emit` does.
+
+        Args:
+            reason: `invalid_config` or `connection_failed`.
+            message: Details, for people.
+        """
+        await self._run_verb(self.sync_session.fail_start, reason, message)
+
+    async def enter_phase(self, phase: Phase) -> None:
+        """Set the session's phase, an attribute beside its state. Raises as `emit` does.
+
+        The other verbs send the phases that they need themselves. Only the owning service may
+        change the phase; the processor refuses a phase that is out of order.
+        """
+        await self._run_verb(self.sync_session.enter_phase, phase)
+
+    async def pause(self, reason: str | None = None, kind: PauseKind = "manual") -> str:
+        """Pause an Active session, with a snapshot of its content. `resume` continues it.
+
+        A pause may last as long as the limit `hold_ms`; then the processor ends the session.
+
+        Args:
+            reason: Why, for people.
+            kind: `manual`, `review` or `migration`.
+
+        Returns:
+            The snapshot's id. Raises as `emit` does.
+        """
+        return await self._run_verb(self.sync_session.pause, reason, kind)
+
+    async def resume(self, resume_plan: str | None = None) -> dict[str, Json]:
+        """Make a Paused or timed-out session Active again. Waits for the processor's verdict.
+
+        Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `resume`
+        again to go on waiting: nothing is sent twice.
+
+        Args:
+            resume_plan: How the work continues, for people.
+
+        Returns:
+            The session's content: that of the snapshot after a pause.
+
+        Raises:
+            Refused: The processor refused; the session is unchanged.
+            Unavailable: There is no verdict yet.
+            DeliveryFailed: The event could not be delivered.
+            SessionLost: The session does not exist, or is archived.
+            AuthenticationFailed: Kafka or the control API rejects our credentials.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+
+        Otherwise raises as `emit` does.
+        """
+        return await self._run_in_thread(self.sync_session.resume, resume_plan)
+
+    async def error(self, error: BaseException | ErrorInfo, *, retryable: bool | None = None) -> None:
+        """Report an error from which the agent tries to recover; the session enters state Error.
+
+        `recover` leads back to Active, if the error is retryable. Raises as `emit` does.
+
+        Args:
+            error: The exception, or an `ErrorInfo`.
+            retryable: None means: time-outs, lost connections and `Unavailable` are retryable.
+                Has no effect on an `ErrorInfo`.
+        """
+        await self._run_verb(self.sync_session.error, error, retryable=retryable)
+
+    async def recover(self, resume_plan: str | None = None) -> dict[str, Json]:
+        """Return from state Error to Active. Waits for the processor's verdict.
+
+        Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `recover`
+        again to go on waiting: nothing is sent twice.
+
+        Args:
+            resume_plan: How the work continues, for people.
+
+        Returns:
+            The session's content. Raises as `resume` does.
+        """
+        return await self._run_in_thread(self.sync_session.recover, resume_plan)
+
+    async def complete(self, message: str | None = None) -> None:
+        """End the session because its work is done. Raises as `emit` does."""
+        await self._run_verb(self.sync_session.complete, message)
+
+    async def cancel(self, message: str | None = None) -> None:
+        """End the session because its work was called off. Raises as `emit` does."""
+        await self._run_verb(self.sync_session.cancel, message)
+
+    async def force_close(self, message: str | None = None) -> None:
+        """End the session at once, with the most severe reason that is legal in its state.
+
+        `forced` from Error, `cancelled` from Paused, else `abnormal_termination`. Raises as `emit`
+        does.
+        """
+        await self._run_verb(self.sync_session.force_close, message)
+
+    async def close(self, message: str | None = None) -> None:
+        """End the session with the event that is legal in its state.
+
+        Does nothing if the session has ended, or if the processor has timed it out. Raises as
+        `emit` does.
+        """
+        await self._run_verb(self.sync_session.close, message)
+
+    def detach(self) -> None:
+        """Stop the heartbeats without ending the session, as if the agent had died.
+
+        Another agent may `attach` and continue. `resume` starts the heartbeats again. Not a
+        coroutine: it sends nothing.
+        """
+        self.sync_session.detach()
+
+    async def sync(self) -> SessionView:
+        """Read the session from the processor, and adopt its state, epoch, version and content.
+
+        Waits for at most the setting `verdict_timeout_s`.
+
+        Raises:
+            Unavailable: The control API does not answer.
+            SessionLost: The session does not exist, or is archived.
+            AuthenticationFailed: The control API rejects our token.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+        """
+        return await self._run_in_thread(self.sync_session.sync)
+
+    async def __aenter__(self) -> Self:
+        if self._session is None:
+            session = await asyncio.to_thread(self._open_session) if self._may_block else self._open_session()
+            self._session = session
+            session._follow_thread()
+            if self._starts:
+                await self.start(validate=self._validate, connect=self._connect)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        # In place even under policy `block`: a cancelled task must still send its last event.
+        return self.sync_session.__exit__(kind, error, trace)
+
+    async def _take_start_step(self, phase: Phase, failure: StartFailureReason, step: AsyncStep | None) -> None:
+        await self._run_verb(self.sync_session.enter_phase, phase)
+        if step is None:
+            return
+        try:
+            await step()
+        except BaseException as error:
+            self.sync_session._abort_start(failure, error)  # in place, as in `__aexit__`
+            raise
+
+
+__all__ = ["AsyncSession", "AsyncStep"]

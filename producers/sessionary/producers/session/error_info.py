@@ -1,0 +1,28 @@
+"""Exceptions as events carry them."""
+
+from sessionary.producers.errors import Unavailable
+from sessionary.schemas.types import ErrorInfo
+
+MESSAGE_LENGTH_MAX = 4_000
+
+
+def error_message(error: BaseException) -> str:
+    """Return class and text of `error`, at most `MESSAGE_LENGTH_MAX` characters."""
+    return f"{type(error).__name__}: {error}"[:MESSAGE_LENGTH_MAX]
+
+
+def to_error_info(error: BaseException | ErrorInfo, *, retryable: bool | None = None) -> ErrorInfo:
+    """Return `error` as an event carries it.
+
+    If `retryable` is None, time-outs, lost connections and `Unavailable` are retryable. An
+    `ErrorInfo` is returned as it is.
+    """
+    if isinstance(error, ErrorInfo):
+        return error
+    if retryable is None:
+        retryable = isinstance(error, TimeoutError | ConnectionError | Unavailable)
+    message = str(error)[:MESSAGE_LENGTH_MAX]
+    return ErrorInfo("retryable" if retryable else "fatal", type(error).__name__, message)
+
+
+__all__ = ["MESSAGE_LENGTH_MAX", "error_message", "to_error_info"]

@@ -1,0 +1,14 @@
+"""An address without a broker."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def closed_address() -> Iterator[str]:
+    """An address where no server listens, and where none can begin to."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{reserved.getsockname()[1]}"

@@ -1,0 +1,111 @@
+"""Policy spool without a broker: a full queue, an old spool, the cost of a call, a fork."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sessionary.producers import (
+    ClientClosed,
+)
+from sessionary.producers.delivery.spool import AGE_LIMIT_MS, Spool
+from sessionary.producers.delivery.spool_segment import Frame
+from sessionary.producers.testing import memory_client
+from sessionary.schemas.codec import encode_event
+from tests.core.producers.kafka_clients import new_client, new_settings
+from tests.support.waiting import wait_until
+
+
+def test_the_spool_takes_what_the_queue_does_not_and_drops_when_it_is_full_itself(
+    closed_address: str, tmp_path: Path
+) -> None:
+    errors: list[Exception] = []
+    of = new_settings(closed_address, tmp_path, queue_bytes_max=1 << 16, spool_bytes_max=1 << 18)
+    with new_client(of, errors) as made:
+        s = made.session(user_id="u")
+        for _ in range(400):
+            s.activity("x", "y" * 1_000)
+        counters = made.counters
+        assert counters.sent == s._emitter.last_seq == 404
+        assert counters.spooled > 0
+        assert counters.dropped > 0
+        assert [str(error) for error in errors].count(next(str(e) for e in errors if "dropped" in str(e))) == 1
+    left = Spool(of.spool_folder, "later", 1 << 20)
+    assert left.taken_over == counters.sent - counters.dropped
+    left.close()
+
+
+def test_heartbeats_are_never_spooled(closed_address: str, tmp_path: Path) -> None:
+    of = new_settings(closed_address, tmp_path, queue_bytes_max=1 << 16)
+    with new_client(of, []) as made:
+        s = made.session(user_id="u")
+        for _ in range(100):
+            s.activity("x", "y" * 1_000)
+        for _ in range(300):
+            s._send_heartbeat()
+        counters = made.counters
+        assert counters.heartbeats_dropped > 0
+        assert counters.heartbeats + counters.heartbeats_dropped == 300
+    left = Spool(of.spool_folder, "later", 1 << 20)
+    assert left.taken_over == counters.sent
+    left.close()
+
+
+def test_what_is_too_old_is_kept_aside_and_reported(closed_address: str, tmp_path: Path) -> None:
+    of = new_settings(closed_address, tmp_path)
+    old = Spool(of.spool_folder, "old", 1 << 20)
+    now_ms = time.time_ns() // 1_000_000
+    old.append_frame(Frame(now_ms - AGE_LIMIT_MS - 1_000, b"k", None, b"old"), None)
+    old.close()
+    errors: list[Exception] = []
+    with new_client(of, errors) as made:
+        wait_until(lambda: made.counters.expired == 1, 10, "the old event")
+        assert made.flush(0) == 0
+    assert sum("too old" in str(error) for error in errors) == 1
+    assert [path.suffix for path in of.spool_folder.iterdir()] == [".expired"]
+
+
+def test_emitting_costs_no_more_than_a_few_encodings(closed_address: str, tmp_path: Path) -> None:
+    """Some 7 of them go into envelope, headers, the spool's file and librdkafka's queue."""
+
+    def cost_us(step: Callable[[], object]) -> float:
+        """CPU time of this thread; the box's other users do not count."""
+        begun = time.thread_time_ns()
+        for _ in range(200):
+            step()
+        return (time.thread_time_ns() - begun) / 200 / 1_000
+
+    own, memory = memory_client()
+    own.session(user_id="u").activity("llm", "x" * 100)
+    event = memory.events()[-1]
+    own.close()
+    with new_client(new_settings(closed_address, tmp_path), []) as made:
+        s = made.session(user_id="u")
+        # In turn, so that what slows one down slows the other too.
+        rounds = [
+            (cost_us(lambda: s.activity("llm", "x" * 100)), cost_us(lambda: encode_event(event))) for _ in range(10)
+        ]
+        s.complete()
+        assert made.counters.dropped == 0
+    emit, encode = (min(costs) for costs in zip(*rounds, strict=True))
+    assert emit < 20 * encode
+
+
+def test_a_forked_child_sends_nothing_and_leaves_the_parent_s_spool_alone(closed_address: str, tmp_path: Path) -> None:
+    with new_client(new_settings(closed_address, tmp_path), []) as made:
+        s = made.session(user_id="u")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                s.activity("x")
+            except ClientClosed:
+                made.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        s.activity("x")
+    left = Spool(new_settings(closed_address, tmp_path).spool_folder, "later", 1 << 20)
+    assert left.taken_over == 5
+    left.close()

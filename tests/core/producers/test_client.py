@@ -1,0 +1,84 @@
+"""The client on an in-memory outside: making and attaching sessions, names, the end."""
+
+import uuid
+
+import pytest
+
+from sessionary.producers import (
+    ClientClosed,
+    Invalid,
+    Limits,
+    ProducerSettings,
+    SessionLost,
+)
+from sessionary.producers.testing import memory_client
+from sessionary.schemas.events import SessionCreated
+from tests.core.producers.sent_events import START_EVENTS, sent_types
+
+
+def test_attach_learns_state_and_epoch_and_goes_on_in_the_same_sequence() -> None:
+    client, memory = memory_client()
+    with client:
+        first = client.session(user_id="u", state={"n": 1})
+        first.pause()
+        again = client.attach(first.session_id)
+        assert (again.local_state, again.epoch, again.state) == ("Paused", 1, {"n": 1})
+        assert again.resume() == {"n": 1}
+        again.close()
+        numbers = [event.envelope.producer_seq for event in memory.events()]
+        assert numbers == list(range(1, len(numbers) + 1))
+        with pytest.raises(SessionLost):
+            client.attach(str(uuid.uuid4()))
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:b", "-a", "x" * 129])
+def test_names_are_checked(name: str) -> None:
+    with pytest.raises(Invalid):
+        memory_client(tenant_id=name)
+    with pytest.raises(Invalid):
+        memory_client(service_id=name)
+
+
+def test_a_closed_client_says_so() -> None:
+    client, memory = memory_client()
+    s = client.session(user_id="u")
+    client.close()
+    client.close()
+    with pytest.raises(ClientClosed):
+        s.activity("x")
+    with pytest.raises(ClientClosed):
+        client.create(user_id="u")
+    assert sent_types(memory) == START_EVENTS
+
+
+@pytest.mark.parametrize("version", [4, 7])
+def test_session_ids_are_of_the_version_that_was_set(version: int) -> None:
+    client, _ = memory_client(settings=ProducerSettings.from_env({}, session_id_version=version))
+    with client:
+        assert uuid.UUID(client.create(user_id="u").session_id).version == version
+
+
+def test_a_session_names_its_parent() -> None:
+    client, memory = memory_client()
+    with client:
+        parent = client.session(user_id="u")
+        children = [
+            client.session(user_id="u", parent=parent.session_id.upper()),
+            client.create(user_id="u", parent=parent.session_id),
+        ]
+        for child in children:
+            created = memory.events(child.session_id)[0].payload
+            assert isinstance(created, SessionCreated)
+            assert created.parent_session_id == parent.session_id
+        with pytest.raises(Invalid, match="not a UUID"):
+            client.session(user_id="u", parent="the planner")
+
+
+def test_a_session_takes_the_limits_it_is_given() -> None:
+    client, memory = memory_client()
+    limits = Limits(**{**dict.fromkeys(Limits._fields), "idle_ms": 60_000, "override": False})  # type: ignore[arg-type]
+    with client:
+        client.create(user_id="u", limits=limits)
+        client.create(user_id="u")
+    given = [event.payload.limits for event in memory.events() if isinstance(event.payload, SessionCreated)]
+    assert given == [limits, limits._replace(idle_ms=None)]

@@ -1,0 +1,45 @@
+"""Librdkafka clients that are purged and replaced."""
+
+import threading
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from sessionary.schemas.kafka_clients import discard_producer, purge_producer
+from tests.support.waiting import wait_until
+
+# No broker: whatever is produced stays in the queue.
+CONFIG = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+
+
+def produce_two(producer: Producer) -> list[int]:
+    """Queue two records; return the list that their error codes go to."""
+    codes: list[int] = []
+
+    def on_delivery(error: KafkaError | None, _: Message) -> None:
+        codes.append(0 if error is None else error.code())
+
+    for _ in range(2):
+        producer.produce("t", b"x", partition=0, on_delivery=on_delivery)
+    return codes
+
+
+def test_a_purge_reports_each_record_and_leaves_the_producer_usable() -> None:
+    producer = Producer(CONFIG)
+    for _ in range(2):
+        codes = produce_two(producer)
+        purge_producer(producer)
+        assert codes == [KafkaError._PURGE_QUEUE] * 2
+        assert len(producer) == 0
+
+
+def test_a_discarded_producer_reports_its_records_and_is_freed_in_the_background() -> None:
+    producer = Producer(CONFIG)
+    codes = produce_two(producer)
+    before = set(threading.enumerate())
+    discard_producer(producer)
+    assert codes == [KafkaError._PURGE_QUEUE] * 2
+    started = set(threading.enumerate()) - before
+    discarding = [thread for thread in started if thread.name == "sessionary-discard"]
+    assert len(discarding) == 1
+    assert discarding[0].daemon
+    wait_until(lambda: not discarding[0].is_alive(), 30, "the end of the thread")
