@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 
-from benchmarks.measurements.keyed_count.counting import RECORDS_MAX
+from benchmarks.measurements.keyed_count.counting import RECORDS_MAX, counting_job
 from benchmarks.measurements.keyed_count.job import PARTITIONS
 from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors.core.committed import PartitionSettings

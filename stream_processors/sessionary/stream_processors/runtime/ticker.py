@@ -110,4 +110,4 @@ class Ticker:
             _log.warning("partition %d: a tick was not sent: %s", partition, error)
 
 
-__all__ = ["DUE_MS", "LOOK_S", "RENEW_MS", "STEADY_MS", "Sent", "Ticker", "tick_due"]
+__all__ = ["DUE_MS", "LOOK_S", "RENEW_MS", "STEADY_MS", "LastTick", "Ticker", "is_tick_due"]

@@ -78,9 +78,9 @@ def test_problems_become_named_errors(status: int, error: type[Exception]) -> No
 
 
 def test_an_answer_that_is_no_json_is_no_crash() -> None:
-    with control_server(lambda _: Said(200, b"<html>")) as url, pytest.raises(Unavailable):
+    with control_server(lambda _: ControlResponse(200, b"<html>")) as url, pytest.raises(Unavailable):
         control(url).fetch_session("s", None, 0.1)
-    dated = Said(502, b"<html>", {"Retry-After": "Tue, 1 Jan"})
+    dated = ControlResponse(502, b"<html>", {"Retry-After": "Tue, 1 Jan"})
     with control_server(lambda _: dated) as url, pytest.raises(Unavailable):
         control(url).fetch_session("s", None, 0.1)
 
