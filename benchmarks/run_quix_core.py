@@ -34,7 +34,7 @@ def row_form(name: str) -> tuple[Callable[[bytes], Any], Callable[[Row], bytes]]
     """Return how a row is read and written."""
     if name == "pickle":
         return pickle.loads, lambda row: pickle.dumps(row, protocol=5)
-    return Decoder().record, encode_record
+    return Decoder().decode_record, encode_record
 
 
 def judging(topic: str, partitions: int, form: str) -> Apply:
@@ -81,7 +81,7 @@ def records_of(
 
 def main() -> None:
     bootstrap_servers, group, prefix, partitions, folder, form = sys.argv[1:]
-    names = TopicNames.below(prefix)
+    names = TopicNames.with_prefix(prefix)
     app = exactly_once(bootstrap_servers, group, folder)
     events = app.topic(names.events, key_deserializer="bytes", value_deserializer="bytes")
     places = {

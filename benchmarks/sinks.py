@@ -98,7 +98,7 @@ def _judged_topics(stack: Stack, bench: Bench, workload: Workload, events: int) 
 
 def _end(kafka: KafkaSettings, topic: str) -> int:
     """Return the number of records of a topic that was never written in transactions nor cleaned."""
-    consumer = Consumer({**kafka.librdkafka(), "group.id": "benchmark", "log_level": 0})
+    consumer = Consumer({**kafka.client_config(), "group.id": "benchmark"})
     try:
         places = [TopicPartition(topic, number) for number in range(kafka.partitions)]
         return sum(consumer.get_watermark_offsets(place, timeout=10)[1] for place in places)
@@ -228,12 +228,11 @@ def _appended(kafka: KafkaSettings) -> dict[int, list[tuple[int, float]]]:
     found: dict[int, list[tuple[int, float]]] = {partition: [] for partition in range(kafka.partitions)}
     consumer = Consumer(
         {
-            **kafka.librdkafka(),
+            **kafka.client_config(),
             "group.id": "benchmark",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "log_level": 0,
         }
     )
     consumer.assign([TopicPartition(kafka.topics.audit, partition, 0) for partition in found])

@@ -11,15 +11,15 @@ import pytest
 import tests.auditor
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import BatchRecord
-from sessionary.schemas.types import CleanupAction
+from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor import checks
 from tests.auditor.checks import audited, worked_out
 from tests.auditor.evidence import OUTPUTS, Evidence, Life, compacted, read_journals
 from tests.auditor.reading import LogEntry, No, Row, read, unpacked
 from tests.core.court import START_MS, Court
-from tests.support.scribe import NO_LIMITS, Scribe
+from tests.support.scribe import Scribe
 
-BRIEF = NO_LIMITS._replace(model_ms=1_000, tool_ms=1_000, network_ms=1_000, grace_ms=1_000, override=True)
+BRIEF = Limits(model_ms=1_000, tool_ms=1_000, network_ms=1_000, grace_ms=1_000, override=True)
 POSITION_KEY = b"\x00position"
 
 

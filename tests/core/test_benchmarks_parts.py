@@ -59,7 +59,7 @@ def test_sessions_go_on_side_by_side(workload: Workload) -> None:
 
 def test_live_sessions_are_sessions(workload: Workload) -> None:
     rows = list(session_rows(workload.templates, 50, 1, BEGAN_MS))
-    states = [Decoder().record(row.packed.value) for row in rows]
+    states = [Decoder().decode_record(row.packed.value) for row in rows]
     assert len({row.key for row in rows}) == 50
     for row, state in zip(rows, states, strict=True):
         assert isinstance(state, SessionState)

@@ -30,7 +30,6 @@ from tests.integration.refold import differing, refold
 from tests.support import Processes, environment, read_records, read_topic, wait_until
 
 HOLE_MS, QUIET_MS = 3_000, 1_500
-NO_LIMITS = Limits(**dict.fromkeys(Limits._fields[:-1]), override=False)
 
 
 class Outgoing(NamedTuple):
@@ -81,7 +80,7 @@ class Agent:
         )
         return Outgoing(self.key.encoded(), encode_event(Event(envelope, payload)), event_headers(envelope))
 
-    def start(self, limits: Limits = NO_LIMITS) -> list[Outgoing]:
+    def start(self, limits: Limits = Limits()) -> list[Outgoing]:
         """Return the events up to Active."""
         return [
             self.event(SessionCreated(limits, snapshot())),
@@ -102,11 +101,10 @@ class Sender:
         self._topic = kafka.topics.events
         self._producer = Producer(
             {
-                **kafka.librdkafka(),
+                **kafka.client_config(),
                 "partitioner": "murmur2_random",
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                "log_level": 0,
             }
         )
         self.places: list[tuple[int, int]] = []
@@ -134,7 +132,7 @@ class Sender:
 class Load:
     """Sessions that work at a steady rate in a thread, with now and then a record that must be refused or is double."""
 
-    def __init__(self, kafka: KafkaSettings, sessions: int, rate: int, seed: int, limits: Limits = NO_LIMITS) -> None:
+    def __init__(self, kafka: KafkaSettings, sessions: int, rate: int, seed: int, limits: Limits = Limits()) -> None:
         self._sender = Sender(kafka)
         self._agents = [Agent() for _ in range(sessions)]
         self._rate, self._random, self._limits = rate, random.Random(seed), limits
@@ -189,7 +187,7 @@ def judged(kafka: KafkaSettings) -> int:
 def lag(kafka: KafkaSettings) -> int:
     """Return the group's lag: ends of the log minus committed offsets."""
     group = f"{kafka.topic_prefix}.processor"
-    member = Consumer({**kafka.librdkafka(), "group.id": group, "log_level": 0})
+    member = Consumer({**kafka.client_config(), "group.id": group})
     try:
         topics = [TopicPartition(kafka.topics.events, partition) for partition in range(kafka.partitions)]
         committed = member.committed(topics, timeout=10)
@@ -214,7 +212,7 @@ def changelog_of(kafka: KafkaSettings) -> tuple[dict[bytes, Row], dict[int, Posi
         if stored.value is None:
             rows.pop(key, None)
             continue
-        record = Decoder().record(stored.value)
+        record = Decoder().decode_record(stored.value)
         if key == POSITION_KEY:
             assert isinstance(record, Position)
             positions[stored.partition] = record

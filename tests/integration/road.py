@@ -102,7 +102,7 @@ class Road:
 
     def lag(self, group: str, topic: str) -> int:
         """Return how many records of a topic a group has not committed yet."""
-        consumer = Consumer({**self.kafka.librdkafka(), "group.id": group, "log_level": 0})
+        consumer = Consumer({**self.kafka.client_config(), "group.id": group})
         try:
             places = [TopicPartition(topic, partition) for partition in range(self.kafka.partitions)]
             lag = 0

@@ -127,11 +127,10 @@ def produce(kafka: KafkaSettings, topic: str, records: Sequence[tuple[int, bytes
     """Write (partition, value) records in one transaction, which is aborted where `commit` is false."""
     producer = Producer(
         {
-            **kafka.librdkafka(),
+            **kafka.client_config(),
             "transactional.id": f"{kafka.topic_prefix}-{next(_names)}",
             "partitioner": "murmur2_random",
             "queue.buffering.max.messages": 1_000_000,
-            "log_level": 0,
         }
     )
     producer.init_transactions(30)

@@ -24,7 +24,7 @@ def opened(partition: int, settings: FoldSettings, changelog: Iterable[Stored]) 
     """A fold as a processor has it after recovery from these changelog records."""
     fold = PartitionFold(partition, settings, DECODER)
     for key, value in changelog:
-        record = None if value is None else DECODER.record(value)
+        record = None if value is None else DECODER.decode_record(value)
         if isinstance(record, Position):
             fold.load_position(record)
         elif record is None or isinstance(record, SessionState | Gravestone):
@@ -53,7 +53,7 @@ def compared_rows(fold: PartitionFold, whole: Folded) -> list[str]:
     """What differs between a fold that went through trouble and one that did not."""
     ours = table(fold)
     found = [
-        f"row {key!r}: {fold.rows.get(key)} instead of {whole.rows.get(key) and DECODER.record(whole.rows[key])}"
+        f"row {key!r}: {fold.rows.get(key)} instead of {whole.rows.get(key) and DECODER.decode_record(whole.rows[key])}"
         for key in sorted(ours.keys() | whole.rows.keys())
         if ours.get(key) != whole.rows.get(key)
     ]

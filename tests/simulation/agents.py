@@ -8,16 +8,16 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
-from sessionary.schemas.types import CleanupAction
+from sessionary.schemas.types import CleanupAction, Limits
 from tests.core.play import BAD_KEYS, BENT, ERRORS, FIELDS, LIMITS, NEXT, WEIGHTS, WORK
 from tests.simulation.clients import Attended, Process, Sent, Session, session_of
-from tests.support.scribe import NO_LIMITS, TICK
+from tests.support.scribe import TICK
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _NAMES = sorted(PAYLOADS)
-BRIEF = NO_LIMITS._replace(
+BRIEF = Limits(
     model_ms=4_000,
     tool_ms=3_000,
     network_ms=2_000,

@@ -63,7 +63,7 @@ def differences(specs: Sequence[TopicSpec], found: Mapping[str, TopicState]) -> 
 
 
 def _admin(settings: KafkaSettings) -> AdminClient:
-    return AdminClient({**settings.librdkafka(), "log_level": 0})
+    return AdminClient(settings.client_config())
 
 
 def _found(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, TopicState]:

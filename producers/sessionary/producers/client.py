@@ -24,7 +24,7 @@ from sessionary.producers.delivery.spool_transport import SpooledTransport
 from sessionary.producers.delivery.transport import DirectTransport
 from sessionary.producers.errors import ClientClosed, SessionaryError
 from sessionary.producers.ports import Counters, Json, OnError, Ports
-from sessionary.producers.session.handle import NO_LIMITS, Surroundings
+from sessionary.producers.session.handle import Surroundings
 from sessionary.producers.session.heartbeat import Heartbeats
 from sessionary.producers.session.life import Session, Step
 from sessionary.producers.settings import ProducerSettings
@@ -130,7 +130,7 @@ class SessionClient:
         session = Session(
             emitter,
             self._around,
-            limits=limits or NO_LIMITS,
+            limits=limits or Limits(),
             state=state,
             state_schema_version=state_schema_version,
         )

@@ -200,7 +200,7 @@ class InMemoryTransport:
         return 0
 
     def _decoded(self, record: OutRecord) -> Event:
-        event = self._decoder.event(record.value)
+        event = self._decoder.decode_event(record.value)
         assert isinstance(event, Event)
         return event
 

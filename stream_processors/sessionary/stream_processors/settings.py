@@ -48,9 +48,9 @@ class ProcessorSettings(KafkaSettings):
         except ValueError:
             raise ValueError("must be a JSON object {token: tenant}") from None
 
-    def librdkafka(self) -> dict[str, str | int | float | bool]:
+    def client_config(self) -> dict[str, str | int | float | bool]:
         """Return the connection part of a configuration; a broker that comes back is found within half a second."""
-        return {**super().librdkafka(), "reconnect.backoff.max.ms": 500}
+        return {**super().client_config(), "reconnect.backoff.max.ms": 500}
 
     @property
     def group_id(self) -> str:

@@ -144,7 +144,7 @@ class Processor:
         self.app.in_worker = True  # as under `faust worker`: else it knows no transactions, and tells of no rebalance
         self._fetcher = Fetcher(settings)
         self._means = Means(settings, job, self._metrics, self._executor, self._fetcher)
-        self._probe = Consumer({**settings.librdkafka(), "group.id": f"{settings.group_id}.probe", "log_level": 0})
+        self._probe = Consumer({**settings.client_config(), "group.id": f"{settings.group_id}.probe"})
         self._temporary = state_folder(settings) if settings.store == "rocksdb" else None
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
         self.ledger = Ledger(self._means, Stores(settings, state, job.unpack))
@@ -305,7 +305,7 @@ def _configure_logging() -> None:
 
 def wait_for_topics(settings: ProcessorSettings, stopped: Any) -> None:
     """Wait until the broker answers; then the topics must be there. Raises `SettingsError`."""
-    admin = AdminClient({**settings.librdkafka(), "log_level": 0})
+    admin = AdminClient(settings.client_config())
     warned_s = -_REPEAT_S
     while not stopped():
         try:

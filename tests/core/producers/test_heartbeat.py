@@ -7,9 +7,9 @@ import time
 import pytest
 
 from sessionary.producers import ProducerSettings
-from sessionary.producers.session.handle import NO_LIMITS
 from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
 from sessionary.producers.testing import memory_client
+from sessionary.schemas.types import Limits
 from tests.support.waiting import wait_until
 
 BEAT_S = 0.005
@@ -20,8 +20,8 @@ def fast() -> ProducerSettings:
 
 
 def test_the_interval_is_never_more_than_a_sixth_of_the_budget() -> None:
-    assert heartbeat_interval_s(NO_LIMITS, 10.0) == 10.0
-    short = NO_LIMITS._replace(model_ms=1_500, tool_ms=1_000, network_ms=500)
+    assert heartbeat_interval_s(Limits(), 10.0) == 10.0
+    short = Limits(model_ms=1_500, tool_ms=1_000, network_ms=500)
     assert heartbeat_interval_s(short, 10.0) == pytest.approx(0.5)
     assert heartbeat_interval_s(short, 0.1) == 0.1
 

@@ -51,8 +51,8 @@ def outcome(read: Callable[[bytes], object], value: bytes) -> object:
 
 
 def agree(value: bytes) -> None:
-    assert outcome(COMPILED.event, value) == outcome(GENERAL.event, value)
-    assert outcome(COMPILED.record, value) == outcome(GENERAL.record, value)
+    assert outcome(COMPILED.decode_event, value) == outcome(GENERAL.decode_event, value)
+    assert outcome(COMPILED.decode_record, value) == outcome(GENERAL.decode_record, value)
 
 
 @pytest.mark.parametrize("name", GOLDEN)

@@ -7,10 +7,11 @@ from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
 from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.records import RejectedEvent, Tick
+from sessionary.schemas.retention import retention_of
 from sessionary.schemas.topics import REJECTED_BYTES_MAX
 from sessionary.schemas.types import DataClass, Envelope
 from sessionary.sinks.clickhouse.migrate import Migration, migrations, pending
-from sessionary.sinks.core.retention import NEVER_S, retention_of
+from sessionary.sinks.core.retention import NEVER_S
 from sessionary.sinks.core.rows import (
     AUDIT_COLUMNS,
     BATCH_COLUMNS,
@@ -149,7 +150,7 @@ def test_batches_and_refusals_become_rows() -> None:
 
 def test_history_keeps_of_an_events_headers_what_its_envelope_does_not_say() -> None:
     value = activity("none")
-    event = DECODER.event(value)
+    event = DECODER.decode_event(value)
     assert isinstance(event, Event)
     own = event_headers(event.envelope)
     place = HISTORY_COLUMNS.index("headers")
@@ -172,7 +173,7 @@ def test_a_dead_letter_can_always_be_written() -> None:
 
 def test_a_value_too_large_for_a_letter_stays_where_it_is_and_the_letter_says_so() -> None:
     fits, large = raw(b"v" * 1_000_000), raw(b"v" * REJECTED_BYTES_MAX)
-    whole, letter = (DECODER.record(encoded_letter(found, "why")) for found in (fits, large))
+    whole, letter = (DECODER.decode_record(encoded_letter(found, "why")) for found in (fits, large))
     assert isinstance(whole, RejectedEvent)
     assert isinstance(letter, RejectedEvent)
     assert whole.value == fits.value

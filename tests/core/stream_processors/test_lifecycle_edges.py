@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.records import Gravestone
-from sessionary.schemas.types import CleanupAction
+from sessionary.schemas.types import CleanupAction, Limits
 from sessionary.stream_processors.core.session.machine import RECOVERY_ATTEMPTS_MAX
 from sessionary.stream_processors.core.session.transitions import BY_ID
 from sessionary.stream_processors.core.timers import Timers
 from tests.core.court import Court
 from tests.core.stream_processors.test_lifecycle_pairs import brought_to
-from tests.support.scribe import NO_LIMITS, Scribe, snapshot
+from tests.support.scribe import Scribe, snapshot
 
 
 def test_a_resume_names_the_head_of_the_chain_or_nothing() -> None:
@@ -123,7 +123,7 @@ def test_each_clock_says_which_limit_was_hit_at_the_moment_it_is(
 def test_in_active_each_clock_names_its_own_limit(name: str, expected: tuple[str, str, str]) -> None:
     court, agent = Court(), Scribe()
     limits: dict[str, Any] = {name: 40_000}
-    court.starts(agent, limits=NO_LIMITS._replace(**limits))
+    court.starts(agent, limits=Limits(**limits))
     assert court.passes(39_999, step_ms=5_000) == []
     court.passes(1)
     assert told(court) == [expected]
@@ -142,7 +142,7 @@ def test_a_late_clock_says_when_it_was_due() -> None:
 
 def test_what_is_left_of_the_maximum_duration_is_never_less_than_nothing() -> None:
     court, agent = Court(), Scribe()
-    court.starts(agent, limits=NO_LIMITS._replace(max_duration_ms=20_000))
+    court.starts(agent, limits=Limits(max_duration_ms=20_000))
     court.passes(10_000)
     court.at += 30_000  # a hole: the duration is over, but nothing fires in the quiet after it
     assert court.says(agent, "session_paused") == "applied"
@@ -193,7 +193,7 @@ def test_an_update_ends_the_writing(phase: str) -> None:
 
 def timed_out_and_resumed(court: Court, agent: Scribe, idle_ms: int = 900_000) -> str:
     """Bring a session to Active with a clean-up of which nobody has said that it was done; return the clean-up's id."""
-    court.starts(agent, limits=NO_LIMITS._replace(idle_ms=idle_ms))
+    court.starts(agent, limits=Limits(idle_ms=idle_ms))
     assert len(court.passes(60_000, step_ms=5_000)) == 1
     cleanup_id: str = court.last_audits()[0].cleanup_id
     assert court.says(agent, "session_resumed") == "applied"

@@ -6,24 +6,26 @@ import pytest
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import StateUpdated
-from sessionary.stream_processors.core.session.limits import DEFAULTS, LIMIT_MAX, RANGES, budget_ms, resolved
+from sessionary.schemas.limits import DEFAULTS, LIMIT_MAX, RANGES, inactivity_budget_ms
+from sessionary.schemas.types import Limits
+from sessionary.stream_processors.core.session.limits import resolved
 from sessionary.stream_processors.core.session.machine import STATE_BYTES_MAX, ContentUpdated, Refused, decide
 from tests.core.court import Court
-from tests.support.scribe import NO_LIMITS, Scribe
+from tests.support.scribe import Scribe
 
 PARTS = {"model_ms": 30_000, "tool_ms": 20_000, "network_ms": 10_000}
 
 
 def test_the_budget_is_model_plus_tool_plus_network() -> None:
     assert {name: getattr(DEFAULTS, name) for name in PARTS} == PARTS
-    assert budget_ms(DEFAULTS) == 60_000
+    assert inactivity_budget_ms(DEFAULTS) == 60_000
 
 
 @pytest.mark.parametrize(("name", "by_ms"), [("model_ms", 7_000), ("tool_ms", 5_000), ("network_ms", 3_000)])
 def test_each_part_moves_the_deadline_by_exactly_itself(name: str, by_ms: int) -> None:
     court, agent = Court(), Scribe()
     given: dict[str, Any] = {name: PARTS[name] + by_ms}
-    court.starts(agent, limits=NO_LIMITS._replace(**given))
+    court.starts(agent, limits=Limits(**given))
     assert court.passes(60_000 + by_ms - 1) == []
     assert court.passes(1) == ["T06 inactive"]
     (line,) = court.last_audits()
@@ -33,7 +35,7 @@ def test_each_part_moves_the_deadline_by_exactly_itself(name: str, by_ms: int) -
 def test_two_sessions_of_different_budgets_time_out_at_their_own_deadlines() -> None:
     court, brief, long = Court(), Scribe("brief"), Scribe("long")
     court.starts(brief)
-    court.starts(long, limits=NO_LIMITS._replace(model_ms=60_000))
+    court.starts(long, limits=Limits(model_ms=60_000))
     assert court.passes(60_000) == ["T06 inactive"]
     assert court.row(brief).state == "Timeout"
     assert court.passes(30_000 - 1) == []
@@ -48,9 +50,9 @@ def test_a_limit_at_the_edge_of_its_range_is_fine_and_one_beyond_needs_the_overr
     beyond = at - 1 if edge == 0 else at + 1
     given: dict[str, Any] = {name: beyond}
     court = Court()
-    assert court.says(Scribe("at"), "session_created", limits=NO_LIMITS._replace(**{**given, name: at})) == "applied"
+    assert court.says(Scribe("at"), "session_created", limits=Limits(**{**given, name: at})) == "applied"
     assert len(court.last_audits()) == 1
-    limits = NO_LIMITS._replace(**given)
+    limits = Limits(**given)
     assert court.says(Scribe("beyond"), "session_created", limits=limits) == "refused invalid_limits"
     meant = limits._replace(override=True)
     assert court.says(Scribe("meant"), "session_created", limits=meant) == "applied"
@@ -59,27 +61,27 @@ def test_a_limit_at_the_edge_of_its_range_is_fine_and_one_beyond_needs_the_overr
     assert str(beyond) in flagged.reason
 
 
-@pytest.mark.parametrize("name", NO_LIMITS._fields[:-1])
+@pytest.mark.parametrize("name", Limits._fields[:-1])
 def test_no_limit_is_0_or_less(name: str) -> None:
     court = Court()
     for value in (0, -1):
-        limits = NO_LIMITS._replace(**{name: value}, override=True)
+        limits = Limits(**{name: value}, override=True)
         assert court.says(Scribe(f"{name}{value}"), "session_created", limits=limits) == "refused invalid_limits"
 
 
-@pytest.mark.parametrize("name", NO_LIMITS._fields[:-1])
+@pytest.mark.parametrize("name", Limits._fields[:-1])
 def test_a_limit_may_be_as_small_as_1_and_as_large_as_300_years(name: str) -> None:
     for value in (1, LIMIT_MAX):
-        limits = NO_LIMITS._replace(**{name: value}, override=True)
+        limits = Limits(**{name: value}, override=True)
         assert Court().says(Scribe(), "session_created", limits=limits) == "applied"
-    beyond = NO_LIMITS._replace(**{name: LIMIT_MAX + 1}, override=True)
+    beyond = Limits(**{name: LIMIT_MAX + 1}, override=True)
     with pytest.raises(Invalid, match="at most"):
         resolved(beyond)
 
 
 def test_a_context_above_its_limit_is_audited_once_until_it_falls() -> None:
     court, agent = Court(), Scribe()
-    court.starts(agent, limits=NO_LIMITS._replace(context_limit_bytes=50_000_000))
+    court.starts(agent, limits=Limits(context_limit_bytes=50_000_000))
     kinds = []
     for size in (50_000_000, 50_000_001, 60_000_000, 40_000_000, 50_000_001):
         assert court.says(agent, "session_activity", {"context_bytes": size}) == "applied"

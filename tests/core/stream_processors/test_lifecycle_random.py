@@ -131,10 +131,10 @@ def reloaded(fold: PartitionFold) -> PartitionFold:
     """A new fold from the bytes that the changelog would hold."""
     new = PartitionFold(fold.partition, fold.settings, DECODER)
     for key, row in fold.rows.items():
-        read = DECODER.record(encode_record(row))
+        read = DECODER.decode_record(encode_record(row))
         assert isinstance(read, SessionState | Gravestone)
         new.load(key, read)
-    position = DECODER.record(encode_record(fold.position))
+    position = DECODER.decode_record(encode_record(fold.position))
     assert isinstance(position, Position)
     new.load_position(position)
     new.loaded()

@@ -4,11 +4,11 @@ import pytest
 
 from sessionary.schemas.ids import SessionKey, derived_id, partition_of
 from sessionary.schemas.records import Gravestone
-from sessionary.schemas.types import CleanupAction
+from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor.account import Account, account_of, differences
 from tests.auditor.reading import LogEntry
 from tests.core.court import SETTINGS, Court
-from tests.support.scribe import NO_LIMITS, Scribe, snapshot
+from tests.support.scribe import Scribe, snapshot
 
 
 def test_an_agent_that_dies_is_timed_out_resumed_and_laid_to_rest() -> None:
@@ -59,7 +59,7 @@ def test_an_agent_that_dies_is_timed_out_resumed_and_laid_to_rest() -> None:
 
 def test_heartbeats_keep_a_session_alive_but_not_at_work() -> None:
     court, agent = Court(), Scribe()
-    court.starts(agent, limits=NO_LIMITS._replace(idle_ms=120_000))
+    court.starts(agent, limits=Limits(idle_ms=120_000))
     for _ in range(11):
         assert court.passes(10_000) == []
         assert court.says(agent, "heartbeat") == "applied"
@@ -70,7 +70,7 @@ def test_heartbeats_keep_a_session_alive_but_not_at_work() -> None:
 
 def test_a_held_session_keeps_what_is_left_of_its_time() -> None:
     court, agent = Court(), Scribe()
-    court.starts(agent, limits=NO_LIMITS._replace(max_duration_ms=50_000))
+    court.starts(agent, limits=Limits(max_duration_ms=50_000))
     court.passes(20_000)
     assert court.says(agent, "session_paused", snapshot=snapshot("held")) == "applied"
     assert court.passes(3_600_000, step_ms=5_000) == []

@@ -38,7 +38,7 @@ _OWN_FAULT = frozenset(
 
 def restored(frame: Frame, decoder: Decoder) -> OutRecord:
     """Return the record that a frame was made of. Raises `DecodeError`."""
-    event = decoder.event(frame.value)
+    event = decoder.decode_event(frame.value)
     if not isinstance(event, Event):
         raise Invalid("unknown_event_type", "a tick in a spool")
     envelope = event.envelope

@@ -21,24 +21,6 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.types import Limits, Phase, Snapshot
 
-NO_LIMITS = Limits(
-    init_ms=None,
-    model_ms=None,
-    tool_ms=None,
-    network_ms=None,
-    idle_ms=None,
-    attached_run_ms=None,
-    max_duration_ms=None,
-    grace_ms=None,
-    hold_ms=None,
-    recovery_ms=None,
-    archive_delay_ms=None,
-    release_limit_ms=None,
-    context_limit_bytes=None,
-    override=False,
-)
-
-
 _UPDATE_PHASES: tuple[Phase, ...] = ("updating", "persisting")
 
 
@@ -59,7 +41,7 @@ class Handle:
         emitter: Emitter,
         around: Surroundings,
         *,
-        limits: Limits = NO_LIMITS,
+        limits: Limits = Limits(),
         state: Mapping[str, Json] | None = None,
         state_schema_version: int = 1,
     ) -> None:
@@ -237,4 +219,4 @@ class Handle:
             self._beat_token = None
 
 
-__all__ = ["NO_LIMITS", "Handle", "Surroundings"]
+__all__ = ["Handle", "Surroundings"]

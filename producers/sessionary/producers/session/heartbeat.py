@@ -12,18 +12,15 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from typing import Protocol
 
+from sessionary.schemas.limits import inactivity_budget_ms, with_defaults
 from sessionary.schemas.types import Limits
 
-# Defaults of the inactivity budget's parts.
-_MODEL_MS, _TOOL_MS, _NETWORK_MS = 30_000, 20_000, 10_000
 BEATS_PER_BUDGET = 6
 
 
 def heartbeat_interval_s(limits: Limits, wanted_s: float) -> float:
     """Return `wanted_s`, but never more than a sixth of the session's inactivity budget."""
-    parts = ((limits.model_ms, _MODEL_MS), (limits.tool_ms, _TOOL_MS), (limits.network_ms, _NETWORK_MS))
-    budget_ms = sum(default if value is None else value for value, default in parts)
-    return min(wanted_s, budget_ms / 1000 / BEATS_PER_BUDGET)
+    return min(wanted_s, inactivity_budget_ms(with_defaults(limits)) / 1000 / BEATS_PER_BUDGET)
 
 
 class Beating(Protocol):

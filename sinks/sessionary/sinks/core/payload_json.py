@@ -14,7 +14,7 @@ from json.encoder import encode_basestring
 from typing import Any, Final
 
 from sessionary.schemas.codec.catalogue import EVENTS_NAMESPACE, Json, current_schemas
-from sessionary.schemas.codec.codegen import Source
+from sessionary.schemas.codec.codegen import CodeBuilder
 from sessionary.schemas.events import EVENT_TYPES
 
 TEXT_MAX: Final = 1_000
@@ -55,7 +55,7 @@ def _plain(value: object) -> object:
     return value
 
 
-class _Source(Source):
+class _JsonWriterBuilder(CodeBuilder):
     """The text of one writer as it grows: each name goes from a value to that value's JSON."""
 
     def __init__(self) -> None:
@@ -67,54 +67,54 @@ class _Source(Source):
         `whole`: a text is not cut.
         """
         if isinstance(schema, str):
-            schema = self.named.get(schema, schema)
+            schema = self.enums.get(schema, schema)
         match schema:
             case ["null", branch]:
-                self.add(indent, f"if {name} is None: {name} = 'null'", "else:")
+                self.add_lines(indent, f"if {name} is None: {name} = 'null'", "else:")
                 self.value(branch, indent + 1, name, whole=whole)
             case {"type": "record", "fields": fields}:
                 self.record([field for field in fields if field["name"] != "envelope"], indent, name)
             case {"type": "enum", "name": full_name}:
-                self.named[full_name] = schema
-                self.add(indent, f"{name} = f'\"{{{name}}}\"'")
+                self.enums[full_name] = schema
+                self.add_lines(indent, f"{name} = f'\"{{{name}}}\"'")
             case {"type": "array", "items": items}:
-                item, parts = self.name(), self.name()
-                self.add(indent, f"{parts} = []", f"for {item} in {name}:")
+                item, parts = self.new_name(), self.new_name()
+                self.add_lines(indent, f"{parts} = []", f"for {item} in {name}:")
                 self.value(items, indent + 1, item)
-                self.add(indent + 1, f"{parts}.append(f'{{{item}}}')")
-                self.add(indent, f"{name} = '[' + ','.join({parts}) + ']'")
+                self.add_lines(indent + 1, f"{parts}.append(f'{{{item}}}')")
+                self.add_lines(indent, f"{name} = '[' + ','.join({parts}) + ']'")
             case {"type": "map", "values": values}:
-                key, item, parts = self.name(), self.name(), self.name()
-                self.add(indent, f"{parts} = []", f"for {key}, {item} in {name}.items():")
+                key, item, parts = self.new_name(), self.new_name(), self.new_name()
+                self.add_lines(indent, f"{parts} = []", f"for {key}, {item} in {name}.items():")
                 self.value(values, indent + 1, item)
-                self.add(indent + 1, f"{parts}.append(f'{{_string({key})}}:{{{item}}}')")
-                self.add(indent, f"{name} = '{{' + ','.join({parts}) + '}}'")
+                self.add_lines(indent + 1, f"{parts}.append(f'{{_string({key})}}:{{{item}}}')")
+                self.add_lines(indent, f"{name} = '{{' + ','.join({parts}) + '}}'")
             case {"type": inner}:
                 self.value(inner, indent, name, whole=whole)
             case "string":
                 if not whole:
-                    self.add(indent, f"if len({name}) > {TEXT_MAX}: {name} = {name}[:{TEXT_MAX}] + '{_CUT}'")
-                self.add(indent, f"{name} = _string({name})")
+                    self.add_lines(indent, f"if len({name}) > {TEXT_MAX}: {name} = {name}[:{TEXT_MAX}] + '{_CUT}'")
+                self.add_lines(indent, f"{name} = _string({name})")
             case "boolean":
-                self.add(indent, f"{name} = 'true' if {name} else 'false'")
+                self.add_lines(indent, f"{name} = 'true' if {name} else 'false'")
             case "int" | "long":
-                self.add(indent, "pass")
+                self.add_lines(indent, "pass")
             case "double":
                 # Infinity and what is no number have names of their own.
-                self.add(indent, f"{name} = repr({name}) if {name} - {name} == 0 else _other({name})")
+                self.add_lines(indent, f"{name} = repr({name}) if {name} - {name} == 0 else _other({name})")
             case _:
-                self.add(indent, f"{name} = _other({name})")
+                self.add_lines(indent, f"{name} = _other({name})")
 
     def record(self, fields: list[dict[str, Json]], indent: int, name: str) -> None:
         """Turn an instance into an object; the fields of class and schema stand in one order."""
-        names = [self.name() for _ in fields]
+        names = [self.new_name() for _ in fields]
         if names:
             # A plain tuple comes apart faster than a named one.
-            self.add(indent, f"({''.join(f'{part}, ' for part in names)}) = {name}[:]")
+            self.add_lines(indent, f"({''.join(f'{part}, ' for part in names)}) = {name}[:]")
         for field, part in zip(fields, names, strict=True):
             self.value(field["type"], indent, part, whole=field["name"].endswith(_WHOLE))
         inside = ",".join(f'"{field["name"]}":{{{part}}}' for field, part in zip(fields, names, strict=True))
-        self.add(indent, f"{name} = f'{{{{{inside}}}}}'")
+        self.add_lines(indent, f"{name} = f'{{{{{inside}}}}}'")
 
 
 def _made(cls: type[Any]) -> Callable[[Any], str]:
@@ -122,10 +122,10 @@ def _made(cls: type[Any]) -> Callable[[Any], str]:
     schema = current_schemas().get(f"{EVENTS_NAMESPACE}.{cls.__name__}")
     if cls not in EVENT_TYPES or schema is None:
         return json_text
-    source = _Source()
+    source = _JsonWriterBuilder()
     source.value(schema, 1, "r")
-    source.add(1, "return r")
-    writer: Callable[[Any], str] = source.compiled("text")
+    source.add_lines(1, "return r")
+    writer: Callable[[Any], str] = source.compile_function("text")
     return writer
 
 

@@ -9,22 +9,19 @@ from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.errors import DecodeError, Invalid
-from sessionary.schemas.headers import Headers, untold
+from sessionary.schemas.headers import Headers, headers_beyond_envelope
 from sessionary.schemas.ids import parse_key
 from sessionary.schemas.records import AuditRecord, BatchRecord, RejectedEvent
+from sessionary.schemas.retention import DEFAULT_US, PERSONAL_US, retention_of, unknown_retention
 from sessionary.schemas.types import Envelope
 from sessionary.sinks.core.payload_json import payload_text
 from sessionary.sinks.core.retention import (
-    DEFAULT_US,
-    PERSONAL_US,
     REPORTED_MAX_US,
     REPORTED_MIN_US,
     TIME_MAX_US,
     checked_time,
     expiry_s,
     reported_time,
-    retention_of,
-    unknown_retention,
 )
 from sessionary.sinks.errors import BadRow
 
@@ -80,7 +77,7 @@ _NOBODY = Envelope("", "", 0, "", "", None, "", None, "", None, 0, "", 0, None, 
 
 def _record(raw: RawRecord, decoder: Decoder) -> Any:
     try:
-        return decoder.record(raw.value)
+        return decoder.decode_record(raw.value)
     except DecodeError as error:
         raise BadRow(str(error)) from None
 
@@ -147,13 +144,13 @@ def history_row(raw: RawRecord, decoder: Decoder) -> Row:
     headers: Headers = read_headers() or ()
     error: str = ""
     try:
-        found = decoder.event(value)
+        found = decoder.decode_event(value)
     except DecodeError as failure:
         error, envelope, text, kept = failure.reason, _keyed(raw), "", unknown_retention(appended)
     else:
         if isinstance(found, Event):
             envelope, payload = found[:]
-            text, headers = payload_text(payload), untold(envelope, headers)
+            text, headers = payload_text(payload), headers_beyond_envelope(envelope, headers)
             if not REPORTED_MIN_US <= envelope.occurred_at <= REPORTED_MAX_US:
                 envelope = envelope._replace(occurred_at=reported_time(envelope.occurred_at))
         else:

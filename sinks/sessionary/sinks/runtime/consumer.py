@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[str, str | int | float | bool]:
     """Return the librdkafka configuration of one sink's consumer."""
     config: dict[str, str | int | float | bool] = {
-        **settings.librdkafka(),
+        **settings.client_config(),
         "group.id": settings.group(definition.kind),
         "isolation.level": definition.isolation,
         "enable.auto.commit": False,
@@ -62,7 +62,6 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
         "queued.max.messages.kbytes": 65_536,
         # A partition whose queue is full is asked for again after this long; by default a second.
         "fetch.queue.backoff.ms": 5,
-        "log_level": 0,
     }
     if settings.instance is not None:
         config["group.instance.id"] = f"{settings.group(definition.kind)}.{settings.instance}"

@@ -53,12 +53,11 @@ class DeadLetters:
         if self._producer is None:
             self._producer = Producer(
                 {
-                    **self._settings.librdkafka(),
+                    **self._settings.client_config(),
                     "acks": "all",
                     "enable.idempotence": True,
                     "partitioner": "murmur2_random",
                     "message.max.bytes": REJECTED_BYTES_MAX,
-                    "log_level": 0,
                 },
                 logger=_log,
             )

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from sessionary.schemas.events import ResourcesReleased
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import AuditRecord, CleanupRequest, Gravestone, SessionState
+from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SeqRange
-from sessionary.stream_processors.core.retention import retention, tags
 from sessionary.stream_processors.core.session.machine import Transitioned
 from sessionary.stream_processors.core.session.transitions import cleanup_actions
 
@@ -38,8 +38,7 @@ def _record(
 ) -> AuditRecord:
     """Return what every record has in common; the session is as it stands after the event."""
     classes: tuple[DataClass, ...] = tuple(session.data_classes) if isinstance(session, SessionState) else ()
-    compliance_tags = tags(classes)
-    kept = retention(compliance_tags, source.now_ms)
+    kept = retention_of(classes, source.now_ms * 1000)
     live = session if isinstance(session, SessionState) else None
     state = live.state if live else "UNKNOWN" if session is None else "Archived"
     audit_seq = session.audit_seq if session else 0
@@ -63,7 +62,7 @@ def _record(
         actions_failed=(),
         bytes_released=None,
         host_lost=False,
-        compliance_tags=compliance_tags,
+        compliance_tags=compliance_tags(classes),
         user_id=envelope.user_id if envelope else None,
         agent_id=envelope.agent_id if envelope else None,
         agent_role=envelope.agent_role if envelope else None,

@@ -97,14 +97,14 @@ def judge(arrival: Arrival, decoder: Decoder, source: NewSource) -> Verdict:
     """Judge one record. Raises `Unavailable` where a schema registry does not answer."""
     record, row = arrival.record, arrival.row
     try:
-        if record.key is None and isinstance(decoder.event(record.value), Tick):
+        if record.key is None and isinstance(decoder.decode_event(record.value), Tick):
             return Ticked()
         key = SessionKey(row.tenant_id, row.session_id) if row is not None else parse_key(record.key)
     except Invalid as error:
         detail = error.detail if record.key is not None else "a record without key is a tick, and this is none"
         return _refused(_NOBODY, None, None, "bad_key", detail, source)
     try:
-        event = decoder.event(record.value)
+        event = decoder.decode_event(record.value)
     except DecodeError as error:
         return _refused(key, row, None, error.reason, error.detail, source)
     if isinstance(event, Tick):

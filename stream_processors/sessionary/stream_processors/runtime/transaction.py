@@ -59,7 +59,7 @@ class Outputs:
         self.called_s = time.monotonic()  # when the call under way, or the last one, began; read by other threads
         self._producer = Producer(
             {
-                **settings.librdkafka(),
+                **settings.client_config(),
                 "transactional.id": f"{settings.group_id}-{self._topics.events}-{partition}",
                 "transaction.timeout.ms": 10_000,
                 "linger.ms": 2,
@@ -69,7 +69,6 @@ class Outputs:
                 "message.max.bytes": CHANGELOG_BYTES_MAX,
                 "partitioner": "murmur2_random",
                 "error_cb": _report,
-                "log_level": 0,
             }
         )
 

@@ -54,7 +54,7 @@ def unpack(stored: bytes) -> Row:
 
 
 def _row(value: bytes) -> Row:
-    row = Decoder().record(value)
+    row = Decoder().decode_record(value)
     if not isinstance(row, SessionState | Gravestone):
         raise DecodeError("unknown_schema", f"a {type(row).__name__} is no row")
     return row

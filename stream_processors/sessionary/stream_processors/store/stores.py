@@ -154,7 +154,7 @@ class RocksStore:
         position, changelog = self._db.get(_POSITION), self._db.get(_CHANGELOG)
         if position is None or changelog is None:
             return None
-        return Saved(cast(Position, Decoder().record(position)), *json.loads(changelog))
+        return Saved(cast(Position, Decoder().decode_record(position)), *json.loads(changelog))
 
     def take(self, key: bytes, stored: bytes | None) -> None:
         """See `Store`. Cut off before the next `save`, the rows are read again: `saved` says from where on."""

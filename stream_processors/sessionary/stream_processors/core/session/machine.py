@@ -25,11 +25,11 @@ from sessionary.schemas.events import (
     SnapshotCreated,
     StateUpdated,
 )
+from sessionary.schemas.limits import inactivity_budget_ms
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import ClockName, ErrorClass, Phase, RefusalReason, SessionStateName, Snapshot
 from sessionary.stream_processors.core.fast_replace import replacer
-from sessionary.stream_processors.core.session.limits import budget_ms
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
     BY_ID,
@@ -321,7 +321,7 @@ def deadline(state: SessionState) -> Deadline:
     limits = state.limits
     match state.state:
         case "Active":
-            budget = budget_ms(limits)
+            budget = inactivity_budget_ms(limits)
             due, clock, limit = state.last_event_at + budget, "inactivity", budget
             if (idle := state.last_work_at + limits.idle_ms) < due:
                 due, clock, limit = idle, "idle", limits.idle_ms
