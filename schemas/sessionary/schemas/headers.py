@@ -62,7 +62,10 @@ def event_headers(envelope: Envelope, traceparent: str | None = None) -> list[tu
 
 
 def headers_beyond_envelope(envelope: Envelope, headers: Headers) -> Headers:
-    """Return the headers that do not repeat the envelope; all of them if one contradicts it."""
+    """Return the headers after those that repeat the envelope, as `event_headers` writes them.
+
+    If `headers` does not begin with an exact repetition, all of it is returned.
+    """
     try:
         repeated = _envelope_headers(envelope)
     except (ValueError, OverflowError, OSError):

@@ -54,7 +54,7 @@ class KafkaSettings(EnvSettings):
     sasl_password: SecretStr | None = Field(None, description="principal's password")
     ssl_ca_location: str | None = Field(None, description="file of the certificate authority")
     schema_registry_url: str | None = Field(
-        None, description="where bytes in Confluent's framing find their schemas; needs the extra `registry`"
+        None, description="URL of the schema registry for values in Confluent's framing; needs the extra `registry`"
     )
 
     @property

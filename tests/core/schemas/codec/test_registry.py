@@ -125,7 +125,7 @@ def test_an_answer_that_is_no_registrys_is_unavailable(server: StubServer, regis
         registry.get_schema(1)
 
 
-def test_nobody_listening_is_unavailable(server: StubServer) -> None:
+def test_no_server_listening_is_unavailable(server: StubServer) -> None:
     url = server.url
     server.server_close()
     with SchemaRegistryClient({"url": url, "max.retries": 0, "timeout": 2}) as client:

@@ -9,10 +9,10 @@ import pytest
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 
 from sessionary.schemas.codec.catalogue import current_schemas, released_schemas, schema_fingerprint, writer_schemas
-from tests.core.schemas.test_reading import Schema, changed, field_of, read_any
+from tests.core.schemas.codec.test_framing import Schema, changed, field_of, read_any
 from tests.support.values import as_json
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[3] / "golden"
 # Schemas that have more fields today than in the last release, and so another fingerprint.
 EVOLVED: frozenset[str] = frozenset()
 

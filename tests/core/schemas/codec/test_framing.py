@@ -20,12 +20,12 @@ from sessionary.schemas.errors import DecodeError, EncodeError, Unavailable
 from sessionary.schemas.events import PAYLOADS, SessionCreated, SessionErrored, SessionStarted, StateUpdated
 from sessionary.schemas.records import Position, SessionState, Tick
 from sessionary.schemas.types import Envelope, ErrorInfo
-from tests.core.schemas.test_classes import MemoryRegistry, encoded
+from tests.core.schemas.test_types import MemoryRegistry, encoded
 from tests.support.values import as_json, events_of, every_example, example, example_event, values
 
 REASONS = {"undecodable", "unknown_schema", "unknown_event_type"}
 EXAMPLES = {type(v.payload if isinstance(v, Event) else v).__name__: v for v in every_example()}
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[3] / "golden"
 Schema = dict[str, Any]
 
 
@@ -319,7 +319,7 @@ BAD_SCHEMAS: list[Any] = [
 
 
 @pytest.mark.parametrize("schema", BAD_SCHEMAS, ids=lambda schema: json.dumps(schema)[:50])
-def test_a_registry_may_hold_any_schema_and_stops_nobody(schema: Any) -> None:
+def test_a_registry_may_hold_any_schema_and_breaks_nothing(schema: Any) -> None:
     """A recursive schema would overflow the reader's C stack, an array of nothing would never end."""
     decoder = Decoder(MemoryRegistry(json.dumps(schema), "{ no json"))
     for number in (0, 1):
