@@ -190,13 +190,12 @@ class BatchReader:
     def __init__(self, kafka: KafkaSettings) -> None:
         self._consumer = Consumer(
             {
-                **kafka.librdkafka(),
+                **kafka.client_config(),
                 "group.id": f"{kafka.topic_prefix}.bench",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 100,
-                "log_level": 0,
             }
         )
         self._consumer.assign([TopicPartition(kafka.topics.batches, n, 0) for n in range(kafka.partitions)])
@@ -208,7 +207,7 @@ class BatchReader:
         for message in self._consumer.consume(1_000, wait_s):
             value = message.value()
             if message.error() is None and value is not None:
-                record = self._decoder.record(value)
+                record = self._decoder.decode_record(value)
                 assert isinstance(record, BatchRecord)
                 self.batches.append(Batch(message.timestamp()[1] / 1e3, record))
         return len(self.batches)

@@ -89,12 +89,11 @@ def _append_times(kafka: KafkaSettings) -> dict[int, list[tuple[int, float]]]:
     found: dict[int, list[tuple[int, float]]] = {partition: [] for partition in range(kafka.partitions)}
     consumer = Consumer(
         {
-            **kafka.librdkafka(),
+            **kafka.client_config(),
             "group.id": "benchmark",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "log_level": 0,
         }
     )
     consumer.assign([TopicPartition(kafka.topics.audit, partition, 0) for partition in found])

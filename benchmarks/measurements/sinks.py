@@ -83,7 +83,7 @@ def _judged_topics(stack: Stack, bench: Bench, workload: Workload, events: int) 
 
 def _topic_size(kafka: KafkaSettings, topic: str) -> int:
     """Return the number of records of a topic without transactions and without deleted records."""
-    consumer = Consumer({**kafka.librdkafka(), "group.id": "benchmark", "log_level": 0})
+    consumer = Consumer({**kafka.client_config(), "group.id": "benchmark"})
     try:
         places = [TopicPartition(topic, number) for number in range(kafka.partitions)]
         return sum(consumer.get_watermark_offsets(place, timeout=10)[1] for place in places)

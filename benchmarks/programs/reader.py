@@ -26,7 +26,7 @@ _TELL_S = 0.5
 
 
 def _audit_name(decoder: Decoder, value: bytes) -> str | None:
-    record = decoder.record(value)
+    record = decoder.decode_record(value)
     assert isinstance(record, AuditRecord)
     return f"{record.session_id}/{record.event_type}" if record.kind == "transition" else None
 
@@ -65,11 +65,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     consumer = Consumer(
         {
-            **KafkaSettings.from_env().librdkafka(),
+            **KafkaSettings.from_env().client_config(),
             "group.id": "benchmark-reader",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
-            "log_level": 0,
         }
     )
     places = [TopicPartition(given.topic, n) for n in consumer.list_topics(given.topic).topics[given.topic].partitions]

@@ -35,7 +35,7 @@ def row_form(name: str) -> tuple[Callable[[bytes], Any], Callable[[SessionRow], 
     """Return the functions that read and write a row."""
     if name == "pickle":
         return pickle.loads, lambda row: pickle.dumps(row, protocol=5)
-    return Decoder().record, encode_record
+    return Decoder().decode_record, encode_record
 
 
 def judge_function(topic: str, partitions: int, form: str) -> Apply:
@@ -76,7 +76,7 @@ def judge_function(topic: str, partitions: int, form: str) -> Apply:
 
 def main() -> None:
     bootstrap_servers, group, prefix, partitions, folder, form = sys.argv[1:]
-    names = TopicNames.below(prefix)
+    names = TopicNames.with_prefix(prefix)
     app = make_application(bootstrap_servers, group, folder)
     events = app.topic(names.events, key_deserializer="bytes", value_deserializer="bytes")
     places = {

@@ -49,7 +49,7 @@ def main() -> int:
     given = parser.parse_args()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    base = {**KafkaSettings.from_env().librdkafka(), "log_level": 0}
+    base = KafkaSettings.from_env().client_config()
     consumer = Consumer(
         {
             **base,

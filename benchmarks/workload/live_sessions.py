@@ -101,13 +101,12 @@ def preload_sessions(kafka: KafkaSettings, templates: Sequence[Template], sessio
     now_ms = time.time_ns() // 1_000_000
     producer = Producer(
         {
-            **kafka.librdkafka(),
+            **kafka.client_config(),
             "transactional.id": f"{kafka.topic_prefix}-preload",
             "partitioner": "murmur2_random",
             "linger.ms": 20,
             "queue.buffering.max.messages": 2 * _TRANSACTION_RECORDS,
             "message.max.bytes": CHANGELOG_BYTES_MAX,
-            "log_level": 0,
         }
     )
     topic, size = kafka.topics.changelog, 0

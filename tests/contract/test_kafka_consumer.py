@@ -47,7 +47,7 @@ class DriverRig:
         self.errors: list[KafkaError] = []
         self.consumer = open_consumer(SINKS["history"], settings, self.errors.append)
         self.topic = kafka.topics.events
-        self._producer = Producer({**kafka.librdkafka(), "log_level": 0})
+        self._producer = Producer(kafka.client_config())
 
     def append_records(self, partition: int, count: int) -> None:
         for _ in range(count):

@@ -91,7 +91,7 @@ def kafka_events(settings: ProducerSettings) -> list[tuple[int, int, Event]]:
     decoder = Decoder()
     found = []
     for stored in read_topic(settings, settings.topics.events):
-        event = decoder.event(stored.value)
+        event = decoder.decode_event(stored.value)
         assert isinstance(event, Event)
         found.append((stored.partition, stored.offset, event))
     return found
@@ -103,7 +103,7 @@ def kafka_outside(request: pytest.FixtureRequest, tmp_path: Path, policy: str) -
     control = TopicControl(ProducerSettings(**shared))
 
     def request_cleanup(asked: CleanupRequest) -> None:
-        producer = Producer({**kafka.librdkafka(), "log_level": 0})
+        producer = Producer(kafka.client_config())
         producer.produce(kafka.topics.cleanup, encode_record(asked), f"{asked.tenant_id}:{asked.session_id}")
         assert producer.flush(30) == 0
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.types import CleanupAction, ErrorInfo
+from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from tests.core.oracle_rig import OracleRig
-from tests.support.event_factory import NO_LIMITS, EventFactory, snapshot
+from tests.support.event_factory import EventFactory, snapshot
 
-SHORT = NO_LIMITS._replace(
+SHORT = Limits(
     idle_ms=40_000,
     max_duration_ms=100_000,
     grace_ms=9_000,
@@ -27,16 +27,16 @@ LIMITS = [
     *[SHORT] * 4,
     *[SHORT._replace(idle_ms=60_000, max_duration_ms=60_000)] * 3,  # ties
     *[SHORT._replace(max_duration_ms=20_000)] * 3,
-    NO_LIMITS,
-    NO_LIMITS._replace(model_ms=29_999),
-    NO_LIMITS._replace(model_ms=60_000),
-    NO_LIMITS._replace(model_ms=60_001, override=True),
-    NO_LIMITS._replace(tool_ms=10_000, network_ms=15_000, context_limit_bytes=50_000_000),
-    NO_LIMITS._replace(tool_ms=9_999),
-    NO_LIMITS._replace(network_ms=15_001, override=True),
-    NO_LIMITS._replace(context_limit_bytes=200_000_001),
-    NO_LIMITS._replace(grace_ms=0, override=True),
-    NO_LIMITS._replace(hold_ms=-1),
+    Limits(),
+    Limits(model_ms=29_999),
+    Limits(model_ms=60_000),
+    Limits(model_ms=60_001, override=True),
+    Limits(tool_ms=10_000, network_ms=15_000, context_limit_bytes=50_000_000),
+    Limits(tool_ms=9_999),
+    Limits(network_ms=15_001, override=True),
+    Limits(context_limit_bytes=200_000_001),
+    Limits(grace_ms=0, override=True),
+    Limits(hold_ms=-1),
 ]
 WORK = ["session_activity", "progress_reported", "message_appended", "usage_recorded", "tool_call_succeeded"]
 ERRORS = [ErrorInfo(kind, "e", "e") for kind in ("retryable", "retryable", "retryable", "fatal", "UNKNOWN")]

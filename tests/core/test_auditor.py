@@ -11,15 +11,15 @@ import pytest
 import tests.auditor
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import BatchRecord
-from sessionary.schemas.types import CleanupAction
+from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor import checks
 from tests.auditor.checks import replay_evidence, run_checks
 from tests.auditor.decoding import LogEntry, Refusal, Row, decode_record, read_event
 from tests.auditor.evidence import OUTPUTS, Evidence, Lifetime, compact_changelog, read_journals
 from tests.core.oracle_rig import START_MS, OracleRig
-from tests.support.event_factory import NO_LIMITS, EventFactory
+from tests.support.event_factory import EventFactory
 
-BRIEF = NO_LIMITS._replace(model_ms=1_000, tool_ms=1_000, network_ms=1_000, grace_ms=1_000, override=True)
+BRIEF = Limits(model_ms=1_000, tool_ms=1_000, network_ms=1_000, grace_ms=1_000, override=True)
 POSITION_KEY = b"\x00position"
 
 

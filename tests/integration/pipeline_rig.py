@@ -102,7 +102,7 @@ class PipelineRig:
 
     def lag(self, group: str, topic: str) -> int:
         """Return a group's lag on a topic, in records."""
-        consumer = Consumer({**self.kafka.librdkafka(), "group.id": group, "log_level": 0})
+        consumer = Consumer({**self.kafka.client_config(), "group.id": group})
         try:
             places = [TopicPartition(topic, partition) for partition in range(self.kafka.partitions)]
             lag = 0

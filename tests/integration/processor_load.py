@@ -31,7 +31,6 @@ from tests.integration.refold import find_differences, refold
 from tests.support import Processes, environment, read_records, read_topic, wait_until
 
 HOLE_MS, QUIET_MS = 3_000, 1_500
-NO_LIMITS = Limits(**dict.fromkeys(Limits._fields[:-1]), override=False)
 
 
 class OutgoingRecord(NamedTuple):
@@ -84,7 +83,7 @@ class Agent:
         )
         return OutgoingRecord(self.key.encoded(), encode_event(Event(envelope, payload)), event_headers(envelope))
 
-    def start(self, limits: Limits = NO_LIMITS) -> list[OutgoingRecord]:
+    def start(self, limits: Limits = Limits()) -> list[OutgoingRecord]:
         """Return the events up to Active."""
         return [
             self.event(SessionCreated(limits, snapshot())),
@@ -105,11 +104,10 @@ class Sender:
         self._topic = kafka.topics.events
         self._producer = Producer(
             {
-                **kafka.librdkafka(),
+                **kafka.client_config(),
                 "partitioner": "murmur2_random",
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                "log_level": 0,
             }
         )
         self.places: list[tuple[int, int]] = []
@@ -139,7 +137,7 @@ class Sender:
 class BackgroundLoad:
     """Sessions that send at a steady rate from a thread; some records are invalid or duplicates."""
 
-    def __init__(self, kafka: KafkaSettings, sessions: int, rate: int, seed: int, limits: Limits = NO_LIMITS) -> None:
+    def __init__(self, kafka: KafkaSettings, sessions: int, rate: int, seed: int, limits: Limits = Limits()) -> None:
         self._sender = Sender(kafka)
         self._agents = [Agent() for _ in range(sessions)]
         self._rate, self._random, self._limits = rate, random.Random(seed), limits
@@ -194,7 +192,7 @@ def count_judged(kafka: KafkaSettings) -> int:
 def group_lag(kafka: KafkaSettings) -> int:
     """Return the processor group's lag, in records."""
     group = f"{kafka.topic_prefix}.processor"
-    member = Consumer({**kafka.librdkafka(), "group.id": group, "log_level": 0})
+    member = Consumer({**kafka.client_config(), "group.id": group})
     try:
         topics = [TopicPartition(kafka.topics.events, partition) for partition in range(kafka.partitions)]
         committed = member.committed(topics, timeout=10)
@@ -219,7 +217,7 @@ def changelog_of(kafka: KafkaSettings) -> tuple[dict[bytes, SessionRow], dict[in
         if stored.value is None:
             rows.pop(key, None)
             continue
-        record = Decoder().record(stored.value)
+        record = Decoder().decode_record(stored.value)
         if key == POSITION_KEY:
             assert isinstance(record, Position)
             positions[stored.partition] = record

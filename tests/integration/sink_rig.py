@@ -46,11 +46,10 @@ def produce_records(
     """Write (partition, value) records in one transaction; abort it if `commit` is false."""
     producer = Producer(
         {
-            **kafka.librdkafka(),
+            **kafka.client_config(),
             "transactional.id": f"{kafka.topic_prefix}-{next(_names)}",
             "partitioner": "murmur2_random",
             "queue.buffering.max.messages": 1_000_000,
-            "log_level": 0,
         }
     )
     producer.init_transactions(30)

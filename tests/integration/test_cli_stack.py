@@ -225,7 +225,7 @@ def test_a_second_stack_over_the_same_folder_is_refused(served: Served) -> None:
 
 def test_a_setting_that_was_changed_is_found_and_corrected(kafka: KafkaSettings) -> None:
     assert apply_topics(kafka) == []
-    admin = AdminClient({**kafka.librdkafka(), "log_level": 0})
+    admin = AdminClient(kafka.client_config())
     change = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, kafka.topics.audit, incremental_configs=[change])
     for answer in admin.incremental_alter_configs([resource]).values():

@@ -247,7 +247,7 @@ def test_the_end_of_a_process_ends_its_session_and_drains(
 def test_clean_up_requests_of_others_are_left_and_answered_ones_do_not_return(
     kafka: KafkaSettings, tmp_path: Path
 ) -> None:
-    producer = Producer({**kafka.librdkafka(), "log_level": 0})
+    producer = Producer(kafka.client_config())
     session_id = "0b0e7f0a-0000-4000-8000-000000000000"
 
     def ask(cleanup_id: str, service_id: str, tenant_id: str = "acme") -> None:
@@ -275,7 +275,7 @@ def _end(kafka: KafkaSettings) -> int:
 
 def _committed(kafka: KafkaSettings) -> int:
     group = f"{kafka.topic_prefix}.cleanup.acme:s"
-    consumer = Consumer({**kafka.librdkafka(), "group.id": group, "log_level": 0})
+    consumer = Consumer({**kafka.client_config(), "group.id": group})
     try:
         asked = [TopicPartition(kafka.topics.cleanup, partition) for partition in range(kafka.partitions)]
         return sum(max(place.offset, 0) for place in consumer.committed(asked, timeout=30))

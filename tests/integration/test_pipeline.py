@@ -65,7 +65,7 @@ def pause_and_resume(client: SessionClient) -> str:
 
 def send_garbage(kafka: KafkaSettings, live_session: str) -> int:
     """Send records that no client would send; return their number."""
-    producer = Producer({**kafka.librdkafka(), "partitioner": "murmur2_random", "log_level": 0})
+    producer = Producer({**kafka.client_config(), "partitioner": "murmur2_random"})
     key = SessionKey(TENANT, live_session).encoded()
     values = [b"", b"\xc3\x01", b"\xc3\x01" + bytes(8) + b"x", b"\x00\x00\x00\x00\x07abc", b"{}"]
     for value in values:
@@ -111,7 +111,7 @@ def table_in_kafka(kafka: KafkaSettings) -> tuple[dict[bytes, SessionRow], dict[
         if stored.value is None:
             rows.pop(stored.key, None)
             continue
-        record = decoder.record(stored.value)
+        record = decoder.decode_record(stored.value)
         if stored.key == POSITION_KEY:
             ends[stored.partition] = getattr(record, "next_offset")  # noqa: B009
         else:

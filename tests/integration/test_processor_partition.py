@@ -171,7 +171,7 @@ def test_records_from_before_a_seek_cause_no_second_one(kafka: KafkaSettings) ->
 def test_a_log_that_begins_after_the_position_halts_the_partition(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
-        admin = AdminClient({**kafka.librdkafka(), "log_level": 0})
+        admin = AdminClient(kafka.client_config())
         begin = TopicPartition(kafka.topics.events, bench.partition, 7)
         for deleted in admin.delete_records([begin]).values():
             deleted.result(10)
@@ -241,7 +241,7 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
 def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
-        admin = AdminClient({**kafka.librdkafka(), "log_level": 0})
+        admin = AdminClient(kafka.client_config())
         small = ConfigEntry("max.message.bytes", "300", incremental_operation=AlterConfigOpType.SET)
         topic = ConfigResource(ResourceType.TOPIC, kafka.topics.changelog, incremental_configs=[small])
         for altered in admin.incremental_alter_configs([topic]).values():

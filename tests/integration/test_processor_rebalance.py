@@ -22,7 +22,7 @@ SESSION_TIMEOUT_S = 6.0
 
 
 def _members(kafka: KafkaSettings) -> int:
-    admin = AdminClient({**kafka.librdkafka(), "log_level": 0})
+    admin = AdminClient(kafka.client_config())
     group = f"{kafka.topic_prefix}.processor"
     described = admin.describe_consumer_groups([group], request_timeout=10)[group].result()
     return len(described.members)

@@ -21,10 +21,10 @@ def wait_judged(kafka: KafkaSettings, agent_id: str, events: int) -> None:
     """Wait until the processor has committed this many events of an agent."""
 
     def is_committed() -> bool:
-        decoded = ((stored, DECODER.event(stored.value)) for stored in read_topic(kafka, kafka.topics.events))
+        decoded = ((stored, DECODER.decode_event(stored.value)) for stored in read_topic(kafka, kafka.topics.events))
         sent = [stored for stored, event in decoded if isinstance(event, Event) and event.envelope.agent_id == agent_id]
         positions = {
-            stored.partition: DECODER.record(stored.value)
+            stored.partition: DECODER.decode_record(stored.value)
             for stored in read_topic(kafka, kafka.topics.changelog)
             if stored.key == POSITION_KEY
         }

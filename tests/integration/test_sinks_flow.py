@@ -37,7 +37,7 @@ _COUNTS = "SELECT count(), uniqExact(session_id, audit_seq) FROM {db}.audit"
 
 def group_lag(settings: SinkSettings, kind: str, topic: str) -> int:
     """Return what a lag exporter would show: the logs' ends minus the committed offsets."""
-    consumer = Consumer({**settings.librdkafka(), "group.id": settings.group_id(kind), "log_level": 0})
+    consumer = Consumer({**settings.client_config(), "group.id": settings.group_id(kind)})
     try:
         partitions = [TopicPartition(topic, number) for number in range(settings.partitions)]
         total = 0
@@ -144,7 +144,7 @@ def test_a_replay_writes_the_declared_block_again_under_the_same_token(
         wait_until(rows_equal(clickhouse, _COUNTS, [200, 200]), 30, "200 rows")
     # What a crash between insert and next commit leaves: the offset of the block's start, and the
     # intent in its metadata.
-    owner = Consumer({**settings.librdkafka(), "group.id": settings.group_id("audit"), "log_level": 0})
+    owner = Consumer({**settings.client_config(), "group.id": settings.group_id("audit")})
     intent = json.dumps({"v": 1, "to": 49, "n": 50, "at": NOW_US // 1_000})
     owner.commit(offsets=[TopicPartition(kafka.topics.audit, 2, 0, metadata=intent)], asynchronous=False)
     owner.close()
@@ -224,7 +224,7 @@ def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
     migrate.apply_migrations(clickhouse)
-    producer = Producer({**kafka.librdkafka(), "log_level": 0})
+    producer = Producer(kafka.client_config())
     tick = encode_record(Tick("p1"))
     for value, key in ((tick, None), (b"\xffjunk", b"k\xff"), (None, b"acme:x"), (b"", None)):
         producer.produce(kafka.topics.events, value, key, partition=1, headers=[("h", b"\xfe")])

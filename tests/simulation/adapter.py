@@ -35,7 +35,7 @@ def opened(
     state, rows = PartitionState(partition, settings, DECODER, machines), MachineRows(machines)
     for key, value in changelog:
         if key == POSITION_KEY:
-            position = DECODER.record(value)
+            position = DECODER.decode_record(value)
             assert isinstance(position, Position)
             state.load_position(position)
         else:
@@ -66,7 +66,7 @@ def compared_rows(fold: PartitionState, whole: Folded) -> list[str]:
     """What differs between a fold that went through trouble and one that did not."""
     ours = table(fold)
     found = [
-        f"row {key!r}: {fold.rows.get(key)} instead of {whole.rows.get(key) and DECODER.record(whole.rows[key])}"
+        f"row {key!r}: {fold.rows.get(key)} instead of {whole.rows.get(key) and DECODER.decode_record(whole.rows[key])}"
         for key in sorted(ours.keys() | whole.rows.keys())
         if ours.get(key) != whole.rows.get(key)
     ]

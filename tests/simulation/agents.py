@@ -8,7 +8,7 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
-from sessionary.schemas.types import CleanupAction
+from sessionary.schemas.types import CleanupAction, Limits
 from tests.core.random_agents import (
     BAD_KEYS,
     CONTEXT_SIZES,
@@ -20,13 +20,13 @@ from tests.core.random_agents import (
     WORK,
 )
 from tests.simulation.clients import Process, Sent, Session, SteadySession, session_of
-from tests.support.event_factory import NO_LIMITS, TICK
+from tests.support.event_factory import TICK
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _NAMES = sorted(PAYLOADS)
-BRIEF_LIMITS = NO_LIMITS._replace(
+BRIEF_LIMITS = Limits(
     model_ms=4_000,
     tool_ms=3_000,
     network_ms=2_000,

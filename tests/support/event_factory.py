@@ -11,7 +11,6 @@ from sessionary.schemas.types import CleanupAction, Envelope, ErrorInfo, Limits,
 from tests.support.values import example
 
 TICK = encode_record(Tick("tests"))
-NO_LIMITS = Limits(None, None, None, None, None, None, None, None, None, None, None, None, None, override=False)
 
 
 def snapshot(name: str, state_json: str = "{}") -> Snapshot:
@@ -21,7 +20,7 @@ def snapshot(name: str, state_json: str = "{}") -> Snapshot:
 # What a client sends unless the test says otherwise.
 DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     "session_created": {
-        "limits": NO_LIMITS,
+        "limits": Limits(),
         "snapshot": snapshot("first"),
         "parent_session_id": None,
         "restored_from_snapshot_id": None,
@@ -86,4 +85,4 @@ class EventFactory:
         return encode_event(Event(self.envelope(event_type, **(envelope or {})), payload_of(event_type, **fields)))
 
 
-__all__ = ["DEFAULT_FIELDS", "NO_LIMITS", "TICK", "EventFactory", "payload_of", "snapshot"]
+__all__ = ["DEFAULT_FIELDS", "TICK", "EventFactory", "payload_of", "snapshot"]

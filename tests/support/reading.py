@@ -29,13 +29,12 @@ def read_topic(kafka: KafkaSettings, topic: str, timeout_s: float = 30.0) -> lis
     """
     consumer = Consumer(
         {
-            **kafka.librdkafka(),
+            **kafka.client_config(),
             "group.id": "read-to-end",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
-            "log_level": 0,
         }
     )
     try:
@@ -80,10 +79,10 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 def read_records(kafka: KafkaSettings, topic: str) -> list[Record]:
     """Return the decoded records of a processor's topic, without tombstones."""
     decoder = Decoder()
-    return [decoder.record(stored.value) for stored in read_topic(kafka, topic) if stored.value is not None]
+    return [decoder.decode_record(stored.value) for stored in read_topic(kafka, topic) if stored.value is not None]
 
 
 def read_events(kafka: KafkaSettings) -> list[Event | Tick]:
     """Return the decoded events and ticks of the events topic; other bytes raise DecodeError."""
     decoder = Decoder()
-    return [decoder.event(stored.value) for stored in read_topic(kafka, kafka.topics.events)]
+    return [decoder.decode_event(stored.value) for stored in read_topic(kafka, kafka.topics.events)]

@@ -73,7 +73,7 @@ def topic_changes(specs: Sequence[TopicSpec], found: Mapping[str, TopicState]) -
 
 
 def _admin_client(settings: KafkaSettings) -> AdminClient:
-    return AdminClient({**settings.librdkafka(), "log_level": 0})
+    return AdminClient(settings.client_config())
 
 
 def _describe_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, TopicState]:

@@ -212,7 +212,7 @@ class InMemoryTransport:
         return 0
 
     def _decode_event(self, record: OutRecord) -> Event:
-        event = self._decoder.event(record.value)
+        event = self._decoder.decode_event(record.value)
         assert isinstance(event, Event)
         return event
 

@@ -1,1 +1,17 @@
-"""The contract: events, records, codec, ids, topics, settings and errors. Imports no sibling, opens no socket."""
+"""The contract that all roles share. It imports no other package of ours, and opens no connection.
+
+    types        the envelope, enums and small records that several schemas share
+    events/      the payload of each event, which clients send
+    records      the records that processors write
+    codec/       events and records to bytes, and back
+    headers      record headers: CloudEvents and trace context
+    ids          ids, record keys and the partitioner
+    topics       the topics as data: names, size limits and retention
+    limits       a session's limits: defaults and recommended ranges
+    retention    how long records are kept, by the classes of their data
+    settings     settings from the environment, and the Kafka clients' shared configuration
+    errors       the errors that every role shares
+
+The Avro schemas are in `avro/`: `common`, `events`, `records`, and those of every release in
+`released`.
+"""

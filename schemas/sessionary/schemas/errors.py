@@ -3,11 +3,11 @@
     SessionaryError
     ├── Invalid(reason, detail)        bad input; trying again will not help
     │   ├── EncodeError                a value does not fit its schema
-    │   └── DecodeError                bytes that are no record of ours
-    ├── Unavailable(retry_after_s)     trouble outside; wait and try again, never skip
+    │   └── DecodeError                bytes that no schema can read
+    ├── Unavailable(retry_after_s)     a service does not answer; wait and try again, never skip
     └── SettingsError                  a setting is missing or malformed
 
-Roles add their own leaves below these.
+Each role's errors derive from these.
 """
 
 from sessionary.schemas.types import RefusalReason
@@ -18,7 +18,12 @@ class SessionaryError(Exception):
 
 
 class Invalid(SessionaryError):
-    """Bad input. `reason` is one of the refusal reasons, `detail` says what was wrong, for people."""
+    """Bad input; trying again will not help.
+
+    Attributes:
+        reason: One of the refusal reasons.
+        detail: What was wrong, for people.
+    """
 
     def __init__(self, reason: RefusalReason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -35,7 +40,11 @@ class DecodeError(Invalid):
 
 
 class Unavailable(SessionaryError):
-    """Something outside does not answer; the same call may succeed after `retry_after_s` seconds."""
+    """A service does not answer; the same call may succeed later.
+
+    Attributes:
+        retry_after_s: When to try again, in seconds.
+    """
 
     def __init__(self, what: str, retry_after_s: float) -> None:
         super().__init__(f"{what}; try again in {retry_after_s:g} s")
@@ -43,7 +52,7 @@ class Unavailable(SessionaryError):
 
 
 class SettingsError(SessionaryError):
-    """A setting is missing or malformed; the message names it and what would be right."""
+    """A setting is missing or malformed. The message names its variable and what is wrong."""
 
 
 __all__ = ["DecodeError", "EncodeError", "Invalid", "SessionaryError", "SettingsError", "Unavailable"]

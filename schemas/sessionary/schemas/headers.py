@@ -1,6 +1,7 @@
 """Record headers: CloudEvents in Kafka's binary mode and W3C trace context.
 
-Sources: CloudEvents 1.0, Kafka protocol binding §3.2 (attributes as `ce_*`, `content-type`); W3C Trace Context.
+Sources: CloudEvents 1.0, Kafka protocol binding §3.2 (attributes as `ce_*`, `content-type`); W3C
+Trace Context.
 """
 
 import re
@@ -18,23 +19,25 @@ _VERSION = ("ce_specversion", b"1.0")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-@lru_cache(maxsize=4_096)
-def _fixed(tenant_id: str, service_id: str, event_type: str) -> tuple[tuple[str, bytes], tuple[str, bytes]]:
-    """Return source and type, of which there are few."""
+@lru_cache(maxsize=4_096)  # few combinations recur
+def _source_and_type(tenant_id: str, service_id: str, event_type: str) -> tuple[tuple[str, bytes], tuple[str, bytes]]:
     return ("ce_source", f"/{tenant_id}/{service_id}".encode()), ("ce_type", (TYPE_PREFIX + event_type).encode())
 
 
 @lru_cache(maxsize=4_096)
-def _second(number: int) -> str:
-    return datetime.fromtimestamp(number, UTC).isoformat()[:19]
+def _iso_second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 
-def _attributes(envelope: Envelope) -> list[tuple[str, bytes]]:
-    """Return what CloudEvents asks for. Raises `ValueError`, `OverflowError`, `OSError` beyond the years 1 to 9999."""
-    source, kind = _fixed(envelope.tenant_id, envelope.service_id, envelope.event_type)
+def _envelope_headers(envelope: Envelope) -> list[tuple[str, bytes]]:
+    """Return the CloudEvents attributes of an envelope.
+
+    Raises `ValueError`, `OverflowError` or `OSError` for a time beyond the years 1 to 9999.
+    """
+    source, kind = _source_and_type(envelope.tenant_id, envelope.service_id, envelope.event_type)
     at = envelope.occurred_at
     rest = at % 1_000_000
-    time = f"{_second(at // 1_000_000)}.{rest:06}+00:00" if rest else f"{_second(at // 1_000_000)}+00:00"
+    time = f"{_iso_second(at // 1_000_000)}.{rest:06}+00:00" if rest else f"{_iso_second(at // 1_000_000)}+00:00"
     return [
         _CONTENT_TYPE,
         _VERSION,
@@ -47,8 +50,12 @@ def _attributes(envelope: Envelope) -> list[tuple[str, bytes]]:
 
 
 def event_headers(envelope: Envelope, traceparent: str | None = None) -> list[tuple[str, bytes]]:
-    """Return the headers of one event; a malformed `traceparent` is left out, as the specification asks."""
-    headers = _attributes(envelope)
+    """Return the headers of one event.
+
+    A malformed `traceparent` is left out, as the specification asks. Raises `ValueError`,
+    `OverflowError` or `OSError` if `occurred_at` is beyond the years 1 to 9999.
+    """
+    headers = _envelope_headers(envelope)
     if traceparent is not None and _TRACEPARENT.fullmatch(traceparent):
         headers.append(("traceparent", traceparent.encode()))
     return headers
@@ -65,15 +72,15 @@ def header_pairs(
     return [(name, value.encode() if isinstance(value, str) else value or b"") for name, value in pairs]
 
 
-def untold(envelope: Envelope, headers: Headers) -> Headers:
+def headers_beyond_envelope(envelope: Envelope, headers: Headers) -> Headers:
     """Return what an event's headers say beyond its envelope: all of them where they do not repeat it exactly."""
     try:
-        told = _attributes(envelope)
+        repeated = _envelope_headers(envelope)
     except (ValueError, OverflowError, OSError):
         return headers
-    if headers == told:
+    if headers == repeated:
         return ()
-    return headers[len(told) :] if headers[: len(told)] == told else headers
+    return headers[len(repeated) :] if headers[: len(repeated)] == repeated else headers
 
 
-__all__ = ["CONTENT_TYPE", "TYPE_PREFIX", "Headers", "event_headers", "header_pairs", "untold"]
+__all__ = ["CONTENT_TYPE", "TYPE_PREFIX", "Headers", "event_headers", "header_pairs", "headers_beyond_envelope"]

@@ -1,6 +1,7 @@
 """Ids, record keys and the partitioner: pure functions, the same in every role.
 
-The partitioner is Kafka's own murmur2 (`org.apache.kafka.common.utils.Utils.murmur2`, `murmur2_random` in librdkafka).
+The partitioner is the Java client's murmur2 (`org.apache.kafka.common.utils.Utils.murmur2`), which
+librdkafka calls `murmur2_random`.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ _SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-
 
 
 class SessionKey(NamedTuple):
-    """Identity of a session: unique per tenant."""
+    """Identity of a session. The session id, a lower-case UUID, is unique per tenant."""
 
     tenant_id: str
     session_id: str
@@ -30,17 +31,20 @@ class SessionKey(NamedTuple):
 
 
 def valid_name(name: str) -> bool:
-    """Whether `name` may name a tenant, service or agent: 1 to 128 of letters, digits, `.`, `_` and `-`."""
+    """Return True if `name` may name a tenant, service or agent.
+
+    It has 1 to 128 ASCII letters, digits, `.`, `_` and `-`, and begins with a letter or digit.
+    """
     return len(name) <= NAME_LENGTH_MAX and _well_formed(name)
 
 
-@lru_cache(maxsize=1 << 14)  # the same few names come with every event
+@lru_cache(maxsize=1 << 14)  # the same few names recur in every event
 def _well_formed(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return `name`; raise `Invalid` where it may not name a `kind` (tenant, service, agent)."""
+    """Return `name`. Raises `Invalid("invalid_value")` if it cannot name a `kind` (tenant, …)."""
     if not valid_name(name):
         raise Invalid(
             "invalid_value",
@@ -50,7 +54,10 @@ def checked_name(kind: str, name: str) -> str:
 
 
 def checked_session_id(session_id: str) -> str:
-    """Return `session_id` in lower case; raise `Invalid` unless it is a UUID of RFC 9562 (any version)."""
+    """Return `session_id` in lower case.
+
+    Raises `Invalid("invalid_value")` unless it is a UUID of RFC 9562, of any version.
+    """
     lower = session_id.lower()
     if _SESSION_ID.fullmatch(lower) is None:
         raise Invalid("invalid_value", f"session id {session_id!r} is not a UUID of RFC 9562")
@@ -58,7 +65,7 @@ def checked_session_id(session_id: str) -> str:
 
 
 def parse_key(key: bytes | None) -> SessionKey:
-    """Read a record key; raise `Invalid("bad_key")` where it is not `tenant_id:session_id`."""
+    """Read a record key. Raises `Invalid("bad_key")` unless it is `tenant_id:session_id`."""
     try:
         tenant_id, _, session_id = (key or b"").decode().partition(":")
     except UnicodeDecodeError:
@@ -69,7 +76,10 @@ def parse_key(key: bytes | None) -> SessionKey:
 
 
 def new_session_id(now_ms: int | None = None) -> str:
-    """Make a session id: version 4, or time-ordered version 7 where `now_ms` (ms since the epoch) is given."""
+    """Make a session id: a random UUIDv4, or a time-ordered UUIDv7 if `now_ms` is given.
+
+    `now_ms` is in ms since the epoch.
+    """
     if now_ms is None:
         return str(uuid.uuid4())
     value = now_ms << 80 | 0x7 << 76 | secrets.randbits(12) << 64 | 0b10 << 62 | secrets.randbits(62)
@@ -77,8 +87,8 @@ def new_session_id(now_ms: int | None = None) -> str:
 
 
 def derived_id(*parts: str | int) -> str:
-    """Make the UUIDv5 of `parts`: the same parts give the same id, in every process."""
-    # As `uuid.uuid5`, which spends most of its time on an object that nobody keeps.
+    """Make the UUIDv5 of `parts`, joined with colons: equal parts give equal ids everywhere."""
+    # The same as `uuid.uuid5`, which spends most of its time on making a `UUID` object.
     digest = hashlib.sha1(NAMESPACE.bytes + ":".join(map(str, parts)).encode(), usedforsecurity=False).hexdigest()
     variant = "89ab"[int(digest[16], 16) & 3]
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
@@ -100,7 +110,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition that Kafka's default partitioner gives `key` among `partitions`."""
+    """Return the partition, from 0, that Kafka's default partitioner gives `key`."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 

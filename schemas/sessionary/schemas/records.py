@@ -1,4 +1,8 @@
-"""Records that processors write: tick, audit, refusals, batches, clean-up, changelog (`avro/records/*.avsc`)."""
+"""Records that processors write (`avro/records/*.avsc`).
+
+Times are µs since the epoch; in the changelog's records (`SessionState`, `Gravestone`, `Position`)
+they are ms of log time.
+"""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -20,20 +24,24 @@ from sessionary.schemas.types import (
 
 
 class Tick(NamedTuple):
-    """Says that time has passed, on the events topic; the broker stamps it."""
+    """Says on the events topic that time has passed. The broker stamps it.
 
-    instance: str  # Who sent it
+    Attributes:
+        instance: The processor that sent it.
+    """
+
+    instance: str
 
 
 class AuditRecord(NamedTuple):
-    """One line of the audit trail; written by a processor only."""
+    """One line of the audit trail; only processors write it."""
 
     audit_id: str  # UUIDv5 of (tenant, session, audit_seq, source)
     tenant_id: str
     session_id: str
-    audit_seq: int  # Per session, from 1, without gaps; 0 where no session is known
+    audit_seq: int  # Per session, from 1, without gaps; 0 if no session is known
     kind: AuditKind
-    transition: str | None  # T01 to T14
+    transition: str | None  # Id of the transition, from T01 to T14; None for other kinds
     event_id: str | None  # Of the event that caused it
     event_type: str
     from_state: SessionStateName
@@ -42,13 +50,13 @@ class AuditRecord(NamedTuple):
     reason: str  # For people; names the limit that was hit
     security: bool
     cleanup_id: str | None
-    cleanup_actions: Sequence[str]  # Requested, never done
+    cleanup_actions: Sequence[str]  # Requested; not done yet
     actions_done: Sequence[str]
     actions_failed: Sequence[str]
     bytes_released: int | None
     host_lost: bool
     compliance_tags: Sequence[str]
-    user_id: str | None  # Personal
+    user_id: str | None  # Personal data
     agent_id: str | None
     agent_role: str | None
     service_id: str | None
@@ -61,21 +69,21 @@ class AuditRecord(NamedTuple):
     gap_first: int | None
     gap_last: int | None
     context_bytes: int | None
-    occurred_at: int  # A timeout's is its due time; µs since the epoch
-    appended_at: int  # Log time of the record that caused it; µs since the epoch
-    due_at: int | None  # µs since the epoch
-    fired_at: int | None  # µs since the epoch
+    occurred_at: int  # Of a timeout: when it was due
+    appended_at: int  # Log time of the record that caused it
+    due_at: int | None  # Of a timeout: when it was due
+    fired_at: int | None  # Of a timeout: log time of the record with which it fired
     source_partition: int
     source_offset: int
     source_n: int  # Which of that record's outcomes
     batch_number: int  # The transaction that wrote it
     retention_class: str
-    retain_until: int  # µs since the epoch
-    personal_until: int | None = None  # Personal columns are blanked then; µs since the epoch
+    retain_until: int  # The record may be deleted then
+    personal_until: int | None = None  # Personal columns are blanked then
 
 
 class RejectedEvent(NamedTuple):
-    """A refused record with its original bytes."""
+    """A refused record with its original bytes: key, value and headers."""
 
     reason: RefusalReason
     detail: str
@@ -88,14 +96,14 @@ class RejectedEvent(NamedTuple):
     source_topic: str
     source_partition: int
     source_offset: int
-    appended_at: int  # µs since the epoch
+    appended_at: int
     key: bytes | None = None
     value: bytes | None = None
     headers: Mapping[str, bytes] = MappingProxyType({})
 
 
 class BatchRecord(NamedTuple):
-    """One transaction of a partition."""
+    """One transaction of a partition: offsets and counts of what it applied."""
 
     partition: int
     number: int  # From 1, without gaps
@@ -107,13 +115,29 @@ class BatchRecord(NamedTuple):
     audited: int
     timers: int
     ticks: int
-    started_at: int  # The processor's clock; µs since the epoch
-    previous_acknowledged_at: int | None  # When batch number - 1 was acknowledged, where known; µs since the epoch
+    started_at: int  # The processor's clock
+    previous_acknowledged_at: int | None  # When the batch before it was acknowledged, if known
     instance: str
 
 
 class CleanupRequest(NamedTuple):
-    """Asks a session's owning service to release its resources."""
+    """Asks the service that owns a session to release the session's resources.
+
+    The service does the actions in their order, and confirms each in `ResourcesReleased`. A request
+    may be delivered again, with the same `cleanup_id`.
+
+    Attributes:
+        cleanup_id: UUID of the request.
+        tenant_id: The tenant.
+        session_id: The session.
+        service_id: The service that is asked: the session's owner.
+        epoch: The session's epoch at the request.
+        reason_code: Why, for programs: the reason of the transition.
+        reason: Why, for people.
+        actions: Names of the steps, in the order in which they are to be done.
+        requested_at: Log time of the request; µs since the epoch.
+        context_bytes: Size of the model's context, in bytes, if known.
+    """
 
     cleanup_id: str
     tenant_id: str
@@ -122,13 +146,13 @@ class CleanupRequest(NamedTuple):
     epoch: int
     reason_code: str
     reason: str
-    actions: Sequence[str]  # To be done in this order
-    requested_at: int  # µs since the epoch
+    actions: Sequence[str]
+    requested_at: int
     context_bytes: int | None = None
 
 
 class SessionState(NamedTuple):
-    """The one state record of a session."""
+    """The state of a session, as the changelog has it."""
 
     tenant_id: str
     session_id: str
@@ -145,7 +169,7 @@ class SessionState(NamedTuple):
     entered_at: int  # When this state was entered
     last_event_at: int
     last_work_at: int
-    max_due_at: int | None  # When the maximum duration ends; while Paused: what is left of it
+    max_due_at: int | None  # When the maximum duration ends; in Paused: the time that is left
     released_at: int | None
     recovery_attempts: int
     error_class: ErrorClass | None
@@ -165,7 +189,7 @@ class SessionState(NamedTuple):
 
 
 class Gravestone(NamedTuple):
-    """What stays of an archived session until no re-delivery can come."""
+    """What is kept of an archived session until no event of it can be delivered again."""
 
     tenant_id: str
     session_id: str
@@ -177,11 +201,23 @@ class Gravestone(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a partition's fold stands; rules over the group's offset."""
+    """A partition's position: the next offset to read, whatever the group has committed."""
 
     next_offset: int
     clock_ms: int
     quiet_until_ms: int
     batch_number: int
-    outcome_n: int  # Outcomes of record next_offset already written; above 0 where its timers filled a transaction
+    outcome_n: int  # Outcomes of next_offset that are written already; above 0 if its timers filled a batch
     previous_acknowledged_at: int | None = None  # µs since the epoch
+
+
+__all__ = [
+    "AuditRecord",
+    "BatchRecord",
+    "CleanupRequest",
+    "Gravestone",
+    "Position",
+    "RejectedEvent",
+    "SessionState",
+    "Tick",
+]

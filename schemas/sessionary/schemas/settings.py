@@ -1,6 +1,7 @@
-"""Settings by `SESSIONARY_*` environment variables: the base that every role's settings class extends.
+"""Settings from `SESSIONARY_*` environment variables: the bases of every role's settings class.
 
-A field `topic_prefix` is read from `SESSIONARY_TOPIC_PREFIX`. Unknown variables are left alone: other roles own them.
+The field `topic_prefix` is read from `SESSIONARY_TOPIC_PREFIX`. Variables without a field are
+ignored, because they belong to other roles.
 """
 
 import os
@@ -16,13 +17,16 @@ ENV_PREFIX = "SESSIONARY_"
 
 
 class EnvSettings(BaseModel):
-    """A frozen group of settings, read by `from_env`."""
+    """A frozen group of settings, which `from_env` reads."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: object) -> Self:
-        """Read every field from its variable; `overrides` that are not None win. Raises `SettingsError`."""
+        """Read every field from its variable in `environ`, by default the process's environment.
+
+        `overrides` that are not None win. Raises `SettingsError` with every variable that is wrong.
+        """
         source = os.environ if environ is None else environ
         values: dict[str, object] = {
             name: source[variable] for name in cls.model_fields if (variable := ENV_PREFIX + name.upper()) in source
@@ -39,7 +43,7 @@ class EnvSettings(BaseModel):
 
 
 class KafkaSettings(EnvSettings):
-    """How to reach Kafka, and which topics."""
+    """How to reach Kafka, and which topics to use."""
 
     bootstrap_servers: str = Field("127.0.0.1:9092", description="Kafka brokers, host:port, comma-separated")
     topic_prefix: str = Field("sessionary", description="first part of every topic name", pattern=r"^[A-Za-z0-9._-]+$")
@@ -50,23 +54,29 @@ class KafkaSettings(EnvSettings):
     sasl_password: SecretStr | None = Field(None, description="principal's password")
     ssl_ca_location: str | None = Field(None, description="file of the certificate authority")
     schema_registry_url: str | None = Field(
-        None, description="where bytes in Confluent's framing find their schemas; needs the extra `registry`"
+        None, description="URL of the schema registry for values in Confluent's framing; needs the extra `registry`"
     )
 
     @property
     def topics(self) -> TopicNames:
-        """The topic names below the prefix."""
-        return TopicNames.below(self.topic_prefix)
+        """The topic names with the prefix."""
+        return TopicNames.with_prefix(self.topic_prefix)
 
-    def librdkafka(self) -> dict[str, str | int | float | bool]:
-        """Return the connection part of a confluent-kafka configuration."""
+    def client_config(self) -> dict[str, str | int | float | bool]:
+        """Return what the configurations of all confluent-kafka clients have in common.
+
+        Keys are librdkafka's. The caller adds what its consumer, producer or admin client needs.
+        """
         config: dict[str, str | int | float | bool] = {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.security_protocol,
-            # By default a client that has lost all its brokers forgets them and starts again from the bootstrap ones.
-            # Seen after a broker's restart: a producer that then connected to nobody for minutes, its queue full; a
-            # transaction or a commit that waited for ever for the former coordinator (librdkafka issues 5511, 5456).
+            # By default a client that has lost all its brokers forgets them, and starts again with
+            # the bootstrap servers. Seen after a broker's restart: a producer that connected to no
+            # broker for minutes, with a full queue; a transaction or a commit that waited for the
+            # former coordinator without end (librdkafka issues 5511, 5456).
             "metadata.recovery.strategy": "none",
+            # librdkafka writes to stderr by default; errors reach us by callbacks and exceptions.
+            "log_level": 0,
         }
         optional = {
             "sasl.mechanism": self.sasl_mechanism,

@@ -1,17 +1,20 @@
-"""The topics, as data: names, limits and retention. `sessionary topics apply` brings a broker to this state."""
+"""The topics as data: names, size limits and retention.
+
+`sessionary topics apply` brings a broker to this state.
+"""
 
 from typing import NamedTuple
 
 _DAY_MS = 86_400_000
-EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB on the wire
-VALUE_BYTES_MAX = 1 << 20  # a single value above 1 MiB goes by reference
-REJECTED_BYTES_MAX = 2 << 20  # wraps the original
+EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB: one record of the events topic
+VALUE_BYTES_MAX = 1 << 20  # 1 MiB: a larger single value is sent by reference
+REJECTED_BYTES_MAX = 2 << 20  # a rejected record holds the original record
 CHANGELOG_BYTES_MAX = 4 << 20
 RETENTION_MS = 7 * _DAY_MS
 
 
 class TopicSpec(NamedTuple):
-    """A topic as it should be; `config` in Kafka's own names."""
+    """A topic as it should be. `config` has Kafka's own names and values."""
 
     name: str
     partitions: int
@@ -19,7 +22,7 @@ class TopicSpec(NamedTuple):
 
 
 class TopicNames(NamedTuple):
-    """The names below one prefix; several pipelines may share a broker under prefixes of their own."""
+    """The topic names of one prefix. Pipelines with different prefixes may share a broker."""
 
     events: str
     audit: str
@@ -30,21 +33,22 @@ class TopicNames(NamedTuple):
     sink_rejected: str
 
     @classmethod
-    def below(cls, prefix: str) -> "TopicNames":
+    def with_prefix(cls, prefix: str) -> "TopicNames":
         """Return the names `<prefix>.events`, `<prefix>.audit` and so on."""
         return cls(*(f"{prefix}.{field.replace('_', '-')}" for field in cls._fields))
 
 
 def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> list[TopicSpec]:
-    """Return every topic below `prefix`; all have the same number of partitions, as outputs go to the source partition.
+    """Return every topic of `prefix`.
 
+    All have the same number of partitions, because outputs go to the partition of their source.
     With three replicas or more, two must be in sync for a write to be acknowledged.
     """
-    names = TopicNames.below(prefix)
+    names = TopicNames.with_prefix(prefix)
     common = {"min.insync.replicas": "2"} if replication_factor >= 3 else {}
-    kept = {**common, "cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
-    # Time is in the log: the broker stamps every record that is judged or measured.
-    stamped = {**kept, "message.timestamp.type": "LogAppendTime"}
+    deleted = {**common, "cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
+    # The broker's stamp is the time that processors judge by, and that latency is measured from.
+    stamped = {**deleted, "message.timestamp.type": "LogAppendTime"}
     compacted = {
         **common,
         "cleanup.policy": "compact",

@@ -1,22 +1,26 @@
 """Types that several schemas share: the envelope, enums and small records (`avro/common/*.avsc`).
 
-Times are integers: `timestamp-micros` fields count µs since the epoch, fields of the state record count ms of log time.
-Every enum begins with `UNKNOWN`, which a reader sees in place of a symbol that it does not know.
+Times are integers: µs since the epoch, but ms of log time in the state record and its parts. Every
+enum begins with `UNKNOWN`: a reader gets it in place of a symbol that it does not know, and writers
+do not use it.
 """
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-# Class of the data that a session handles; the compliance tags follow from it.
 DataClass = Literal["UNKNOWN", "none", "personal", "financial", "medical"]
+"""Class of the data that a session handles: personal, financial or medical.
 
-# Whether an error may be retried.
+Compliance tags and retention follow from it (`sessionary.schemas.retention`). `none` declares that
+the data is of no such class.
+"""
+
 ErrorClass = Literal["UNKNOWN", "retryable", "fatal"]
+"""Whether the failed work may be tried again."""
 
-# The seven states of a session.
 SessionStateName = Literal["UNKNOWN", "Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived"]
+"""A session's state; ARCHITECTURE.md draws the transitions between the seven."""
 
-# Sub-state: an attribute beside the state.
 Phase = Literal[
     "UNKNOWN",
     "creating",
@@ -33,14 +37,14 @@ Phase = Literal[
     "releasing",
     "clearing",
 ]
+"""What a session is doing within its state."""
 
-# Why a session is held.
 PauseKind = Literal["UNKNOWN", "manual", "migration", "review"]
+"""Why a session is held."""
 
-# Why a session never became Active.
 StartFailureReason = Literal["UNKNOWN", "invalid_config", "connection_failed", "init_timeout"]
+"""Why a session never became Active."""
 
-# Why a session ended.
 TerminationReason = Literal[
     "UNKNOWN",
     "closed",
@@ -52,28 +56,28 @@ TerminationReason = Literal[
     "recovery_failed",
     "timeout_cleanup",
 ]
+"""Why a session ended."""
 
-# The clocks that can fire on a session.
 ClockName = Literal[
     "UNKNOWN", "initialisation", "inactivity", "idle", "max_duration", "grace", "hold", "recovery", "archive"
 ]
+"""The clocks that can fire on a session."""
 
-# Whether a run lives and dies with its session.
 RunMode = Literal["UNKNOWN", "attached", "detached"]
+"""`attached`: the run ends with its session; `detached`: it does not."""
 
-# How an unknown tool call was settled.
 ToolOutcome = Literal["UNKNOWN", "succeeded", "failed"]
+"""How an unknown tool call was resolved."""
 
-# How a snapshot's state is stored.
 SnapshotEncoding = Literal["UNKNOWN", "full", "delta"]
+"""How a snapshot's state is stored."""
 
-# How a snapshot's bytes are packed.
 Compression = Literal["UNKNOWN", "none", "gzip", "zstd"]
+"""How a snapshot's bytes are compressed."""
 
-# What an audit record reports.
 AuditKind = Literal["UNKNOWN", "transition", "refusal", "gap", "release", "context_limit", "limits_override"]
+"""What an audit record reports."""
 
-# Why an event was refused; the one list of reasons.
 RefusalReason = Literal[
     "UNKNOWN",
     "undecodable",
@@ -109,10 +113,17 @@ RefusalReason = Literal[
     "state_too_large",
     "bad_row",
 ]
+"""Why an event was refused; the only list of reasons."""
 
 
 class ErrorInfo(NamedTuple):
-    """An error as an agent reports it."""
+    """An error as an agent reports it.
+
+    Attributes:
+        error_class: `retryable` if the same work may succeed later, else `fatal`.
+        code: Short and stable, for programs; for example the exception's name.
+        message: What happened, for people.
+    """
 
     error_class: ErrorClass
     code: str
@@ -120,55 +131,97 @@ class ErrorInfo(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Per-session limits in milliseconds, null = default."""
+    """Limits that a session asks for; None means the default (`sessionary.schemas.limits`).
 
-    init_ms: int | None
-    model_ms: int | None
-    tool_ms: int | None
-    network_ms: int | None
-    idle_ms: int | None
-    attached_run_ms: int | None
-    max_duration_ms: int | None
-    grace_ms: int | None
-    hold_ms: int | None
-    recovery_ms: int | None
-    archive_delay_ms: int | None
-    release_limit_ms: int | None
-    context_limit_bytes: int | None
-    override: bool  # Values outside the recommended ranges are meant
+    Name only what differs: `Limits(idle_ms=600_000)`. Fields that end in `_ms` are milliseconds,
+    `context_limit_bytes` is bytes. A value outside its recommended range needs `override=True`, and
+    is reported in the audit trail.
+
+    Attributes:
+        init_ms: Longest time in Idle, from creation to start.
+        model_ms: The model's part of the inactivity budget; recommended 30,000 to 60,000.
+        tool_ms: A tool's part of the inactivity budget; recommended 10,000 to 30,000.
+        network_ms: The network's part of the inactivity budget; recommended 5,000 to 15,000.
+        idle_ms: Longest time in Active without work; heartbeats are no work.
+        attached_run_ms: Longest time of an attached run; stored, not enforced yet.
+        max_duration_ms: Longest life from the start on; Paused stops the clock.
+        grace_ms: Time in Timeout until the session is terminated.
+        hold_ms: Time in Paused until the session is terminated.
+        recovery_ms: Time in Error until the session is terminated.
+        archive_delay_ms: Time from a confirmed clean-up to Archived.
+        release_limit_ms: Time in Terminated until Archived if no clean-up is confirmed.
+        context_limit_bytes: Context size above which the audit trail gets a record; recommended
+            50,000,000 to 200,000,000.
+        override: Values outside the recommended ranges are intended.
+    """
+
+    init_ms: int | None = None
+    model_ms: int | None = None
+    tool_ms: int | None = None
+    network_ms: int | None = None
+    idle_ms: int | None = None
+    attached_run_ms: int | None = None
+    max_duration_ms: int | None = None
+    grace_ms: int | None = None
+    hold_ms: int | None = None
+    recovery_ms: int | None = None
+    archive_delay_ms: int | None = None
+    release_limit_ms: int | None = None
+    context_limit_bytes: int | None = None
+    override: bool = False
 
 
 class Snapshot(NamedTuple):
-    """A session's content at one version."""
+    """A session's content at one version.
+
+    Snapshots form a chain: each names its parent.
+
+    Attributes:
+        snapshot_id: UUID.
+        parent_snapshot_id: The snapshot before it; None for the first.
+        schema_version: Version of the schema of `state_json`, which the agent chooses.
+        state_json: The state as JSON; all of it if `encoding` is `full`.
+        context: The model's context, if it is stored with the state.
+        content_hash: SHA-256 of `state_json` in UTF-8, as hex.
+        encoding: `full` for the whole state, `delta` for the changes since the parent.
+        compression: How the stored bytes are compressed.
+    """
 
     snapshot_id: str
     parent_snapshot_id: str | None
-    schema_version: int  # Of state_json
+    schema_version: int
     state_json: str
     context: str | None
-    content_hash: str  # SHA-256 of state_json, hex
+    content_hash: str
     encoding: SnapshotEncoding
     compression: Compression
 
 
 class CleanupAction(NamedTuple):
-    """One step of a clean-up and how it went."""
+    """One step of a clean-up, and whether it was done.
+
+    Attributes:
+        action: Name of the step, as the request has it.
+        done: False if it failed; `detail` says why.
+        at: When it ended; µs since the epoch.
+        detail: Details, for people.
+    """
 
     action: str
     done: bool
-    at: int  # µs since the epoch
+    at: int
     detail: str | None = None
 
 
 class Candidate(NamedTuple):
-    """An option that a model weighed."""
+    """An option that a model weighed, with its score."""
 
     name: str
     score: float
 
 
 class SessionLimits(NamedTuple):
-    """A session's limits after defaults, in milliseconds."""
+    """A session's limits with defaults filled in; the fields are those of `Limits`."""
 
     init_ms: int
     model_ms: int
@@ -186,14 +239,14 @@ class SessionLimits(NamedTuple):
 
 
 class SeqRange(NamedTuple):
-    """A closed range of sequence numbers."""
+    """A range of sequence numbers, both ends included."""
 
     first: int
     last: int
 
 
 class ProducerLedger(NamedTuple):
-    """What is known of one producer's sequence in one session."""
+    """What is known of one producer's sequence numbers in one session."""
 
     producer_id: str
     last_seq: int
@@ -209,7 +262,7 @@ class Refusal(NamedTuple):
 
 
 class Cleanup(NamedTuple):
-    """A clean-up that was asked for."""
+    """A clean-up that was requested."""
 
     cleanup_id: str
     requested_at: int  # Log time, ms
@@ -217,27 +270,81 @@ class Cleanup(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """What every event carries."""
+    """What every event carries.
 
-    event_id: str  # UUID; the event's identity and its CloudEvents id
+    Attributes:
+        event_id: UUID, the event's identity; also its CloudEvents id.
+        event_type: Name of the payload's type (`EVENT_TYPES`).
+        schema_version: Version of the payload's schema, from 1.
+        tenant_id: The tenant; part of the record key.
+        session_id: UUID of RFC 9562 in lower case, unique per tenant; part of the record key.
+        user_id: The user; personal data.
+        agent_id: The agent that works in the session.
+        agent_role: Its role, if there are several.
+        service_id: The service that sends the event.
+        actor: Name of the principal who asked for it; never a token.
+        epoch: The session's epoch as the client knows it; only processors raise it.
+        producer_id: UUID of the client process.
+        producer_seq: Number per session and producer, from 1; 0 for types without one.
+        run_id: The run that it belongs to, if any.
+        run_seq: Number within the run.
+        step_id: The step that it belongs to, if any.
+        causation_id: Id of the event that caused it, if any.
+        occurred_at: The agent's clock in µs since the epoch: reported, never judged by.
+        data_classes: Classes of the data that the session handles from now on.
+        context_bytes: Size of the model's context, in bytes.
+        server_version: Version of the agent's server.
+        protocol_version: Version of the protocol that it speaks.
+    """
+
+    event_id: str
     event_type: str
     schema_version: int
     tenant_id: str
-    session_id: str  # RFC 9562 UUID, unique per tenant
-    user_id: str | None  # Personal
+    session_id: str
+    user_id: str | None
     agent_id: str
     agent_role: str | None
-    service_id: str  # Service that sends the event
-    actor: str | None  # Name of the principal that asked, never a token
-    epoch: int  # Ownership epoch; raised by the processor only
-    producer_id: str  # UUID of the client process
-    producer_seq: int  # Per session and producer, from 1; 0 where the type carries none
+    service_id: str
+    actor: str | None
+    epoch: int
+    producer_id: str
+    producer_seq: int
     run_id: str | None
     run_seq: int | None
     step_id: str | None
     causation_id: str | None
-    occurred_at: int  # The agent's clock: reported, never judged by; µs since the epoch
+    occurred_at: int
     data_classes: Sequence[DataClass] = ()
     context_bytes: int | None = None
     server_version: str | None = None
     protocol_version: str | None = None
+
+
+__all__ = [
+    "AuditKind",
+    "Candidate",
+    "Cleanup",
+    "CleanupAction",
+    "ClockName",
+    "Compression",
+    "DataClass",
+    "Envelope",
+    "ErrorClass",
+    "ErrorInfo",
+    "Limits",
+    "PauseKind",
+    "Phase",
+    "ProducerLedger",
+    "Refusal",
+    "RefusalReason",
+    "RunMode",
+    "SeqRange",
+    "SessionLimits",
+    "SessionStateName",
+    "Snapshot",
+    "SnapshotEncoding",
+    "StartFailureReason",
+    "TerminationReason",
+    "ToolOutcome",
+]

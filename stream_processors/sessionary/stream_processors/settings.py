@@ -50,9 +50,9 @@ class ProcessorSettings(KafkaSettings):
         except ValueError:
             raise ValueError("must be a JSON object {token: tenant}") from None
 
-    def librdkafka(self) -> dict[str, str | int | float | bool]:
+    def client_config(self) -> dict[str, str | int | float | bool]:
         """Return the connection's configuration; it finds a returning broker within 0.5 s."""
-        return {**super().librdkafka(), "reconnect.backoff.max.ms": 500}
+        return {**super().client_config(), "reconnect.backoff.max.ms": 500}
 
     @property
     def group_id(self) -> str:

@@ -67,7 +67,7 @@ def wait_for_topics(settings: ProcessorSettings, is_stopped: Callable[[], bool])
 
     Blocks. Raises `SettingsError` if a topic is missing or has another number of partitions.
     """
-    admin = AdminClient({**settings.librdkafka(), "log_level": 0})
+    admin = AdminClient(settings.client_config())
     warned_s = -_REPEAT_S
     while not is_stopped():
         try:

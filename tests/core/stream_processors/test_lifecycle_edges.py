@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.records import Gravestone
-from sessionary.schemas.types import CleanupAction
+from sessionary.schemas.types import CleanupAction, Limits
 from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX, TRANSITIONS
 from sessionary.stream_processors.core.timers import Timers
 from tests.core.oracle_rig import OracleRig
 from tests.core.stream_processors.test_lifecycle_pairs import rig_in_state
-from tests.support.event_factory import NO_LIMITS, EventFactory, snapshot
+from tests.support.event_factory import EventFactory, snapshot
 
 
 def test_a_resume_names_the_head_of_the_chain_or_nothing() -> None:
@@ -122,7 +122,7 @@ def test_each_deadline_fires_exactly_when_due_and_names_its_limit(
 def test_in_active_each_deadline_names_its_own_limit(name: str, expected: tuple[str, str, str]) -> None:
     rig, agent = OracleRig(), EventFactory()
     limits: dict[str, Any] = {name: 40_000}
-    rig.start(agent, limits=NO_LIMITS._replace(**limits))
+    rig.start(agent, limits=Limits(**limits))
     assert rig.advance(39_999, step_ms=5_000) == []
     rig.advance(1)
     assert last_reasons(rig) == [expected]
@@ -141,7 +141,7 @@ def test_a_deadline_that_fires_late_records_when_it_was_due() -> None:
 
 def test_the_rest_of_the_maximum_duration_is_never_negative() -> None:
     rig, agent = OracleRig(), EventFactory()
-    rig.start(agent, limits=NO_LIMITS._replace(max_duration_ms=20_000))
+    rig.start(agent, limits=Limits(max_duration_ms=20_000))
     rig.advance(10_000)
     rig.at += 30_000  # a hole: the duration is over, but nothing fires in the quiet time
     assert rig.send(agent, "session_paused") == "applied"
@@ -192,7 +192,7 @@ def test_an_update_ends_the_writing(phase: str) -> None:
 
 def timed_out_and_resumed(rig: OracleRig, agent: EventFactory, idle_ms: int = 900_000) -> str:
     """Bring a session to Active with an unconfirmed clean-up; return the clean-up's id."""
-    rig.start(agent, limits=NO_LIMITS._replace(idle_ms=idle_ms))
+    rig.start(agent, limits=Limits(idle_ms=idle_ms))
     assert len(rig.advance(60_000, step_ms=5_000)) == 1
     cleanup_id: str = rig.last_audits()[0].cleanup_id
     assert rig.send(agent, "session_resumed") == "applied"

@@ -6,26 +6,28 @@ import pytest
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import StateUpdated
+from sessionary.schemas.limits import DEFAULTS, LIMIT_MAX, RANGES, inactivity_budget_ms
+from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.session.accepted import STATE_BYTES_MAX, rule_for
 from sessionary.stream_processors.core.session.facts import ContentUpdated
-from sessionary.stream_processors.core.session.limits import DEFAULTS, LIMIT_MAX, RANGES, budget_ms, resolved
+from sessionary.stream_processors.core.session.limits import resolved
 from sessionary.stream_processors.core.session.transitions import Objection
 from tests.core.oracle_rig import OracleRig
-from tests.support.event_factory import NO_LIMITS, EventFactory
+from tests.support.event_factory import EventFactory
 
 PARTS = {"model_ms": 30_000, "tool_ms": 20_000, "network_ms": 10_000}
 
 
 def test_the_budget_is_model_plus_tool_plus_network() -> None:
     assert {name: getattr(DEFAULTS, name) for name in PARTS} == PARTS
-    assert budget_ms(DEFAULTS) == 60_000
+    assert inactivity_budget_ms(DEFAULTS) == 60_000
 
 
 @pytest.mark.parametrize(("name", "by_ms"), [("model_ms", 7_000), ("tool_ms", 5_000), ("network_ms", 3_000)])
 def test_each_part_moves_the_deadline_by_its_own_length(name: str, by_ms: int) -> None:
     rig, agent = OracleRig(), EventFactory()
     given: dict[str, Any] = {name: PARTS[name] + by_ms}
-    rig.start(agent, limits=NO_LIMITS._replace(**given))
+    rig.start(agent, limits=Limits(**given))
     assert rig.advance(60_000 + by_ms - 1) == []
     assert rig.advance(1) == ["T06 inactive"]
     (line,) = rig.last_audits()
@@ -35,7 +37,7 @@ def test_each_part_moves_the_deadline_by_its_own_length(name: str, by_ms: int) -
 def test_two_sessions_of_different_budgets_time_out_at_their_own_deadlines() -> None:
     rig, brief, long = OracleRig(), EventFactory("brief"), EventFactory("long")
     rig.start(brief)
-    rig.start(long, limits=NO_LIMITS._replace(model_ms=60_000))
+    rig.start(long, limits=Limits(model_ms=60_000))
     assert rig.advance(60_000) == ["T06 inactive"]
     assert rig.row_of(brief).state == "Timeout"
     assert rig.advance(30_000 - 1) == []
@@ -50,11 +52,9 @@ def test_a_limit_at_the_edge_of_its_range_is_fine_and_one_beyond_needs_the_overr
     beyond = at - 1 if edge == 0 else at + 1
     given: dict[str, Any] = {name: beyond}
     rig = OracleRig()
-    assert (
-        rig.send(EventFactory("at"), "session_created", limits=NO_LIMITS._replace(**{**given, name: at})) == "applied"
-    )
+    assert rig.send(EventFactory("at"), "session_created", limits=Limits(**{**given, name: at})) == "applied"
     assert len(rig.last_audits()) == 1
-    limits = NO_LIMITS._replace(**given)
+    limits = Limits(**given)
     assert rig.send(EventFactory("beyond"), "session_created", limits=limits) == "refused invalid_limits"
     meant = limits._replace(override=True)
     assert rig.send(EventFactory("meant"), "session_created", limits=meant) == "applied"
@@ -63,27 +63,27 @@ def test_a_limit_at_the_edge_of_its_range_is_fine_and_one_beyond_needs_the_overr
     assert str(beyond) in flagged.reason
 
 
-@pytest.mark.parametrize("name", NO_LIMITS._fields[:-1])
+@pytest.mark.parametrize("name", Limits._fields[:-1])
 def test_no_limit_is_0_or_less(name: str) -> None:
     rig = OracleRig()
     for value in (0, -1):
-        limits = NO_LIMITS._replace(**{name: value}, override=True)
+        limits = Limits(**{name: value}, override=True)
         assert rig.send(EventFactory(f"{name}{value}"), "session_created", limits=limits) == "refused invalid_limits"
 
 
-@pytest.mark.parametrize("name", NO_LIMITS._fields[:-1])
+@pytest.mark.parametrize("name", Limits._fields[:-1])
 def test_a_limit_may_be_as_small_as_1_and_as_large_as_300_years(name: str) -> None:
     for value in (1, LIMIT_MAX):
-        limits = NO_LIMITS._replace(**{name: value}, override=True)
+        limits = Limits(**{name: value}, override=True)
         assert OracleRig().send(EventFactory(), "session_created", limits=limits) == "applied"
-    beyond = NO_LIMITS._replace(**{name: LIMIT_MAX + 1}, override=True)
+    beyond = Limits(**{name: LIMIT_MAX + 1}, override=True)
     with pytest.raises(Invalid, match="at most"):
         resolved(beyond)
 
 
 def test_a_context_above_its_limit_is_audited_once_until_it_falls() -> None:
     rig, agent = OracleRig(), EventFactory()
-    rig.start(agent, limits=NO_LIMITS._replace(context_limit_bytes=50_000_000))
+    rig.start(agent, limits=Limits(context_limit_bytes=50_000_000))
     kinds = []
     for size in (50_000_000, 50_000_001, 60_000_000, 40_000_000, 50_000_001):
         assert rig.send(agent, "session_activity", {"context_bytes": size}) == "applied"

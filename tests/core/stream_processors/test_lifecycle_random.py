@@ -138,10 +138,10 @@ def reload_fold(fold: PartitionState) -> PartitionState:
     """Return a new fold, loaded from the bytes that the changelog would have."""
     new = PartitionState(fold.partition, fold.settings, DECODER, MACHINES)
     for key, row in fold.rows.items():
-        read = DECODER.record(encode_record(row))
+        read = DECODER.decode_record(encode_record(row))
         assert isinstance(read, SessionState | Gravestone)
         new.load(key, read)
-    position = DECODER.record(encode_record(fold.position))
+    position = DECODER.decode_record(encode_record(fold.position))
     assert isinstance(position, Position)
     new.load_position(position)
     new.finish_loading()

@@ -4,11 +4,11 @@ import pytest
 
 from sessionary.schemas.ids import SessionKey, derived_id, partition_of
 from sessionary.schemas.records import Gravestone
-from sessionary.schemas.types import CleanupAction
+from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor.decoding import LogEntry
 from tests.auditor.oracle import Oracle, find_differences, replay_log
 from tests.core.oracle_rig import SETTINGS, OracleRig
-from tests.support.event_factory import NO_LIMITS, EventFactory, snapshot
+from tests.support.event_factory import EventFactory, snapshot
 
 
 def test_an_agent_that_dies_is_timed_out_resumed_and_archived() -> None:
@@ -59,7 +59,7 @@ def test_an_agent_that_dies_is_timed_out_resumed_and_archived() -> None:
 
 def test_heartbeats_keep_a_session_alive_but_do_not_count_as_work() -> None:
     rig, agent = OracleRig(), EventFactory()
-    rig.start(agent, limits=NO_LIMITS._replace(idle_ms=120_000))
+    rig.start(agent, limits=Limits(idle_ms=120_000))
     for _ in range(11):
         assert rig.advance(10_000) == []
         assert rig.send(agent, "heartbeat") == "applied"
@@ -70,7 +70,7 @@ def test_heartbeats_keep_a_session_alive_but_do_not_count_as_work() -> None:
 
 def test_a_paused_session_keeps_the_rest_of_its_maximum_duration() -> None:
     rig, agent = OracleRig(), EventFactory()
-    rig.start(agent, limits=NO_LIMITS._replace(max_duration_ms=50_000))
+    rig.start(agent, limits=Limits(max_duration_ms=50_000))
     rig.advance(20_000)
     assert rig.send(agent, "session_paused", snapshot=snapshot("held")) == "applied"
     assert rig.advance(3_600_000, step_ms=5_000) == []

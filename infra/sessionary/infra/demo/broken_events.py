@@ -50,10 +50,9 @@ class BrokenSender:
         self._topic = settings.topics.events
         self._producer = Producer(
             {
-                **settings.librdkafka(),
+                **settings.client_config(),
                 "partitioner": "murmur2_random",
                 "enable.idempotence": True,
-                "log_level": 0,
             },
             logger=_log,
         )

@@ -22,12 +22,11 @@ def topic_bytes(settings: KafkaSettings, topics: Iterable[str], since_ms: int) -
     sums = dict.fromkeys(topics, 0)
     consumer = Consumer(
         {
-            **settings.librdkafka(),
+            **settings.client_config(),
             "group.id": f"{settings.topic_prefix}.byte-count",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
-            "log_level": 0,
         },
         logger=_log,
     )

@@ -55,14 +55,13 @@ class KafkaCleanupConsumer:
     def _new_consumer(self) -> Consumer:
         return Consumer(
             {
-                **self._settings.librdkafka(),
+                **self._settings.client_config(),
                 "group.id": f"{self._settings.topic_prefix}.cleanup.{self._tenant_id}:{self._service_id}",
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "fetch.wait.max.ms": 100,
-                "log_level": 0,
             }
         )
 
@@ -117,7 +116,7 @@ class KafkaCleanupConsumer:
 
     def _decode_request(self, message: Message) -> CleanupRequest | None:
         try:
-            request = self._decoder.record(message.value())
+            request = self._decoder.decode_record(message.value())
         except DecodeError as error:
             self._on_error(error)
             return None

@@ -101,7 +101,7 @@ def _error_from(session_id: str, error: urllib.error.HTTPError) -> Exception:
 def parse_session(body: dict[str, Any]) -> SessionView:
     """Return the session in the API's JSON. Raises `KeyError`, `TypeError`, `ValueError`."""
     verdict, snapshot, limits = body.get("verdict"), body.get("snapshot"), body.get("limits") or {}
-    known = {name: limits.get(name) for name in Limits._fields if name != "override"}
+    known: dict[str, Any] = {name: limits.get(name) for name in Limits._fields if name != "override"}
     return SessionView(
         session_id=body["session_id"],
         state=body["state"],
@@ -113,7 +113,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         state_schema_version=int(body.get("state_schema_version") or 1),
         snapshot_id=snapshot["snapshot_id"] if snapshot else None,
         snapshot_state_json=snapshot["state_json"] if snapshot else None,
-        limits=Limits(**known, override=False),
+        limits=Limits(**known),
         verdict=Verdict(verdict["outcome"] == "applied", verdict.get("reason")) if verdict else None,
     )
 

@@ -46,7 +46,7 @@ def producer_config(settings: ProducerSettings) -> dict[str, object]:
     """Return the librdkafka configuration of the event producer."""
     spooling = settings.delivery_policy == "spool"
     return {
-        **settings.librdkafka(),
+        **settings.client_config(),
         "enable.idempotence": True,
         "acks": "all",
         "partitioner": "murmur2_random",
@@ -59,7 +59,6 @@ def producer_config(settings: ProducerSettings) -> dict[str, object]:
         "message.timeout.ms": 0 if spooling else int(settings.delivery_timeout_s * 1000),
         "reconnect.backoff.max.ms": 1000,
         "socket.keepalive.enable": True,
-        "log_level": 0,
     }
 
 

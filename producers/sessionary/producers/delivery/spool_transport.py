@@ -40,7 +40,7 @@ _OWN_FAULT = frozenset(
 
 def record_from_frame(frame: Frame, decoder: Decoder) -> OutRecord:
     """Return the record that was written as `frame`. Raises `Invalid` if it cannot be read."""
-    event = decoder.event(frame.value)
+    event = decoder.decode_event(frame.value)
     if not isinstance(event, Event):
         raise Invalid("unknown_event_type", "the spool holds a tick, not an event")
     envelope = event.envelope

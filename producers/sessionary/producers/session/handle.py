@@ -52,7 +52,7 @@ class SessionHandle:
         self._emitter = emitter
         self._lock = emitter.lock
         self._services = services
-        self._limits = limits or Limits(**dict.fromkeys(Limits._fields[:-1]), override=False)
+        self._limits = limits or Limits()
         self._state_json = canonical_json(state or {})
         self._schema_version = state_schema_version
         self._local_state: str = "Idle"

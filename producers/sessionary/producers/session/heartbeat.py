@@ -11,17 +11,15 @@ import weakref
 from collections.abc import Callable
 from threading import Condition, Thread
 
+from sessionary.schemas.limits import inactivity_budget_ms, with_defaults
 from sessionary.schemas.types import Limits
 
-# Defaults of the parts of the inactivity budget.
-_MODEL_MS, _TOOL_MS, _NETWORK_MS = 30_000, 20_000, 10_000
 HEARTBEATS_PER_BUDGET = 6
 
 
 def heartbeat_interval_s(limits: Limits, wanted_s: float) -> float:
     """Return `wanted_s`, but at most a sixth of the session's inactivity budget."""
-    parts = ((limits.model_ms, _MODEL_MS), (limits.tool_ms, _TOOL_MS), (limits.network_ms, _NETWORK_MS))
-    budget_ms = sum(default if value is None else value for value, default in parts)
+    budget_ms = inactivity_budget_ms(with_defaults(limits))
     return min(wanted_s, budget_ms / 1000 / HEARTBEATS_PER_BUDGET)
 
 

@@ -1,4 +1,17 @@
-"""Bytes to events and records, and back."""
+"""Bytes to events and records, and back: `encode_event`, `encode_record` and `Decoder`.
+
+    catalogue          the Avro schemas of today and of every release, with their fingerprints
+    mapping            our classes to fastavro's dicts, and back
+    codegen            builds a Python function as text
+    compiled_reader    readers of today's schemas as straight-line Python
+    compiled_writer    writers of today's schemas as straight-line Python
+    formats            schema, header and conversions of each class
+    framing            encoding and decoding: the first bytes of a value tell its schema
+    registry           a Confluent-compatible schema registry; needs the extra `registry`
+    from_settings      makes a decoder from settings
+
+Compiled functions give up at anything unusual, and fastavro takes over.
+"""
 
 from sessionary.schemas.codec.framing import (
     CONFLUENT,

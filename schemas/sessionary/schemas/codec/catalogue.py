@@ -1,8 +1,9 @@
-"""The schemas, read once from the package: `avro/{common,events,records}/*.avsc` and every released version.
+"""The schemas, read once from the package.
 
-`avro/released/<version>.json` holds `{full name: schema}` of a release, so that bytes of any release can be read by
-today's schemas. Fingerprints are CRC-64-AVRO of the parsing canonical form (Avro 1.12 specification, "Schema
-Fingerprints"); logical types are no part of that form, and are left out here: times stay integers.
+Today's are `avro/{common,events,records}/*.avsc`. `avro/released/<version>.json` holds `{full name:
+schema}` of a release, so that today's code reads the bytes of every release. Fingerprints are
+CRC-64-AVRO of the parsing canonical form (Avro 1.12 specification, "Schema Fingerprints"). Logical
+types are no part of that form, and are left out here: times stay integers.
 """
 
 import json
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from fastavro import parse_schema
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-# JSON as it comes from a file; strict typing ends at a schema's shape.
+# JSON as a file holds it: a schema's shape is not typed further.
 Json = Any
 
 EVENTS_NAMESPACE = "sessionary.events"
@@ -23,40 +24,50 @@ _FOLDER = files("sessionary.schemas") / "avro"
 
 
 class WriterSchema(NamedTuple):
-    """A schema that bytes may be written with."""
+    """A schema that bytes may be written with.
+
+    Attributes:
+        full_name: Namespace and name.
+        fingerprint: 8 bytes, little-endian, as in the single-object encoding.
+        parsed: The schema as fastavro takes it.
+        current: It is today's schema of its name, not only a released one.
+    """
 
     full_name: str
-    fingerprint: bytes  # 8 bytes, little-endian, as single-object encoding wants it
+    fingerprint: bytes
     parsed: dict[str, Json]
     current: bool
 
 
-def _inlined(schema: Json, known: Mapping[str, Json], seen: set[str]) -> Json:
-    """Return `schema` self-contained: a named type is spelled out where it first occurs; logical types are dropped."""
+def _inline_types(schema: Json, known: Mapping[str, Json], seen: set[str]) -> Json:
+    """Return `schema` self-contained, without logical types.
+
+    A named type is spelled out at its first occurrence.
+    """
     match schema:
         case str() if schema in known and schema not in seen:
-            return _inlined(known[schema], known, seen)
+            return _inline_types(known[schema], known, seen)
         case list():
-            return [_inlined(branch, known, seen) for branch in schema]
+            return [_inline_types(branch, known, seen) for branch in schema]
         case dict():
             if schema.get("type") in ("record", "enum"):
                 seen.add(f"{schema['namespace']}.{schema['name']}")
             return {
-                key: [{**field, "type": _inlined(field["type"], known, seen)} for field in _fields(value)]
+                key: [{**field, "type": _inline_types(field["type"], known, seen)} for field in _field_list(value)]
                 if key == "fields"
-                else (_inlined(value, known, seen) if key in ("type", "items", "values") else value)
+                else (_inline_types(value, known, seen) if key in ("type", "items", "values") else value)
                 for key, value in schema.items()
                 if key != "logicalType"
             }
     return schema
 
 
-def _fields(value: Json) -> list[dict[str, Json]]:
+def _field_list(value: Json) -> list[dict[str, Json]]:
     assert isinstance(value, list)
     return [field for field in value if isinstance(field, dict)]
 
 
-def _read(folder: Traversable) -> Iterator[tuple[str, dict[str, Json]]]:
+def _read_schemas(folder: Traversable) -> Iterator[tuple[str, dict[str, Json]]]:
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
         if path.name.endswith(".avsc"):
             schema = json.loads(path.read_text("utf-8"))
@@ -65,12 +76,12 @@ def _read(folder: Traversable) -> Iterator[tuple[str, dict[str, Json]]]:
 
 @cache
 def current_schemas() -> dict[str, dict[str, Json]]:
-    """Return today's schemas of events and records, self-contained, by full name."""
-    known: dict[str, Json] = dict(_read(_FOLDER / "common"))
+    """Return today's schemas of events and records, self-contained: `{full name: schema}`."""
+    known: dict[str, Json] = dict(_read_schemas(_FOLDER / "common"))
     result: dict[str, dict[str, Json]] = {}
     for folder in ("events", "records"):
-        for name, schema in _read(_FOLDER / folder):
-            inlined = _inlined(schema, known, set())
+        for name, schema in _read_schemas(_FOLDER / folder):
+            inlined = _inline_types(schema, known, set())
             assert isinstance(inlined, dict)
             result[name] = inlined
     return result
@@ -84,17 +95,18 @@ def released_schemas() -> dict[str, dict[str, dict[str, Json]]]:
 
 
 def parsed_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
-    """Return `schema` as fastavro wants it for reading and writing."""
+    """Return `schema` as fastavro takes it for reading and writing."""
     parsed = parse_schema(dict(schema))
     assert isinstance(parsed, dict)
     return parsed
 
 
 def _may_be_empty(schema: Json, known: dict[str, bool | None]) -> bool:
-    """Whether a value of the parsed `schema` may take no bytes at all.
+    """Return True if a value of the parsed `schema` may take no bytes at all.
 
-    Raises `ValueError` for the two shapes that let a few bytes exhaust the process, where no handler could catch it:
-    a recursive type (the reader recurses on the C stack) and an array of items that take no bytes.
+    Raises `ValueError` for the two shapes with which a few bytes exhaust the process, which no
+    handler could catch: a recursive type (fastavro recurses on the C stack) and an array of items
+    that take no bytes.
     """
     match schema:
         case list():
@@ -130,7 +142,11 @@ def _may_be_empty(schema: Json, known: dict[str, bool | None]) -> bool:
 
 
 def foreign_schema(text: str) -> tuple[str, dict[str, Json]]:
-    """Return name and parsed form of a schema from outside. Raises `ValueError` or whatever odd JSON provokes."""
+    """Return the full name and parsed form of a schema in JSON, which may come from anyone.
+
+    Raises `ValueError` for an unsafe shape, and any other error that malformed JSON provokes in
+    fastavro.
+    """
     parsed = parsed_schema(json.loads(text))
     _may_be_empty(parsed, {})
     return str(parsed["name"]), parsed
@@ -143,7 +159,10 @@ def schema_fingerprint(schema: Mapping[str, Json]) -> bytes:
 
 @cache
 def writer_schemas() -> dict[bytes, WriterSchema]:
-    """Return every schema that this version can read, by fingerprint; today's win over released twins."""
+    """Return every schema that this version can read, by fingerprint.
+
+    Of a released schema and an equal one of today, today's is returned.
+    """
     found: dict[bytes, WriterSchema] = {}
     for released in released_schemas().values():
         for name, schema in released.items():

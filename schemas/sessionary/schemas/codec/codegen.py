@@ -1,4 +1,7 @@
-"""The text of a function that is written line by line, then compiled: what the compiled readers and writers share."""
+"""Builds a Python function as text, line by line, and compiles it.
+
+The compiled readers and writers share it. `exec` sees only text that is made from our own schemas.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,32 +9,37 @@ from typing import Any
 from sessionary.schemas.codec.catalogue import Json
 
 
-class Source:
-    """Text as it grows, and what it refers to."""
+class CodeBuilder:
+    """The text of a module as it grows, and the objects that it refers to.
 
-    def __init__(self, head: Sequence[str], known: Mapping[str, Any]) -> None:
-        """`head`: the lines before the first; `known`: what stands behind the names in the text."""
+    Attributes:
+        namespace: The objects by the names that the text uses.
+        enums: Schemas of enums by full name: a schema spells an enum out once, then names it.
+    """
+
+    def __init__(self, head: Sequence[str], namespace: Mapping[str, Any]) -> None:
+        """Begin with the lines of `head`, such as `def read(b, p):`, and a copy of `namespace`."""
         self._lines = list(head)
         self._count = 0
-        self.known = dict(known)
-        self.named: dict[str, Json] = {}  # enums, spelled out once in a schema and named from then on
+        self.namespace = dict(namespace)
+        self.enums: dict[str, Json] = {}
 
-    def name(self, value: Any = None) -> str:
-        """Return a fresh name; with `value` it stands for that."""
+    def new_name(self, value: Any = None) -> str:
+        """Return a name that is not used yet; it refers to `value` unless that is None."""
         self._count += 1
         name = f"v{self._count}"
         if value is not None:
-            self.known[name] = value
+            self.namespace[name] = value
         return name
 
-    def add(self, indent: int, *lines: str) -> None:
+    def add_lines(self, indent: int, *lines: str) -> None:
         """Append lines, `indent` levels deep."""
         self._lines += ["    " * indent + line for line in lines]
 
-    def compiled(self, function: str) -> Any:
-        """Return the function of this name."""
-        exec("\n".join(self._lines), self.known)
-        return self.known[function]
+    def compile_function(self, name: str) -> Any:
+        """Compile the text, and return its function `name`. Raises `SyntaxError` for bad text."""
+        exec("\n".join(self._lines), self.namespace)
+        return self.namespace[name]
 
 
-__all__ = ["Source"]
+__all__ = ["CodeBuilder"]

@@ -1,7 +1,8 @@
-"""Writers of today's schemas, compiled once into straight-line Python: twice as fast as a general one; pure.
+"""Writers of today's schemas, compiled once into straight-line Python; pure.
 
-The counterpart of `compiled_reader.py`: a compiled writer knows the exact types of a class. At anything else it gives
-up, and the general writer is asked, which knows what is wrong, or that nothing is.
+The counterpart of `compiled_reader`, twice as fast as fastavro. A compiled writer knows the exact
+types of a class's fields. At anything else it gives up, and fastavro writes the value, or says what
+is wrong with it.
 """
 
 import struct
@@ -11,20 +12,20 @@ from typing import Any, Final
 
 from sessionary.schemas import types
 from sessionary.schemas.codec.catalogue import Json
-from sessionary.schemas.codec.codegen import Source
+from sessionary.schemas.codec.codegen import CodeBuilder
 from sessionary.schemas.codec.mapping import type_check, types_of
 
 Writer = Callable[[bytes, Any], bytes]
 
-# What compiled code raises where a value is not as it expects.
-REFUSED: Final = (TypeError, ValueError, KeyError, AttributeError, OverflowError, struct.error)
+# What compiled code raises if a value is not as it expects.
+WRITER_GAVE_UP: Final = (TypeError, ValueError, KeyError, AttributeError, OverflowError, struct.error)
 _INT_MAX: Final = (1 << 31) - 1
 _LONG_MAX: Final = (1 << 63) - 1
 
 
-@lru_cache(maxsize=1 << 14)  # lengths, counts, and times of the same moment come again and again
-def _number(value: int) -> bytes:
-    """Return a zigzag number."""
+@lru_cache(maxsize=1 << 14)  # lengths, counts and times of the same moment recur
+def _long_bytes(value: int) -> bytes:
+    """Return a `long` in zigzag form. Raises `OverflowError` beyond 64 bits."""
     if not -_LONG_MAX - 1 <= value <= _LONG_MAX:
         raise OverflowError(value)
     rest, out = value << 1 ^ value >> 63, bytearray()
@@ -35,90 +36,102 @@ def _number(value: int) -> bytes:
     return bytes(out)
 
 
-class _Source(Source):
-    """The text of one writer as it grows. In it `r` is the record, `a` appends bytes."""
+class _WriterBuilder(CodeBuilder):
+    """The text of one writer. In it `h` is the header, `r` the record, and `a` appends bytes."""
 
     def __init__(self) -> None:
-        known = {"_number": _number, "_double": struct.Struct("<d").pack, "Envelope": types.Envelope}
-        super().__init__(["def write(h, r):", "    out = [h]", "    a = out.append"], known)
+        namespace = {"_long": _long_bytes, "_double": struct.Struct("<d").pack, "Envelope": types.Envelope}
+        super().__init__(["def write(h, r):", "    out = [h]", "    a = out.append"], namespace)
 
-    def record(self, cls: type[Any], schema: Mapping[str, Json], indent: int, source: str, known: str = "") -> None:
-        """Write an instance of `cls`; `known` is the name of an envelope that stands beside it."""
-        names = {field: self.name() for field in cls._fields}
+    def write_fields(
+        self, cls: type[Any], schema: Mapping[str, Json], indent: int, record: str, envelope: str = ""
+    ) -> None:
+        """Add the writing of the instance of `cls` that the name `record` refers to.
+
+        `envelope` names the envelope that an event's schema has as a field, and the class has not.
+        """
+        names = {field: self.new_name() for field in cls._fields}
         right, check = type_check(cls, schema)
-        seen, checked = self.name(right), self.name(check)
-        self.known[seen] = right  # empty yet, and `name` takes nothing for no value
-        self.add(indent, f"if tuple(map(type, {source})) not in {seen}: {checked}({source})")
-        self.add(indent, f"({''.join(f'{name}, ' for name in names.values())}) = {source}")
+        seen, checked = self.new_name(right), self.new_name(check)
+        self.add_lines(indent, f"if tuple(map(type, {record})) not in {seen}: {checked}({record})")
+        self.add_lines(indent, f"({''.join(f'{name}, ' for name in names.values())}) = {record}")
         for field in schema["fields"]:
             if field["name"] == "envelope":
-                self.record(types.Envelope, field["type"], indent, known)
+                self.write_fields(types.Envelope, field["type"], indent, envelope)
             else:
-                self.value(field["type"], indent, names[field["name"]])
+                self.write_value(field["type"], indent, names[field["name"]])
 
-    def value(self, schema: Json, indent: int, source: str) -> None:
-        """Write one value, whose type was checked."""
+    def write_value(self, schema: Json, indent: int, operand: str) -> None:
+        """Add the writing of the value that the name `operand` refers to; its type was checked."""
         if isinstance(schema, str):
-            schema = self.named.get(schema, schema)
+            schema = self.enums.get(schema, schema)
         match schema:
             case ["null", branch]:
-                self.add(indent, f"if {source} is None: a(b'\\0')", "else:", "    a(b'\\2')")
-                self.value(branch, indent + 1, source)
+                self.add_lines(indent, f"if {operand} is None: a(b'\\0')", "else:", "    a(b'\\2')")
+                self.write_value(branch, indent + 1, operand)
             case {"type": "record", "name": name}:
-                self.record(getattr(types, name.rpartition(".")[2]), schema, indent, source)
+                self.write_fields(getattr(types, name.rpartition(".")[2]), schema, indent, operand)
             case {"type": "enum", "name": name, "symbols": symbols}:
-                self.named[name] = schema
-                self.add(indent, f"a({self.name({symbol: _number(n) for n, symbol in enumerate(symbols)})}[{source}])")
+                self.enums[name] = schema
+                self.add_lines(
+                    indent,
+                    f"a({self.new_name({symbol: _long_bytes(n) for n, symbol in enumerate(symbols)})}[{operand}])",
+                )
             case {"type": "array", "items": items}:
-                item, allowed = self.name(), self.name(types_of(items))
-                self.add(indent, f"if {source}:", f"    a(_number(len({source})))", f"    for {item} in {source}:")
-                self.add(indent + 2, f"if type({item}) not in {allowed}: raise TypeError")
-                self.value(items, indent + 2, item)
-                self.add(indent, "a(b'\\0')")
+                item, allowed = self.new_name(), self.new_name(types_of(items))
+                self.add_lines(
+                    indent, f"if {operand}:", f"    a(_long(len({operand})))", f"    for {item} in {operand}:"
+                )
+                self.add_lines(indent + 2, f"if type({item}) not in {allowed}: raise TypeError")
+                self.write_value(items, indent + 2, item)
+                self.add_lines(indent, "a(b'\\0')")
             case {"type": "map", "values": values}:
-                key, item, allowed = self.name(), self.name(), self.name(types_of(values))
-                self.add(indent, f"if {source}:", f"    a(_number(len({source})))")
-                self.add(indent, f"    for {key}, {item} in {source}.items():")
-                self.add(indent + 2, f"if type({key}) is not str or type({item}) not in {allowed}: raise TypeError")
-                self._scalar("string", indent + 2, key)
-                self.value(values, indent + 2, item)
-                self.add(indent, "a(b'\\0')")
+                key, item, allowed = self.new_name(), self.new_name(), self.new_name(types_of(values))
+                self.add_lines(indent, f"if {operand}:", f"    a(_long(len({operand})))")
+                self.add_lines(indent, f"    for {key}, {item} in {operand}.items():")
+                self.add_lines(
+                    indent + 2, f"if type({key}) is not str or type({item}) not in {allowed}: raise TypeError"
+                )
+                self._write_scalar("string", indent + 2, key)
+                self.write_value(values, indent + 2, item)
+                self.add_lines(indent, "a(b'\\0')")
             case {"type": inner}:
-                self.value(inner, indent, source)
+                self.write_value(inner, indent, operand)
             case _:
-                self._scalar(schema, indent, source)
+                self._write_scalar(schema, indent, operand)
 
-    def _scalar(self, schema: str, indent: int, source: str) -> None:
+    def _write_scalar(self, schema: str, indent: int, operand: str) -> None:
         match schema:
             case "string":
-                self.add(indent, f"e = {source}.encode()", "a(_number(len(e)))", "a(e)")
+                self.add_lines(indent, f"e = {operand}.encode()", "a(_long(len(e)))", "a(e)")
             case "bytes":
-                self.add(indent, f"a(_number(len({source})))", f"a({source})")
+                self.add_lines(indent, f"a(_long(len({operand})))", f"a({operand})")
             case "int":
-                self.add(indent, f"if not {-_INT_MAX - 1} <= {source} <= {_INT_MAX}: raise ValueError")
-                self.add(indent, f"a(_number({source}))")
+                self.add_lines(indent, f"if not {-_INT_MAX - 1} <= {operand} <= {_INT_MAX}: raise ValueError")
+                self.add_lines(indent, f"a(_long({operand}))")
             case "long":
-                self.add(indent, f"a(_number({source}))")
+                self.add_lines(indent, f"a(_long({operand}))")
             case "boolean":
-                self.add(indent, f"a(b'\\1' if {source} else b'\\0')")
+                self.add_lines(indent, f"a(b'\\1' if {operand} else b'\\0')")
             case "double":
-                self.add(indent, f"a(_double({source}))")
+                self.add_lines(indent, f"a(_double({operand}))")
             case _:
                 raise NotImplementedError(schema)
 
 
 def compiled_writer(schema: Mapping[str, Json], cls: type[Any], *, event: bool) -> Writer:
-    """Return what writes a header and an instance of `cls`, or the pair of an envelope and one.
+    """Return a writer of a header and an instance of `cls`; with `event`, of an envelope and one.
 
-    It raises one of `REFUSED`. Compiling takes some 2 ms.
+    The writer raises one of `WRITER_GAVE_UP` for a value that it does not know. Compiling takes
+    about 2 ms.
     """
-    source = _Source()
+    builder = _WriterBuilder()
     if event:
-        source.add(1, "envelope, r = r", "if type(envelope) is not Envelope: raise TypeError")
-    source.record(cls, schema, 1, "r", "envelope")
-    source.add(1, "return b''.join(out)")
-    writer: Writer = source.compiled("write")
+        builder.add_lines(1, "envelope, r = r", "if type(envelope) is not Envelope: raise TypeError")
+    builder.write_fields(cls, schema, 1, "r", "envelope")
+    builder.add_lines(1, "return b''.join(out)")
+    writer: Writer = builder.compile_function("write")
     return writer
 
 
-__all__ = ["REFUSED", "Writer", "compiled_writer"]
+__all__ = ["WRITER_GAVE_UP", "Writer", "compiled_writer"]

@@ -1,17 +1,17 @@
-"""The decoder that settings ask for."""
+"""Makes a decoder from settings: with a schema registry if one is configured."""
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import KafkaSettings
 
-# A look-up happens once per schema, on the thread that decodes; what fails is asked again by whoever waits.
+# A schema is fetched once, on the thread that decodes. The caller retries after a failure.
 _REGISTRY_TIMEOUT_S = 2
 
 
 def decoder_for(settings: KafkaSettings) -> Decoder:
-    """Return a decoder, with a registry where `schema_registry_url` names one. Opens no connection.
+    """Return a decoder, with a registry if `schema_registry_url` is set. Opens no connection.
 
-    Raises `SettingsError` where the extra `registry` is not installed.
+    Raises `SettingsError` if a registry is set and the extra `registry` is not installed.
     """
     if settings.schema_registry_url is None:
         return Decoder()

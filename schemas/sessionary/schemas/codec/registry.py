@@ -1,7 +1,7 @@
-"""A Confluent-compatible schema registry as the codec wants it; needs the extra `registry`.
+"""A Confluent-compatible schema registry for the codec; needs the extra `registry`.
 
-The client is made, secured and closed by whoever passes it in; here no socket is opened. Schemas are registered under
-their full name (Confluent's RecordNameStrategy), so that one topic may hold many types.
+The caller makes, secures and closes the client. Schemas are registered under their full name
+(Confluent's RecordNameStrategy), so that one topic may hold many types.
 """
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -14,30 +14,36 @@ _HTTP_NOT_FOUND = 404
 
 
 class ConfluentRegistry:
-    """Adapts a `SchemaRegistryClient` to the codec's `SchemaRegistry`. The client keeps what it fetched."""
+    """Adapts a `SchemaRegistryClient` to `SchemaRegistry`; the client caches schemas."""
 
     def __init__(self, client: SchemaRegistryClient) -> None:
         self._client = client
 
-    def schema(self, schema_id: int) -> str:
-        """Return the schema's JSON; may block on HTTP. Raises `KeyError` for an unknown id, `Unavailable` else."""
+    def get_schema(self, schema_id: int) -> str:
+        """Return the schema's JSON; may block on HTTP.
+
+        Raises `KeyError` for an unknown id, `Unavailable` for any other failure.
+        """
         try:
             text = self._client.get_schema(schema_id).schema_str
         except SchemaRegistryError as error:
             if error.http_status_code == _HTTP_NOT_FOUND:
                 raise KeyError(schema_id) from None
             raise Unavailable(f"schema registry: {error}", RETRY_AFTER_S) from error
-        except Exception as error:
+        except Exception as error:  # the HTTP client's errors have no common base
             raise Unavailable(f"schema registry: {type(error).__name__} {error}", RETRY_AFTER_S) from error
         if text is None:
             raise KeyError(schema_id)
         return text
 
-    def schema_id(self, full_name: str, schema: str) -> int:
-        """Return the id of `schema` as subject `full_name`, registering it where needed. Raises `Unavailable`."""
+    def register_schema(self, full_name: str, schema: str) -> int:
+        """Return the id of `schema` under the subject `full_name`; registers it if it is new.
+
+        May block on HTTP. Raises `Unavailable`.
+        """
         try:
             return self._client.register_schema(full_name, Schema(schema, "AVRO"))
-        except Exception as error:
+        except Exception as error:  # the HTTP client's errors have no common base
             raise Unavailable(f"schema registry: {type(error).__name__} {error}", RETRY_AFTER_S) from error
 
 

@@ -1,4 +1,15 @@
-"""Every lifecycle event: one frozen class per schema, named as the schema is, without the envelope."""
+"""The events: one frozen payload class per schema, named as the schema is, without the envelope.
+
+    session          lifecycle, activity, state, migration and clean-up of a session
+    run              runs, their plans and steps
+    tool             tool calls
+    content          conversation, snapshots and checkpoints, artifacts, prompts
+    collaboration    agents of one session, and transactions on its state
+    usage            tokens and cost
+    payloads         all payload classes, by event type and back
+
+Import the classes from here: `from sessionary.schemas.events import SessionCreated`.
+"""
 
 from sessionary.schemas.events.collaboration import (
     AgentRegistered,
@@ -22,6 +33,7 @@ from sessionary.schemas.events.content import (
     ReplayPerformed,
     SnapshotCreated,
 )
+from sessionary.schemas.events.payloads import EVENT_TYPES, PAYLOADS, Payload
 from sessionary.schemas.events.run import (
     PlanRecorded,
     PlanReplaced,
@@ -71,132 +83,6 @@ from sessionary.schemas.events.tool import (
 from sessionary.schemas.events.usage import (
     UsageRecorded,
 )
-
-Payload = (
-    AgentRegistered
-    | AgentTaskUpdated
-    | ArtifactChunkAppended
-    | ArtifactCompleted
-    | ArtifactCreated
-    | ArtifactPurged
-    | ArtifactSoftDeleted
-    | CheckpointSaved
-    | ContextSynced
-    | Heartbeat
-    | LlmDecision
-    | MessageAppended
-    | PlanRecorded
-    | PlanReplaced
-    | ProgressReported
-    | PromptMetricsRecorded
-    | PromptVersionCreated
-    | ReplayPerformed
-    | ResourcesReleased
-    | RunCancelled
-    | RunCompleted
-    | RunFailed
-    | RunPaused
-    | RunQueued
-    | RunRejected
-    | RunResumed
-    | RunRunning
-    | RunStarted
-    | SessionActivity
-    | SessionArchived
-    | SessionCreated
-    | SessionErrored
-    | SessionMigrationAborted
-    | SessionMigrationAccepted
-    | SessionMigrationCompleted
-    | SessionPaused
-    | SessionPhaseChanged
-    | SessionRecovered
-    | SessionResumed
-    | SessionRolledBack
-    | SessionStartFailed
-    | SessionStarted
-    | SessionTerminated
-    | SessionTimedOut
-    | SnapshotCreated
-    | StateUpdated
-    | StepFailed
-    | StepSkipped
-    | StepStarted
-    | StepSucceeded
-    | ToolCallFailed
-    | ToolCallResolved
-    | ToolCallStarted
-    | ToolCallSucceeded
-    | ToolCallUnknown
-    | TxnBegun
-    | TxnCommitted
-    | TxnRolledBack
-    | UsageRecorded
-)
-
-# event type → payload class, families in the order of the modules
-PAYLOADS: dict[str, type[Payload]] = {
-    "session_created": SessionCreated,
-    "session_phase_changed": SessionPhaseChanged,
-    "session_started": SessionStarted,
-    "session_start_failed": SessionStartFailed,
-    "session_paused": SessionPaused,
-    "session_resumed": SessionResumed,
-    "session_timed_out": SessionTimedOut,
-    "session_errored": SessionErrored,
-    "session_recovered": SessionRecovered,
-    "session_terminated": SessionTerminated,
-    "session_archived": SessionArchived,
-    "session_activity": SessionActivity,
-    "heartbeat": Heartbeat,
-    "progress_reported": ProgressReported,
-    "state_updated": StateUpdated,
-    "session_rolled_back": SessionRolledBack,
-    "session_migration_accepted": SessionMigrationAccepted,
-    "session_migration_completed": SessionMigrationCompleted,
-    "session_migration_aborted": SessionMigrationAborted,
-    "resources_released": ResourcesReleased,
-    "run_queued": RunQueued,
-    "run_rejected": RunRejected,
-    "run_started": RunStarted,
-    "run_running": RunRunning,
-    "run_paused": RunPaused,
-    "run_resumed": RunResumed,
-    "run_completed": RunCompleted,
-    "run_failed": RunFailed,
-    "run_cancelled": RunCancelled,
-    "plan_recorded": PlanRecorded,
-    "plan_replaced": PlanReplaced,
-    "step_started": StepStarted,
-    "step_succeeded": StepSucceeded,
-    "step_failed": StepFailed,
-    "step_skipped": StepSkipped,
-    "tool_call_started": ToolCallStarted,
-    "tool_call_succeeded": ToolCallSucceeded,
-    "tool_call_failed": ToolCallFailed,
-    "tool_call_unknown": ToolCallUnknown,
-    "tool_call_resolved": ToolCallResolved,
-    "llm_decision": LlmDecision,
-    "message_appended": MessageAppended,
-    "snapshot_created": SnapshotCreated,
-    "checkpoint_saved": CheckpointSaved,
-    "replay_performed": ReplayPerformed,
-    "agent_registered": AgentRegistered,
-    "agent_task_updated": AgentTaskUpdated,
-    "context_synced": ContextSynced,
-    "txn_begun": TxnBegun,
-    "txn_committed": TxnCommitted,
-    "txn_rolled_back": TxnRolledBack,
-    "artifact_created": ArtifactCreated,
-    "artifact_chunk_appended": ArtifactChunkAppended,
-    "artifact_completed": ArtifactCompleted,
-    "artifact_soft_deleted": ArtifactSoftDeleted,
-    "artifact_purged": ArtifactPurged,
-    "prompt_version_created": PromptVersionCreated,
-    "prompt_metrics_recorded": PromptMetricsRecorded,
-    "usage_recorded": UsageRecorded,
-}
-EVENT_TYPES: dict[type[Payload], str] = {payload: name for name, payload in PAYLOADS.items()}
 
 __all__ = [
     "EVENT_TYPES",

@@ -1,4 +1,4 @@
-"""Agent and transaction families."""
+"""Events of collaboration: agents of one session, and transactions on its state."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ class AgentRegistered(NamedTuple):
 
 
 class AgentTaskUpdated(NamedTuple):
-    """An agent's task changes hands."""
+    """An agent's task changes."""
 
     task: str | None
     completed: bool
@@ -19,7 +19,7 @@ class AgentTaskUpdated(NamedTuple):
 
 
 class ContextSynced(NamedTuple):
-    """Context went from one agent to another."""
+    """Context was passed from one agent to another."""
 
     from_agent_id: str
     to_agent_id: str
@@ -35,7 +35,7 @@ class TxnBegun(NamedTuple):
 
 
 class TxnCommitted(NamedTuple):
-    """Its changes hold."""
+    """A transaction on the session's state is committed."""
 
     txn_id: str
     base_version: int
@@ -44,7 +44,7 @@ class TxnCommitted(NamedTuple):
 
 
 class TxnRolledBack(NamedTuple):
-    """Nothing of it holds."""
+    """A transaction on the session's state is rolled back; its changes are dropped."""
 
     txn_id: str
     reason: str | None = None

@@ -1,4 +1,4 @@
-"""Conversation, state history, artifact and prompt families."""
+"""Events of content: conversation, snapshots and checkpoints, artifacts, prompts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from sessionary.schemas.types import Candidate, Snapshot
 
 
 class LlmDecision(NamedTuple):
-    """What a model chose, and from what."""
+    """What a model chose, and from which options."""
 
     model: str | None = None
     chosen_tools: Sequence[str] = ()
@@ -28,13 +28,13 @@ class MessageAppended(NamedTuple):
 
 
 class SnapshotCreated(NamedTuple):
-    """S04: the chain's head moves."""
+    """A new snapshot, which becomes the last of the session's chain."""
 
     snapshot: Snapshot
 
 
 class CheckpointSaved(NamedTuple):
-    """S04: progress of a long operation."""
+    """Progress of a long operation, from which it can be continued."""
 
     checkpoint_id: str
     operation: str
@@ -46,7 +46,7 @@ class CheckpointSaved(NamedTuple):
 
 
 class ReplayPerformed(NamedTuple):
-    """A replay and whether it agreed."""
+    """A replay between two snapshots, and whether its result was equal."""
 
     from_snapshot_id: str | None
     to_snapshot_id: str | None
@@ -64,7 +64,7 @@ class ArtifactCreated(NamedTuple):
 
 
 class ArtifactChunkAppended(NamedTuple):
-    """Bytes were appended at an offset."""
+    """Bytes were appended to an artifact at an offset."""
 
     artifact_id: str
     offset: int
@@ -73,7 +73,7 @@ class ArtifactChunkAppended(NamedTuple):
 
 
 class ArtifactCompleted(NamedTuple):
-    """An artifact is whole."""
+    """An artifact is complete."""
 
     artifact_id: str
     size_bytes: int
@@ -81,14 +81,14 @@ class ArtifactCompleted(NamedTuple):
 
 
 class ArtifactSoftDeleted(NamedTuple):
-    """Marked; the body goes a week later."""
+    """An artifact is marked as deleted; its body is removed a week later."""
 
     artifact_id: str
     reason: str | None = None
 
 
 class ArtifactPurged(NamedTuple):
-    """The body is gone; hash and metadata stay."""
+    """An artifact's body is removed; its hash and metadata stay."""
 
     artifact_id: str
 
@@ -104,7 +104,15 @@ class PromptVersionCreated(NamedTuple):
 
 
 class PromptMetricsRecorded(NamedTuple):
-    """How a version fared."""
+    """How well a version of a prompt works.
+
+    Attributes:
+        prompt_name: The prompt.
+        version: The version that was measured.
+        success_rate: Share of successful uses, 0 to 1.
+        avg_tokens: Tokens per use.
+        satisfaction: Users' rating, if there is one.
+    """
 
     prompt_name: str
     version: str

@@ -1,4 +1,4 @@
-"""Run and step families."""
+"""Events of runs, their plans and steps."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -16,7 +16,7 @@ class RunQueued(NamedTuple):
 
 
 class RunRejected(NamedTuple):
-    """A run was refused; it has no row."""
+    """A run was rejected; it has no row."""
 
     reason: str
 
@@ -44,13 +44,13 @@ class RunPaused(NamedTuple):
 
 
 class RunResumed(NamedTuple):
-    """A run goes on."""
+    """A run continues."""
 
     from_step: str | None = None
 
 
 class RunCompleted(NamedTuple):
-    """A run ended well."""
+    """A run succeeded."""
 
     result_json: str | None = None
     artifact_id: str | None = None
@@ -63,19 +63,19 @@ class RunFailed(NamedTuple):
 
 
 class RunCancelled(NamedTuple):
-    """A run was called off."""
+    """A run was cancelled."""
 
     reason: str | None = None
 
 
 class PlanRecorded(NamedTuple):
-    """The plan of the first decision."""
+    """The first plan of a run."""
 
     plan_json: str
 
 
 class PlanReplaced(NamedTuple):
-    """A new plan, and why."""
+    """A new plan of a run, and why."""
 
     plan_json: str
     reason: str
@@ -90,7 +90,7 @@ class StepStarted(NamedTuple):
 
 
 class StepSucceeded(NamedTuple):
-    """An attempt ended well."""
+    """An attempt at a step succeeded."""
 
     name: str
     attempt: int
@@ -99,7 +99,7 @@ class StepSucceeded(NamedTuple):
 
 
 class StepFailed(NamedTuple):
-    """An attempt failed."""
+    """An attempt at a step failed."""
 
     name: str
     attempt: int

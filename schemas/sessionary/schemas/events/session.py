@@ -1,4 +1,4 @@
-"""Session family: lifecycle, activity, state and clean-up (`avro/events/session_*.avsc` and kin)."""
+"""Events of a session: lifecycle, activity, state, migration and clean-up."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,33 +17,46 @@ from sessionary.schemas.types import (
 
 
 class SessionCreated(NamedTuple):
-    """T01: registers a session; row, epoch 1, initial snapshot."""
+    """Registers a session: state Idle, epoch 1 (transition T01).
+
+    Attributes:
+        limits: Limits that differ from the defaults.
+        snapshot: The initial state.
+        parent_session_id: The parent session, if any.
+        restored_from_snapshot_id: The snapshot that this session was restored from, if any.
+    """
 
     limits: Limits
-    snapshot: Snapshot  # The initial state
+    snapshot: Snapshot
     parent_session_id: str | None = None
     restored_from_snapshot_id: str | None = None
 
 
 class SessionPhaseChanged(NamedTuple):
-    """S01: moves the phase only; the order is checked."""
+    """Moves the phase within the state; phases have an order, which is checked."""
 
     phase: Phase
 
 
 class SessionStarted(NamedTuple):
-    """T02: the connection is made."""
+    """The connection is made: Idle to Active (transition T02)."""
 
 
 class SessionStartFailed(NamedTuple):
-    """T03: the session never became Active."""
+    """The session never became Active: Idle to Terminated (transition T03)."""
 
     reason: StartFailureReason
     message: str | None = None
 
 
 class SessionPaused(NamedTuple):
-    """T04: held; needs a snapshot."""
+    """The session is held: Active to Paused (transition T04).
+
+    Attributes:
+        kind: Why it is held.
+        reason: The same for people.
+        snapshot: The state at this point; required.
+    """
 
     kind: PauseKind
     reason: str | None = None
@@ -51,34 +64,56 @@ class SessionPaused(NamedTuple):
 
 
 class SessionResumed(NamedTuple):
-    """T05, T07: asks to be Active again; raises the epoch."""
+    """Asks to be Active again, from Paused (transition T05) or Timeout (T07).
 
-    snapshot_id: str | None = None  # Must be the head of the chain where given
+    If it is applied, the processor raises the epoch.
+
+    Attributes:
+        snapshot_id: The snapshot that work continues from; if given, it must be the session's last.
+        resume_plan: What the agent does next, for people.
+    """
+
+    snapshot_id: str | None = None
     resume_plan: str | None = None
 
 
 class SessionTimedOut(NamedTuple):
-    """T06, made by a processor."""
+    """A limit has passed: Active to Timeout (transition T06); only a processor makes it.
+
+    Attributes:
+        clock: The clock that fired.
+        limit_ms: Its limit in ms.
+        due_at: When it was due; µs since the epoch.
+    """
 
     clock: ClockName
     limit_ms: int
-    due_at: int  # µs since the epoch
+    due_at: int
 
 
 class SessionErrored(NamedTuple):
-    """T10: an exception is under treatment."""
+    """An error is being handled: Active to Error (transition T10)."""
 
     error: ErrorInfo
 
 
 class SessionRecovered(NamedTuple):
-    """T11: back to Active."""
+    """The error is handled: Error to Active (transition T11).
+
+    If it is applied, the processor raises the epoch.
+    """
 
     resume_plan: str | None = None
 
 
 class SessionTerminated(NamedTuple):
-    """T08, T09, T12, T13: the end."""
+    """The session ends, from Timeout (transition T08), Paused (T09), Error (T12) or Active (T13).
+
+    Attributes:
+        reason: Why; which reasons are allowed depends on the state.
+        message: The same for people.
+        snapshot: The last state, if it is not sent yet.
+    """
 
     reason: TerminationReason
     message: str | None = None
@@ -86,26 +121,45 @@ class SessionTerminated(NamedTuple):
 
 
 class SessionArchived(NamedTuple):
-    """T14, made by a processor."""
+    """The session is over: Terminated to Archived (transition T14); only a processor makes it.
 
-    retain_until: int  # µs since the epoch
+    Attributes:
+        retain_until: When its records may be deleted; µs since the epoch.
+    """
+
+    retain_until: int
 
 
 class SessionActivity(NamedTuple):
-    """Work was done; moves the activity clocks."""
+    """Work was done; restarts the inactivity and idle clocks.
+
+    Attributes:
+        kind: What kind of work, in the agent's words.
+        text: Details, for people.
+    """
 
     kind: str
     text: str | None = None
 
 
 class Heartbeat(NamedTuple):
-    """Sign of life: no sequence number, never spooled."""
+    """Sign of life; restarts the inactivity clock. It has no sequence number and is never spooled.
 
-    last_seq: int  # The last sequence number sent
+    Attributes:
+        last_seq: The last sequence number that the client used in this session.
+    """
+
+    last_seq: int
 
 
 class ProgressReported(NamedTuple):
-    """Progress of the work at hand."""
+    """Progress of the current work.
+
+    Attributes:
+        progress: How much is done, in the agent's unit.
+        total: How much there is, in the same unit.
+        message: The same for people.
+    """
 
     progress: float
     total: float | None = None
@@ -113,7 +167,13 @@ class ProgressReported(NamedTuple):
 
 
 class StateUpdated(NamedTuple):
-    """S03: new content at version base + 1."""
+    """New content of the session, as version `base_version` + 1.
+
+    Attributes:
+        base_version: The version that the agent changed; refused if it is not the current one.
+        new_version: `base_version` + 1.
+        state_json: The whole state as JSON.
+    """
 
     base_version: int
     new_version: int
@@ -121,7 +181,7 @@ class StateUpdated(NamedTuple):
 
 
 class SessionRolledBack(NamedTuple):
-    """S05: new version with the content of an older snapshot."""
+    """A new version with the content of an older snapshot."""
 
     to_snapshot_id: str
     base_version: int
@@ -129,28 +189,35 @@ class SessionRolledBack(NamedTuple):
 
 
 class SessionMigrationAccepted(NamedTuple):
-    """S06: the target service accepts."""
+    """The target service accepts the session; the owner does not change yet."""
 
     target_service: str
 
 
 class SessionMigrationCompleted(NamedTuple):
-    """S06: the owner changes."""
+    """The session has a new owner."""
 
     from_service: str
     to_service: str
 
 
 class SessionMigrationAborted(NamedTuple):
-    """S06: the owner stays."""
+    """The migration is called off; the owner does not change."""
 
     reason: str | None = None
 
 
 class ResourcesReleased(NamedTuple):
-    """S07: confirms a clean-up; exempt from the epoch."""
+    """Confirms a clean-up; the epoch is not checked.
+
+    Attributes:
+        cleanup_id: The id of the request.
+        actions: Every requested step, and whether it was done.
+        bytes_released: Memory that was freed, in bytes, if known.
+        host_lost: The host is gone, and its resources with it; such clean-ups are counted apart.
+    """
 
     cleanup_id: str
     actions: Sequence[CleanupAction]
     bytes_released: int | None
-    host_lost: bool  # The host vanished; counted apart
+    host_lost: bool

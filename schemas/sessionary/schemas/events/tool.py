@@ -1,4 +1,4 @@
-"""Tool-call family."""
+"""Events of tool calls."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,17 @@ from sessionary.schemas.types import ErrorInfo, ToolOutcome
 
 
 class ToolCallStarted(NamedTuple):
-    """Written before the tool is called."""
+    """A tool is about to be called; sent before the call.
+
+    Attributes:
+        tool_call_id: Id of the call, in all of its events.
+        tool_name: Name of the tool.
+        idem_key: Idempotency key: calls with the same key have their effect once.
+        args_json: Arguments as JSON.
+        try_number: From 1.
+        side_effect: The call changes something outside.
+        queryable: The tool can be asked later whether the call took effect.
+    """
 
     tool_call_id: str
     tool_name: str
@@ -18,7 +28,7 @@ class ToolCallStarted(NamedTuple):
 
 
 class ToolCallSucceeded(NamedTuple):
-    """The tool answered."""
+    """A tool call succeeded."""
 
     tool_call_id: str
     tool_name: str
@@ -30,7 +40,7 @@ class ToolCallSucceeded(NamedTuple):
 
 
 class ToolCallFailed(NamedTuple):
-    """The tool failed."""
+    """A tool call failed."""
 
     tool_call_id: str
     tool_name: str
@@ -41,7 +51,7 @@ class ToolCallFailed(NamedTuple):
 
 
 class ToolCallUnknown(NamedTuple):
-    """Made by a processor: nobody knows how the call ended."""
+    """The outcome of a tool call is unknown; only a processor makes it."""
 
     tool_call_id: str
     tool_name: str
@@ -50,7 +60,7 @@ class ToolCallUnknown(NamedTuple):
 
 
 class ToolCallResolved(NamedTuple):
-    """An unknown call was settled."""
+    """The outcome of an unknown tool call was found out."""
 
     tool_call_id: str
     tool_name: str

@@ -7,5 +7,4 @@ It imports neither Kafka's nor ClickHouse's client.
     rows/           Kafka records to rows, one module per table
     payload_json    an event's payload as JSON
     column_times    times that ClickHouse's columns can hold
-    retention       until when rows and their personal columns stay
 """

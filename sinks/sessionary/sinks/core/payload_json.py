@@ -16,7 +16,7 @@ from json.encoder import encode_basestring
 from typing import Any, Final
 
 from sessionary.schemas.codec.catalogue import EVENTS_NAMESPACE, Json, current_schemas
-from sessionary.schemas.codec.codegen import Source
+from sessionary.schemas.codec.codegen import CodeBuilder
 from sessionary.schemas.events import EVENT_TYPES
 
 TEXT_MAX: Final = 1_000
@@ -57,7 +57,7 @@ def _to_json_types(value: object) -> object:
     return value
 
 
-class _JsonWriterBuilder(Source):
+class _JsonWriterBuilder(CodeBuilder):
     """The source text of one writer. Each name in it first holds a value, then its JSON."""
 
     def __init__(self) -> None:
@@ -69,54 +69,54 @@ class _JsonWriterBuilder(Source):
         Numbers stay numbers: the f-string around them formats them. `uncut`: a text is not cut.
         """
         if isinstance(schema, str):
-            schema = self.named.get(schema, schema)
+            schema = self.enums.get(schema, schema)
         match schema:
             case ["null", branch]:
-                self.add(indent, f"if {name} is None: {name} = 'null'", "else:")
+                self.add_lines(indent, f"if {name} is None: {name} = 'null'", "else:")
                 self.add_value(branch, indent + 1, name, uncut=uncut)
             case {"type": "record", "fields": fields}:
                 self.add_object([field for field in fields if field["name"] != "envelope"], indent, name)
             case {"type": "enum", "name": full_name}:
-                self.named[full_name] = schema
-                self.add(indent, f"{name} = f'\"{{{name}}}\"'")
+                self.enums[full_name] = schema
+                self.add_lines(indent, f"{name} = f'\"{{{name}}}\"'")
             case {"type": "array", "items": items}:
-                item, parts = self.name(), self.name()
-                self.add(indent, f"{parts} = []", f"for {item} in {name}:")
+                item, parts = self.new_name(), self.new_name()
+                self.add_lines(indent, f"{parts} = []", f"for {item} in {name}:")
                 self.add_value(items, indent + 1, item)
-                self.add(indent + 1, f"{parts}.append(f'{{{item}}}')")
-                self.add(indent, f"{name} = '[' + ','.join({parts}) + ']'")
+                self.add_lines(indent + 1, f"{parts}.append(f'{{{item}}}')")
+                self.add_lines(indent, f"{name} = '[' + ','.join({parts}) + ']'")
             case {"type": "map", "values": values}:
-                key, item, parts = self.name(), self.name(), self.name()
-                self.add(indent, f"{parts} = []", f"for {key}, {item} in {name}.items():")
+                key, item, parts = self.new_name(), self.new_name(), self.new_name()
+                self.add_lines(indent, f"{parts} = []", f"for {key}, {item} in {name}.items():")
                 self.add_value(values, indent + 1, item)
-                self.add(indent + 1, f"{parts}.append(f'{{_string({key})}}:{{{item}}}')")
-                self.add(indent, f"{name} = '{{' + ','.join({parts}) + '}}'")
+                self.add_lines(indent + 1, f"{parts}.append(f'{{_string({key})}}:{{{item}}}')")
+                self.add_lines(indent, f"{name} = '{{' + ','.join({parts}) + '}}'")
             case {"type": inner}:
                 self.add_value(inner, indent, name, uncut=uncut)
             case "string":
                 if not uncut:
-                    self.add(indent, f"if len({name}) > {TEXT_MAX}: {name} = {name}[:{TEXT_MAX}] + '{_CUT}'")
-                self.add(indent, f"{name} = _string({name})")
+                    self.add_lines(indent, f"if len({name}) > {TEXT_MAX}: {name} = {name}[:{TEXT_MAX}] + '{_CUT}'")
+                self.add_lines(indent, f"{name} = _string({name})")
             case "boolean":
-                self.add(indent, f"{name} = 'true' if {name} else 'false'")
+                self.add_lines(indent, f"{name} = 'true' if {name} else 'false'")
             case "int" | "long":
-                self.add(indent, "pass")
+                self.add_lines(indent, "pass")
             case "double":
                 # Infinities and NaN are written by the general encoder.
-                self.add(indent, f"{name} = repr({name}) if {name} - {name} == 0 else _other({name})")
+                self.add_lines(indent, f"{name} = repr({name}) if {name} - {name} == 0 else _other({name})")
             case _:
-                self.add(indent, f"{name} = _other({name})")
+                self.add_lines(indent, f"{name} = _other({name})")
 
     def add_object(self, fields: list[dict[str, Json]], indent: int, name: str) -> None:
         """Add lines that turn an instance into an object; class and schema have one field order."""
-        names = [self.name() for _ in fields]
+        names = [self.new_name() for _ in fields]
         if names:
             # Unpacking a plain tuple is faster than unpacking a named one.
-            self.add(indent, f"({''.join(f'{part}, ' for part in names)}) = {name}[:]")
+            self.add_lines(indent, f"({''.join(f'{part}, ' for part in names)}) = {name}[:]")
         for field, part in zip(fields, names, strict=True):
             self.add_value(field["type"], indent, part, uncut=field["name"].endswith(_UNCUT_SUFFIX))
         inside = ",".join(f'"{field["name"]}":{{{part}}}' for field, part in zip(fields, names, strict=True))
-        self.add(indent, f"{name} = f'{{{{{inside}}}}}'")
+        self.add_lines(indent, f"{name} = f'{{{{{inside}}}}}'")
 
 
 def _compile_writer(cls: type[Any]) -> Callable[[Any], str]:
@@ -126,8 +126,8 @@ def _compile_writer(cls: type[Any]) -> Callable[[Any], str]:
         return json_text
     source = _JsonWriterBuilder()
     source.add_value(schema, 1, "r")
-    source.add(1, "return r")
-    writer: Callable[[Any], str] = source.compiled("text")
+    source.add_lines(1, "return r")
+    writer: Callable[[Any], str] = source.compile_function("text")
     return writer
 
 

@@ -61,12 +61,11 @@ class DeadLetterProducer:
         if self._producer is None:
             self._producer = Producer(
                 {
-                    **self._settings.librdkafka(),
+                    **self._settings.client_config(),
                     "acks": "all",
                     "enable.idempotence": True,
                     "partitioner": "murmur2_random",
                     "message.max.bytes": REJECTED_BYTES_MAX,
-                    "log_level": 0,
                 },
                 logger=_log,
             )

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[str, str | int | float | bool]:
     """Return the librdkafka configuration of one sink's consumer."""
     config: dict[str, str | int | float | bool] = {
-        **settings.librdkafka(),
+        **settings.client_config(),
         "group.id": settings.group_id(definition.kind),
         "isolation.level": definition.isolation,
         "enable.auto.commit": False,
@@ -36,7 +36,6 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
         "queued.max.messages.kbytes": 65_536,
         # How long to wait before a partition with a full queue is fetched again; by default 1 s.
         "fetch.queue.backoff.ms": 5,
-        "log_level": 0,
     }
     if settings.instance is not None:
         config["group.instance.id"] = f"{settings.group_id(definition.kind)}.{settings.instance}"

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import AuditRecord, RejectedEvent
+from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SessionStateName
 from sessionary.stream_processors.core.fast_replace import make_replacer
 from sessionary.stream_processors.core.machine import Arrival
 from sessionary.stream_processors.core.model import Place
-from sessionary.stream_processors.core.retention import retention, tags
 
 # Refusals that suggest that the sender speaks for someone else.
 SECURITY_REASONS: frozenset[RefusalReason] = frozenset({"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch"})
@@ -61,8 +61,7 @@ def audit_record(
     session: SessionKey, subject: Subject, envelope: Envelope | None, place: Place, kind: AuditKind
 ) -> AuditRecord:
     """Return what all audit records have in common; callers add what their kind reports."""
-    compliance_tags = tags(subject.data_classes)
-    kept = retention(compliance_tags, place.now_ms)
+    kept = retention_of(subject.data_classes, place.now_ms * 1000)
     return AuditRecord(
         audit_id=derived_id(*session, subject.audit_seq, place.partition, place.offset, place.n),
         tenant_id=session.tenant_id,
@@ -83,7 +82,7 @@ def audit_record(
         actions_failed=(),
         bytes_released=None,
         host_lost=False,
-        compliance_tags=compliance_tags,
+        compliance_tags=compliance_tags(subject.data_classes),
         user_id=envelope.user_id if envelope else None,
         agent_id=envelope.agent_id if envelope else None,
         agent_role=envelope.agent_role if envelope else None,

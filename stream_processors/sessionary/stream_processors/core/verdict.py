@@ -21,14 +21,14 @@ def read_arrival(record: LogRecord, row: Row | None, decoder: Decoder, log: Even
     Raises `Unavailable` if a schema registry does not answer.
     """
     try:
-        if record.key is None and isinstance(decoder.event(record.value), Tick):
+        if record.key is None and isinstance(decoder.decode_event(record.value), Tick):
             return None
         session = SessionKey(row.tenant_id, row.session_id) if row is not None else parse_key(record.key)
     except Invalid as error:
         detail = error.detail if record.key is not None else "a record without key is a tick, and this is none"
         return Arrival(record, NO_SESSION, None, Fault("bad_key", detail), log, now_ms)
     try:
-        event = decoder.event(record.value)
+        event = decoder.decode_event(record.value)
     except DecodeError as error:
         return Arrival(record, session, None, Fault(error.reason, error.detail), log, now_ms)
     if isinstance(event, Tick):

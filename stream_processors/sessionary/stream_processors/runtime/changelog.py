@@ -30,7 +30,7 @@ def reader_of(settings: ProcessorSettings) -> Consumer:
     """Return a consumer outside any group's life, which reads committed records and tells a partition's end."""
     return Consumer(
         {
-            **settings.librdkafka(),
+            **settings.client_config(),
             "group.id": f"{settings.group_id}.reader",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
@@ -39,7 +39,6 @@ def reader_of(settings: ProcessorSettings) -> Consumer:
             "auto.offset.reset": "error",
             "fetch.wait.max.ms": 10,  # the end is told by the answer to a fetch; an empty one would wait half a second
             "fetch.queue.backoff.ms": 5,  # by default a full queue rests for a second
-            "log_level": 0,
         }
     )
 
@@ -117,7 +116,7 @@ def _load(state: PartitionState, store: Store, row_codec: RowCodec, message: Mes
 
 
 def _position(value: bytes) -> Position:
-    record = Decoder().record(value)
+    record = Decoder().decode_record(value)
     if not isinstance(record, Position):
         raise DecodeError("unknown_schema", f"a {type(record).__name__} is no position")
     return record

@@ -73,7 +73,7 @@ class Fetcher:
         self._topic = settings.topics.events
         self._consumer = Consumer(
             {
-                **settings.librdkafka(),
+                **settings.client_config(),
                 "group.id": f"{settings.group_id}.reader",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
@@ -86,7 +86,6 @@ class Fetcher:
                 # at some 36,000 records a second.
                 "fetch.queue.backoff.ms": 5,
                 "queued.max.messages.kbytes": 16_384,
-                "log_level": 0,
             }
         )
         self._commands: deque[Callable[[], None]] = deque()

@@ -57,7 +57,7 @@ class LogEndProbe:
 
     def __init__(self, settings: ProcessorSettings) -> None:
         self._topic = settings.topics.events
-        self._consumer = Consumer({**settings.librdkafka(), "group.id": f"{settings.group_id}.probe", "log_level": 0})
+        self._consumer = Consumer({**settings.client_config(), "group.id": f"{settings.group_id}.probe"})
 
     def log_ends(self, partitions: Iterable[int]) -> dict[int, int]:
         """Return the next offset of each partition of the events topic that answers. Blocks."""

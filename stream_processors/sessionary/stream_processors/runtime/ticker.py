@@ -78,11 +78,10 @@ class Ticker:
     def _made(self) -> Producer:
         return Producer(
             {
-                **self._settings.librdkafka(),
+                **self._settings.client_config(),
                 "linger.ms": 0,
                 "message.timeout.ms": 5_000,
                 "partitioner": "murmur2_random",
-                "log_level": 0,
             }
         )
 

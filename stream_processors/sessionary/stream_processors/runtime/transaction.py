@@ -59,7 +59,7 @@ class TransactionWriter:
         self.called_s = time.monotonic()  # when the last call into librdkafka began, monotonic; read by other threads
         self._producer = Producer(
             {
-                **settings.librdkafka(),
+                **settings.client_config(),
                 "transactional.id": f"{settings.group_id}-{self._topics.events}-{partition}",
                 "transaction.timeout.ms": 10_000,
                 "linger.ms": 2,
@@ -69,7 +69,6 @@ class TransactionWriter:
                 "message.max.bytes": CHANGELOG_BYTES_MAX,
                 "partitioner": "murmur2_random",
                 "error_cb": _log_refusal,
-                "log_level": 0,
             }
         )
 

@@ -164,7 +164,7 @@ class RocksStore:
         position, changelog = self._db.get(POSITION_KEY), self._db.get(_CHANGELOG)
         if position is None or changelog is None:
             return None
-        return SavedPosition(cast(Position, Decoder().record(position)), *json.loads(changelog))
+        return SavedPosition(cast(Position, Decoder().decode_record(position)), *json.loads(changelog))
 
     def load_row(self, key: bytes, stored: bytes | None) -> None:
         """Take one packed row from the changelog; None deletes it. Writes a batch now and then.

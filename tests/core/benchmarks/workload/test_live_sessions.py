@@ -10,7 +10,7 @@ BEGAN_MS = 1_795_219_200_000
 
 def test_live_sessions_are_sessions(workload: Workload) -> None:
     rows = list(session_rows(workload.templates, 50, 1, BEGAN_MS))
-    states = [Decoder().record(row.packed.value) for row in rows]
+    states = [Decoder().decode_record(row.packed.value) for row in rows]
     assert len({row.key for row in rows}) == 50
     for row, state in zip(rows, states, strict=True):
         assert isinstance(state, SessionState)

@@ -19,7 +19,7 @@ def fast() -> ProducerSettings:
 
 
 def test_the_interval_is_never_more_than_a_sixth_of_the_budget() -> None:
-    default = Limits(**dict.fromkeys(Limits._fields[:-1]), override=False)
+    default = Limits()
     assert heartbeat_interval_s(default, 10.0) == 10.0
     short = default._replace(model_ms=1_500, tool_ms=1_000, network_ms=500)
     assert heartbeat_interval_s(short, 10.0) == pytest.approx(0.5)

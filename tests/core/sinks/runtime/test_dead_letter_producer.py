@@ -6,7 +6,7 @@ from tests.core.sinks.samples import DECODER, raw_record
 
 def test_a_value_too_large_for_a_letter_is_left_out_and_the_letter_says_so() -> None:
     fits, large = raw_record(b"v" * 1_000_000), raw_record(b"v" * REJECTED_BYTES_MAX)
-    whole, letter = (DECODER.record(encode_letter(found, "why")) for found in (fits, large))
+    whole, letter = (DECODER.decode_record(encode_letter(found, "why")) for found in (fits, large))
     assert isinstance(whole, RejectedEvent)
     assert isinstance(letter, RejectedEvent)
     assert whole.value == fits.value

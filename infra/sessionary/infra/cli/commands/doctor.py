@@ -53,7 +53,7 @@ def _check_broker(settings: KafkaSettings) -> str:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({**settings.librdkafka(), "log_level": 0})
+    admin = AdminClient(settings.client_config())
     try:
         brokers = admin.list_topics(timeout=_TIMEOUT_S).brokers
     except KafkaException:
@@ -107,7 +107,7 @@ def _check_processor(environ: Mapping[str, str]) -> str:
 def _check_sink_lag(settings: KafkaSettings, kind: str, group: str, topic: str) -> str:
     from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
-    consumer = Consumer({**settings.librdkafka(), "group.id": group, "enable.auto.commit": False, "log_level": 0})
+    consumer = Consumer({**settings.client_config(), "group.id": group, "enable.auto.commit": False})
     try:
         places = [TopicPartition(topic, n) for n in range(settings.partitions)]
         committed = consumer.committed(places, timeout=_TIMEOUT_S)

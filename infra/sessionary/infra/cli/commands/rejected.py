@@ -89,7 +89,7 @@ def show_rejected(place: PlaceArgument, data: DataOption = None, as_json: JsonOp
         for name, value in row.pop("headers_base64").items()
     }
     try:
-        event = Decoder().event(_from_base64(row["value_base64"]))
+        event = Decoder().decode_event(_from_base64(row["value_base64"]))
         row["event"] = (
             {"envelope": event.envelope._asdict(), "payload": event.payload._asdict()}
             if isinstance(event, Event)
@@ -122,7 +122,7 @@ def _produce_again(settings: KafkaSettings, rows: list[tuple[str, Row]]) -> list
     from confluent_kafka import KafkaError, Message, Producer
 
     producer = Producer(
-        {**settings.librdkafka(), "partitioner": "murmur2_random", "enable.idempotence": True, "log_level": 0},
+        {**settings.client_config(), "partitioner": "murmur2_random", "enable.idempotence": True},
         logger=_log,
     )
     sent: dict[str, Row] = {}

@@ -3,8 +3,8 @@
 from typing import Final
 
 from sessionary.schemas.records import RejectedEvent
+from sessionary.schemas.retention import DEFAULT_US, PERSONAL_US
 from sessionary.sinks.core.column_times import TIME_MAX_US, check_log_time, expiry_seconds
-from sessionary.sinks.core.retention import DEFAULT_US, PERSONAL_US
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.rows.shared import TableRow, envelope_from_key
 from sessionary.sinks.errors import BadRow

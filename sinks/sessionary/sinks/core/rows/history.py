@@ -7,7 +7,8 @@ from typing import Final
 
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.headers import Headers, untold
+from sessionary.schemas.headers import Headers, headers_beyond_envelope
+from sessionary.schemas.retention import retention_of, unknown_retention
 from sessionary.schemas.types import Envelope
 from sessionary.sinks.core.column_times import (
     REPORTED_MAX_US,
@@ -17,7 +18,6 @@ from sessionary.sinks.core.column_times import (
     expiry_seconds,
 )
 from sessionary.sinks.core.payload_json import payload_text
-from sessionary.sinks.core.retention import retention_of, unknown_retention
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.rows.shared import EMPTY_ENVELOPE, TableRow, envelope_from_key
 
@@ -41,14 +41,14 @@ def history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     headers: Headers = read_headers() or ()
     error: str = ""
     try:
-        decoded = decoder.event(value)
+        decoded = decoder.decode_event(value)
     except DecodeError as failure:
         error, envelope, text = failure.reason, envelope_from_key(raw), ""
         retention = unknown_retention(appended)
     else:
         if isinstance(decoded, Event):
             envelope, payload = decoded[:]
-            text, headers = payload_text(payload), untold(envelope, headers)
+            text, headers = payload_text(payload), headers_beyond_envelope(envelope, headers)
             if not REPORTED_MIN_US <= envelope.occurred_at <= REPORTED_MAX_US:
                 envelope = envelope._replace(occurred_at=clamp_reported_time(envelope.occurred_at))
         else:

@@ -4,8 +4,8 @@ from typing import Final
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import RejectedEvent
+from sessionary.schemas.retention import DEFAULT_US, PERSONAL_US
 from sessionary.sinks.core.column_times import check_log_time, expiry_seconds
-from sessionary.sinks.core.retention import DEFAULT_US, PERSONAL_US
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.rows.shared import SOURCE_COLUMNS, TableRow, decode_as, source_values
 

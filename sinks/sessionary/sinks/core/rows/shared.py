@@ -30,7 +30,7 @@ def decode_as(record_type: type[_Record], raw: RawRecord, decoder: Decoder) -> _
     Raises `BadRow` for other bytes, `Unavailable` if a schema cannot be fetched.
     """
     try:
-        record = decoder.record(raw.value)
+        record = decoder.decode_record(raw.value)
     except DecodeError as error:
         raise BadRow(str(error)) from None
     if not isinstance(record, record_type):

@@ -6,9 +6,9 @@ Nothing about a clock is stored. A clock is asked again after every change; all 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from sessionary.schemas.limits import inactivity_budget_ms
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ClockName
-from sessionary.stream_processors.core.session.limits import budget_ms
 
 
 class SessionClock(NamedTuple):
@@ -26,7 +26,7 @@ def _initialisation_due(state: SessionState) -> int:
 
 
 def _inactivity_due(state: SessionState) -> int:
-    return state.last_event_at + budget_ms(state.limits)
+    return state.last_event_at + inactivity_budget_ms(state.limits)
 
 
 def _idle_due(state: SessionState) -> int:
@@ -70,7 +70,7 @@ INITIALISATION = SessionClock(
 INACTIVITY = SessionClock(
     "inactivity",
     _inactivity_due,
-    lambda state: budget_ms(state.limits),
+    lambda state: inactivity_budget_ms(state.limits),
     "inactive",
     "Agent timeout after {limit}: nothing was heard",
 )

@@ -56,7 +56,7 @@ class SessionMachine:
 
     def decode(self, value: bytes) -> SessionRow:
         """Return a session or a gravestone. Raises `DecodeError`."""
-        row = self._decoder.record(value)
+        row = self._decoder.decode_record(value)
         if not isinstance(row, SessionState | Gravestone):
             raise DecodeError("unknown_schema", f"a {type(row).__name__} is no row")
         return row

@@ -50,7 +50,7 @@ def test_a_wrong_clock_of_an_agent_costs_no_history_row() -> None:
 
 def test_history_leaves_out_headers_that_repeat_the_envelope() -> None:
     value = encoded_activity("none")
-    event = DECODER.event(value)
+    event = DECODER.decode_event(value)
     assert isinstance(event, Event)
     own = event_headers(event.envelope)
     place = HISTORY_COLUMNS.index("headers")

@@ -96,15 +96,15 @@ def test_an_event_goes_out_and_comes_back_through_a_registry(server: StubServer,
     assert encoded[5:] == encode_event(EVENT)[10:]
     assert server.subjects == ["sessionary.events.StateUpdated"]
     decoder = Decoder(registry)
-    assert [decoder.event(encoded) for _ in range(3)] == [EVENT] * 3
+    assert [decoder.decode_event(encoded) for _ in range(3)] == [EVENT] * 3
     assert server.gets <= 1
 
 
 def test_an_unknown_id_is_an_unknown_schema(registry: ConfluentRegistry) -> None:
     with pytest.raises(KeyError):
-        registry.schema(77)
+        registry.get_schema(77)
     with pytest.raises(DecodeError) as caught:
-        Decoder(registry).event(b"\x00\x00\x00\x00\x4d rest")
+        Decoder(registry).decode_event(b"\x00\x00\x00\x00\x4d rest")
     assert caught.value.reason == "unknown_schema"
 
 
@@ -112,36 +112,36 @@ def test_an_unknown_id_is_an_unknown_schema(registry: ConfluentRegistry) -> None
 def test_any_other_answer_is_unavailable(server: StubServer, registry: ConfluentRegistry, status: int) -> None:
     server.status = status
     with pytest.raises(Unavailable):
-        registry.schema(1)
+        registry.get_schema(1)
     with pytest.raises(Unavailable):
-        registry.schema_id("a.B", '"string"')
+        registry.register_schema("a.B", '"string"')
     with pytest.raises(Unavailable):  # trouble outside is never the record's fault
-        Decoder(registry).event(b"\x00\x00\x00\x00\x01 rest")
+        Decoder(registry).decode_event(b"\x00\x00\x00\x00\x01 rest")
 
 
 def test_an_answer_that_is_no_registrys_is_unavailable(server: StubServer, registry: ConfluentRegistry) -> None:
     server.body = ["not", "a", "registry"]
     with pytest.raises(Unavailable):
-        registry.schema(1)
+        registry.get_schema(1)
 
 
-def test_nobody_listening_is_unavailable(server: StubServer) -> None:
+def test_no_server_listening_is_unavailable(server: StubServer) -> None:
     url = server.url
     server.server_close()
     with SchemaRegistryClient({"url": url, "max.retries": 0, "timeout": 2}) as client:
         registry = ConfluentRegistry(client)
         with pytest.raises(Unavailable):
-            registry.schema(1)
+            registry.get_schema(1)
         with pytest.raises(Unavailable):
-            registry.schema_id("a.B", '"string"')
+            registry.register_schema("a.B", '"string"')
 
 
 def test_settings_name_the_registry_that_a_decoder_asks(server: StubServer) -> None:
     event = example_event(StateUpdated)
     value = encode_confluent(event, ConfluentRegistry(SchemaRegistryClient({"url": server.url})))
-    assert decoder_for(KafkaSettings(schema_registry_url=server.url)).event(value) == event
+    assert decoder_for(KafkaSettings(schema_registry_url=server.url)).decode_event(value) == event
     with pytest.raises(DecodeError, match="unknown_schema"):
-        decoder_for(KafkaSettings()).event(value)
+        decoder_for(KafkaSettings()).decode_event(value)
 
 
 def test_a_registry_that_is_away_is_waited_for_and_makes_no_refusal(server: StubServer) -> None:
@@ -149,6 +149,6 @@ def test_a_registry_that_is_away_is_waited_for_and_makes_no_refusal(server: Stub
     decoder = decoder_for(KafkaSettings(schema_registry_url=server.url))
     server.status = 503
     with pytest.raises(Unavailable):
-        decoder.event(value)
+        decoder.decode_event(value)
     server.status = 200
-    assert decoder.event(value) == example_event(StateUpdated)
+    assert decoder.decode_event(value) == example_event(StateUpdated)

@@ -26,7 +26,7 @@ from sessionary.schemas.records import AuditRecord
 from tests.support.values import events_of, every_example
 
 GENERAL, COMPILED = Decoder(compiled=False), Decoder()
-GOLDEN = json.loads(Path(__file__).parents[2].joinpath("golden", "0.1.0.json").read_text("utf-8"))
+GOLDEN = json.loads(Path(__file__).parents[3].joinpath("golden", "0.1.0.json").read_text("utf-8"))
 EXAMPLES = {type(v.payload if isinstance(v, Event) else v).__name__: v for v in every_example()}
 
 
@@ -51,8 +51,8 @@ def outcome(read: Callable[[bytes], object], value: bytes) -> object:
 
 
 def agree(value: bytes) -> None:
-    assert outcome(COMPILED.event, value) == outcome(GENERAL.event, value)
-    assert outcome(COMPILED.record, value) == outcome(GENERAL.record, value)
+    assert outcome(COMPILED.decode_event, value) == outcome(GENERAL.decode_event, value)
+    assert outcome(COMPILED.decode_record, value) == outcome(GENERAL.decode_record, value)
 
 
 @pytest.mark.parametrize("name", GOLDEN)

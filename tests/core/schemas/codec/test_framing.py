@@ -20,19 +20,19 @@ from sessionary.schemas.errors import DecodeError, EncodeError, Unavailable
 from sessionary.schemas.events import PAYLOADS, SessionCreated, SessionErrored, SessionStarted, StateUpdated
 from sessionary.schemas.records import Position, SessionState, Tick
 from sessionary.schemas.types import Envelope, ErrorInfo
-from tests.core.schemas.test_classes import MemoryRegistry, encoded
+from tests.core.schemas.test_types import MemoryRegistry, encoded
 from tests.support.values import as_json, events_of, every_example, example, example_event, values
 
 REASONS = {"undecodable", "unknown_schema", "unknown_event_type"}
 EXAMPLES = {type(v.payload if isinstance(v, Event) else v).__name__: v for v in every_example()}
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[3] / "golden"
 Schema = dict[str, Any]
 
 
 def read_any(value: bytes, decoder: Decoder | None = None) -> Event | Record | None:
     """What both readers make of the bytes; None where they are refused. Anything but `DecodeError` escapes."""
     found: Event | Record | None = None
-    for read in ((decoder or Decoder()).event, (decoder or Decoder()).record):
+    for read in ((decoder or Decoder()).decode_event, (decoder or Decoder()).decode_record):
         try:
             found = read(value)
         except DecodeError as error:
@@ -43,7 +43,7 @@ def read_any(value: bytes, decoder: Decoder | None = None) -> Event | Record | N
 def detail_of(value: bytes) -> str:
     """What the audit trail will say of bytes that are refused; a replay has to say the same."""
     with pytest.raises(DecodeError) as caught:
-        Decoder().event(value)
+        Decoder().decode_event(value)
     assert "0x" not in caught.value.detail
     return caught.value.detail
 
@@ -179,7 +179,7 @@ def test_noise_is_refused(noise: bytes) -> None:
     ],
 )
 def test_the_reason_is_named(value: bytes | None, reason: str) -> None:
-    for read in (Decoder().event, Decoder().record):
+    for read in (Decoder().decode_event, Decoder().decode_record):
         with pytest.raises(DecodeError) as caught:
             read(value)
         assert caught.value.reason == reason
@@ -187,12 +187,12 @@ def test_the_reason_is_named(value: bytes | None, reason: str) -> None:
 
 def test_records_and_events_do_not_stand_in_for_each_other() -> None:
     with pytest.raises(DecodeError) as caught:
-        Decoder().event(encode_record(example(Position)))
+        Decoder().decode_event(encode_record(example(Position)))
     assert caught.value.reason == "unknown_event_type"
     with pytest.raises(DecodeError) as caught:
-        Decoder().record(encode_event(example_event(StateUpdated)))
+        Decoder().decode_record(encode_event(example_event(StateUpdated)))
     assert caught.value.reason == "unknown_schema"
-    assert Decoder().event(encode_record(Tick("a"))) == Tick("a")
+    assert Decoder().decode_event(encode_record(Tick("a"))) == Tick("a")
 
 
 # Writers of other versions
@@ -227,7 +227,7 @@ def test_a_foreign_record_name_is_an_unknown_event_type() -> None:
         schema = {"type": "record", "name": "Nonsense", "namespace": namespace, "fields": []}
         value, decoder = foreign(schema, b"")
         with pytest.raises(DecodeError) as caught:
-            decoder.event(value)
+            decoder.decode_event(value)
         assert caught.value.reason == reason
 
 
@@ -236,7 +236,7 @@ def test_a_name_that_does_not_fit_its_record_is_an_unknown_event_type() -> None:
     event = event._replace(envelope=event.envelope._replace(event_type="state_replaced"))
     value, decoder = written_by(current_schemas()["sessionary.events.StateUpdated"], event)
     with pytest.raises(DecodeError) as caught:
-        decoder.event(value)
+        decoder.decode_event(value)
     assert caught.value.reason == "unknown_event_type"
 
 
@@ -246,7 +246,7 @@ def test_a_symbol_from_the_future_is_unknown() -> None:
 
     event = Event(example(Envelope)._replace(event_type="session_terminated"), example(PAYLOADS["session_terminated"]))
     value, decoder = written_by(changed("SessionTerminated", add), event, reason="teleported")
-    read = decoder.event(value)
+    read = decoder.decode_event(value)
     assert read == event._replace(payload=event.payload._replace(reason="UNKNOWN"))  # type: ignore[call-arg]
 
 
@@ -261,7 +261,7 @@ def test_a_field_from_the_future_is_left_out() -> None:
     schema = changed("StateUpdated", add)
     schemaless_writer(out, parse_schema(schema), plain)
     value, decoder = foreign(schema, out.getvalue())
-    assert decoder.event(value) == event
+    assert decoder.decode_event(value) == event
 
 
 def test_a_field_that_an_older_writer_did_not_know_takes_its_default() -> None:
@@ -278,7 +278,7 @@ def test_a_field_that_an_older_writer_did_not_know_takes_its_default() -> None:
         event.envelope._replace(agent_role=None, data_classes=(), context_bytes=None),
         event.payload._replace(parent_session_id=None),
     )
-    assert decoder.event(value) == expected
+    assert decoder.decode_event(value) == expected
 
 
 def test_a_writer_that_lacks_a_needed_field_is_refused() -> None:
@@ -287,7 +287,7 @@ def test_a_writer_that_lacks_a_needed_field_is_refused() -> None:
 
     value, decoder = written_by(changed("StateUpdated", drop), example_event(StateUpdated))
     with pytest.raises(DecodeError) as caught:
-        decoder.event(value)
+        decoder.decode_event(value)
     assert caught.value.reason == "undecodable"
 
 
@@ -319,22 +319,22 @@ BAD_SCHEMAS: list[Any] = [
 
 
 @pytest.mark.parametrize("schema", BAD_SCHEMAS, ids=lambda schema: json.dumps(schema)[:50])
-def test_a_registry_may_hold_any_schema_and_stops_nobody(schema: Any) -> None:
+def test_a_registry_may_hold_any_schema_and_breaks_nothing(schema: Any) -> None:
     """A recursive schema would overflow the reader's C stack, an array of nothing would never end."""
     decoder = Decoder(MemoryRegistry(json.dumps(schema), "{ no json"))
     for number in (0, 1):
         with pytest.raises(DecodeError) as caught:
-            decoder.event(CONFLUENT + struct.pack(">I", number) + b"\x02" * 1_000_000)
+            decoder.decode_event(CONFLUENT + struct.pack(">I", number) + b"\x02" * 1_000_000)
         assert caught.value.reason == "unknown_schema"
 
 
 def test_a_registry_that_does_not_answer_is_no_fault_of_the_bytes() -> None:
     class Down(MemoryRegistry):
-        def schema(self, schema_id: int) -> str:
+        def get_schema(self, schema_id: int) -> str:
             raise Unavailable(f"schema {schema_id}", 1)
 
     with pytest.raises(Unavailable):
-        Decoder(Down()).event(CONFLUENT + b"\x00\x00\x00\x01x")
+        Decoder(Down()).decode_event(CONFLUENT + b"\x00\x00\x00\x01x")
 
 
 @settings(max_examples=30)
@@ -345,10 +345,10 @@ def test_an_event_through_an_evolved_writer_equals_the_event(data: st.DataObject
     event = data.draw(events_of(name))
     schema = changed(type(event.payload).__name__, lambda schema: schema["fields"].reverse())
     value, decoder = written_by(schema, event)
-    assert decoder.event(value) == event
+    assert decoder.decode_event(value) == event
 
 
 @settings(max_examples=30)
 @given(values(Position))
 def test_a_position_of_any_numbers_survives(position: Position) -> None:
-    assert Decoder().record(encode_record(position)) == position
+    assert Decoder().decode_record(encode_record(position)) == position
