@@ -6,6 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from sessionary.schemas.types import RefusalReason
+from sessionary.stream_processors.core.model import Stream
 from tests.simulation.checks import find_faults
 from tests.simulation.runner import Failure, check_schedule, run_schedule
 from tests.simulation.world import World
@@ -77,12 +78,16 @@ def _repeat_last(found: list[Any]) -> None:
     found.append(found[-1])
 
 
-@pytest.mark.parametrize("lines", ["audits", "rejected"])
-def test_a_missing_or_doubled_line_is_found(lines: str) -> None:
+@pytest.mark.parametrize("stream", ["audit", "rejected"])
+def test_a_missing_or_doubled_line_is_found(stream: Stream) -> None:
     for change in (_lose_last, _repeat_last):
         world = finished_world(2)
-        outcome = next(o for outcomes in world.broker.outcomes for o in outcomes if getattr(o, lines))
-        change(getattr(outcome, lines))
+        outcome = next(o for outcomes in world.broker.outcomes for o in outcomes if o.records_on(stream))
+        assert isinstance(outcome.emitted, list)
+        found = [emitted for emitted in outcome.emitted if emitted.stream == stream]
+        outcome.emitted[:] = [emitted for emitted in outcome.emitted if emitted.stream != stream]
+        change(found)
+        outcome.emitted.extend(found)
         assert find_faults(world)
 
 
