@@ -28,7 +28,7 @@ _STACK = pytest.StashKey[Stack]()
 _LOGS = pytest.StashKey[list[Path]]()
 _PROCESSES = pytest.StashKey[Processes]()
 # Long ones first: otherwise a long file that starts last would keep one worker busy alone.
-_ORDER = ("chaos", "integration", "simulation", "packaging", "contract", "core", "golden", "style")
+_ORDER = ("chaos", "integration", "simulation", "recorded", "packaging", "contract", "core", "golden", "style")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

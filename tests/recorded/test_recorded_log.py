@@ -1,0 +1,232 @@
+"""Each recorded log, folded by today's code, comes to the bytes that the release wrote."""
+
+import gc
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from itertools import islice, pairwise, zip_longest
+from pathlib import Path
+
+import pytest
+
+from tests.recorded.adapter import (
+    Folded,
+    batch_counts,
+    fold_at_borders,
+    fold_in_cuts,
+    read_borders,
+    reason_of,
+    transition_of,
+)
+from tests.recorded.coverage import NOT_OF_PROCESSOR, REASONS, TRANSITIONS, too_rare
+from tests.recorded.log_format import (
+    BYTES_MAX,
+    OUTPUT_TOPICS,
+    LoggedEvent,
+    Output,
+    OutputsByPartition,
+    RecordedLog,
+    read_log,
+    write_log,
+)
+
+FOLDER = Path(__file__).parent
+RELEASES = sorted(path.parent.name for path in FOLDER.glob("*/settings.json"))
+# Byte for byte the fold's own. In `batches`, start and instance are the processor's.
+SAME_BYTES = ("audit", "rejected", "cleanup", "changelog")
+DIFFERENCES_MAX = 5
+# Records and timers of a batch, at most, for even and odd partitions: no processor uses these.
+OTHER_CUTS = ((37, 701), (1_999, 3))
+
+OutputsByTopic = dict[str, list[Output]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _held_in_memory() -> Iterator[None]:
+    """The recording is many objects, kept while this module runs: no collection walks over them."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.unfreeze()
+    recorded.cache_clear()
+    refolded.cache_clear()
+
+
+@cache
+def recorded(release: str) -> RecordedLog:
+    return read_log(FOLDER / release)
+
+
+def by_topic(batches: Iterable[Folded]) -> OutputsByTopic:
+    outputs: OutputsByTopic = defaultdict(list)
+    for batch in batches:
+        for topic, output in batch.outputs:
+            outputs[topic].append(output)
+    return outputs
+
+
+@cache
+def refolded(release: str) -> Mapping[int, OutputsByTopic]:
+    """The whole log, folded at the recorded borders; by partition."""
+    log = recorded(release)
+    return {
+        partition: by_topic(
+            fold_at_borders(log.settings, partition, events, read_borders(log.outputs["changelog"][partition]))
+        )
+        for partition, events in log.events.items()
+    }
+
+
+def is_same(ours: Output | None, theirs: Output | bytes | None) -> bool:
+    return ours is not None and (ours.digest() if isinstance(theirs, bytes) else ours) == theirs
+
+
+def differences(ours: Iterable[Output], theirs: Iterable[Output | bytes]) -> list[str]:
+    """What differs, place by place; only the first few."""
+    found = (
+        f"record {n}: {mine!r:.2000}\ninstead of {recorded_one!r:.2000}"
+        for n, (mine, recorded_one) in enumerate(zip_longest(ours, theirs))
+        if not is_same(mine, recorded_one)
+    )
+    return list(islice(found, DIFFERENCES_MAX))
+
+
+def test_there_is_a_recording_of_the_first_release() -> None:
+    assert "0.1.0" in RELEASES
+
+
+@pytest.mark.parametrize("topic", SAME_BYTES)
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_log_comes_to_the_recorded_bytes(release: str, topic: str) -> None:
+    log = recorded(release)
+    assert log.outputs[topic].keys() <= log.events.keys()
+    for partition in log.events:
+        ours, theirs = refolded(release)[partition][topic], log.outputs[topic].get(partition, [])
+        assert differences(ours, theirs) == [], f"partition {partition} of {topic}"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_batch_counts_what_was_recorded(release: str) -> None:
+    log = recorded(release)
+    for partition in log.events:
+        theirs = [batch_counts(output) for output in log.outputs["batches"][partition] if isinstance(output, Output)]
+        ours = [batch_counts(output) for output in refolded(release)[partition]["batches"]]
+        assert [counts["number"] for counts in theirs] == list(range(1, len(theirs) + 1))
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_other_batches_give_the_same_records(release: str) -> None:
+    """But for the batch number in an audit record, which the adapter sets right.
+
+    The changelog does depend on the cuts: it has a row per session and batch that touched it, and
+    a position per batch. So does `batches`.
+    """
+    log = recorded(release)
+    for partition, events in log.events.items():
+        borders = read_borders(log.outputs["changelog"][partition])
+        cut = OTHER_CUTS[partition % len(OTHER_CUTS)]
+        ours = by_topic(fold_in_cuts(log.settings, partition, events, borders, *cut))
+        assert len(ours["batches"]) != len(borders)
+        for topic in ("audit", "rejected", "cleanup"):
+            assert differences(ours[topic], log.outputs[topic][partition]) == [], f"partition {partition} of {topic}"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_transition_and_refusal_is_recorded_often(release: str) -> None:
+    folded = refolded(release).values()
+    transitions = Counter(filter(None, (transition_of(audit) for topics in folded for audit in topics["audit"])))
+    reasons = Counter(reason_of(rejected) for topics in folded for rejected in topics["rejected"])
+    assert too_rare(transitions, reasons) == []
+    assert not reasons.keys() & NOT_OF_PROCESSOR
+    assert (len(TRANSITIONS), len(REASONS)) == (14, 31)
+    summary = json.loads((FOLDER / release / "settings.json").read_text())["summary"]
+    assert summary["transitions"] == dict(sorted(transitions.items()))
+    assert summary["reasons"] == dict(sorted(reasons.items()))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_recording_holds_holes_cut_timers_and_ticks(release: str) -> None:
+    """What makes folding hard: else the recording would prove less than it seems to."""
+    log = recorded(release)
+    assert len(log.events) == log.settings.partitions >= 2
+    borders = [border for changelog in log.outputs["changelog"].values() for border in read_borders(changelog)]
+    assert any(border.outcome_n > 0 for border in borders)
+    for events in log.events.values():
+        stamps = [event.timestamp_ms for event in events]
+        assert any(later - former > log.settings.hole_ms for former, later in pairwise(stamps))
+        offsets = [event.offset for event in events]
+        assert offsets == sorted(set(offsets))
+    batches = [batch_counts(output) for topics in refolded(release).values() for output in topics["batches"]]
+    for name in ("applied", "duplicate", "refused", "timers", "ticks"):
+        assert sum(batch[name] for batch in batches) >= 20, name
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_recording_is_small(release: str) -> None:
+    assert sum(path.stat().st_size for path in (FOLDER / release).iterdir()) <= BYTES_MAX
+
+
+def flipped(value: bytes) -> bytes:
+    """The same bytes but for one bit in the middle."""
+    middle = len(value) // 2
+    return value[:middle] + bytes([value[middle] ^ 1]) + value[middle + 1 :]
+
+
+@pytest.mark.parametrize("topic", SAME_BYTES)
+def test_one_other_bit_in_an_output_is_found(topic: str) -> None:
+    ours, theirs = refolded("0.1.0")[0][topic], list(recorded("0.1.0").outputs[topic][0])
+    full = next(n for n, output in enumerate(theirs) if isinstance(output, Output) and output.value)
+    short = next(n for n, output in enumerate(theirs) if isinstance(output, bytes))
+    for place in (full, short):
+        changed = list(theirs)
+        output = changed[place]
+        changed[place] = (
+            flipped(output) if isinstance(output, bytes) else output._replace(value=flipped(output.value or b""))
+        )
+        assert len(differences(ours, changed)) == 1
+    assert len(differences(ours[:-1], theirs)) == 1
+    assert differences(ours, [*theirs[1:], theirs[0]]) != []
+
+
+@pytest.mark.parametrize("change", ["stamp", "value", "key"])
+def test_one_other_event_is_found(change: str) -> None:
+    log = recorded("0.1.0")
+    borders = read_borders(log.outputs["changelog"][0])[:2]
+    events = [event for event in log.events[0] if event.offset < borders[-1].next_offset]
+    place = next(n for n, event in enumerate(events) if event.key is not None)
+    event = events[place]
+    match change:
+        case "stamp":
+            events[place] = event._replace(timestamp_ms=event.timestamp_ms + 1)
+        case "value":
+            events[place] = event._replace(value=flipped(event.value or b""))
+        case _:
+            events[place] = event._replace(key=None)
+    ours = by_topic(fold_at_borders(log.settings, 0, events, borders))
+    found = [topic for topic in SAME_BYTES if differences(ours[topic], log.outputs[topic][0][: len(ours[topic])])]
+    assert found
+
+
+def test_a_log_is_read_as_it_was_written(tmp_path: Path) -> None:
+    log = recorded("0.1.0")
+    events = {
+        0: [
+            LoggedEvent(3, 1_000, None, None, ()),
+            LoggedEvent(9, 900, b"", b"", (("", b""), ("ü", b"\x00"), ("ü", b"2"))),
+        ],
+        7: [LoggedEvent(1 << 40, 1 << 41, b"key", b"value" * 100_000, ())],
+    }
+    outputs: dict[str, OutputsByPartition] = {
+        topic: {0: [Output(None, None), bytes(range(32)), Output(b"k", b"v", (("due", b"\x01"),))]}
+        for topic in OUTPUT_TOPICS
+    }
+    small = RecordedLog(log.settings, events, outputs)
+    size = write_log(tmp_path / "new", small, {})
+    assert read_log(tmp_path / "new") == small
+    assert size == sum(path.stat().st_size for path in (tmp_path / "new").iterdir())
+    with pytest.raises(FileExistsError):
+        write_log(tmp_path / "new", small, {})
