@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 400
@@ -184,3 +184,113 @@ def forbidden_words(text: str) -> list[str]:
         for what, pattern in FORBIDDEN.items()
         if pattern.search(line)
     ]
+
+
+# Names and sizes
+
+ONE_WORD_SHARE_MAX = 0.45
+BARE_ED_NAMES_MAX = 15
+MODULE_LINES_P90_MAX = 300
+_NOT_PARTICIPLES = frozenset({"feed", "need", "seed", "speed"})
+
+
+def function_names(tree: ast.Module) -> set[str]:
+    """Return the names of functions and methods, without outer underscores and without dunders."""
+    return {
+        node.name.strip("_")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if not (node.name.startswith("__") and node.name.endswith("__"))
+    }
+
+
+def one_word_names(names: Iterable[str]) -> list[str]:
+    """Return the names of one word, sorted."""
+    return sorted(name for name in names if "_" not in name)
+
+
+def bare_ed_names(names: Iterable[str]) -> list[str]:
+    """Return the names that are one bare participle, as `noted`, sorted."""
+    return [name for name in one_word_names(names) if name.endswith("ed") and name not in _NOT_PARTICIPLES]
+
+
+def ninetieth_percentile(numbers: Iterable[int]) -> int:
+    """Return the number that nine of ten do not exceed. Raises `IndexError` for none."""
+    found = sorted(numbers)
+    return found[int(len(found) * 0.9)]
+
+
+DOCUMENT_COLUMNS_MAX = 100
+_LINK = re.compile(r"\]\(|^\[[^]]+\]: |https?://")
+
+
+def long_document_lines(text: str) -> list[str]:
+    """Return lines of Markdown above the limit, except tables, code blocks and links."""
+    found = []
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        exempt = fenced or line.startswith(("    ", "|")) or _LINK.search(line)
+        if len(line) > DOCUMENT_COLUMNS_MAX and not exempt:
+            found.append(f"line {number}: {len(line)} columns, more than {DOCUMENT_COLUMNS_MAX}")
+    return found
+
+
+# Folders of a package
+
+MODULES_PER_FOLDER_MAX = 12
+_MAP_LINE = re.compile(r"^ {4}(?P<name>\w+)/? {2,}\S", re.MULTILINE)
+
+
+def mapped_names(docstring: str) -> set[str]:
+    """Return the names with which the lines of a package's map begin."""
+    return {match["name"] for match in _MAP_LINE.finditer(docstring)}
+
+
+def imported_modules(tree: ast.Module, known: Collection[str]) -> Iterator[str]:
+    """Yield those of the `known` modules that a module imports, also inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                if full in known:
+                    yield full
+                elif node.module in known:
+                    yield node.module
+
+
+def folder_graph(imports: Mapping[str, Collection[str]], package: str) -> dict[str, set[str]]:
+    """Return which child of a package imports which: modules as they are, sub-packages as one.
+
+    `imports` has each module's imports by full names; a package's own `__init__` is left out.
+    """
+    prefix = f"{package}."
+    graph: dict[str, set[str]] = {}
+    for name, targets in imports.items():
+        for target in targets:
+            if name.startswith(prefix) and target.startswith(prefix):
+                child, other = (full.removeprefix(prefix).split(".")[0] for full in (name, target))
+                if child != other:
+                    graph.setdefault(child, set()).add(other)
+    return graph
+
+
+def circle_in(graph: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the nodes of one circle with the first one repeated at the end; empty without one."""
+    done: set[str] = set()
+
+    def walk(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        for target in sorted(graph.get(node, ())):
+            if found := walk(target, [*path, node]):
+                return found
+        done.add(node)
+        return []
+
+    return next((found for node in sorted(graph) if (found := walk(node, []))), [])

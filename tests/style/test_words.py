@@ -1,0 +1,69 @@
+"""Names, sizes and line lengths over the whole project."""
+
+import ast
+from collections.abc import Collection
+
+import pytest
+
+from tests.style import rules
+from tests.style.project import ROOT, Module, all_modules, tracked_files
+
+_DOCUMENTS = [path for path in tracked_files() if path.suffix == ".md"]
+
+
+def _modules(*, tests: bool) -> list[Module]:
+    return [module for module in all_modules() if (module.package == "tests") is tests]
+
+
+def _product_names() -> set[str]:
+    return set().union(*(rules.function_names(module.tree) for module in _modules(tests=False)))
+
+
+def _share(part: Collection[str], whole: Collection[str]) -> float:
+    return len(part) / len(whole)
+
+
+def test_most_function_names_have_two_words() -> None:
+    names = _product_names()
+    assert len(names) > 500
+    one_word = rules.one_word_names(names)
+    assert _share(one_word, names) <= rules.ONE_WORD_SHARE_MAX, f"{len(one_word)} of {len(names)}: {one_word}"
+
+
+def test_few_function_names_are_one_participle() -> None:
+    names = rules.bare_ed_names(_product_names())
+    assert len(names) <= rules.BARE_ED_NAMES_MAX, names
+
+
+@pytest.mark.parametrize("tests", [False, True], ids=["product", "tests"])
+def test_nine_of_ten_modules_are_short(*, tests: bool) -> None:
+    sizes = [len(module.text.splitlines()) for module in _modules(tests=tests)]
+    assert rules.ninetieth_percentile(sizes) <= rules.MODULE_LINES_P90_MAX
+
+
+@pytest.mark.parametrize("name", [path.relative_to(ROOT).as_posix() for path in _DOCUMENTS])
+def test_lines_of_documents_have_at_most_100_columns(name: str) -> None:
+    assert rules.long_document_lines((ROOT / name).read_text("utf-8")) == []
+
+
+def test_the_rules_of_names_can_fail() -> None:
+    tree = ast.parse(
+        "def noted(): ...\ndef _read_row(): ...\nclass A:\n    def seed(self): ...\n    def __len__(self): ..."
+    )
+    names = rules.function_names(tree)
+    assert names == {"noted", "read_row", "seed"}
+    assert rules.one_word_names(names) == ["noted", "seed"]
+    assert rules.bare_ed_names(names) == ["noted"]
+    assert _share(rules.one_word_names(names), names) > rules.ONE_WORD_SHARE_MAX
+
+
+def test_the_rule_of_the_ninetieth_percentile_can_fail() -> None:
+    assert rules.ninetieth_percentile([10] * 9 + [400]) == 400
+    assert rules.ninetieth_percentile([400] + [10] * 19) == 10
+
+
+def test_the_rule_of_document_lines_can_fail() -> None:
+    long = "word " * 21
+    assert len(rules.long_document_lines(f"short\n{long}\n")) == 1
+    exempt = [f"    {long}", f"| {long} |", f"[a link](https://host/{long})", f"```\n{long}\n```"]
+    assert rules.long_document_lines("\n".join(exempt)) == []
