@@ -172,6 +172,7 @@ FORBIDDEN = {
     "a path of one machine": re.compile(r"(?<![\w.])/(work|root|home|Users)/\w"),
     "a registry's address": re.compile(r"pypi\.org|pythonhosted\.org|repo1?\.maven|maven\.org|registry\.npmjs", re.I),
     "a note on who wrote it": re.compile(r"co-authored-by|generated (by|with) (an? )?(ai|assistant)\b", re.I),
+    "a vague word for a person": re.compile(r"\b(nobody|somebody|whoever)\b", re.I),
     "unfinished work": re.compile(r"\b(TODO|FIXME|XXX)\b"),
 }
 

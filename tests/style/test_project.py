@@ -55,7 +55,7 @@ def test_no_tracked_file_has_forbidden_words() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["cd /home/user/x", "see pypi" + ".org/x", "url = repo1.maven" + ".org", "# TODO: later"]
+    "line", ["cd /home/user/x", "see pypi" + ".org/x", "url = repo1.maven" + ".org", "# TODO: later", "Nobody knows"]
 )
 def test_the_rule_of_words_can_fail(line: str) -> None:
     assert len(rules.forbidden_words(line)) == 1
