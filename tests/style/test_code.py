@@ -91,9 +91,10 @@ def test_namespace_folders_hold_no_init() -> None:
     assert folders == []
 
 
-def test_the_linter_requires_docstrings_and_reasons_and_forbids_print() -> None:
+def test_the_linter_checks_docstrings_reasons_line_lengths_and_print() -> None:
     lint = pyproject()["tool"]["ruff"]["lint"]
-    assert {"D1", "BLE", "T20", "DTZ"} <= set(lint["select"])
+    assert {"D1", "BLE", "T20", "DTZ", "W"} <= set(lint["select"])
+    assert lint["pycodestyle"]["max-doc-length"] == 100
     mypy = pyproject()["tool"]["mypy"]
     assert mypy["strict"] is True
     assert "tests" in mypy["files"]
