@@ -114,8 +114,8 @@ class Worker:
     def opened_s(self) -> tuple[float, float]:
         """Return when its partitions were assigned, and when the last one was open.
 
-        Both are s since the epoch. All are assigned at the same time. The log has the moment at which
-        each one was open, the metric the sum of their times since the assignment.
+        Both are s since the epoch. All are assigned at the same time. The log has the moment at
+        which each one was open, the metric the sum of their times since the assignment.
         """
         found = _OPENED.findall(self.child.log.read_text("utf-8", "replace"))
         at_s = {

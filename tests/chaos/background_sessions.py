@@ -1,6 +1,7 @@
 """Sessions that emit at a fixed rate and wait for no answer, also while all servers are down.
 
-The plan runner's sessions wait for verdicts and stop if the control API is down; these fill the spool.
+The plan runner's sessions wait for verdicts and stop if the control API is down; these fill the
+spool.
 """
 
 import threading

@@ -106,7 +106,8 @@ def test_kill_9_under_load_leaves_the_exact_rows_and_an_exact_rollup(
 ) -> None:
     migrate.apply_migrations(clickhouse)
     database = clickhouse.clickhouse_database
-    # A rollup adds up what is inserted, so it shows every row that was written twice, merged or not.
+    # A rollup adds up what is inserted, so it shows every row that was written twice, merged or
+    # not.
     run_sql(
         clickhouse,
         f"CREATE TABLE {database}.rollup (session_id String, n UInt64) ENGINE = SummingMergeTree ORDER BY session_id "

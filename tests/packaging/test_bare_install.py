@@ -1,4 +1,6 @@
-"""What an agent installs: the wheel with its three dependencies, in an environment that has nothing else."""
+"""What an agent installs: the wheel with its three dependencies, in an environment that has nothing
+else.
+"""
 
 import json
 import os
@@ -12,7 +14,8 @@ import pytest
 
 from tests.style.project import ROOT
 
-# Runs in the bare environment: emit a whole session in memory, then say what was imported and what is installed.
+# Runs in the bare environment: emit a whole session in memory, then say what was imported and what
+# is installed.
 _AGENT = """
 import json, sys
 from importlib import metadata
@@ -33,7 +36,8 @@ print(json.dumps({
 
 
 def _run(*argv: str | Path, cwd: Path) -> str:
-    # Not from the checkout, and with nothing of ours on the path: only what the wheel holds may be found.
+    # Not from the checkout, and with nothing of ours on the path: only what the wheel holds may be
+    # found.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SESSIONARY_", "COV_"))}
     env["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")  # holds for the build's own environment too
     done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)

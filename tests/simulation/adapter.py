@@ -1,4 +1,6 @@
-"""The one place where the simulation touches the fold: how it is opened, what is stored of it, what is read of it."""
+"""The one place where the simulation touches the fold: how it is opened, what is stored of it, what
+is read of it.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple

@@ -1,6 +1,8 @@
-"""The table of settings, made from the settings classes: `python -m tests.support.settings_table` brings it up to date.
+"""The table of settings, made from the settings classes: `python -m tests.support.settings_table`
+brings it up to date.
 
-Each role's module `settings.py` is read; a setting that several roles share stands once, with all of them.
+Each role's module `settings.py` is read; a setting that several roles share stands once, with all
+of them.
 """
 
 import importlib
@@ -55,7 +57,9 @@ def settings_classes() -> dict[str, list[type[EnvSettings]]]:
 
 
 def settings() -> list[Setting]:
-    """Return every setting, in order of its variable; one that means something else to another role stands again."""
+    """Return every setting, in order of its variable; one that means something else to another role
+    stands again.
+    """
     roles: dict[tuple[str, str, str], list[str]] = {}
     for role, classes in settings_classes().items():
         for cls in classes:

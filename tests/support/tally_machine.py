@@ -1,7 +1,8 @@
 """A second, tiny machine: it counts a session's messages until none comes for a while.
 
 It shows that a new family of rows needs nothing but a machine: it has rows of its own beside the
-session's, in a form of its own, with deadlines, refusals and outputs, and takes over one event type.
+session's, in a form of its own, with deadlines, refusals and outputs, and takes over one event
+type.
 
     message_appended            the tally of its session is one higher
     10 s without a message      the tally is closed: a clean-up request is written, a stub remains

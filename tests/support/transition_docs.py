@@ -1,4 +1,5 @@
-"""Redraws what the documents take from the table of transitions: `python -m tests.support.transition_docs`.
+"""Redraws what the documents take from the table of transitions: `python -m
+tests.support.transition_docs`.
 
 ARCHITECTURE.md     the state diagram, between its marks
 docs/transitions.md the table of all transitions
@@ -24,7 +25,10 @@ a state that is not listed here is in `ACCEPTED`, in the same module; any other 
 
 
 def with_diagram(text: str) -> str:
-    """Return `text` with today's diagram between the marks. Raises ValueError unless each mark is there once."""
+    """Return `text` with today's diagram between the marks.
+
+    Raises ValueError unless each mark is there once.
+    """
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise ValueError(f"{BEGIN} and {END} must be there once each, in this order")
     before, _, rest = text.partition(BEGIN)

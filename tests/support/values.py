@@ -1,4 +1,6 @@
-"""Examples and Hypothesis strategies of every event and record, built from the class annotations and the raw .avsc."""
+"""Examples and Hypothesis strategies of every event and record, built from the class annotations
+and the raw .avsc.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -11,6 +11,7 @@
     retention    how long records are kept, by the classes of their data
     settings     settings from the environment, and the Kafka clients' shared configuration
     errors       the errors that every role shares
+    kafka_clients    discards a stuck producer
 
 The Avro schemas are in `avro/`: `common`, `events`, `records`, and those of every release in
 `released`.

@@ -73,7 +73,7 @@ def header_pairs(
 
 
 def headers_beyond_envelope(envelope: Envelope, headers: Headers) -> Headers:
-    """Return what an event's headers say beyond its envelope: all of them where they do not repeat it exactly."""
+    """Return the headers that say more than the envelope; all if they differ from it."""
     try:
         repeated = _envelope_headers(envelope)
     except (ValueError, OverflowError, OSError):

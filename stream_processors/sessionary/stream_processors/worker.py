@@ -47,7 +47,9 @@ class Processor:
     """One worker. Make it and run it on one event loop."""
 
     def __init__(self, settings: ProcessorSettings, folder: str, job: Job | None = None) -> None:
-        """`folder`: for Faust's files. `job`: what is done with partitions; default: `processor_job`."""
+        """`folder`: for Faust's files. `job`: what is done with partitions; default:
+        `processor_job`.
+        """
         job = job or processor_job(settings)
         self._settings = settings
         self._metrics = Metrics()

@@ -1,8 +1,8 @@
 """The partition's clock: time is in the log.
 
-The clock is the running maximum of the records' append times (`LogAppendTime`, ms); no other source of
-time exists. After a hole, a stretch without any record while rows were live, no timer fires for a
-while: clients that were cut off get the time to be heard. A timeout may be late, but never false.
+The clock is the running maximum of the records' append times (`LogAppendTime`, ms); no other source
+of time exists. After a hole, a stretch without any record while rows were live, no timer fires for
+a while: clients that were cut off get the time to be heard. A timeout may be late, but never false.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Clock(NamedTuple):
         return self.now_ms < self.quiet_until_ms
 
     def advance_to(self, appended_ms: int, *, live: bool, hole_ms: int, quiet_ms: int) -> "Clock":
-        """Return the clock after a record appended at `appended_ms`; `live`: whether any row was live."""
+        """Return the clock after a record appended at `appended_ms`; `live`: was any row live?"""
         if appended_ms <= self.now_ms:
             return self
         hole = live and appended_ms - self.now_ms > hole_ms

@@ -32,7 +32,10 @@ class Families(NamedTuple):
 
 
 def arrange_families(machines: Sequence[AnyMachine]) -> Families:
-    """Arrange machines. The first is the home; a later one takes its event types from earlier ones."""
+    """Arrange machines.
+
+    The first is the home; a later one takes its event types from earlier ones.
+    """
     by_event_type: dict[str, AnyMachine] = {}
     by_row_class: dict[type[Any], AnyMachine] = {}
     live: set[type[Any]] = set()
@@ -49,8 +52,8 @@ def arrange_families(machines: Sequence[AnyMachine]) -> Families:
 class CommittedState:
     """Rows, position and timers after the last acknowledged transaction.
 
-    `timers` and `expiries` are hints that are derived from the rows: an entry is never later than its
-    row is due. `expiries` is a heap of the rows that vanish when they are due.
+    `timers` and `expiries` are hints that are derived from the rows: an entry is never later than
+    its row is due. `expiries` is a heap of the rows that vanish when they are due.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class CommittedState:
         self.live = 0
 
     def is_live(self, row: Any) -> bool:
-        """Return whether a row fires when it is due; False for None, and for a row that only vanishes."""
+        """Return whether a row fires when it is due; False for None and for what only vanishes."""
         return type(row) in self.families.live_classes
 
     def due_ms(self, row: Any) -> int:

@@ -7,7 +7,7 @@ _T = TypeVar("_T", bound=tuple[Any, ...])
 
 
 def make_replacer(cls: type[_T], *names: str) -> Callable[..., _T]:
-    """Return a function of a NamedTuple and one value per name: the same tuple with those fields replaced."""
+    """Return a function (record, *values) that replaces the named fields of a NamedTuple."""
     fields: tuple[str, ...] = getattr(cls, "_fields", ())
     places = tuple(map(fields.index, names))
     make: Callable[[list[Any]], _T] = getattr(cls, "_make")  # noqa: B009 - mypy knows of no class that has it

@@ -35,8 +35,8 @@ class Arrival(NamedTuple):
     """A record of the log, read as far as it can be.
 
     `event` is None if the value cannot be read; `fault` then says why. A fault beside an event says
-    that the event does not belong under the record's key. `session` is `NO_SESSION` if the key names
-    none.
+    that the event does not belong under the record's key. `session` is `NO_SESSION` if the key
+    names none.
     """
 
     record: LogRecord
@@ -48,7 +48,7 @@ class Arrival(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a record comes to: facts in order; a refusal's reason, or that it repeats an earlier one."""
+    """What a record comes to: facts in order; whether it is refused, or a duplicate."""
 
     facts: Sequence[Any]
     refusal: RefusalReason | None = None

@@ -1,4 +1,4 @@
-"""One batch of a partition: the rows that it touches and the records that it emits, until it is merged.
+"""One batch of a partition: the rows it touches and the records it emits, until the merge.
 
 Each record first moves the partition's clock. Then every row that is due fires, in the order of the
 deadlines, and the record itself is judged. Rows are never written before the merge. Entries of the
@@ -49,9 +49,10 @@ class Overlay:
         self._previous_acknowledged_at: int | None = None
 
     def apply(self, record: LogRecord) -> bool:
-        """Fold one record. False: the batch is full; commit it, then apply the same record to the next.
+        """Fold one record. False: the batch is full, so the record belongs to the next one.
 
-        Raises `Unavailable` if a schema registry does not answer; the same call may then be repeated.
+        Raises `Unavailable` if a schema registry does not answer; the same call may then be
+        repeated.
         """
         size = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
         settings = self._committed.settings
@@ -90,8 +91,8 @@ class Overlay:
     def finish(self, previous_acknowledged_at: int | None = None) -> Outcome:
         """Return what the transaction has to write.
 
-        `previous_acknowledged_at` (µs since the epoch) is when the partition's transaction before this
-        one was acknowledged, if this owner wrote it.
+        `previous_acknowledged_at` (µs since the epoch) is when the partition's transaction before
+        this one was acknowledged, if this owner wrote it.
         """
         first = self._committed.position.next_offset if self._first_offset is None else self._first_offset
         counts = Counts(

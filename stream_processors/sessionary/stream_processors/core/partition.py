@@ -1,14 +1,14 @@
 """One partition's state: records of the log in; rows and the machines' records out.
 
     state = PartitionState(partition, settings, decoder, machines)
-    state.load(key, row) …  state.load_position(position)  state.finish_loading()   from the changelog
+    state.load(key, row) … state.load_position(position)  state.finish_loading()  # the changelog
     overlay = state.begin()
-    while overlay.apply(record): …                                                  fold a batch
-    outcome = overlay.finish()                                                      one transaction writes it
-    state.merge(overlay)                                                            after its acknowledgement
+    while overlay.apply(record): …                                                # fold a batch
+    outcome = overlay.finish()                                                    # to be written
+    state.merge(overlay)                                                          # acknowledged
 
-The state is a pure function of the log: the same records give the same outcome, however they are cut
-into batches, and whichever worker folds them.
+The state is a pure function of the log: the same records give the same outcome, however they are
+cut into batches, and whichever worker folds them.
 """
 
 import heapq
@@ -26,8 +26,8 @@ from sessionary.stream_processors.core.overlay import Overlay
 class PartitionState(CommittedState):
     """The state of one partition, loaded from its changelog and moved on batch by batch.
 
-    `machines` say what the rows are; the first one's rows are under the records' own keys. `rows` may
-    be any mapping; a dict by default.
+    `machines` say what the rows are; the first one's rows are under the records' own keys. `rows`
+    may be any mapping; a dict by default.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class PartitionState(CommittedState):
         self.live = len(due)
 
     def begin(self) -> Overlay:
-        """Open a batch on the committed state. A batch that was begun before and not merged is void.
+        """Open a batch on the committed state. An earlier batch that was not merged is void.
 
-        A void batch wrote no row. It did move entries of `timers` and `expiries`: those of the rows that
-        it touched are restored here.
+        A void batch wrote no row. It did move entries of `timers` and `expiries`: those of the rows
+        that it touched are restored here.
         """
         if self._open is not None:
             for key in self._open.rows:
@@ -89,7 +89,7 @@ class PartitionState(CommittedState):
     def next_deadline_ms(self) -> int | None:
         """The earliest moment at which a timer fires, ms of log time; None if no row is live.
 
-        While a batch is open, this is the value from before it: its own deadlines are not committed.
+        While a batch is open, this is the value from before it.
         """
         if self._open is not None:
             return self._deadline_before

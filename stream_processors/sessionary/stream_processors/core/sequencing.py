@@ -2,8 +2,8 @@
 
 Each producer (a client process) counts its events per session from 1. The checks, in this order: a
 number inside a recorded gap is a late filler (refused with its bytes); a number seen before is a
-duplicate (counted only); after a jump the gap is recorded, and the event goes on. An event's epoch must
-be the session's: a lower one is stale, a higher one was never given out.
+duplicate (counted only); after a jump the gap is recorded, and the event goes on. An event's epoch
+must be the session's: a lower one is stale, a higher one was never given out.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ EPOCH_EXEMPT = frozenset({"session_created", "resources_released"})
 
 
 class SequenceCheck(NamedTuple):
-    """What a sequence number comes to: the ledger after it, and a new gap, a refusal or a duplicate."""
+    """What a sequence number comes to: the ledger after it; a gap, a refusal, a duplicate."""
 
     producers: Sequence[ProducerLedger]
     gap: SeqRange | None = None
@@ -46,7 +46,10 @@ def check_sequence(producers: Sequence[ProducerLedger], producer_id: str, seq: i
 
 
 def _append_gap(missing: Sequence[SeqRange], gap: SeqRange) -> Sequence[SeqRange]:
-    """Append a gap. If the list is full, the two oldest become one; what lay between is refused, not lost."""
+    """Append a gap.
+
+    If the list is full, the two oldest become one; what lay between is refused, not lost.
+    """
     if len(missing) >= RANGES_MAX:
         missing = (SeqRange(missing[0].first, missing[1].last), *missing[2:])
     return (*missing, gap)

@@ -1,8 +1,8 @@
 """Which rows are due: a lazy heap over deadlines that are derived from the rows.
 
-There is one entry per row. Postponing a deadline leaves its entry in place: an entry that comes up too
-early is scheduled again at the row's deadline of that moment. Nothing is stored: the heap is built from
-the rows.
+There is one entry per row. Postponing a deadline leaves its entry in place: an entry that comes up
+too early is scheduled again at the row's deadline of that moment. Nothing is stored: the heap is
+built from the rows.
 """
 
 import heapq

@@ -1,9 +1,9 @@
-"""The first checks of a record, which no machine can pass over: is it an event of its key's session?
+"""The first checks of every record: is it an event of the session that its key names?
 
     key ─▶ bytes ─▶ tenant and session as the key says ─▶ the machine of the event's family
 
-What fails here is a `Fault`; the machine turns it into a refusal, so that it is numbered, audited and
-kept like every other one.
+What fails here is a `Fault`; the machine turns it into a refusal, so that it is numbered, audited
+and kept like every other one.
 """
 
 from sessionary.schemas.codec import Decoder

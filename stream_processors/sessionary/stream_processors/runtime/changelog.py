@@ -1,7 +1,8 @@
 """Reads a partition's changelog to its end: how an opening partition learns its state.
 
-Only the partition's end (`_PARTITION_EOF`) ends the reading: a quiet moment does not. Committed records only; the
-former owner's open transaction was ended when this owner's producer was initialised, so the end is the true one.
+Only the partition's end (`_PARTITION_EOF`) ends the reading: a quiet moment does not. Committed
+records only; the former owner's open transaction was ended when this owner's producer was
+initialised, so the end is the true one.
 """
 
 import time
@@ -27,7 +28,7 @@ _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIM
 
 
 def reader_of(settings: ProcessorSettings) -> Consumer:
-    """Return a consumer outside any group's life, which reads committed records and tells a partition's end."""
+    """Return a consumer outside of any group; it reads committed records and reports the end."""
     return Consumer(
         {
             **settings.client_config(),
@@ -46,12 +47,12 @@ def reader_of(settings: ProcessorSettings) -> Consumer:
 def recover(
     settings: ProcessorSettings, state: PartitionState, store: Store, row_codec: RowCodec, wanted: Callable[[], bool]
 ) -> int:
-    """Load `state` from `store`, and `store` from what the changelog holds beyond it; return the changelog's end.
+    """Load `store` with what the changelog holds beyond it, and `state`; return the end.
 
     `row_codec` makes of a record's value and its header `due` what the store keeps.
 
-    Blocks. Raises `Halted` for a record that cannot be read, `Lost` where the broker stays silent or the partition is
-    no longer `wanted`.
+    Blocks. Raises `Halted` for a record that cannot be read, `Lost` where the broker stays silent
+    or the partition is no longer `wanted`.
     """
     reader = reader_of(settings)
     try:
@@ -82,7 +83,8 @@ def _read(
 ) -> int:
     heard_s = time.monotonic()
     while wanted():
-        # Only the first one is waited for: `consume` would wait until it has as many as it may take.
+        # Only the first one is waited for: `consume` would wait until it has as many as it may
+        # take.
         first = reader.poll(0.2)
         for message in (first, *reader.consume(_BATCH_RECORDS, 0)) if first is not None else ():
             heard_s = time.monotonic()

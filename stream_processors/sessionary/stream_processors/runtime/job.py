@@ -1,7 +1,7 @@
-"""What is done with a partition: how it folds, how its rows are packed, what one transaction writes.
+"""A worker's job: how a partition folds, how rows are packed, what a transaction writes.
 
-The loop (`partition_owner.py`) and the transaction (`transaction.py`) are the same for every job. The
-job of a processor is `machines_job`. A job is made once per worker and called without a lock.
+The loop (`partition_owner.py`) and the transaction (`transaction.py`) are the same for every job.
+The job of a processor is `machines_job`. A job is made once per worker and called without a lock.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,9 +34,9 @@ PlainProduced = tuple[str, bytes | None, bytes | None, Headers | None]
 
 
 class Transaction(NamedTuple):
-    """All that one transaction writes besides the position: records, and the rows as a store keeps them.
+    """What one transaction writes besides the position, and the rows as a store keeps them.
 
-    `records` are read once, in order, while the transaction is open: an iterator may make them one by one.
+    `records` are read once, in order, while the transaction is open; they may be an iterator.
     """
 
     records: Iterable[PlainProduced]
@@ -57,7 +57,7 @@ def partition_settings(settings: ProcessorSettings) -> PartitionSettings:
 
 
 def machines_job(settings: ProcessorSettings, machines: Sequence[AnyMachine]) -> Job:
-    """Return the job of keeping the machines' rows; the first machine's rows are under the records' keys."""
+    """Return the job of the machines; the first one's rows are under the records' keys."""
     row_codec = MachineRows(machines)
 
     def new_state(partition: int) -> PartitionState:

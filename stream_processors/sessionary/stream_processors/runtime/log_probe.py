@@ -1,4 +1,4 @@
-"""Asks the broker what a partition's log holds: its range, and the first record from an offset on."""
+"""Asks the broker for a partition's range of offsets and its first record from an offset on."""
 
 import contextlib
 from collections.abc import Iterable

@@ -237,7 +237,7 @@ class PartitionOwner:
         return False
 
     async def _fold_records(self, overlay: Overlay, records: Sequence[LogRecord]) -> int:
-        """Fold into `overlay` until it is full; return how many went in. Yields to the event loop."""
+        """Fold until `overlay` is full; return how many went in. Yields to the event loop."""
         slice_ends_s = time.perf_counter() + _SLICE_S
         for n, record in enumerate(records):
             if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:

@@ -86,7 +86,10 @@ class Ticker:
         )
 
     def _renew(self, now_ms: float) -> None:
-        """Begin with a new producer. librdkafka was seen to find no broker again for minutes after one was killed."""
+        """Begin with a new producer.
+
+        librdkafka was seen to find no broker again for minutes after one was killed.
+        """
         former, self._producer = self._producer, self._made()
         self._failed, self._made_ms = False, now_ms
         discard_producer(former)

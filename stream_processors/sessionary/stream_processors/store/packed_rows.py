@@ -1,11 +1,11 @@
 """A partition's rows as they are kept: packed, and those used last decoded too.
 
-    packed row = when it is due (8 bytes, big-endian, ms of log time) + the record as the changelog has it
+    packed row = due time (8 bytes, big-endian, ms of log time) + the changelog's record
 
-Decoded, an idle session takes about 2.3 kB, and every garbage collection walks over it; packed it is its
-bytes. The moment in front is derived from the row when it is packed, so that a partition that opens
-learns its deadlines without decoding its rows. A row that fires is asked itself. The changelog carries
-the same moment as a header.
+Decoded, an idle session takes about 2.3 kB, and every garbage collection walks over it; packed it
+is its bytes. The moment in front is derived from the row when it is packed, so that a partition
+that opens learns its deadlines without decoding its rows. A row that fires is asked itself. The
+changelog carries the same moment as a header.
 """
 
 import struct
@@ -41,7 +41,9 @@ class RowCodec(Protocol):
         ...
 
     def repack(self, value: bytes, due: bytes | None) -> bytes:
-        """Return what a store keeps of a changelog record; `due` is its header. Raises `DecodeError`."""
+        """Return what a store keeps of a changelog record; `due` is its header. Raises
+        `DecodeError`.
+        """
         ...
 
     def due_row(self, key: bytes, row: Any) -> DueRow:
@@ -57,7 +59,7 @@ class MachineRows:
     """Packs the rows of a processor's machines. Implements `RowCodec`."""
 
     def __init__(self, machines: Sequence[AnyMachine]) -> None:
-        """The first machine also reads bytes that begin with no machine's prefix: those of old releases."""
+        """The first machine also reads rows of old releases, which have no known prefix."""
         self._home = machines[0]
         self._by_class: dict[type[Any], tuple[AnyMachine, RowKind]] = {}
         self._by_prefix: dict[bytes, tuple[AnyMachine, RowKind]] = {}
@@ -90,7 +92,10 @@ class MachineRows:
         return DueRow(key, machine.due_ms(row), kind.live)
 
     def due_stored_row(self, key: bytes, stored: bytes) -> DueRow:
-        """Return when a packed row is due, and whether it is live. Decodes rows of old releases only."""
+        """Return when a packed row is due, and whether it is live.
+
+        Decodes rows of old releases only.
+        """
         kind = self._kind_of(stored, _DUE.size)
         live = kind.live if kind else self._by_class[type(self.unpack(stored))][1].live
         return DueRow(key, _DUE.unpack_from(stored)[0], live)
@@ -118,11 +123,12 @@ class Shelf(Protocol):
 
 
 class CachedRows(MutableMapping[bytes, Any]):
-    """The mapping that a partition's state works on. A row that is set stays in `unsaved` until its bytes
-    are on the shelf.
+    """The mapping that a partition's state works on.
 
-    One thread works on it; another may replace `unsaved` once rows are on the shelf. Reading a row raises
-    `Halted` if its bytes cannot be read.
+    A row that is set stays in `unsaved` until its bytes are on the shelf.
+
+    One thread works on it; another may replace `unsaved` once rows are on the shelf. Reading a row
+    raises `Halted` if its bytes cannot be read.
     """
 
     RECENT_MAX = 4_096

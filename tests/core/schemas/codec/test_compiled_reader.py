@@ -1,4 +1,6 @@
-"""The compiled readers against the general one: the same values of the same types, or no answer at all."""
+"""The compiled readers against the general one: the same values of the same types, or no answer at
+all.
+"""
 
 import json
 from collections.abc import Callable, Mapping

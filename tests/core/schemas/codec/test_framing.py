@@ -1,4 +1,4 @@
-"""Whatever the bytes: the value, or one `DecodeError` with a named reason. And writing is strict."""
+"""Any bytes give the value or a `DecodeError` with a named reason. Writing is strict."""
 
 import copy
 import io
@@ -30,7 +30,9 @@ Schema = dict[str, Any]
 
 
 def read_any(value: bytes, decoder: Decoder | None = None) -> Event | Record | None:
-    """What both readers make of the bytes; None where they are refused. Anything but `DecodeError` escapes."""
+    """What both readers make of the bytes; None where they are refused. Anything but `DecodeError`
+    escapes.
+    """
     found: Event | Record | None = None
     for read in ((decoder or Decoder()).decode_event, (decoder or Decoder()).decode_record):
         try:
@@ -320,7 +322,7 @@ BAD_SCHEMAS: list[Any] = [
 
 @pytest.mark.parametrize("schema", BAD_SCHEMAS, ids=lambda schema: json.dumps(schema)[:50])
 def test_a_registry_may_hold_any_schema_and_breaks_nothing(schema: Any) -> None:
-    """A recursive schema would overflow the reader's C stack, an array of nothing would never end."""
+    """A recursive schema would overflow the reader's C stack; an empty array would not end."""
     decoder = Decoder(MemoryRegistry(json.dumps(schema), "{ no json"))
     for number in (0, 1):
         with pytest.raises(DecodeError) as caught:

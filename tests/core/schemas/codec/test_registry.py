@@ -19,7 +19,9 @@ from tests.support.values import example_event
 
 
 class StubServer(ThreadingHTTPServer):
-    """`POST /subjects/<name>/versions` and `GET /schemas/ids/<id>`; `status` other than 200 answers every call."""
+    """`POST /subjects/<name>/versions` and `GET /schemas/ids/<id>`; `status` other than 200 answers
+    every call.
+    """
 
     daemon_threads = True
 

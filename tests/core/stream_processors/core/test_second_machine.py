@@ -1,4 +1,6 @@
-"""A second family of rows beside the sessions: fold, timers, void batches, recovery and packed rows."""
+"""A second family of rows beside the sessions: fold, timers, void batches, recovery and packed
+rows.
+"""
 
 from collections.abc import Sequence
 

@@ -1,1 +1,15 @@
-"""The session's machine."""
+"""The session's machine: what may happen to a session, and what comes of it.
+
+    clocks         when each clock of a session is due
+    transitions    every transition as one value; which events a state accepts
+    limits         the check of a session's limits at its creation
+    facts          what can happen to a session
+    accepted       events without a change of state
+    decide         the order in which an event is checked
+    effects        what each fact does to the row
+    report         what each fact leaves on the audit, rejected and cleanup topics
+    machine        all of it as a `Machine`
+    diagram        the transitions as documents show them
+
+Begin with `transitions`.
+"""

@@ -1,6 +1,6 @@
-"""The clocks of a session: when each of them is due, derived from the session's state.
+"""The clocks of a session: when each is due, derived from the session's state.
 
-Nothing about a clock is stored. A clock is asked again after every change; all times are ms of log time.
+Nothing about a clock is stored: it is asked again after every change. Times are ms of log time.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from sessionary.schemas.types import ClockName
 
 
 class SessionClock(NamedTuple):
-    """A clock, and what the audit trail says once it has fired; `{limit}` in `reason` is the limit."""
+    """A clock, and what the audit trail says once it fired (`{limit}` is the limit)."""
 
     name: ClockName
     due_ms: Callable[[SessionState], int | None]  # None: the clock does not run

@@ -1,9 +1,9 @@
 """How an event is judged against a session, in a fixed order; nothing here changes a row.
 
-    row ─▶ values ─▶ sequence ─▶ who may send it ─▶ epoch ─▶ owner ─▶ transitions and accepted events
+    row ─▶ values ─▶ sequence ─▶ who may send it ─▶ epoch ─▶ owner ─▶ transition or accepted event
 
-What is refused before the sequence is checked does not move the sender's ledger. What is refused later
-does: otherwise each refusal would look like a gap.
+What is refused before the sequence is checked does not move the sender's ledger. What is refused
+later does: otherwise each refusal would look like a gap.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -226,7 +226,10 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
 def _refuse_kept(
     row: SessionState, event: Event, arrival: Arrival, why: Objection, facts: Sequence[SessionFact]
 ) -> Decision:
-    """Refuse, and keep the verdict in the row for clients that ask. Lateness is audited once in an epoch."""
+    """Refuse, and keep the verdict in the row for clients that ask.
+
+    Lateness is audited once in an epoch.
+    """
     envelope, (reason, detail) = event.envelope, why
     if envelope.event_type == "heartbeat":
         return Decision((*facts, Refused(reason, detail, audited=False)), refusal=reason)
@@ -264,7 +267,7 @@ def _judge_in_state(rules: SessionRules, row: SessionState, event: Event, now_ms
 
 
 def _measured_context(row: SessionState, envelope: Envelope) -> list[SessionFact]:
-    """Return what an event says of the context's size: audited once above the limit, until it falls again."""
+    """Return the facts of an event's context size. Above the limit it is audited once."""
     size, limit = envelope.context_bytes, row.limits.context_limit_bytes
     if size is None:
         return []
@@ -278,7 +281,10 @@ def _measured_context(row: SessionState, envelope: Envelope) -> list[SessionFact
 
 
 def invalid_value(envelope: Envelope, row: SessionState | None = None) -> str:
-    """Return what is wrong with an envelope's values, or ''. Names that the row already has are valid."""
+    """Return what is wrong with an envelope's values, or ''.
+
+    Names that the row already has are valid.
+    """
     if envelope.event_type != "heartbeat" and envelope.producer_seq < 1:
         return f"producer_seq is {envelope.producer_seq}; it counts from 1"
     if envelope.epoch < 0:

@@ -1,4 +1,4 @@
-"""The documents' view of the transitions: a state diagram (Mermaid) and a table (Markdown). Pure text."""
+"""The transitions as documents show them: a state diagram (Mermaid) and a Markdown table."""
 
 from collections.abc import Sequence
 

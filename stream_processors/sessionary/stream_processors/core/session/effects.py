@@ -1,4 +1,7 @@
-"""What each fact does to a session's row. An effect never refuses and sees no clock but the fact's own time."""
+"""What each fact does to a session's row.
+
+An effect never refuses and sees no clock but the fact's own time.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -23,7 +23,7 @@ from sessionary.stream_processors.core.session.transitions import Transition
 class Refused(NamedTuple):
     """The event does not apply. `kept` goes into the row for clients that ask for the verdict.
 
-    Without `audited` there is no audit record: heartbeats, and lateness after the first in an epoch.
+    Heartbeats are not `audited`, nor is lateness after the first in an epoch.
     """
 
     reason: RefusalReason

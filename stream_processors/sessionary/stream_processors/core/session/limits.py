@@ -1,6 +1,6 @@
 """The check of a session's limits at its creation.
 
-Outside of a recommended range a session needs the explicit override, and is flagged in the audit trail.
+A limit outside its recommended range needs the override, and is flagged in the audit trail.
 """
 
 from sessionary.schemas.errors import Invalid

@@ -1,7 +1,8 @@
 """The session's machine: rows of sessions, and the gravestones that remain of archived ones.
 
-`transitions` and `accepted` say what may happen, `decide` in which order a record is checked, `facts`
-what can come of it, `effects` what a fact changes, `report` what it leaves in the audit trail.
+`transitions` and `accepted` say what may happen, `decide` in which order a record is checked,
+`facts` what can come of it, `effects` what a fact changes, `report` what it leaves in the audit
+trail.
 """
 
 import math
@@ -25,7 +26,7 @@ GRAVESTONE_MS = 1_209_600_000  # 14 days: the events topic's retention + the age
 
 
 class SessionDeadline(NamedTuple):
-    """When a session's earliest clock fires (ms of log time), and the transition that it makes then."""
+    """When a session's earliest clock fires (ms of log time), and the transition it makes."""
 
     due_ms: int
     transition: Transition
@@ -33,7 +34,10 @@ class SessionDeadline(NamedTuple):
 
 
 class SessionMachine:
-    """Implements `Machine` for sessions. Holds no state; one instance serves any number of partitions."""
+    """Implements `Machine` for sessions.
+
+    Holds no state; one instance serves any number of partitions.
+    """
 
     row_kinds: Sequence[RowKind] = (
         RowKind(SessionState, live=True, prefix=record_header(SessionState), encode=encode_record),
@@ -77,7 +81,7 @@ class SessionMachine:
         return type(row) is SessionState and row.state == "Active" and getattr(after, "state", "") == "Active"
 
     def deadline(self, state: SessionState) -> SessionDeadline:
-        """Return the earliest deadline; every state has one. Of equal ones, the table's first clock wins."""
+        """Return the earliest deadline. Every state has one; of equal ones the first clock wins."""
         earliest_ms, first = math.inf, None
         for pair in self._clocked[state.state]:
             due_ms = pair[1].due_ms(state)

@@ -74,7 +74,10 @@ def _report_transition(
     arrival: Arrival | None,
     place: Place,
 ) -> list[AuditRecord | CleanupRequest]:
-    """Report a change of state. A timer's change (`fact.due_ms` is set) occurred when it was due."""
+    """Report a change of state.
+
+    A timer's change (`fact.due_ms` is set) occurred when it was due.
+    """
     cleanup = cleanup_request(session, after, fact)
     record = _session_record(session, after, arrival.event if arrival else None, place, "transition")
     record = record._replace(
@@ -94,7 +97,7 @@ def _report_transition(
 
 
 def cleanup_request(session: SessionKey, after: SessionState, fact: Transitioned) -> CleanupRequest | None:
-    """Return the clean-up that a transition asks the owning service for, or None; the row has its id already."""
+    """Return the clean-up that a transition asks for, or None. `after` has its id already."""
     actions = requested_actions(after, fact)
     if not actions:
         return None

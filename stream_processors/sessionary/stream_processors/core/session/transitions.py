@@ -12,12 +12,13 @@
            ▼        ▼           ▼
            └──▶ Terminated ◀────┘ ──▶ Archived
 
-A transition says everything about itself: from which state and by which event, who may send the event,
-with which reasons, under which guard, to which state and phase, with which effect, which clocks fire it,
-and which clean-up it asks for. To add a transition, add a value to `TRANSITIONS`.
+A transition says everything about itself: from which state and by which event, who may send the
+event, with which reasons, under which guard, to which state and phase, with which effect, which
+clocks fire it, and which clean-up it asks for. To add a transition, add a value to `TRANSITIONS`.
 
-A pair of state and event type that is neither in `TRANSITIONS` nor in `ACCEPTED` is refused. The texts
-of objections and reasons are part of the audit trail: a log folds to the same bytes only while they stay.
+A pair of state and event type that is neither in `TRANSITIONS` nor in `ACCEPTED` is refused. The
+texts of objections and reasons are part of the audit trail: a log folds to the same bytes only
+while they stay.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +50,7 @@ class Objection(NamedTuple):
 
 
 class Grounds(NamedTuple):
-    """What a transition goes on: for the audit trail, and what the event brought for the session."""
+    """What lets a transition pass: its reason, and what the event brought for the session."""
 
     reason_code: str
     reason: str
@@ -87,7 +88,10 @@ def _unguarded(state: SessionState, payload: object, now_ms: int) -> Objection:
 
 
 class Transition(NamedTuple):
-    """One transition. `reasons` are those that a client may give; empty if its event carries none."""
+    """One transition.
+
+    `reasons` are those that a client may give; empty if its event carries none.
+    """
 
     id: str
     source: SessionStateName | None
@@ -342,7 +346,7 @@ def processor_only(transitions: Sequence[Transition]) -> frozenset[str]:
 
 
 def clock_reasons(transitions: Sequence[Transition]) -> dict[str, frozenset[str]]:
-    """Return, by event type, the reasons that only a clock gives: a client that sends one is refused."""
+    """Return, by event type, the reasons that only a clock may give."""
     found: dict[str, frozenset[str]] = {}
     for event_type in {row.event_type for row in transitions if row.clocks} - processor_only(transitions):
         alike = [row for row in transitions if row.event_type == event_type]
