@@ -28,7 +28,7 @@ _STACK = pytest.StashKey[Stack]()
 _LOGS = pytest.StashKey[list[Path]]()
 _PROCESSES = pytest.StashKey[Processes]()
 # Long ones first: with two workers, a long file that begins last would be waited for alone.
-_ORDER = ("chaos", "integration", "simulation", "packaging", "contract", "core", "golden", "style")
+_ORDER = ("chaos", "docs", "integration", "simulation", "packaging", "contract", "core", "golden", "style")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

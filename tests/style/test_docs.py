@@ -16,7 +16,10 @@ from sessionary.stream_processors.diagram import BEGIN, END, main, state_diagram
 from tests.style.project import ROOT, product_modules
 from tests.support.settings_table import TABLE, settings, settings_table
 
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/settings.md")
+DOCUMENTS = (
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))),
+)
 COMPOSE = ROOT / "infra" / "compose" / "docker-compose.yml"
 
 
@@ -69,8 +72,8 @@ def test_links_lead_somewhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_make_targets_that_are_named_exist(name: str) -> None:
-    targets = set(re.findall(r"^([a-z]+):", _read("Makefile"), re.M))
-    assert set(re.findall(r"(?:^ {4}|`)make ([a-z]+)", _read(name), re.M)) <= targets
+    targets = set(re.findall(r"^([a-z-]+):", _read("Makefile"), re.M))
+    assert set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", _read(name), re.M)) <= targets
 
 
 def test_the_commands_are_those_that_are_documented() -> None:
