@@ -267,6 +267,7 @@ def test_too_much_that_waits_holds_the_fetching(kafka: KafkaSettings) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.long
 def test_a_broker_that_was_away_finds_the_same_owner_again(broker: LocalBroker) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
 

@@ -4,6 +4,7 @@ import functools
 import signal
 import time
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from sessionary.schemas.records import BatchRecord
@@ -11,6 +12,8 @@ from sessionary.schemas.settings import KafkaSettings
 from tests.integration.processor_load import Load, check_everything, judged, start_processor, wait_judged
 from tests.integration.test_processor_road import SHORT
 from tests.support import Processes, read_records, wait_until
+
+pytestmark = pytest.mark.long
 
 SESSION_TIMEOUT_S = 6.0
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.style.project import ROOT
 
+pytestmark = pytest.mark.long
+
 # Runs in the bare environment: emit a whole session in memory, then say what was imported and what is installed.
 _AGENT = """
 import json, sys
@@ -71,7 +73,7 @@ def test_the_wheel_holds_the_namespace_and_nothing_beside_it(wheel: Path) -> Non
         assert f"sessionary/{part}/py.typed" in names
     assert "sessionary/schemas/avro/common/envelope.avsc" in names
     assert any(name.startswith("sessionary/sinks/clickhouse/migrations/") and name.endswith(".sql") for name in names)
-    assert any(name.startswith("sessionary/infra/player/") and name.endswith(".gz") for name in names)
+    assert any(name.startswith("sessionary/infra/demo/") and name.endswith(".gz") for name in names)
 
 
 def test_an_agent_emits_with_the_core_install_alone(said: dict[str, Any]) -> None:

@@ -37,6 +37,7 @@ KINDS = {"transition", "refusal", "gap", "release", "context_limit", "limits_ove
 MET = REASONS | TRANSITIONS | TROUBLE | {f"fired: {name}" for name in FIRED} | {f"audit: {kind}" for kind in KINDS}
 
 
+@pytest.mark.long
 def test_every_schedule_holds_and_together_they_meet_everything() -> None:
     seen: Counter[str] = Counter()
     for seed in range(1, SCHEDULES + 1):
