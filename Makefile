@@ -3,42 +3,67 @@
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 BIN := .venv/bin
-INSTALLED := .venv/installed
+LOCAL := .venv/installed-local
+DEV := .venv/installed-dev
+DOCS := .venv/installed-docs
 WORKERS ?= 2
 MINUTES ?= 1
 SEED ?= 1
 
-.PHONY: help install demo bench test chaos check lint format docs clean
+.PHONY: help install demo bench test test-long chaos mutants check lint format docs clean
 
 # Say what there is.
 help:
-	@awk '/^# /{text = substr($$0, 3)} /^[a-z]+:/{sub(/:.*/, ""); printf "make %-8s %s\n", $$0, text}' $(MAKEFILE_LIST)
+	@awk '/^# /{text = substr($$0, 3)} /^[a-z-]+:/{sub(/:.*/, ""); printf "make %-9s %s\n", $$0, text}' $(MAKEFILE_LIST)
 
-# Make .venv and install everything into it; at once where nothing changed.
-install: $(INSTALLED)
+# Make .venv and install everything into it; returns at once if nothing changed.
+install: $(DEV)
 
-# The constraints come by the environment, so that they hold for the build's own environment too.
-$(INSTALLED): pyproject.toml constraints.txt
+$(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@echo "installing into .venv (the first time: about a minute)" >&2
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@PIP_CONSTRAINT='$(CURDIR)/constraints.txt' $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "making .venv" >&2
+	@$(PYTHON) -m venv .venv
+	@$(PIP) --upgrade pip
+
+# A level is an extra. `dev` holds the other two. Without --no-compile pip compiles every module, used or not.
+# The constraints come by the environment, so that they hold for the build's own environment too.
+PIP := PIP_CONSTRAINT='$(CURDIR)/constraints.txt' PIP_BUILD_CONSTRAINT='$(CURDIR)/constraints.txt' \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+INSTALL = @echo "installing into .venv what $(1) needs (the first time: about a minute)" >&2; $(PIP) --editable '.[$(1)]'
+
+$(LOCAL): pyproject.toml constraints.txt | $(BIN)/python
+	$(call INSTALL,local)
 	@touch $@
 
+$(DOCS): pyproject.toml constraints.txt | $(LOCAL)
+	$(call INSTALL,docs)
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	$(call INSTALL,dev)
+	@touch $(LOCAL) $(DOCS) $@
+
 # Start the local stack on a temporary folder, play agent runs, print what came of them.
-demo: $(INSTALLED)
+demo: $(LOCAL)
 	@$(BIN)/sessionary demo $(ARGS)
 
-# Format, lint, types, then every test; logs of the parts go to build/logs.
+PYTEST = @$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --groups -rfEs \
+	-o console_output_style=classic
+
+# Format, lint, types, then every test but the long ones; logs of the stack go to build/logs.
 test: lint
-	@$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --groups -rfEs -o console_output_style=classic tests
+	$(PYTEST) -m "not long" tests
+
+# The tests that take long: chaos, long integration tests, fuzzing, the documents' site.
+test-long: $(DEV)
+	$(PYTEST) -m long tests
 
 # Kill, freeze and fill a real stack under load, then audit it: make chaos MINUTES=10 SEED=2.
-chaos: $(INSTALLED)
+chaos: $(DEV)
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 # Make small faults in the pure core, one at a time, and see whether the tests notice; ARGS='--only PATTERN'.
-mutants: $(INSTALLED)
+mutants: $(DEV)
 	@$(BIN)/python -m tests.mutants --workers $(WORKERS) $(ARGS)
 
 # Format, lint, types, import direction and style.
@@ -46,24 +71,28 @@ check: lint
 	@$(BIN)/pytest --quiet tests/style
 
 # Format, lint and types only.
-lint: $(INSTALLED)
+lint: $(DEV)
 	@$(BIN)/ruff format --check --quiet . || { echo "ruff format: some files differ; make format mends them" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 
 # Format the code and mend what can be mended.
-format: $(INSTALLED)
+format: $(DEV)
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
 # Measure the pipeline; results go to benchmarks/results. ARGS="--only b,c --runs 3", ARGS=--quick to try it.
-bench: $(INSTALLED)
+bench: $(DEV)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-# Redraw what the documents take from the code: the state diagram, the table of settings.
-docs: $(INSTALLED)
-	@$(BIN)/python -m tests.support.transition_docs
+# Redraw what the documents take from the code, then build their site into build/site; it opens offline.
+docs: $(LOCAL) $(DOCS)
+	@$(BIN)/python -m sessionary.stream_processors.diagram ARCHITECTURE.md
 	@$(BIN)/python -m tests.support.settings_table
+	@$(BIN)/python -m tests.support.schema_page
+	@$(BIN)/python -m tests.support.control_api_page
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "build/site/index.html"
 
 # Remove what was built, and .venv.
 clean:

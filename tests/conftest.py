@@ -27,8 +27,8 @@ from tests.support.stack import Stack
 _STACK = pytest.StashKey[Stack]()
 _LOGS = pytest.StashKey[list[Path]]()
 _PROCESSES = pytest.StashKey[Processes]()
-# Long ones first: otherwise a long file that starts last would keep one worker busy alone.
-_ORDER = ("chaos", "integration", "simulation", "recorded", "packaging", "contract", "core", "golden", "style")
+# Long ones first: with two workers, a long file that begins last would be waited for alone.
+_ORDER = ("chaos", "docs", "integration", "simulation", "packaging", "contract", "core", "golden", "style")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -17,6 +17,7 @@ SEED = 1
 RUN_S_MAX = 420.0
 
 
+@pytest.mark.long
 def test_sixty_seconds_of_chaos_lose_and_double_nothing(processes: Processes, tmp_path: Path) -> None:
     found = tmp_path / "result.json"
     argv = [sys.executable, "-m", "tests.chaos", "--minutes", "1", "--seed", str(SEED), "--json", str(found)]

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.bench import Bench, Options
 from benchmarks.harness.stack import Stack
 from benchmarks.measurements.full_job import run_job
 from benchmarks.workload.events import Workload, agent_runs
 from sessionary.schemas.settings import KafkaSettings
+
+pytestmark = pytest.mark.long
 
 
 def test_the_full_job_is_measured_on_events_that_all_apply(kafka: KafkaSettings, tmp_path: Path) -> None:

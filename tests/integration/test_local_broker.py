@@ -16,9 +16,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from sessionary.infra.local.errors import PortTaken, StartFailed
 from sessionary.infra.local.kafka.broker import LocalBroker, broker_answers
-from sessionary.infra.local.kafka.jars import KAFKA_VERSION, kafka_jars
+from sessionary.infra.local.kafka.jars import JAR_COORDINATES, KAFKA_VERSION, kafka_jars
 from sessionary.infra.local.ports import LOOPBACK, free_port
 from sessionary.infra.local.process import Child, tail
+from tests.support.jar_list import resolve_jars
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,11 @@ def test_the_broker_gets_its_own_version_of_the_client_library_and_a_log_binding
     assert [name for name in names if name.startswith("kafka-clients-")] == [f"kafka-clients-{KAFKA_VERSION}.jar"]
     assert len([name for name in names if name.startswith("slf4j-api-")]) == 1
     assert any(name.startswith("log4j-slf4j-impl-") for name in names)
+
+
+@pytest.mark.long
+def test_the_list_of_jars_is_what_kafkas_poms_ask_for() -> None:
+    assert list(JAR_COORDINATES) == resolve_jars(KAFKA_VERSION), "python -m tests.support.jar_list redraws it"
 
 
 def test_records_address_and_cluster_survive_a_restart_and_a_kill(broker: LocalBroker, tmp_path: Path) -> None:

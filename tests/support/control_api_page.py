@@ -1,0 +1,90 @@
+"""The page of the control API, made from its OpenAPI document.
+
+`python -m tests.support.control_api_page` redraws it.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sessionary.stream_processors.api.openapi import DOCUMENT
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "control_api.md"
+_HEAD = """\
+# Control API
+
+Each processor serves this HTTP API. It answers with the committed state of a session, and says
+whether an event was applied or refused. The client calls it in `resume`, `recover` and `attach`;
+your own tools may call it too. `make docs` makes this page from the OpenAPI document, which a
+processor serves as `/openapi.json`; a test compares the two.
+
+A request below `/v1` needs the header `Authorization: Bearer <token>`; the token names the tenant.
+[Settings](settings.md) has the API's address and tokens: `SESSIONARY_API_HOST`,
+`SESSIONARY_API_PORT` and `SESSIONARY_API_TOKENS`. An error is an `application/problem+json` object
+with a `reason`.
+"""
+
+Json = dict[str, Any]
+
+
+def control_api_page() -> str:
+    """Return the whole page."""
+    return "\n".join([_HEAD, *_path_lines(), *_schema_lines()])
+
+
+def _path_lines() -> Iterator[str]:
+    for path, operations in DOCUMENT["paths"].items():
+        for method, operation in operations.items():
+            yield from (f"## {method.upper()} {path}", "", f"{operation['summary']}.", "")
+            if parameters := operation.get("parameters"):
+                yield from ("| parameter | in | meaning |", "|---|---|---|")
+                for parameter in parameters:
+                    text = parameter.get("description") or "required"
+                    yield f"| `{parameter['name']}` | {parameter['in']} | {_cell(text)}{_bounds(parameter['schema'])} |"
+                yield ""
+            yield from ("| status | meaning |", "|---|---|")
+            yield from (
+                f"| {code} | {_cell(answer['description'])} |" for code, answer in operation["responses"].items()
+            )
+            yield ""
+
+
+def _bounds(schema: Json) -> str:
+    named = [f"{name} {schema[name]}" for name in ("minimum", "maximum", "default") if name in schema]
+    return f" ({', '.join(named)})" if named else ""
+
+
+def _schema_lines() -> Iterator[str]:
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        yield from (f"## {name}", "", "| field | type | meaning |", "|---|---|---|")
+        yield from _field_lines(schema, "")
+        yield ""
+
+
+def _field_lines(schema: Json, prefix: str) -> Iterator[str]:
+    for name, field in schema["properties"].items():
+        yield f"| `{prefix}{name}` | {_type_text(field)} | {_cell(field.get('description', ''))} |"
+        for part in (field, field.get("items", {}), *field.get("oneOf", ())):
+            if "properties" in part:
+                yield from _field_lines(part, f"{prefix}{name}{'[]' if 'items' in field else ''}.")
+
+
+def _type_text(schema: Json) -> str:
+    if "oneOf" in schema:
+        return " or ".join(_type_text(part) for part in schema["oneOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    kinds = schema["type"]
+    text = kinds if isinstance(kinds, str) else " or ".join(kinds)
+    return f"{text} ({schema['format']})" if "format" in schema else text
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(control_api_page(), "utf-8")
+    sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")

@@ -1,0 +1,83 @@
+"""The page of events and records, made from the Avro files.
+
+`python -m tests.support.schema_page` redraws it.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "schemas.md"
+_AVRO = ROOT / "schemas" / "sessionary" / "schemas" / "avro"
+_HEAD = """\
+# Events and records
+
+The fields of every event that an agent sends and of every record that a processor writes. `make docs`
+makes this page from the Avro files below `schemas/`, and a test compares the two. The Python classes in
+`sessionary.schemas` have the same names and fields.
+
+Times are integers, in microseconds since the epoch unless a field's name ends in `_ms`. A field with a
+default may be left out. Readers see `UNKNOWN` in place of an enum's symbol that they do not know.
+"""
+_PARTS = (
+    ("events", "Events", "Each has the field `envelope` ([Envelope](#envelope)) beside its own."),
+    ("records", "Records", "What processors write to the topics of their own."),
+    ("common", "Shared types", "The types that the fields above name."),
+)
+
+Schema = dict[str, Any]
+
+
+def schema_page() -> str:
+    """Return the whole page."""
+    return "\n".join([_HEAD, *(line for part in _PARTS for line in _part_lines(*part))])
+
+
+def _part_lines(folder: str, title: str, text: str) -> Iterator[str]:
+    yield from (f"## {title}", "", text, "")
+    for path in sorted((_AVRO / folder).glob("*.avsc")):
+        yield from _type_lines(json.loads(path.read_text("utf-8")))
+
+
+def _type_lines(schema: Schema) -> Iterator[str]:
+    yield from (f"### {schema['name']}", "")
+    if text := schema.get("doc"):
+        yield from (text, "")
+    if schema["type"] == "enum":
+        yield from ("One of " + ", ".join(f"`{symbol}`" for symbol in schema["symbols"]) + ".", "")
+        return
+    fields = [field for field in schema["fields"] if field["name"] != "envelope"]
+    if not fields:
+        yield from ("No fields of its own.", "")
+        return
+    yield from ("| field | type | default | meaning |", "|---|---|---|---|")
+    for field in fields:
+        default = f"`{json.dumps(field['default'])}`" if "default" in field else ""
+        yield f"| `{field['name']}` | {_type_text(field['type'])} | {default} | {field.get('doc', '')} |"
+    yield ""
+
+
+def _type_text(avro: Any) -> str:
+    match avro:
+        case str() if "." in avro:
+            name = avro.rpartition(".")[2]
+            return f"[{name}](#{name.lower()})"
+        case str():
+            return avro
+        case list():
+            return " or ".join(_type_text(branch) for branch in sorted(avro, key=lambda branch: branch == "null"))
+        case {"type": "array", "items": items}:
+            return f"array of {_type_text(items)}"
+        case {"type": "map", "values": values}:
+            return f"map of {_type_text(values)}"
+        case {"type": inner}:
+            return _type_text(inner)
+    raise ValueError(f"no words for the Avro type {avro!r}")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(schema_page(), "utf-8")
+    sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")
