@@ -16,7 +16,7 @@ from tests.style.project import ROOT
 
 pytestmark = pytest.mark.long
 
-# Runs in the bare environment: emit a whole session in memory, then say what was imported and what is installed.
+# Runs in the bare environment: emits a session in memory, then prints imports and packages.
 _AGENT = """
 import json, sys
 from importlib import metadata

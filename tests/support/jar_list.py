@@ -15,7 +15,7 @@ _LOG_BINDING = "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"
 
 
 def resolve_jars(kafka_version: str) -> list[str]:
-    """Return `group:artifact:version` of each jar, sorted; POMs come from the network or the cache."""
+    """Return `group:artifact:version` of each jar, sorted. Reads POMs from the network or cache."""
     # Two resolutions, because log4j's parent POM manages kafka-clients to 3.8.0: a joint resolution
     # would give the broker that version. Kafka's own versions win.
     kafka = _resolve_endpoint(f"org.apache.kafka:kafka_2.13:{kafka_version}")

@@ -21,8 +21,9 @@ TABLE = ROOT / "docs" / "settings.md"
 _HEAD = """\
 # Settings
 
-Every role reads its settings from `SESSIONARY_*` environment variables. This table is made from the settings classes by
-`make docs`, and a test compares the two. Options of a command win over variables.
+Every role reads its settings from `SESSIONARY_*` environment variables. `make docs` makes this
+table from the settings classes, and a test compares the two. Options of a command win over
+variables.
 
 | variable | default | roles | meaning |
 |---|---|---|---|

@@ -18,8 +18,8 @@ END = "<!-- state diagram: end -->"
 _HEAD = """# Transitions of a session
 
 Every transition of the session machine, from `TRANSITIONS` in
-`stream_processors/core/session/transitions.py`. `make docs` writes this page. What an event means in
-a state that is not listed here is in `ACCEPTED`, in the same module; any other event is refused.
+`stream_processors/core/session/transitions.py`. `make docs` writes this page. Events that are
+accepted without a transition are in `ACCEPTED`, in the same module; any other event is refused.
 
 """
 
