@@ -187,7 +187,7 @@ def _fails_fatally(actor: Actor, n: int) -> Script:
 
 
 def _misbehaves(actor: Actor, n: int) -> Script:
-    """What an Active session refuses, whoever sends it."""
+    """What an Active session refuses, any sender's event."""
     odd = _ODD_HEADERS[n % len(_ODD_HEADERS)]
     actor.begin()
     actor.say("session_created", headers=odd)  # session_exists

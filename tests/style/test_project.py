@@ -57,6 +57,13 @@ def test_the_demo_installs_only_what_it_needs() -> None:
     assert _closure(Requirement("sessionary[local]")) & builders == set()
 
 
+# Lines with a word that is forbidden elsewhere, and why they keep it.
+EXEMPT_LINES = {
+    "USER nobody": "the Unix user of that name",
+    'f"nobody asked for clean-up {payload.cleanup_id}"': "recorded audit trails have this text",
+}
+
+
 def test_no_tracked_file_has_forbidden_words() -> None:
     own_rules = Path(rules.__file__)
     found = []
@@ -67,6 +74,8 @@ def test_no_tracked_file_has_forbidden_words() -> None:
             text = path.read_text("utf-8")
         except UnicodeDecodeError:
             continue  # bytes, such as a packed sample
+        for line in EXEMPT_LINES:
+            text = text.replace(line, "")
         found += [f"{path.relative_to(ROOT)}: {complaint}" for complaint in rules.forbidden_words(text)]
     assert found == []
 

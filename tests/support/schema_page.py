@@ -5,6 +5,7 @@
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ _AVRO = ROOT / "schemas" / "sessionary" / "schemas" / "avro"
 _HEAD = """\
 # Events and records
 
-The fields of every event that an agent sends and of every record that a processor writes. `make docs`
-makes this page from the Avro files below `schemas/`, and a test compares the two. The Python classes in
-`sessionary.schemas` have the same names and fields.
+The fields of every event that an agent sends and of every record that a processor writes. `make
+docs` makes this page from the Avro files below `schemas/`, and a test compares the two. The Python
+classes in `sessionary.schemas` have the same names and fields.
 
-Times are integers, in microseconds since the epoch unless a field's name ends in `_ms`. A field with a
-default may be left out. Readers see `UNKNOWN` in place of an enum's symbol that they do not know.
+Times are integers, in microseconds since the epoch unless a field's name ends in `_ms`. A field
+with a default may be left out. Readers see `UNKNOWN` in place of an enum's symbol that they do not
+know.
 """
+_COLUMNS = 100
 _PARTS = (
     ("events", "Events", "Each has the field `envelope` ([Envelope](#envelope)) beside its own."),
     ("records", "Records", "What processors write to the topics of their own."),
@@ -47,7 +50,8 @@ def _type_lines(schema: Schema) -> Iterator[str]:
     if text := schema.get("doc"):
         yield from (text, "")
     if schema["type"] == "enum":
-        yield from ("One of " + ", ".join(f"`{symbol}`" for symbol in schema["symbols"]) + ".", "")
+        symbols = "One of " + ", ".join(f"`{symbol}`" for symbol in schema["symbols"]) + "."
+        yield from (*textwrap.wrap(symbols, _COLUMNS), "")
         return
     fields = [field for field in schema["fields"] if field["name"] != "envelope"]
     if not fields:

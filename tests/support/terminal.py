@@ -22,7 +22,7 @@ class TerminalCommand:
     """A shell command, started with its output on a terminal; a thread collects the output."""
 
     def __init__(self, command: str, cwd: Path, env: Mapping[str, str]) -> None:
-        """Start `command` with bash. Its stdin is empty; our terminal's Ctrl-C does not reach it."""
+        """Start `command` with bash. Its stdin is empty; Ctrl-C here does not reach it."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
         self._process = subprocess.Popen(
