@@ -3,6 +3,8 @@
 The new one: a session that is paused can fail. Its owner says so, or nothing is decided for 6 s.
 """
 
+from typing import Any
+
 import pytest
 
 from sessionary.schemas.codec import Decoder
@@ -88,7 +90,7 @@ class PausedSession:
         assert isinstance(row, SessionState)
         return row
 
-    def send(self, event_type: str, **fields: object) -> Outcome:
+    def send(self, event_type: str, **fields: Any) -> Outcome:
         return self._append(self.agent.key.encoded(), self.agent.event_bytes(event_type, **fields))
 
     def wait_ms(self, ms: int) -> Outcome:
