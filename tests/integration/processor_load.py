@@ -221,6 +221,17 @@ def count_judged(kafka: KafkaSettings) -> int:
     return sum(batch.applied + batch.duplicate + batch.refused for batch in batches)
 
 
+def last_writers(kafka: KafkaSettings) -> dict[int, str]:
+    """Return which worker wrote each partition's last batch."""
+    batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
+    return {batch.partition: batch.instance for batch in batches}
+
+
+def wait_for_writers(kafka: KafkaSettings, names: set[str], timeout_s: float) -> None:
+    """Wait until these workers, and no other, wrote the partitions' last batches."""
+    wait_until(lambda: set(last_writers(kafka).values()) == names, timeout_s, f"written by {names}", pause_s=0.2)
+
+
 def group_lag(kafka: KafkaSettings) -> int:
     """Return the processor group's lag, in records."""
     group = f"{kafka.topic_prefix}.processor"

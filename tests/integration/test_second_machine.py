@@ -1,8 +1,8 @@
-"""Two workers with a second machine: its rows move on a join and a kill, and each message counts once."""
+"""Two workers with a second machine: its rows move, and each message counts once."""
 
 import signal
 
-from sessionary.schemas.records import BatchRecord, CleanupRequest, RejectedEvent
+from sessionary.schemas.records import CleanupRequest, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import LogRecord
 from tests.integration.processor_load import (
@@ -10,6 +10,7 @@ from tests.integration.processor_load import (
     changelog_of,
     check_everything,
     start_processor,
+    wait_for_writers,
     wait_judged,
 )
 from tests.integration.test_processor_road import SHORT
@@ -19,16 +20,6 @@ from tests.support.tally_machine import CLOSED, KEY_SUFFIX, TALLY_SERVICE, Tally
 from tests.support.tally_worker import two_machines
 
 WORKER = "tests.support.tally_worker"
-
-
-def _last_writers(kafka: KafkaSettings) -> dict[int, str]:
-    """Return which worker wrote each partition's last batch."""
-    batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
-    return {batch.partition: batch.instance for batch in batches}
-
-
-def _wait_for_writers(kafka: KafkaSettings, *names: str) -> None:
-    wait_until(lambda: set(_last_writers(kafka).values()) == set(names), 20, f"written by {names}", pause_s=0.2)
 
 
 def _tally_requests(kafka: KafkaSettings) -> list[CleanupRequest]:
@@ -44,11 +35,11 @@ def _tally_refusals(kafka: KafkaSettings) -> list[RejectedEvent]:
 def test_rows_of_a_second_machine_move_between_workers(kafka: KafkaSettings, processes: Processes) -> None:
     one = start_processor(processes, kafka, "w1", WORKER)
     with BackgroundLoad(kafka, sessions=60, rate=400, seed=23, limits=SHORT, messages=0.04) as load:
-        _wait_for_writers(kafka, "w1")
+        wait_for_writers(kafka, {"w1"}, 20)
         two = start_processor(processes, kafka, "w2", WORKER)
-        _wait_for_writers(kafka, "w1", "w2")
+        wait_for_writers(kafka, {"w1", "w2"}, 20)
         one.signal(signal.SIGKILL)
-        _wait_for_writers(kafka, "w2")
+        wait_for_writers(kafka, {"w2"}, 20)
         handed_over = len(_tally_requests(kafka))
         wait_until(lambda: len(_tally_requests(kafka)) > handed_over, 10, "a tally is closed after the kill")
         wait_until(lambda: _tally_refusals(kafka), 10, "a message is refused")

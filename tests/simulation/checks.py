@@ -83,8 +83,9 @@ def _without_batch_numbers(lines: list[tuple[Any, Any]]) -> list[tuple[Any, Any]
 def check_against_oracle(world: World, partition: int, outputs: Written) -> list[str]:
     """The outputs are those of the oracle.
 
-    The oracle knows sessions only, and one log has one clock and one numbering for all machines: beside a
-    second machine, whose live rows also decide what a hole is, its account does not apply.
+    The oracle knows sessions only. One log has one clock and one numbering for all machines, and
+    the live rows of every machine decide what a hole is. So this check is left out beside a second
+    machine; `check_tallies` is the account of that one.
     """
     if len(world.machines) > 1:
         return []

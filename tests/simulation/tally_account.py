@@ -1,7 +1,7 @@
 """The account of the second machine's rows, from the log alone: it shares no code with the machine.
 
-Every message of a session is refused, or counted in exactly one tally: in one that was closed, or in
-the one that is still open. Does nothing in a world without that machine.
+Every message of a session is refused, or counted in exactly one tally: in one that was closed, or
+in the one that is still open. Does nothing in a world without that machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_tallies(
     rejected: Sequence[tuple[bytes | None, Any]],
     cleanups: Sequence[tuple[bytes, Any]],
 ) -> Iterator[str]:
-    """Each message is counted once; tallies close after their silence, and count again after their stub."""
+    """Each message is counted once, a tally closes after its silence, its stub refuses messages."""
     machine = tally_machine_of(world)
     if machine is None:
         return

@@ -1,4 +1,4 @@
-"""Schedules with two machines: every fault meets the rows of both, and the second one needs no change."""
+"""Schedules with two machines: every fault meets the rows of both."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -52,7 +52,7 @@ class World:
     """All simulated parts. `seen` counts what happened; `lines` is the trace, if requested."""
 
     def __init__(self, seed: int, *, tracing: bool = False, machines: Sequence[AnyMachine] = MACHINES) -> None:
-        """`machines` fold the log; if there is more than one, agents also send bursts of messages."""
+        """`machines` fold the log; beside a second one, agents also send bursts of messages."""
         self.seed, self.tracing, self.machines = seed, tracing, machines
         self.rng = rng = Random(seed)
         self.seen: Counter[str] = Counter()

@@ -57,7 +57,7 @@ class SessionRules(NamedTuple):
 
 
 def session_rules(transitions: Sequence[Transition]) -> SessionRules:
-    """Arrange a table of transitions. Raises `ValueError` unless exactly one of them creates a session."""
+    """Arrange a table of transitions. Raises `ValueError` unless exactly one has no source."""
     (creation,) = (transition for transition in transitions if transition.source is None)
     by_event: dict[tuple[str, str], EventRule] = {
         (state, name): rule_for(name) for state, names in ACCEPTED.items() for name in names
