@@ -11,24 +11,33 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from sessionary.infra.local.process import Child
-from sessionary.schemas.codec import Decoder, Event, encode_event
-from sessionary.schemas.events import EVENT_TYPES, Payload, SessionActivity, SessionCreated, SessionPhaseChanged
+from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
+from sessionary.schemas.events import (
+    EVENT_TYPES,
+    MessageAppended,
+    Payload,
+    SessionActivity,
+    SessionCreated,
+    SessionPhaseChanged,
+)
 from sessionary.schemas.events.session import SessionStarted
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, new_session_id
-from sessionary.schemas.records import AuditRecord, BatchRecord, Gravestone, Position, RejectedEvent, SessionState
+from sessionary.schemas.records import AuditRecord, BatchRecord, CleanupRequest, Position, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Envelope, Limits, Snapshot
 from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
-from sessionary.stream_processors.core.session.effects import SessionRow
+from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.integration.refold import find_differences, refold
 from tests.support import Processes, environment, read_records, read_topic, wait_until
+from tests.support.machines import MACHINES
 
 HOLE_MS, QUIET_MS = 3_000, 1_500
 
@@ -96,6 +105,10 @@ class Agent:
         """Return one activity."""
         return self.event(SessionActivity("llm", None))
 
+    def message(self) -> OutgoingRecord:
+        """Return a message that takes no sequence number of the session's events."""
+        return self.event(MessageAppended("user", "hello"), seq=1)
+
 
 class Sender:
     """A producer like an agent's; `places` has each record's (partition, offset)."""
@@ -135,12 +148,23 @@ class Sender:
 
 
 class BackgroundLoad:
-    """Sessions that send at a steady rate from a thread; some records are invalid or duplicates."""
+    """Sessions that send at a steady rate from a thread; some records are invalid or duplicates.
 
-    def __init__(self, kafka: KafkaSettings, sessions: int, rate: int, seed: int, limits: Limits = Limits()) -> None:
+    `messages` is the share of messages, for jobs with a second machine.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        sessions: int,
+        rate: int,
+        seed: int,
+        limits: Limits = Limits(),
+        messages: float = 0.0,
+    ) -> None:
         self._sender = Sender(kafka)
         self._agents = [Agent() for _ in range(sessions)]
-        self._rate, self._random, self._limits = rate, random.Random(seed), limits
+        self._rate, self._random, self._limits, self._messages = rate, random.Random(seed), limits, messages
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.sent = 0
@@ -173,20 +197,39 @@ class BackgroundLoad:
             yield agent.event(SessionStarted())  # illegal in Active
         elif chance < 0.03:
             yield OutgoingRecord(agent.key.encoded(), b"\xc3\x01 broken")
+        elif chance < 0.03 + self._messages:
+            yield agent.message()
         else:
             yield agent.work()
 
 
-def start_processor(processes: Processes, kafka: KafkaSettings, name: str, **more: str) -> Child:
+def start_processor(
+    processes: Processes,
+    kafka: KafkaSettings,
+    name: str,
+    module: str = "sessionary.stream_processors",
+    **more: str,
+) -> Child:
     """Start a worker of the pipeline; `more` are settings by field name."""
     fields = {"instance": name, "api_port": "0", "hole_ms": str(HOLE_MS), "quiet_ms": str(QUIET_MS)} | more
-    return processes.start("sessionary.stream_processors", env=environment(kafka, **fields), name=name)
+    return processes.start(module, env=environment(kafka, **fields), name=name)
 
 
 def count_judged(kafka: KafkaSettings) -> int:
     """Return how many records the committed batches have judged, without ticks."""
     batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
     return sum(batch.applied + batch.duplicate + batch.refused for batch in batches)
+
+
+def last_writers(kafka: KafkaSettings) -> dict[int, str]:
+    """Return which worker wrote each partition's last batch."""
+    batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
+    return {batch.partition: batch.instance for batch in batches}
+
+
+def wait_for_writers(kafka: KafkaSettings, names: set[str], timeout_s: float) -> None:
+    """Wait until these workers, and no other, wrote the partitions' last batches."""
+    wait_until(lambda: set(last_writers(kafka).values()) == names, timeout_s, f"written by {names}", pause_s=0.2)
 
 
 def group_lag(kafka: KafkaSettings) -> int:
@@ -208,38 +251,40 @@ def wait_judged(kafka: KafkaSettings, records: int, timeout_s: float = 60.0) -> 
     wait_until(lambda: group_lag(kafka) == 0, 10, "no lag")
 
 
-def changelog_of(kafka: KafkaSettings) -> tuple[dict[bytes, SessionRow], dict[int, Position]]:
+def changelog_of(
+    kafka: KafkaSettings, machines: Sequence[AnyMachine] = MACHINES
+) -> tuple[dict[bytes, Any], dict[int, Position]]:
     """Return rows and positions after compaction of the changelog."""
-    rows: dict[bytes, SessionRow] = {}
+    codec = MachineRows(machines)
+    rows: dict[bytes, Any] = {}
     positions: dict[int, Position] = {}
     for stored in read_topic(kafka, kafka.topics.changelog):
         key = stored.key or b""
         if stored.value is None:
             rows.pop(key, None)
             continue
-        record = Decoder().decode_record(stored.value)
         if key == POSITION_KEY:
+            record = Decoder().decode_record(stored.value)
             assert isinstance(record, Position)
             positions[stored.partition] = record
         else:
-            assert isinstance(record, SessionState | Gravestone)
-            rows[key] = record
+            rows[key] = codec.unpack(codec.repack(stored.value, None))
     return rows, positions
 
 
-def check_everything(kafka: KafkaSettings) -> list[AuditRecord]:
-    """Assert that all outputs are exactly the fold of the log; return the audit trail.
+def check_everything(kafka: KafkaSettings, machines: Sequence[AnyMachine] = MACHINES) -> list[AuditRecord]:
+    """Assert that all outputs are exactly the machines' fold of the log; return the audit trail.
 
     No worker may be running.
     """
-    rows, positions = changelog_of(kafka)
+    rows, positions = changelog_of(kafka, machines)
     log: dict[int, list[LogRecord]] = defaultdict(list)
     for stored in read_topic(kafka, kafka.topics.events):
         if stored.offset < positions[stored.partition].next_offset:
             log[stored.partition].append(
                 LogRecord(stored.offset, stored.timestamp_ms, stored.key, stored.value, stored.headers)
             )
-    expected = refold(log, PartitionSettings(kafka.topics.events, kafka.partitions, HOLE_MS, QUIET_MS))
+    expected = refold(log, PartitionSettings(kafka.topics.events, kafka.partitions, HOLE_MS, QUIET_MS), machines)
     stored_audits = read_topic(kafka, kafka.topics.audit)
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
     assert find_differences(expected, rows, audits) == []
@@ -247,6 +292,8 @@ def check_everything(kafka: KafkaSettings) -> list[AuditRecord]:
     assert [stored.partition for stored in stored_audits] == [audit.source_partition for audit in audits]
     rejected = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]
     assert sorted(map(_place, rejected)) == sorted(map(_place, expected.rejected))
+    requests = [record for record in read_records(kafka, kafka.topics.cleanup) if isinstance(record, CleanupRequest)]
+    assert sorted(map(encode_record, requests)) == sorted(map(encode_record, expected.cleanups))
     _check_batches(kafka, log)
     return audits
 

@@ -1,33 +1,38 @@
 """Folds a log again from scratch and compares the result with a processor's output."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
-from sessionary.schemas.records import AuditRecord, RejectedEvent
+from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent
 from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.session.effects import SessionRow
+from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.support.machines import MACHINES
 
 
 class RefoldResult(NamedTuple):
-    """The result of a fold: rows, and audits and refusals in log order by partition."""
+    """The result of a fold with these machines: rows, and the records in log order by partition."""
 
-    rows: dict[bytes, SessionRow]
+    machines: Sequence[AnyMachine]
+    rows: dict[bytes, Any]
     audits: list[AuditRecord]
     rejected: list[RejectedEvent]
+    cleanups: list[CleanupRequest]
     timers: int
 
 
-def refold(log: Mapping[int, Sequence[LogRecord]], settings: PartitionSettings) -> RefoldResult:
+def refold(
+    log: Mapping[int, Sequence[LogRecord]], settings: PartitionSettings, machines: Sequence[AnyMachine] = MACHINES
+) -> RefoldResult:
     """Fold each partition's records, with a batch size that no processor uses."""
-    result = RefoldResult({}, [], [], 0)
+    result = RefoldResult(machines, {}, [], [], [], 0)
     odd = settings._replace(records_max=37)
     timers = 0
     for partition, records in sorted(log.items()):
-        fold = PartitionState(partition, odd, Decoder(), MACHINES)
+        fold = PartitionState(partition, odd, Decoder(), machines)
         fold.finish_loading()
         waiting = list(reversed(records))
         while waiting:
@@ -38,19 +43,19 @@ def refold(log: Mapping[int, Sequence[LogRecord]], settings: PartitionSettings) 
             fold.merge(batch)
             result.audits.extend(record for _, record in outcome.records_on("audit"))
             result.rejected.extend(record for _, record in outcome.records_on("rejected"))
+            result.cleanups.extend(record for _, record in outcome.records_on("cleanup"))
             timers += outcome.counts.timers
         result.rows.update(fold.rows)
     return result._replace(timers=timers)
 
 
-def find_differences(
-    expected: RefoldResult, rows: Mapping[bytes, SessionRow], audits: Iterable[AuditRecord]
-) -> list[str]:
+def find_differences(expected: RefoldResult, rows: Mapping[bytes, Any], audits: Iterable[AuditRecord]) -> list[str]:
     """Return each difference in rows and audit records as a sentence; batch numbers are ignored."""
+    codec = MachineRows(expected.machines)
     faults = [
         f"row {key!r}: {rows.get(key)} instead of {expected.rows.get(key)}"
         for key in expected.rows.keys() | rows.keys()
-        if _bytes(rows.get(key)) != _bytes(expected.rows.get(key))
+        if _row_bytes(codec, rows.get(key)) != _row_bytes(codec, expected.rows.get(key))
     ]
     found = {_place(record): record._replace(batch_number=0) for record in audits}
     wanted = {_place(record): record._replace(batch_number=0) for record in expected.audits}
@@ -64,8 +69,8 @@ def find_differences(
     return faults
 
 
-def _bytes(row: SessionRow | None) -> bytes | None:
-    return None if row is None else encode_record(row)
+def _row_bytes(codec: MachineRows, row: Any) -> bytes | None:
+    return None if row is None else codec.pack(row).value
 
 
 def _place(record: AuditRecord) -> tuple[int, int, int]:

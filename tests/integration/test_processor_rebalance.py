@@ -7,17 +7,17 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.processor_load import (
     BackgroundLoad,
     check_everything,
     count_judged,
     start_processor,
+    wait_for_writers,
     wait_judged,
 )
 from tests.integration.test_processor_road import SHORT
-from tests.support import Processes, read_records, wait_until
+from tests.support import Processes, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -31,43 +31,33 @@ def _members(kafka: KafkaSettings) -> int:
     return len(described.members)
 
 
-def _last_writers(kafka: KafkaSettings) -> dict[int, str]:
-    """Which worker wrote each partition's last batch."""
-    batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
-    return {batch.partition: batch.instance for batch in batches}
-
-
-def _wait_for_writers(kafka: KafkaSettings, names: set[str], timeout_s: float) -> None:
-    wait_until(lambda: set(_last_writers(kafka).values()) == names, timeout_s, f"written by {names}", pause_s=0.2)
-
-
 def test_partitions_go_and_come_back(kafka: KafkaSettings, processes: Processes) -> None:
     one = start_processor(processes, kafka, "w1")
     with BackgroundLoad(kafka, sessions=60, rate=600, seed=11, limits=SHORT) as load:
-        _wait_for_writers(kafka, {"w1"}, 20)
+        wait_for_writers(kafka, {"w1"}, 20)
         two = start_processor(processes, kafka, "w2")
-        _wait_for_writers(kafka, {"w1", "w2"}, 20)
+        wait_for_writers(kafka, {"w1", "w2"}, 20)
 
         # A graceful stop leaves the group at once, without waiting for the session time-out.
         began_s = time.monotonic()
         one.signal(signal.SIGTERM)
-        _wait_for_writers(kafka, {"w2"}, SESSION_TIMEOUT_S)
+        wait_for_writers(kafka, {"w2"}, SESSION_TIMEOUT_S)
         assert time.monotonic() - began_s < SESSION_TIMEOUT_S
         assert one.wait(10)
 
         one = start_processor(processes, kafka, "w1")
-        _wait_for_writers(kafka, {"w1", "w2"}, 20)
+        wait_for_writers(kafka, {"w1", "w2"}, 20)
         two.kill()
-        _wait_for_writers(kafka, {"w1"}, SESSION_TIMEOUT_S + 10)
+        wait_for_writers(kafka, {"w1"}, SESSION_TIMEOUT_S + 10)
         two = start_processor(processes, kafka, "w2")
-        _wait_for_writers(kafka, {"w1", "w2"}, 20)
+        wait_for_writers(kafka, {"w1", "w2"}, 20)
 
         # A worker that was expelled while frozen is fenced when it wakes.
         one.signal(signal.SIGSTOP)
-        _wait_for_writers(kafka, {"w2"}, SESSION_TIMEOUT_S + 10)
+        wait_for_writers(kafka, {"w2"}, SESSION_TIMEOUT_S + 10)
         one.signal(signal.SIGCONT)
         wait_until(functools.partial(_members, kafka), 5, "the group answers")
-        _wait_for_writers(kafka, {"w1", "w2"}, 20)
+        wait_for_writers(kafka, {"w1", "w2"}, 20)
     wait_judged(kafka, load.sent)
     for worker in (one, two):
         worker.signal(signal.SIGTERM)

@@ -58,17 +58,27 @@ def look(state: PartitionState, key: bytes) -> Any:
     return state.rows.get(key)
 
 
+def row_classes(state: PartitionState) -> set[str]:
+    """The names of the classes of all committed rows."""
+    return {type(row).__name__ for row in state.rows.values()}
+
+
 def table(state: PartitionState) -> dict[bytes, bytes]:
     """All committed rows as the changelog has them."""
-    codec = MachineRows(list(dict.fromkeys(state.families.by_row_class.values())))
+    codec = _codec_of(state)
     return {key: codec.pack(row).value for key, row in state.rows.items()}
+
+
+def _codec_of(state: PartitionState) -> MachineRows:
+    return MachineRows(list(dict.fromkeys(state.families.by_row_class.values())))
 
 
 def compared_rows(fold: PartitionState, whole: Folded) -> list[str]:
     """What differs between a fold that went through trouble and one that did not."""
-    ours = table(fold)
+    ours, codec = table(fold), _codec_of(fold)
+    theirs = {key: codec.unpack(codec.repack(value, None)) for key, value in whole.rows.items()}
     found = [
-        f"row {key!r}: {fold.rows.get(key)} instead of {whole.rows.get(key) and DECODER.decode_record(whole.rows[key])}"
+        f"row {key!r}: {fold.rows.get(key)} instead of {theirs.get(key)}"
         for key in sorted(ours.keys() | whole.rows.keys())
         if ours.get(key) != whole.rows.get(key)
     ]
@@ -76,9 +86,15 @@ def compared_rows(fold: PartitionState, whole: Folded) -> list[str]:
     return found if position == whole.position else [*found, f"{position} instead of {whole.position}"]
 
 
-def folded(partition: int, settings: PartitionSettings, log: Sequence[LogRecord], cut: int) -> Folded:
+def folded(
+    partition: int,
+    settings: PartitionSettings,
+    log: Sequence[LogRecord],
+    cut: int,
+    machines: Sequence[AnyMachine] = MACHINES,
+) -> Folded:
     """Fold a log without any trouble, in batches of `cut` records; timers do not cut."""
-    fold = opened(partition, settings._replace(records_max=cut, bytes_max=1 << 40, timers_max=1 << 40), ())
+    fold = opened(partition, settings._replace(records_max=cut, bytes_max=1 << 40, timers_max=1 << 40), (), machines)
     outcomes: list[Outcome] = []
     for start in range(0, len(log), cut):
         batch = fold.begin()
@@ -91,7 +107,9 @@ def folded(partition: int, settings: PartitionSettings, log: Sequence[LogRecord]
 
 __all__ = [
     "DECODER",
+    "MACHINES",
     "POSITION_KEY",
+    "AnyMachine",
     "Folded",
     "LogRecord",
     "Outcome",
@@ -104,5 +122,6 @@ __all__ = [
     "folded",
     "look",
     "opened",
+    "row_classes",
     "table",
 ]

@@ -154,6 +154,12 @@ class AgentPool:
     def send_work(self) -> None:
         self.send(self.pick_process(), self.pick_session(), self.rng.choice(WORK), {})
 
+    def send_messages(self) -> None:
+        process, session = self.pick_process(), self.pick_session()
+        for _ in range(self.rng.randint(1, 4)):
+            process.queue_event(session, "message_appended", {})
+        process.deliver()
+
     def lose_events(self) -> None:
         """Send later events while earlier ones are lost, or arrive much too late."""
         process, session = self.pick_process(), self.pick_session()

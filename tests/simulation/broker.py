@@ -1,12 +1,12 @@
 """Kafka in memory: log with a clock, transactions, changelog, outputs, and the sinks' offsets."""
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
 from sessionary.schemas.records import AuditRecord
-from tests.simulation.adapter import LogRecord, Outcome, Stored, changelog_of
+from tests.simulation.adapter import MACHINES, AnyMachine, LogRecord, Outcome, Stored, changelog_of
 
 Mark = Callable[[str], None]
 
@@ -44,8 +44,9 @@ class AuditLog:
 class Broker:
     """All partitions. `skew_ms` is its clock's error; while not `up` it accepts nothing."""
 
-    def __init__(self, rng: Random, partitions: int, mark: Mark) -> None:
-        self._rng, self._mark = rng, mark
+    def __init__(self, rng: Random, partitions: int, mark: Mark, machines: Sequence[AnyMachine] = MACHINES) -> None:
+        """`machines` say how rows are written to the changelog."""
+        self._rng, self._mark, self._machines = rng, mark, machines
         self.up, self.skew_ms = True, 0
         self.events: list[list[LogRecord]] = [[] for _ in range(partitions)]
         self.changelogs: list[list[Stored]] = [[] for _ in range(partitions)]
@@ -83,7 +84,7 @@ class Broker:
         """Write a transaction's records, uncommitted."""
         self._check(partition, epoch)
         log = self.audits[partition]
-        self._open[partition] = Transaction(epoch, outcome, changelog_of(outcome), log.next)
+        self._open[partition] = Transaction(epoch, outcome, changelog_of(outcome, self._machines), log.next)
         log.next += len(outcome.records_on("audit"))
 
     def commit(self, partition: int, epoch: int) -> None:

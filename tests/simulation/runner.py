@@ -2,8 +2,10 @@
 
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from tests.simulation.adapter import MACHINES, AnyMachine
 from tests.simulation.checks import find_faults
 from tests.simulation.world import World
 
@@ -14,10 +16,11 @@ FAULT_LENGTH = 600
 class Failure(Exception):
     """A schedule that failed; the text says how to repeat it."""
 
-    def __init__(self, seed: int, found: list[str]) -> None:
+    def __init__(self, seed: int, found: list[str], options: str = "") -> None:
+        """`options` are those of the command line that the schedule needs besides its seed."""
         shown = [fault[:FAULT_LENGTH] for fault in found[:FAULTS_SHOWN]]
         shown += [f"and {len(found) - FAULTS_SHOWN} more"] if len(found) > FAULTS_SHOWN else []
-        lines = [f"schedule {seed}:", *shown, f"repeat: python -m tests.simulation --seed {seed} --trace"]
+        lines = [f"schedule {seed}:", *shown, f"repeat: python -m tests.simulation --seed {seed} --trace{options}"]
         super().__init__("\n  ".join(lines))
 
 
@@ -29,9 +32,9 @@ class ScheduleResult(NamedTuple):
     trace: list[str]
 
 
-def run_schedule(seed: int, *, tracing: bool = False) -> ScheduleResult:
+def run_schedule(seed: int, *, tracing: bool = False, machines: Sequence[AnyMachine] = MACHINES) -> ScheduleResult:
     """Run one schedule and check it. An exception counts as a violation."""
-    world = World(seed, tracing=tracing)
+    world = World(seed, tracing=tracing, machines=machines)
     try:
         world.run()
         found = find_faults(world)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from tests.simulation.adapter import Outcome, Overlay, PartitionSettings, Stored, look, opened
+from tests.simulation.adapter import Outcome, Overlay, PartitionSettings, Stored, look, opened, row_classes
 from tests.simulation.broker import Fenced
 
 if TYPE_CHECKING:
@@ -50,7 +50,10 @@ class Owner:
 
     def _leave_fenced(self) -> None:
         """Recover from the changelog, whole or compacted, or from the own store and its rest."""
-        self.fold = opened(self.partition, self.settings, self.worker.recovery_records(self.partition))
+        records = self.worker.recovery_records(self.partition)
+        self.fold = opened(self.partition, self.settings, records, self.world.machines)
+        for name in sorted(row_classes(self.fold)):
+            self.world.mark(f"recovery: of a {name}")
         self.stage = "open"
 
     def _leave_open(self) -> None:

@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.core.oracle_rig import START_MS
-from tests.simulation.adapter import PartitionSettings
+from tests.simulation.adapter import MACHINES, AnyMachine, PartitionSettings
 from tests.simulation.agents import AgentPool
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
@@ -51,8 +51,9 @@ def draw_shape(rng: Random) -> ScheduleShape:
 class World:
     """All simulated parts. `seen` counts what happened; `lines` is the trace, if requested."""
 
-    def __init__(self, seed: int, *, tracing: bool = False) -> None:
-        self.seed, self.tracing = seed, tracing
+    def __init__(self, seed: int, *, tracing: bool = False, machines: Sequence[AnyMachine] = MACHINES) -> None:
+        """`machines` fold the log; beside a second one, agents also send bursts of messages."""
+        self.seed, self.tracing, self.machines = seed, tracing, machines
         self.rng = rng = Random(seed)
         self.seen: Counter[str] = Counter()
         self.lines: list[str] = []
@@ -62,7 +63,7 @@ class World:
         self.ticked_ms = 0
         self.shape = draw_shape(rng)
         self.settings = PartitionSettings("sessionary.events", self.shape.partitions, HOLE_MS, QUIET_MS)
-        self.broker = Broker(rng, self.shape.partitions, self.mark)
+        self.broker = Broker(rng, self.shape.partitions, self.mark, machines)
         self.clickhouse = ClickHouse()
         self.cluster = Cluster(self, self.shape.workers)
         self.sinks = SinkGroup(self)
@@ -226,6 +227,8 @@ class World:
             (1, self.step_broker_clock),
             (1, self.pass_weeks),
         ]
+        if len(self.machines) > 1:
+            table.append((12, agents.send_messages))
         return [act for _, act in table], [weight for weight, _ in table]
 
     def processors_work(self) -> None:

@@ -123,6 +123,18 @@ def _defined_names(tree: ast.Module) -> set[str]:
     return names
 
 
+_TRANSITION_ID = re.compile(r"T\d\d")
+
+
+def transition_ids(tree: ast.Module) -> list[str]:
+    """Return the literals that name a transition: outside its table nothing may depend on one."""
+    return [
+        f"line {node.lineno}: {node.value!r} names a transition"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _TRANSITION_ID.fullmatch(node.value)
+    ]
+
+
 _BRANCH = re.compile(r"^(?P<indent>[ │]*)(?:├──|└──) (?P<name>\w+)")
 
 

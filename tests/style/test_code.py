@@ -50,6 +50,15 @@ def test_imports_point_one_way() -> None:
     _check_all(product_modules(), lambda module: rules.wrong_directions(module.tree, module.package))
 
 
+def test_only_the_table_of_transitions_names_one() -> None:
+    table = module_named("stream_processors/core/session/transitions.py")
+    assert table is not None
+    assert len(rules.transition_ids(table.tree)) >= 14
+    others = [module for module in product_modules() if module.package == "stream_processors" and module is not table]
+    assert len(others) > 40
+    _check_all(others, lambda module: rules.transition_ids(module.tree))
+
+
 @pytest.mark.parametrize("name", PURE)
 def test_a_pure_module_uses_no_clock_no_randomness_no_io_and_no_log(name: str) -> None:
     module = module_named(name)
@@ -129,6 +138,12 @@ def test_the_rule_of_direction_can_fail(package: str, source: str) -> None:
 def test_the_rule_of_purity_can_fail(source: str) -> None:
     assert len(rules.impurities(ast.parse(source))) == 1
     assert rules.impurities(ast.parse("import heapq\nfrom io import BytesIO\nx = clock.now_ms")) == []
+
+
+def test_the_rule_of_transitions_can_fail() -> None:
+    found = rules.transition_ids(ast.parse("if row.id in ('T01', 'T15'):\n    pass"))
+    assert found == ["line 1: 'T01' names a transition", "line 1: 'T15' names a transition"]
+    assert rules.transition_ids(ast.parse("x = 'T1'\ny = 'after T01'")) == []
 
 
 @pytest.mark.parametrize("names", ["['b', 'a']", "['a', 'a']", "['a', 'C', 'b']", "['a', 'gone']"])

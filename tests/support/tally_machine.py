@@ -7,6 +7,8 @@ type.
     message_appended            the tally of its session is one higher
     10 s without a message      the tally is closed: a clean-up request is written, a stub remains
     another 20 s                the stub vanishes; until then messages are refused
+
+A test may give other times.
 """
 
 import json
@@ -20,7 +22,9 @@ from sessionary.stream_processors.core.model import Emitted, Place, Stream
 from sessionary.stream_processors.core.trail import rejected_record
 
 TALLIED_TYPE = "message_appended"
+TALLY_SERVICE = "tally"  # the service that a closed tally names in its request
 KEY_SUFFIX = b"#tally"
+CLOSED = "the tally is closed"  # why a message is refused
 SILENCE_MS = 10_000
 STUB_MS = 20_000
 
@@ -56,7 +60,7 @@ class MessageRefused(NamedTuple):
 
 
 class TallyClosed(NamedTuple):
-    """No message came for `SILENCE_MS`."""
+    """No message came for too long."""
 
     at_ms: int
 
@@ -90,6 +94,9 @@ class TallyMachine:
     streams: frozenset[Stream] = frozenset({"cleanup", "rejected"})
     reported_facts: frozenset[type[object]] = frozenset({MessageRefused, TallyClosed})
 
+    def __init__(self, silence_ms: int = SILENCE_MS, stub_ms: int = STUB_MS) -> None:
+        self.silence_ms, self.stub_ms = silence_ms, stub_ms
+
     def row_key(self, arrival: Arrival) -> bytes:
         return tally_key(arrival.record.key or b"")
 
@@ -112,7 +119,7 @@ class TallyMachine:
             case Tally(), MessageCounted():
                 return row._replace(messages=row.messages + 1, last_at=fact.at_ms)
             case Tally(), TallyClosed():
-                return TallyStub(row.tenant_id, row.session_id, row.messages, fact.at_ms + STUB_MS)
+                return TallyStub(row.tenant_id, row.session_id, row.messages, fact.at_ms + self.stub_ms)
         return row
 
     def report(
@@ -126,14 +133,14 @@ class TallyMachine:
     ) -> Sequence[Emitted]:
         if isinstance(fact, MessageRefused):
             assert arrival is not None
-            rejected = rejected_record(arrival, "session_archived", "the tally is closed")
+            rejected = rejected_record(arrival, "session_archived", CLOSED)
             return [Emitted("rejected", arrival.record.key, rejected)]
         assert row is not None
         session_key = key.removesuffix(KEY_SUFFIX)
         return [Emitted("cleanup", session_key, closing_request(row, place))]
 
     def due_ms(self, row: TallyRow) -> int:
-        return row.last_at + SILENCE_MS if isinstance(row, Tally) else row.expires_at
+        return row.last_at + self.silence_ms if isinstance(row, Tally) else row.expires_at
 
     def is_only_postponed(self, row: TallyRow, after: TallyRow) -> bool:
         return True
@@ -148,7 +155,7 @@ def closing_request(row: TallyRow, place: Place) -> CleanupRequest:
         cleanup_id=f"{row.session_id}:tally:{row.messages}",
         tenant_id=row.tenant_id,
         session_id=row.session_id,
-        service_id="tally",
+        service_id=TALLY_SERVICE,
         epoch=0,
         reason_code="silence",
         reason=f"{row.messages} messages",

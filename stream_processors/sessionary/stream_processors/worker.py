@@ -172,14 +172,14 @@ class Processor:
         self.app.page("/openapi.json" if name == "openapi" else f"/{name}", name=name)(page)
 
 
-async def _run_until_signal(settings: ProcessorSettings, folder: str) -> None:
+async def _run_until_signal(settings: ProcessorSettings, folder: str, job: Job | None) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await loop.run_in_executor(None, wait_for_topics, settings, stop.is_set)
     if stop.is_set():
         return
-    processor = Processor(settings, folder)
+    processor = Processor(settings, folder, job)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, processor.stop)
     if stop.is_set():
@@ -187,8 +187,10 @@ async def _run_until_signal(settings: ProcessorSettings, folder: str) -> None:
     await processor.run()
 
 
-def run_processor(settings: ProcessorSettings) -> None:
+def run_processor(settings: ProcessorSettings, job: Job | None = None) -> None:
     """Run a worker until SIGTERM or SIGINT, then end gracefully. Blocks; call in the main thread.
+
+    `job`: what is done with partitions; default: `processor_job`.
 
     Raises `SettingsError` if a topic is missing or has another number of partitions than the
     settings say, and `ProcessorFailed` if the worker cannot go on.
@@ -196,7 +198,7 @@ def run_processor(settings: ProcessorSettings) -> None:
     configure_logging()
     tune_interpreter()
     with tempfile.TemporaryDirectory(prefix="sessionary-faust-") as folder:
-        asyncio.run(_run_until_signal(settings, folder))
+        asyncio.run(_run_until_signal(settings, folder, job))
 
 
 __all__ = ["STUCK_S", "Processor", "run_processor"]

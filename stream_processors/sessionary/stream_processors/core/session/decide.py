@@ -50,20 +50,22 @@ DUPLICATE = Decision((), duplicate=True)
 class SessionRules(NamedTuple):
     """A table of transitions, arranged for judging."""
 
+    creation: Transition  # the one without a source
     by_event: Mapping[tuple[str, str], EventRule]  # state, event type
     processor_only: frozenset[str]
     clock_reasons: Mapping[str, frozenset[str]]
 
 
 def session_rules(transitions: Sequence[Transition]) -> SessionRules:
-    """Arrange a table of transitions."""
+    """Arrange a table of transitions. Raises `ValueError` unless exactly one has no source."""
+    (creation,) = (transition for transition in transitions if transition.source is None)
     by_event: dict[tuple[str, str], EventRule] = {
         (state, name): rule_for(name) for state, names in ACCEPTED.items() for name in names
     }
     for transition in transitions:
         if transition.source is not None and transition.by != "processor":
             by_event[transition.source, transition.event_type] = _transition_rule(transition)
-    return SessionRules(by_event, processor_only(transitions), clock_reasons(transitions))
+    return SessionRules(creation, by_event, processor_only(transitions), clock_reasons(transitions))
 
 
 def _transition_rule(transition: Transition) -> EventRule:
@@ -94,7 +96,7 @@ def decide_event(rules: SessionRules, row: SessionState | Gravestone | None, arr
         return _refuse_unkept(event, *arrival.fault)
     assert event is not None  # without an event there is a fault
     if row is None:
-        return _decide_unknown(arrival, event)
+        return _decide_unknown(rules, arrival, event)
     if isinstance(row, Gravestone):
         return _decide_archived(row, event)
     return _decide_known(rules, row, event, arrival)
@@ -106,7 +108,7 @@ def _refuse_unkept(event: Event | None, reason: Any, detail: str, facts: Sequenc
     return Decision((*facts, Refused(reason, detail, audited=audited)), refusal=reason)
 
 
-def _decide_unknown(arrival: Arrival, event: Event) -> Decision:
+def _decide_unknown(rules: SessionRules, arrival: Arrival, event: Event) -> Decision:
     envelope = event.envelope
     home = partition_of(arrival.record.key or b"", arrival.log.partitions)
     if home != arrival.log.partition:
@@ -116,18 +118,18 @@ def _decide_unknown(arrival: Arrival, event: Event) -> Decision:
         return _refuse_unkept(event, "unknown_session", f"{envelope.event_type} before session_created")
     if detail := invalid_value(envelope):
         return _refuse_unkept(event, "invalid_value", detail)
-    return _decide_creation(arrival, event, event.payload)
+    return _decide_creation(rules.creation, arrival, event, event.payload)
 
 
-def _decide_creation(arrival: Arrival, event: Event, payload: SessionCreated) -> Decision:
+def _decide_creation(creation: Transition, arrival: Arrival, event: Event, payload: SessionCreated) -> Decision:
     envelope = event.envelope
     try:
         limits = resolved(payload.limits)
     except Invalid as error:
         return _refuse_unkept(event, error.reason, error.detail)
     sequence = check_sequence((), envelope.producer_id, envelope.producer_seq)
-    row = _new_session(arrival, envelope, payload, limits)._replace(producers=sequence.producers)
-    facts: list[SessionFact] = [Created(row)]
+    row = _new_session(creation, arrival, payload, limits)._replace(producers=sequence.producers)
+    facts: list[SessionFact] = [Created(creation, row)]
     if sequence.gap is not None:
         facts.append(GapFound(sequence.gap))
     if outside := outside_ranges(limits):
@@ -135,16 +137,19 @@ def _decide_creation(arrival: Arrival, event: Event, payload: SessionCreated) ->
     return Decision([*facts, *_measured_context(row, envelope)])
 
 
-def _new_session(arrival: Arrival, envelope: Envelope, payload: SessionCreated, limits: SessionLimits) -> SessionState:
-    session, now_ms = arrival.session, arrival.now_ms
+def _new_session(
+    creation: Transition, arrival: Arrival, payload: SessionCreated, limits: SessionLimits
+) -> SessionState:
+    assert arrival.event is not None
+    session, envelope, now_ms = arrival.session, arrival.event.envelope, arrival.now_ms
     return SessionState(
         tenant_id=session.tenant_id,
         session_id=session.session_id,
         user_id=envelope.user_id,
         agent_id=envelope.agent_id,
         owner_service=envelope.service_id,
-        state="Idle",
-        phase="creating",
+        state=creation.target,
+        phase=creation.phase,
         epoch=1,
         version=1,
         reason_code="created",

@@ -35,6 +35,7 @@ class Refused(NamedTuple):
 class Created(NamedTuple):
     """The session exists from now on."""
 
+    transition: Transition
     row: SessionState
 
 

@@ -32,8 +32,6 @@ from sessionary.stream_processors.core.trail import (
     rejected_record,
 )
 
-CREATION = "T01"
-
 
 def subject_of(row: SessionRow | None) -> Subject:
     """Return what an audit record says of the session itself."""
@@ -56,10 +54,10 @@ def _report_creation(
     record = _session_record(session, after, arrival.event, place, "transition")
     return [
         record._replace(
-            transition=CREATION,
-            event_type="session_created",
+            transition=fact.transition.id,
+            event_type=fact.transition.event_type,
             from_state="UNKNOWN",
-            to_state="Idle",
+            to_state=fact.transition.target,
             reason_code="created",
             reason="created",
         )
