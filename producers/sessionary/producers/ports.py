@@ -11,10 +11,11 @@ from sessionary.producers.errors import DeliveryFailed
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import Limits, RefusalReason
 
-# Called with an error that no call can raise, on any thread. Must not block for long.
 OnError = Callable[[Exception], None]
-# A value that `json.dumps` takes. A session's state is a dict of these.
+"""Called with an error that no call can raise, on any thread. Must not block for long."""
+
 Json = Any
+"""A value that `json.dumps` takes. A session's state is a dict of these."""
 
 
 class OutRecord(NamedTuple):

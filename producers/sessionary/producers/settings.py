@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, Field, SecretStr
 
 from sessionary.schemas.settings import KafkaSettings
 
-# What happens to an event for which the delivery queue has no room.
 DeliveryPolicy = Literal["spool", "block", "drop"]
+"""What happens to an event for which the delivery queue has no room."""
 
 
 def _state_folder() -> Path:

@@ -17,8 +17,8 @@ from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import CleanupAction
 
-# Releases what a session held; returns what was done, or None if all of `request.actions` were.
 CleanupHandler = Callable[[CleanupRequest], Iterable[CleanupAction] | None]
+"""Releases what a session held; returns what was done, or None if all of `request.actions` were."""
 ANSWERED_MAX = 10_000
 _DETAIL_LENGTH_MAX = 1_000
 # Reasons of requests for sessions that can still be resumed.

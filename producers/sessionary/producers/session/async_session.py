@@ -10,8 +10,8 @@ from sessionary.producers.session.async_work import AsyncSessionWork
 from sessionary.producers.session.life import Session
 from sessionary.schemas.types import ErrorInfo, PauseKind, Phase, StartFailureReason
 
-# A step of a session's start, a coroutine function; what it raises ends the session.
 AsyncStep = Callable[[], Awaitable[object]]
+"""A step of a session's start, a coroutine function; what it raises ends the session."""
 
 
 class AsyncSession(AsyncSessionWork):

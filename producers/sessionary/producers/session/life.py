@@ -25,8 +25,8 @@ from sessionary.schemas.types import ErrorInfo, PauseKind, Phase, StartFailureRe
 
 _END_BY_STATE: Mapping[str, TerminationReason] = {"Active": "closed", "Paused": "cancelled", "Error": "unrecoverable"}
 
-# A step of a session's start; what it raises ends the session.
 Step = Callable[[], object]
+"""A step of a session's start; what it raises ends the session."""
 
 
 class Session(SessionWork):
