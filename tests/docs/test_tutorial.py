@@ -70,7 +70,7 @@ class Reader:
 
     def start_stack(self) -> TerminalCommand:
         stack = self.stack = TerminalCommand(_UP, self._folder, self._env)
-        wait_until(lambda: "Ctrl-C stops everything" in stack.text or stack.has_ended, _UP_S, "the stack is ready")
+        wait_until(lambda: "Ctrl-C stops the stack" in stack.text or stack.has_ended, _UP_S, "the stack is ready")
         exports = [line for line in stack.text.splitlines() if line.startswith("export ")]
         assert exports, stack.text
         self.save_file(_VARIABLES, "\n".join(exports) + "\n")
@@ -121,7 +121,7 @@ def test_the_tutorial_leads_to_a_timed_out_session(reader: Reader) -> None:
     assert [block.language for block in blocks].count("text") == shown
     assert reader.stack is not None
     assert reader.stack.interrupt() in (0, 130), reader.stack.text
-    assert "the data is kept" in reader.stack.text
+    assert "data is kept" in reader.stack.text
 
 
 def _check_block(reader: Reader, command: str, expected: str) -> None:
