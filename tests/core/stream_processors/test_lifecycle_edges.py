@@ -128,6 +128,20 @@ def test_in_active_each_deadline_names_its_own_limit(name: str, expected: tuple[
     assert last_reasons(rig) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("limits", "first"),
+    [
+        (Limits(idle_ms=60_000, max_duration_ms=60_000), "T06 inactive"),
+        (Limits(idle_ms=30_000, max_duration_ms=30_000), "T06 idle"),
+        (Limits(max_duration_ms=60_000), "T06 inactive"),
+    ],
+)
+def test_of_clocks_that_are_due_together_the_first_of_the_table_is_the_reason(limits: Limits, first: str) -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent, limits=limits)
+    assert rig.advance(60_000)[:1] == [first]
+
+
 def test_a_deadline_that_fires_late_records_when_it_was_due() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
