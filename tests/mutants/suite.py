@@ -19,17 +19,17 @@ from tests.mutants.cases import case_name, cases
 ROOT = Path(__file__).parents[2]
 SCHEDULE_CPU_S_MAX = 3.0  # a schedule takes 0.02 s
 CASE_CPU_S_MAX = 20.0  # the longest case takes 2.5 s
-FIRST_SCHEDULES, MORE_SCHEDULES = range(1, 21), range(21, 91)
+FIRST_SCHEDULES, SECOND_SCHEDULES, MORE_SCHEDULES = range(1, 5), range(5, 21), range(21, 91)
 TABLES, PAIRS = "test_lifecycle_tables", "test_lifecycle_pairs"
-TESTS = (
-    "test_lifecycle_batches",
-    "test_lifecycle_stories",
-    "test_lifecycle_limits",
-    "test_lifecycle_compliance",
-    "test_lifecycle_edges",
+SHORT_TESTS = (
     "core.test_row_kinds",
     "core.test_second_machine",
+    "test_lifecycle_compliance",
+    "test_lifecycle_batches",
+    "test_lifecycle_limits",
+    "test_lifecycle_stories",
 )
+EDGES = "test_lifecycle_edges"
 LONG_TESTS = (PAIRS, "test_lifecycle_random")
 
 
@@ -44,7 +44,9 @@ def run_suite(hint: str) -> str | None:
         _check_diagram,
         *([partial(_run_cases, PAIRS, hint)] if hint else []),
         partial(_run_schedules, FIRST_SCHEDULES),
-        *(partial(_run_cases, name) for name in TESTS),
+        *(partial(_run_cases, name) for name in SHORT_TESTS),
+        partial(_run_schedules, SECOND_SCHEDULES),
+        partial(_run_cases, EDGES),
         partial(_run_schedules, MORE_SCHEDULES),
         *(partial(_run_cases, name) for name in LONG_TESTS),
     )

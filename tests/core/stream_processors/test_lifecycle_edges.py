@@ -153,6 +153,17 @@ def test_a_deadline_that_fires_late_records_when_it_was_due() -> None:
     assert (line.due_at, line.fired_at, line.occurred_at) == (due * 1_000, rig.at * 1_000, due * 1_000)
 
 
+def test_what_a_clock_does_is_audited_for_the_sessions_user_alone() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    assert rig.advance(60_000) == ["T06 inactive"]
+    (line,) = rig.last_audits()
+    assert (line.event_type, line.from_state, line.to_state) == ("session_timed_out", "Active", "Timeout")
+    assert line.user_id == rig.row_of(agent).user_id
+    assert line.user_id
+    assert (line.event_id, line.agent_id, line.service_id, line.actor) == (None, None, None, None)
+
+
 def test_the_rest_of_the_maximum_duration_is_never_negative() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent, limits=Limits(max_duration_ms=20_000))
