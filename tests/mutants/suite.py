@@ -22,6 +22,7 @@ CASE_CPU_S_MAX = 20.0  # the longest case takes 2.5 s
 FIRST_SCHEDULES, SECOND_SCHEDULES, MORE_SCHEDULES = range(1, 5), range(5, 21), range(21, 91)
 TABLES, PAIRS = "test_lifecycle_tables", "test_lifecycle_pairs"
 SHORT_TESTS = (
+    "core.test_audit_records",
     "core.test_row_kinds",
     "core.test_second_machine",
     "test_lifecycle_compliance",

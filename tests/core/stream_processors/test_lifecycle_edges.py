@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from sessionary.schemas.records import Gravestone
+from sessionary.schemas.records import CleanupRequest, Gravestone
 from sessionary.schemas.types import CleanupAction, Limits
 from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX, TRANSITIONS
 from sessionary.stream_processors.core.timers import Timers
-from tests.core.oracle_rig import OracleRig
+from tests.core.oracle_rig import START_MS, OracleRig
 from tests.core.stream_processors.test_lifecycle_pairs import rig_in_state
 from tests.support.event_factory import EventFactory, snapshot
 
@@ -162,6 +162,28 @@ def test_what_a_clock_does_is_audited_for_the_sessions_user_alone() -> None:
     assert line.user_id == rig.row_of(agent).user_id
     assert line.user_id
     assert (line.event_id, line.agent_id, line.service_id, line.actor) == (None, None, None, None)
+
+
+def test_a_clean_up_request_says_what_to_do_for_whom_and_since_when() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    rig.at += 700
+    assert rig.send(agent, "session_terminated", reason="cancelled", message="no longer needed") == "applied"
+    row = rig.row_of(agent)
+    ((key, request),) = rig.outcomes[-1].records_on("cleanup")
+    assert key == agent.key.encoded()
+    assert request == CleanupRequest(
+        cleanup_id=row.cleanups[-1].cleanup_id,
+        tenant_id=agent.key.tenant_id,
+        session_id=agent.key.session_id,
+        service_id=row.owner_service,
+        epoch=1,
+        reason_code="cancelled",
+        reason="no longer needed",
+        actions=("close_connection", "release_resources", "clear_context"),
+        requested_at=(START_MS + 700) * 1_000,
+        context_bytes=None,
+    )
 
 
 def test_the_rest_of_the_maximum_duration_is_never_negative() -> None:
