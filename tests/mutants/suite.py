@@ -24,6 +24,7 @@ TABLES, PAIRS = "test_lifecycle_tables", "test_lifecycle_pairs"
 SHORT_TESTS = (
     "core.test_audit_records",
     "core.test_row_kinds",
+    "core.test_session_machine",
     "core.test_second_machine",
     "test_lifecycle_compliance",
     "test_lifecycle_batches",

@@ -32,6 +32,16 @@ def test_a_creation_comes_from_an_unknown_state() -> None:
     }
 
 
+def test_a_transition_leaves_what_other_kinds_report_empty() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    (line,) = rig.last_audits()
+    others = ("security", "cleanup_id", "cleanup_actions", "actions_done", "actions_failed", "bytes_released")
+    assert tuple(getattr(line, name) for name in others) == (False, None, (), (), (), None)
+    more = ("host_lost", "gap_first", "gap_last", "due_at", "fired_at")
+    assert tuple(getattr(line, name) for name in more) == (False, None, None, None, None)
+
+
 def test_a_refusal_has_its_reason_and_says_in_words_what_was_wrong() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
