@@ -17,6 +17,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from random import Random
 
+import sessionary.schemas
 import sessionary.stream_processors
 import tests
 from tests.mutants.mutations import Mutant, mutants_of
@@ -25,10 +26,12 @@ from tests.mutants.suite import ROOT, run_suite
 from tests.mutants.trials import Install, Result, run_trials
 
 MODULES = (
+    "schemas.limits",
     "core.session.transitions",
     "core.session.clocks",
     "core.session.limits",
     "core.session.accepted",
+    "core.session.facts",
     "core.session.effects",
     "core.session.decide",
     "core.session.report",
@@ -36,12 +39,19 @@ MODULES = (
     "core.clock",
     "core.timers",
     "core.sequencing",
+    "core.model",
+    "core.machine",
+    "core.fast_replace",
     "core.verdict",
     "core.trail",
+    "core.committed",
     "core.overlay",
     "core.partition",
 )
-SOURCE = ROOT / "stream_processors" / "sessionary" / "stream_processors"
+SOURCES = {  # where a module is, by the first part of its name
+    "core": ROOT / "stream_processors" / "sessionary" / "stream_processors" / "core",
+    "schemas": ROOT / "schemas" / "sessionary" / "schemas",
+}
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 RESULTS = ROOT / "build" / "mutants.json"
 # Imported once for all trials; none of them imports a mutated module.
@@ -73,14 +83,15 @@ def read_equivalents() -> dict[str, str]:
     return {id_: reason.strip() for id_, _, reason in lines if id_ and not id_.startswith("#")}
 
 
-def module_text(module: str, source: Path = SOURCE) -> str:
+def module_text(module: str) -> str:
     """Return the text of one of `MODULES`."""
-    return (source / module.replace(".", "/")).with_suffix(".py").read_text("utf-8")
+    package, *names = module.split(".")
+    return SOURCES[package].joinpath(*names).with_suffix(".py").read_text("utf-8")
 
 
-def select_mutants(arguments: argparse.Namespace, source: Path) -> list[Mutant]:
+def select_mutants(arguments: argparse.Namespace) -> list[Mutant]:
     """Return the requested mutants in the order of the modules."""
-    found = [mutant for name in MODULES for mutant in mutants_of(name, module_text(name, source))]
+    found = [mutant for name in MODULES for mutant in mutants_of(name, module_text(name))]
     if arguments.only:
         pattern = arguments.only if set(arguments.only) & set("*?") else f"*{arguments.only}*"
         found = [mutant for mutant in found if fnmatch(mutant.id, pattern)]
@@ -127,11 +138,11 @@ def main() -> int:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutants-source-") as folder:
         source, checks = Path(folder) / "stream_processors", Path(folder) / "tests"
+        mutants = select_mutants(arguments)
         # Copies, because a run takes long and edits of the tree meanwhile must not affect it.
-        for tree, copy in ((SOURCE, source), (ROOT / "tests", checks)):
+        for tree, copy in ((SOURCES["core"].parent, source), (ROOT / "tests", checks)):
             shutil.copytree(tree, copy, ignore=shutil.ignore_patterns("__pycache__"))
             compileall.compile_dir(copy, quiet=1)  # trials write no bytecode: each would compile all tests again
-        mutants = select_mutants(arguments, source)
         if not mutants:
             sys.stderr.write(f"no mutant's id contains {arguments.only!r}; --list prints all ids\n")
             return 2
@@ -143,6 +154,7 @@ def main() -> int:
             # Python finds a package in one folder only: link the other modules next to the mutant.
             shutil.copytree(source, overlay, copy_function=_link_missing, dirs_exist_ok=True)
             sessionary.stream_processors.__path__ = [str(overlay)]
+            sessionary.schemas.__path__ = [str(overlay / "schemas"), *sessionary.schemas.__path__]
             tests.__path__ = [str(checks)]
 
         return _try_all(mutants, install, arguments)

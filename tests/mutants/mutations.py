@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from sessionary.schemas.events import PAYLOADS
-from tests.mutants.operators import Replacement, drop_elements, replacements, toggle_element
+from tests.mutants.operators import Replacement, drop_elements, exchange_values, replacements, toggle_element
+from tests.mutants.transition_faults import of_transitions
 
 # Sets of event types: each type is added or removed. `ACCEPTED` is one such set per state.
-EVENT_SETS = frozenset({"PROCESSOR_ONLY", "OWNER_ONLY", "CONTENT", "COMPLETIONS", "ACCEPTED", "EPOCH_EXEMPT"})
+EVENT_SETS = frozenset({"PROCESSOR_EVENTS", "OWNER_ONLY", "CONTENT", "COMPLETIONS", "ACCEPTED", "EPOCH_EXEMPT"})
 # Literals of which each entry is dropped.
 TABLES = frozenset(
-    {"TRANSITIONS", "PROCESSOR_REASONS", "PHASES", "RANGES", "_MEMORY_FIRST", "_EXCEPTION_FIRST", "_PLAIN_END"}
-    | {"_ACCEPTING", "_MOVING", "_RULES", "_FIRED"}
+    {"PHASES", "RANGES", "SECURITY_REASONS", "_MEMORY_FIRST", "_EXCEPTION_FIRST", "_PLAIN_END"}
+    | {"_SPECIAL_RULES", "_EFFECTS", "_REPORTS"}
 )
 # Types that only count as work are all alike; these few of them are tried.
 _ALIKE = frozenset({"session_activity", "run_started", "tool_call_started", "usage_recorded", "tool_call_unknown"})
@@ -26,9 +27,6 @@ _SPECIAL = frozenset({"heartbeat", "state_updated", "resources_released", "snaps
 EVENT_TYPES = tuple(
     name for name in PAYLOADS if name.startswith("session_") or name in _ALIKE | _SPECIAL or "tool_call" in name
 )
-_OTHERS_MAX = 3
-_STATES = ("Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived")
-_PHASES = ("creating", "connecting", "processing", "cleaning", "logging", "recovery", "releasing", "clearing")
 _SKIPPED_FIELDS = ("annotation", "returns", "decorator_list", "type_params", "ctx", "format_spec")
 _SKIPPED = (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Assert, ast.arguments, ast.arg)
 
@@ -126,21 +124,22 @@ def _target(node: ast.Assign | ast.AnnAssign) -> str:
 
 
 def _is_alias(node: ast.Assign | ast.AnnAssign) -> bool:
-    """Return True if this assignment is a type alias."""
+    """Return True if this assignment is a type alias or a type variable."""
     value = node.value
     if isinstance(node, ast.AnnAssign) or value is None:
         return value is None
-    if isinstance(value, ast.Subscript):
+    if isinstance(value, ast.Subscript) or (isinstance(value, ast.Call) and ast.unparse(value.func) == "TypeVar"):
         return True
     return isinstance(value, ast.BinOp) and _target(node).istitle()
 
 
 def _faults(site: Site) -> Iterator[tuple[str, ast.AST, str]]:
+    if site.constant == "TRANSITIONS":
+        yield from _plain(of_transitions(site.node, site.place[0]))
+        return
     if site.constant in TABLES and not site.scope:
         yield from _plain(drop_elements(site.node))
-    if site.constant == "TRANSITIONS":
-        yield from _plain(_of_transition(site.node))
-        return
+        yield from _plain(exchange_values(site.node))
     if site.constant == "PHASES" and isinstance(site.node, ast.Call):
         yield from _plain(_more_phases(site.node))
     if site.constant in EVENT_SETS and not site.scope:
@@ -163,46 +162,12 @@ def _is_event_set(site: Site) -> bool:
     return isinstance(parent, ast.Assign) and field == "value"
 
 
-def _of_transition(node: ast.AST) -> Iterator[Replacement]:
-    """Yield rows with another source, event, target, phase, sender or other reasons."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Transition"):
-        return
-    args = node.args
-    others: list[tuple[str, int, tuple[str, ...]]] = [
-        ("source changed", 1, _STATES),
-        ("event changed", 2, ("session_started", "session_paused", "session_terminated", "session_activity")),
-        ("target changed", 3, _STATES),
-        ("phase changed", 4, _PHASES),
-        ("sender changed", 5, ("client", "processor", "either")),
-    ]
-    for operator, place, words in others:
-        given = ast.literal_eval(args[place])
-        start = words.index(given) + 1 if given in words else 0
-        for word in (words[start:] + words[:start])[:_OTHERS_MAX]:
-            if word != given:
-                yield operator, _with_arguments(node, [*args[:place], ast.Constant(word), *args[place + 1 :]])
-    reasons = ast.literal_eval(args[6]) if len(args) > 6 else ()
-    for n in range(len(reasons)):
-        yield "reason dropped", _with_arguments(node, [*args[:6], _words(reasons[:n] + reasons[n + 1 :])])
-    for word in ("closed", "cancelled", "forced", "UNKNOWN", "timeout_cleanup"):
-        if word not in reasons:
-            yield "reason added", _with_arguments(node, [*args[:6], _words((*reasons, word))])
-
-
-def _with_arguments(node: ast.Call, args: list[ast.expr]) -> ast.Call:
-    return ast.Call(node.func, args, [])
-
-
-def _words(words: tuple[str, ...]) -> ast.expr:
-    return ast.Tuple([ast.Constant(word) for word in words], ast.Load())
-
-
 def _more_phases(node: ast.Call) -> Iterator[Replacement]:
     """Yield a state's phases with an additional step."""
     steps = ast.literal_eval(node.args[0])
     names = sorted({name for step in steps for name in step})
     for step in ((a, b) for a in names for b in names if (a, b) not in steps):
-        yield "step added", toggle_element(node, _words(step))
+        yield "step added", toggle_element(node, ast.Tuple([ast.Constant(word) for word in step], ast.Load()))
 
 
 __all__ = ["Mutant", "mutants_of"]

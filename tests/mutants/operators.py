@@ -123,7 +123,7 @@ def _of_call(node: ast.Call) -> Iterator[Replacement]:
     match node.func:
         case ast.Name(id=name) if name in _CALLS:
             yield "function", _with(node, func=ast.Name(_CALLS[name], ast.Load()))
-        case ast.Attribute(attr="_replace") | ast.Name(id="Transitioned"):
+        case ast.Attribute(attr="_replace") | ast.Name(id="Transitioned" | "Decision" | "Grounds" | "SequenceCheck"):
             for n, keyword in enumerate(node.keywords):
                 if keyword.arg is not None:
                     yield "field dropped", _with(node, keywords=node.keywords[:n] + node.keywords[n + 1 :])
@@ -139,6 +139,14 @@ def drop_elements(node: ast.AST) -> Iterator[Replacement]:
         case ast.Tuple(elts=elts) | ast.Set(elts=elts) if len(elts) > 1:
             for n in range(len(elts)):
                 yield "entry dropped", _with(node, elts=elts[:n] + elts[n + 1 :])
+
+
+def exchange_values(node: ast.AST) -> Iterator[Replacement]:
+    """Yield a dict literal with one key's value replaced by the next key's."""
+    if isinstance(node, ast.Dict) and len(node.keys) > 1:
+        for n in range(len(node.keys)):
+            other = node.values[(n + 1) % len(node.values)]
+            yield "value exchanged", _with(node, values=[*node.values[:n], other, *node.values[n + 1 :]])
 
 
 def toggle_element(node: ast.expr, element: ast.expr) -> ast.expr:
@@ -163,4 +171,4 @@ def _is_type(node: ast.AST) -> bool:
     return all(name[:1].isupper() and not name.isupper() for name in names)
 
 
-__all__ = ["Replacement", "drop_elements", "replacements", "toggle_element"]
+__all__ = ["Replacement", "drop_elements", "exchange_values", "replacements", "toggle_element"]

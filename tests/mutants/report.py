@@ -68,9 +68,11 @@ def report(results: Sequence[Result], known: Mapping[str, str]) -> str:
             lines += [f"survived: {mutant.id}", f"  {mutant.module}.py, line {mutant.line}, {mutant.operator}"]
             lines += [*(f"    {line}" for line in difference(mutant.before, mutant.after)), ""]
     lines += [f"listed as equivalent, but killed: {id_}" for id_ in wrongly_listed(results, known)]
-    lines.append(f"{'module':10}" + "".join(f"{name:>12}" for name in _COLUMNS))
-    for module, row in {**by_module(results, known), "all": tally(results, known)}.items():
-        lines.append(f"{module:10}" + "".join(f"{count:12,}" for count in row) + f"{row.score:10.1f} %")
+    rows = {**by_module(results, known), "all": tally(results, known)}
+    width = max(map(len, rows))
+    lines.append(f"{'module':{width}}" + "".join(f"{name:>12}" for name in _COLUMNS))
+    for module, row in rows.items():
+        lines.append(f"{module:{width}}" + "".join(f"{count:12,}" for count in row) + f"{row.score:10.1f} %")
     return "\n".join(lines)
 
 

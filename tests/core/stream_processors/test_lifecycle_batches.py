@@ -89,6 +89,28 @@ def test_an_empty_batch_has_a_position() -> None:
     ) == ({}, [], [], [])
 
 
+def test_the_position_has_the_time_of_the_previous_acknowledgement() -> None:
+    fold = open_fold()
+    batch = fold.begin()
+    assert batch.apply(tick(0, START_MS))
+    assert batch.final_position.previous_acknowledged_at is None
+    assert batch.finish(previous_acknowledged_at=1_234).position.previous_acknowledged_at == 1_234
+    fold.merge(batch)
+    assert fold.position.previous_acknowledged_at == 1_234
+
+
+def test_an_outcome_says_how_late_each_timer_fired() -> None:
+    rig, agents = OracleRig(), [EventFactory("one"), EventFactory("two")]
+    for agent in agents:
+        rig.start(agent)
+        rig.at += 500
+    rig.advance(58_000)
+    rig.at = START_MS + 62_000
+    rig.tick()
+    assert rig.outcomes[-1].counts.timers == 2
+    assert rig.outcomes[-1].timer_lateness_ms == [2_000, 1_500]
+
+
 def test_counts_name_the_first_and_the_last_offset() -> None:
     fold = open_fold()
     batch = fold.begin()

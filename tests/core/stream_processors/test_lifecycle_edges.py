@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from sessionary.schemas.records import Gravestone
+from sessionary.schemas.records import CleanupRequest, Gravestone
 from sessionary.schemas.types import CleanupAction, Limits
 from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX, TRANSITIONS
 from sessionary.stream_processors.core.timers import Timers
-from tests.core.oracle_rig import OracleRig
+from tests.core.oracle_rig import START_MS, OracleRig
 from tests.core.stream_processors.test_lifecycle_pairs import rig_in_state
 from tests.support.event_factory import EventFactory, snapshot
 
@@ -128,6 +128,20 @@ def test_in_active_each_deadline_names_its_own_limit(name: str, expected: tuple[
     assert last_reasons(rig) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("limits", "first"),
+    [
+        (Limits(idle_ms=60_000, max_duration_ms=60_000), "T06 inactive"),
+        (Limits(idle_ms=30_000, max_duration_ms=30_000), "T06 idle"),
+        (Limits(max_duration_ms=60_000), "T06 inactive"),
+    ],
+)
+def test_of_clocks_that_are_due_together_the_first_of_the_table_is_the_reason(limits: Limits, first: str) -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent, limits=limits)
+    assert rig.advance(60_000)[:1] == [first]
+
+
 def test_a_deadline_that_fires_late_records_when_it_was_due() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
@@ -137,6 +151,39 @@ def test_a_deadline_that_fires_late_records_when_it_was_due() -> None:
     rig.tick()
     (line,) = rig.last_audits()
     assert (line.due_at, line.fired_at, line.occurred_at) == (due * 1_000, rig.at * 1_000, due * 1_000)
+
+
+def test_what_a_clock_does_is_audited_for_the_sessions_user_alone() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    assert rig.advance(60_000) == ["T06 inactive"]
+    (line,) = rig.last_audits()
+    assert (line.event_type, line.from_state, line.to_state) == ("session_timed_out", "Active", "Timeout")
+    assert line.user_id == rig.row_of(agent).user_id
+    assert line.user_id
+    assert (line.event_id, line.agent_id, line.service_id, line.actor) == (None, None, None, None)
+
+
+def test_a_clean_up_request_says_what_to_do_for_whom_and_since_when() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    rig.at += 700
+    assert rig.send(agent, "session_terminated", reason="cancelled", message="no longer needed") == "applied"
+    row = rig.row_of(agent)
+    ((key, request),) = rig.outcomes[-1].records_on("cleanup")
+    assert key == agent.key.encoded()
+    assert request == CleanupRequest(
+        cleanup_id=row.cleanups[-1].cleanup_id,
+        tenant_id=agent.key.tenant_id,
+        session_id=agent.key.session_id,
+        service_id=row.owner_service,
+        epoch=1,
+        reason_code="cancelled",
+        reason="no longer needed",
+        actions=("close_connection", "release_resources", "clear_context"),
+        requested_at=(START_MS + 700) * 1_000,
+        context_bytes=None,
+    )
 
 
 def test_the_rest_of_the_maximum_duration_is_never_negative() -> None:

@@ -97,5 +97,14 @@ def test_a_session_is_created_as_the_table_says() -> None:
     assert (row.state, row.phase, row.reason_code) == (creation.target, creation.phase, "created")
 
 
+def test_a_transition_of_the_processor_cannot_be_asked_for() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    for row in TRANSITIONS:
+        if row.by == "processor":
+            with pytest.raises(NotImplementedError):
+                row.guard(rig.row_of(agent), None, rig.at)
+
+
 def test_a_transition_of_the_processor_has_no_client_reasons() -> None:
     assert {row.id: row.reasons for row in TRANSITIONS if row.by == "processor"} == {"T06": (), "T08": (), "T14": ()}

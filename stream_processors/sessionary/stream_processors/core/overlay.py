@@ -40,7 +40,6 @@ class Overlay:
         self._clock = Clock(position.clock_ms, position.quiet_until_ms)
         self._next_offset = position.next_offset
         self._first_offset: int | None = None
-        self._record_offset = position.next_offset
         self._outcome_n = position.outcome_n
         self._applied = self._duplicate = self._ticks = 0
         self._refusals: list[RefusalReason] = []
@@ -58,7 +57,6 @@ class Overlay:
         settings = self._committed.settings
         if self.records >= settings.records_max or (self.records and self._bytes + size > settings.bytes_max):
             return False
-        self._record_offset = record.offset
         if self._first_offset is None:
             self._first_offset = record.offset
         if record.offset != self._next_offset:
@@ -127,8 +125,9 @@ class Overlay:
             heapq.heappush(self._committed.expiries, (machine.due_ms(row), key))
 
     def _next_place(self) -> Place:
+        # `apply` has moved `_next_offset` to its record.
         place = Place(
-            self._committed.partition, self._record_offset, self._outcome_n, self._clock.now_ms, self._batch_number
+            self._committed.partition, self._next_offset, self._outcome_n, self._clock.now_ms, self._batch_number
         )
         self._outcome_n += 1
         return place

@@ -78,6 +78,18 @@ def test_events_of_the_second_family_reach_its_rows_and_leave_the_session_alone(
     assert story.state.live == 2
 
 
+def test_an_event_of_another_tenant_is_refused_before_its_family_sees_it() -> None:
+    story = Story()
+    agent = begin_session(story)
+    foreign = agent.event_bytes("message_appended", {"tenant_id": "globex"})
+    outcome = story.append(agent.key.encoded(), foreign)
+    assert list(outcome.refusals) == ["foreign_tenant"]
+    assert len(outcome.records_on("audit")) == 1
+    assert tally_key(agent.key.encoded()) not in story.state.rows
+    outcome = story.append(agent.key.encoded(), b"no event at all")
+    assert outcome.counts.refused == 1
+
+
 def test_its_deadlines_fire_among_those_of_the_sessions() -> None:
     story = Story()
     agent = begin_session(story)

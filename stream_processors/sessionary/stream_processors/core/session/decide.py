@@ -208,7 +208,7 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
             facts += (SequenceMoved(producers), GapFound(sequence.gap))
             producers = None
     fact = _object_to_sender(rules, row, event) or _judge_in_state(rules, row, event, arrival.now_ms)
-    if type(fact) is WorkDone and producers is not None:
+    if type(fact) is WorkDone:
         fact = WorkDone(fact.at_ms, producers)
     elif producers is not None:
         facts.append(SequenceMoved(producers))

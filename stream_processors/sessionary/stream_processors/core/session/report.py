@@ -53,14 +53,7 @@ def _report_creation(
 ) -> list[AuditRecord]:
     record = _session_record(session, after, arrival.event, place, "transition")
     return [
-        record._replace(
-            transition=fact.transition.id,
-            event_type=fact.transition.event_type,
-            from_state="UNKNOWN",
-            to_state=fact.transition.target,
-            reason_code="created",
-            reason="created",
-        )
+        record._replace(transition=fact.transition.id, from_state="UNKNOWN", reason_code="created", reason="created")
     ]
 
 
@@ -82,7 +75,6 @@ def _report_transition(
         transition=fact.transition.id,
         event_type=fact.transition.event_type,
         from_state=row.state,
-        to_state=fact.transition.target,
         reason_code=fact.reason_code,
         reason=fact.reason,
         cleanup_id=cleanup.cleanup_id if cleanup else None,

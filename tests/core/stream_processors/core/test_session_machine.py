@@ -1,0 +1,43 @@
+"""What the session's machine says of itself: its rows, its events, its topics."""
+
+import pytest
+
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.events import PAYLOADS
+from sessionary.schemas.records import Gravestone, Position, SessionState
+from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Fault
+from sessionary.stream_processors.core.model import EventLog, LogRecord
+from sessionary.stream_processors.core.session.machine import SessionMachine
+from tests.core.oracle_rig import START_MS, OracleRig
+from tests.support.event_factory import EventFactory
+
+
+def test_it_decides_on_every_event_and_writes_to_three_topics() -> None:
+    machine = SessionMachine()
+    assert machine.event_types == set(PAYLOADS)
+    assert machine.streams == {"audit", "rejected", "cleanup"}
+
+
+def test_its_rows_are_sessions_which_live_and_gravestones_which_do_not() -> None:
+    machine = SessionMachine()
+    assert {kind.row_class: kind.live for kind in machine.row_kinds} == {SessionState: True, Gravestone: False}
+
+
+@pytest.mark.parametrize(("key", "row_key"), [(b"acme/s", b"acme/s"), (None, b"")])
+def test_a_sessions_row_is_under_its_records_own_key(key: bytes | None, row_key: bytes) -> None:
+    record = LogRecord(0, START_MS, key, None)
+    arrival = Arrival(record, NO_SESSION, None, Fault("bad_key", "no value"), EventLog("t", 0, 1), START_MS)
+    assert SessionMachine().row_key(arrival) == row_key
+
+
+def test_it_reads_the_rows_that_it_wrote_and_nothing_else() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    machine, row = SessionMachine(), rig.row_of(agent)
+    (kind,) = (kind for kind in machine.row_kinds if kind.row_class is SessionState)
+    assert kind.encode(row).startswith(kind.prefix)
+    assert machine.decode(kind.encode(row)) == row
+    with pytest.raises(DecodeError) as raised:
+        machine.decode(encode_record(Position(0, 0, 0, 0, 0)))
+    assert (raised.value.reason, raised.value.detail) == ("unknown_schema", "a Position is no row")
