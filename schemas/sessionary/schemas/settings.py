@@ -75,6 +75,8 @@ class KafkaSettings(EnvSettings):
             # broker for minutes, with a full queue; a transaction or a commit that waited for the
             # former coordinator without end (librdkafka issues 5511, 5456).
             "metadata.recovery.strategy": "none",
+            # A broker that comes back is found within half a second; librdkafka's default is 10 s.
+            "reconnect.backoff.max.ms": 500,
             # librdkafka writes to stderr by default; errors reach us by callbacks and exceptions.
             "log_level": 0,
         }

@@ -50,10 +50,6 @@ class ProcessorSettings(KafkaSettings):
         except ValueError:
             raise ValueError("must be a JSON object {token: tenant}") from None
 
-    def client_config(self) -> dict[str, str | int | float | bool]:
-        """Return the connection's configuration; it finds a returning broker within 0.5 s."""
-        return {**super().client_config(), "reconnect.backoff.max.ms": 500}
-
     @property
     def group_id(self) -> str:
         """The consumer group of a pipeline's workers; their transactional ids begin with it."""

@@ -57,7 +57,6 @@ def producer_config(settings: ProducerSettings) -> dict[str, object]:
         "queue.buffering.max.messages": _MESSAGES_MAX,
         # Only the spool may retry an event for ever: it is on disk.
         "message.timeout.ms": 0 if spooling else int(settings.delivery_timeout_s * 1000),
-        "reconnect.backoff.max.ms": 1000,
         "socket.keepalive.enable": True,
     }
 
