@@ -1,6 +1,7 @@
 """What the sinks' tests share: producing, a sink in a thread or in a process, reading back."""
 
 import itertools
+import logging
 import os
 import sys
 import threading
@@ -13,6 +14,7 @@ from sessionary.infra.local.process import Child
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.app import SinkKind, run_sink
+from sessionary.sinks.errors import Fenced
 from sessionary.sinks.settings import SinkSettings
 from tests.support.pipelines import environment, run_sql
 from tests.support.processes import Processes
@@ -72,16 +74,30 @@ def encoded_audits(first: int, sessions: int, each: int = 10) -> list[tuple[int,
     return [(number % 4, encode_record(audit_record(number, seq))) for number in numbers for seq in range(1, each + 1)]
 
 
+_log = logging.getLogger(__name__)
+
+
 @contextmanager
-def sink_in_thread(kind: SinkKind, settings: SinkSettings) -> Iterator[None]:
-    """Run a sink in a thread; an error that ends it is raised at the end."""
+def sink_in_thread(kind: SinkKind, settings: SinkSettings, *, restarts: int = 0) -> Iterator[None]:
+    """Run a sink in a thread; an error that ends it is raised at the end.
+
+    A sink that was fenced ends, and its supervisor starts it again: here up to `restarts` times.
+    """
     stop, failures = threading.Event(), list[BaseException]()
 
     def run() -> None:
-        try:
-            run_sink(kind, settings, stop)
-        except BaseException as error:  # noqa: BLE001 - carried into the test's own thread
-            failures.append(error)
+        for left in range(restarts, -1, -1):
+            try:
+                run_sink(kind, settings, stop)
+                return
+            except Fenced as error:
+                _log.warning("sink %s was fenced: %s", kind, error)
+                if not left:
+                    failures.append(error)
+            except BaseException as error:  # noqa: BLE001 - carried into the test's own thread
+                _log.warning("sink %s ended", kind, exc_info=True)
+                failures.append(error)
+                return
 
     thread = threading.Thread(target=run, name=f"sink-{kind}")
     thread.start()
