@@ -10,6 +10,7 @@ def test_all_clients_share_the_servers_and_log_nothing_by_themselves() -> None:
         "bootstrap.servers": "a:1,b:2",
         "security.protocol": "PLAINTEXT",
         "metadata.recovery.strategy": "none",
+        "reconnect.backoff.max.ms": 500,
         "log_level": 0,
     }
 
