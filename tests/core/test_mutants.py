@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.core.stream_processors import test_lifecycle_pairs
+from tests.core.stream_processors.core.session import test_decide
 from tests.mutants.__main__ import EQUIVALENT, MODULES, module_text, read_equivalents
 from tests.mutants.cases import case_name, cases
 from tests.mutants.mutations import mutants_of
@@ -196,7 +196,7 @@ def test_cases_are_called_as_pytest_would() -> None:
     assert case_name(first) == "parametrized(True, 'a', 1)"
     with pytest.raises(AssertionError):
         second()
-    assert len(list(cases(test_lifecycle_pairs))) > 8 * 40
+    assert len(list(cases(test_decide))) > 8 * 40
 
 
 def results() -> list[Result]:

@@ -1,8 +1,8 @@
 """The suite that each mutant of the pure core runs, ordered so that most mutants die early.
 
-It has the tests of the core's rules (`tests/core/stream_processors/test_lifecycle_*.py`, without
-the Hypothesis machine), other machines than the session's, schedules of the simulation, and the
-state diagram. The tests are imported only after the mutant is in place; this module must not import
+It has the tests of the core (`tests/core/stream_processors/core/`, without the Hypothesis machine),
+among them those of other machines than the session's, schedules of the simulation, and the state
+diagram. The tests are imported only after the mutant is in place; this module must not import
 a mutated module.
 """
 
@@ -20,19 +20,19 @@ ROOT = Path(__file__).parents[2]
 SCHEDULE_CPU_S_MAX = 3.0  # a schedule takes 0.02 s
 CASE_CPU_S_MAX = 20.0  # the longest case takes 2.5 s
 FIRST_SCHEDULES, SECOND_SCHEDULES, MORE_SCHEDULES = range(1, 5), range(5, 21), range(21, 91)
-TABLES, PAIRS = "test_lifecycle_tables", "test_lifecycle_pairs"
+TRANSITIONS, PAIRS = "session.test_transitions", "session.test_decide"
 SHORT_TESTS = (
-    "core.test_audit_records",
-    "core.test_row_kinds",
-    "core.test_session_machine",
-    "core.test_second_machine",
-    "test_lifecycle_compliance",
-    "test_lifecycle_batches",
-    "test_lifecycle_limits",
-    "test_lifecycle_stories",
+    "session.test_report",
+    "test_machine",
+    "session.test_machine",
+    "test_second_machine",
+    "test_trail",
+    "test_overlay",
+    "session.test_limits",
+    "session.test_stories",
 )
-EDGES = "test_lifecycle_edges"
-LONG_TESTS = (PAIRS, "test_lifecycle_random")
+EDGE_CASES = "session.test_edge_cases"
+LONG_TESTS = (PAIRS, "test_partition")
 
 
 class TooSlow(BaseException):
@@ -42,13 +42,13 @@ class TooSlow(BaseException):
 def run_suite(hint: str) -> str | None:
     """Return what failed, None if everything passes. `hint` is an event type to start with."""
     stages: tuple[Callable[[], str | None], ...] = (
-        partial(_run_cases, TABLES),
+        partial(_run_cases, TRANSITIONS),
         _check_diagram,
         *([partial(_run_cases, PAIRS, hint)] if hint else []),
         partial(_run_schedules, FIRST_SCHEDULES),
         *(partial(_run_cases, name) for name in SHORT_TESTS),
         partial(_run_schedules, SECOND_SCHEDULES),
-        partial(_run_cases, EDGES),
+        partial(_run_cases, EDGE_CASES),
         partial(_run_schedules, MORE_SCHEDULES),
         *(partial(_run_cases, name) for name in LONG_TESTS),
     )
@@ -57,7 +57,7 @@ def run_suite(hint: str) -> str | None:
 
 def _run_cases(name: str, event_type: str = "") -> str | None:
     """Run a file of tests, or only those of one event type."""
-    for case in cases(import_module(f"tests.core.stream_processors.{name}")):
+    for case in cases(import_module(f"tests.core.stream_processors.core.{name}")):
         if event_type and case.keywords.get("event_type") != event_type:
             continue
         with _cpu_limit(CASE_CPU_S_MAX):

@@ -70,7 +70,7 @@ def test_a_session_names_its_parent() -> None:
             created = memory.events(child.session_id)[0].payload
             assert isinstance(created, SessionCreated)
             assert created.parent_session_id == parent.session_id
-        with pytest.raises(Invalid, match="not a UUID"):
+        with pytest.raises(Invalid, match="parent session id 'the planner' is not a UUID"):
             client.session(user_id="u", parent="the planner")
 
 

@@ -9,7 +9,7 @@ from sessionary.schemas.types import CleanupAction, Limits
 from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX, TRANSITIONS
 from sessionary.stream_processors.core.timers import Timers
 from tests.core.oracle_rig import START_MS, OracleRig
-from tests.core.stream_processors.test_lifecycle_pairs import rig_in_state
+from tests.core.stream_processors.core.session.test_decide import rig_in_state
 from tests.support.event_factory import EventFactory, snapshot
 
 
