@@ -142,7 +142,7 @@ class SessionClient:
             key = SessionKey(self._tenant_id, new_session_id(time.time_ns() // 1_000_000 if time_ordered else None))
         else:
             key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        parent_id = None if parent is None else checked_session_id(parent)
+        parent_id = None if parent is None else checked_session_id(parent, "parent session id")
         session = Session(
             self._new_emitter(key, user_id, data_classes, new=session_id is None),
             self._services,

@@ -53,14 +53,14 @@ def checked_name(kind: str, name: str) -> str:
     return name
 
 
-def checked_session_id(session_id: str) -> str:
-    """Return `session_id` in lower case.
+def checked_session_id(session_id: str, what: str = "session id") -> str:
+    """Return `session_id` in lower case; `what` names it in the error.
 
     Raises `Invalid("invalid_value")` unless it is a UUID of RFC 9562, of any version.
     """
     lower = session_id.lower()
     if _SESSION_ID.fullmatch(lower) is None:
-        raise Invalid("invalid_value", f"session id {session_id!r} is not a UUID of RFC 9562")
+        raise Invalid("invalid_value", f"{what} {session_id!r} is not a UUID of RFC 9562")
     return lower
 
 
