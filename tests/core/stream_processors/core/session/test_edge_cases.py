@@ -22,6 +22,14 @@ def test_a_resume_names_the_head_of_the_chain_or_nothing() -> None:
         assert rig.send(agent, "session_resumed", snapshot_id="held") == "applied"
 
 
+def test_a_resume_within_the_grace_period_names_the_head_too() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    assert rig.advance(60_000) == ["T06 inactive"]
+    assert rig.send(agent, "session_resumed", {"epoch": 1}, snapshot_id="nowhere") == "refused version_conflict"
+    assert rig.send(agent, "session_resumed", {"epoch": 1}, snapshot_id=None) == "applied"
+
+
 def test_timers_count_sessions_and_not_entries() -> None:
     timers = Timers()
     timers.fill([(5, b"a"), (7, b"b")])

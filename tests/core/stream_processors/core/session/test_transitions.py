@@ -16,6 +16,7 @@ from sessionary.stream_processors.core.session.transitions import (
     PHASES,
     TRANSITIONS,
     WORK,
+    CleanupPlan,
     clock_reasons,
     processor_only,
 )
@@ -108,3 +109,12 @@ def test_a_transition_of_the_processor_cannot_be_asked_for() -> None:
 
 def test_a_transition_of_the_processor_has_no_client_reasons() -> None:
     assert {row.id: row.reasons for row in TRANSITIONS if row.by == "processor"} == {"T06": (), "T08": (), "T14": ()}
+
+
+def test_a_clean_up_is_asked_for_again_unless_its_plan_says_once() -> None:
+    again = CleanupPlan(("close",), {"late": ("free",)})
+    assert again.actions_for("late", released=True) == ("free",)
+    assert again.actions_for("other", released=True) == ("close",)
+    once = again._replace(once=True)
+    assert once.actions_for("late", released=True) == ()
+    assert once.actions_for("late") == ("free",)
