@@ -43,11 +43,13 @@ class Unavailable(SessionaryError):
     """A service does not answer; the same call may succeed later.
 
     Attributes:
+        what: What does not answer, and how that shows.
         retry_after_s: When to try again, in seconds.
     """
 
     def __init__(self, what: str, retry_after_s: float) -> None:
         super().__init__(f"{what}; try again in {retry_after_s:g} s")
+        self.what = what
         self.retry_after_s = retry_after_s
 
 

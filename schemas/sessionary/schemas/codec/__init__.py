@@ -8,6 +8,7 @@
     formats            schema, header and conversions of each class
     framing            encoding and decoding: the first bytes of a value tell its schema
     registry           a Confluent-compatible schema registry; needs the extra `registry`
+    lookups            asks a registry on other threads, so that a caller never waits
     from_settings      makes a decoder from settings
 
 Compiled functions give up at anything unusual, and fastavro takes over.

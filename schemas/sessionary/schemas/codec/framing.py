@@ -35,6 +35,7 @@ from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.records import Tick
 
 CONFLUENT = b"\x00"
+_FETCHED_MAX = 1_024
 _HEADER_BYTES = 10
 
 
@@ -202,10 +203,13 @@ class Decoder:
             except KeyError:
                 raise DecodeError("unknown_schema", f"the registry has no schema {schema_id}") from None
             try:
-                self._fetched[schema_id] = foreign_schema(text)
+                parsed = foreign_schema(text)
             except Exception as error:  # noqa: BLE001 - any text may be registered; the parser's errors are many
                 detail = f"schema {schema_id} is not usable: {type(error).__name__}"
                 raise DecodeError("unknown_schema", detail) from None
+            if len(self._fetched) >= _FETCHED_MAX:
+                self._fetched.clear()  # they are fetched again if they are still used
+            self._fetched[schema_id] = parsed
         return self._fetched[schema_id]
 
     def _read_body(

@@ -58,10 +58,10 @@ def partition_settings(settings: ProcessorSettings) -> PartitionSettings:
 
 def machines_job(settings: ProcessorSettings, machines: Sequence[AnyMachine]) -> Job:
     """Return the job of the machines; the first one's rows are under the records' keys."""
-    row_codec = MachineRows(machines)
+    row_codec, decoder = MachineRows(machines), decoder_for(settings, in_background=True)
 
     def new_state(partition: int) -> PartitionState:
-        return PartitionState(partition, partition_settings(settings), decoder_for(settings), machines)
+        return PartitionState(partition, partition_settings(settings), decoder, machines)
 
     def make_transaction(partition: int, outcome: Outcome, started_at: int) -> Transaction:
         return _make_transaction(settings, row_codec, partition, outcome, started_at)

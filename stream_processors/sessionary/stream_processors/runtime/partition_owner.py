@@ -39,6 +39,8 @@ _SLICE_S = 0.005  # between two yields to the event loop
 _LOOK_EACH = 8  # records between two readings of the clock
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
+_REGISTRY_PAUSE_S = 0.2
+_REPORT_EACH_S = 30.0
 
 
 class WorkerContext(NamedTuple):
@@ -82,6 +84,7 @@ class PartitionOwner:
         self._arrived = asyncio.Event()
         self._advanced = asyncio.Event()
         self._sought_s = self._begun_s = 0.0
+        self._reported_s = -_REPORT_EACH_S
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
 
@@ -251,9 +254,19 @@ class PartitionOwner:
                         return n
                     break
                 except Unavailable as trouble:
-                    _log.warning("partition %d waits: %s", self.partition, trouble)
-                    await asyncio.sleep(trouble.retry_after_s)
+                    self._report_wait(trouble)
+                    await asyncio.sleep(min(trouble.retry_after_s, _REGISTRY_PAUSE_S))
+                    if self.end_requested:
+                        return n
         return len(records)
+
+    def _report_wait(self, trouble: Unavailable) -> None:
+        """Log and count a failed look-up, every 30 s at most; one under way is no trouble."""
+        now_s = time.monotonic()
+        if trouble.retry_after_s > _REGISTRY_PAUSE_S and now_s - self._reported_s >= _REPORT_EACH_S:
+            self._reported_s = now_s
+            self._context.metrics.errors.labels("registry").inc()
+            _log.warning("partition %d waits: %s", self.partition, trouble)
 
     def _is_wanted(self) -> bool:
         return not self.end_requested
