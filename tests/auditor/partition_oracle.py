@@ -3,6 +3,7 @@
 from tests.auditor.decoding import NAME, LogEntry, Refusal, Row, key_parts, new_row, partition_of, read_event
 from tests.auditor.partition_model import PartitionModel
 from tests.auditor.rules import (
+    ACTIONS_OF_ERROR_CODES,
     DEFAULTS,
     END_ACTIONS,
     ERROR_ACTIONS,
@@ -216,7 +217,8 @@ class PartitionOracle(PartitionModel):
                 if fields["error"]["error_class"] == "UNKNOWN":
                     raise Refusal("missing_error_class")
                 row["error_class"] = fields["error"]["error_class"]
-                self.enter_state(key, row, "Error", "logging", "T10", event_type=kind)
+                actions = ACTIONS_OF_ERROR_CODES.get(fields["error"]["code"], ())
+                self.enter_state(key, row, "Error", "logging", "T10", actions, event_type=kind)
             case "session_recovered":
                 if row["phase"] != "recovery":
                     raise Refusal("phase_order")

@@ -23,6 +23,8 @@ RANGES = {
 }
 DROP_ACTIONS = ("memory_cleanup", "close_connection", "release_context", "mark_closed")
 ERROR_ACTIONS = ("exception_cleanup", "close_connection", "release_context", "mark_closed")
+# An error whose code is one of these reasons asks for that reason's clean-up, since 0.1.0.
+ACTIONS_OF_ERROR_CODES = {"timeout_cleanup": DROP_ACTIONS, "abnormal_termination": ERROR_ACTIONS}
 END_ACTIONS = ("close_connection", "release_resources", "clear_context")
 NEXT_PHASES = {
     ("Idle", "creating"): ("validating",),

@@ -31,7 +31,6 @@ MODULES = (
     "core.session.clocks",
     "core.session.limits",
     "core.session.accepted",
-    "core.session.facts",
     "core.session.effects",
     "core.session.decide",
     "core.session.report",

@@ -43,7 +43,7 @@ def run_suite(hint: str) -> str | None:
     """Return what failed, None if everything passes. `hint` is an event type to start with."""
     stages: tuple[Callable[[], str | None], ...] = (
         partial(_run_cases, TRANSITIONS),
-        _check_diagram,
+        _check_drawings,
         *([partial(_run_cases, PAIRS, hint)] if hint else []),
         partial(_run_schedules, FIRST_SCHEDULES),
         *(partial(_run_cases, name) for name in SHORT_TESTS),
@@ -68,12 +68,15 @@ def _run_cases(name: str, event_type: str = "") -> str | None:
     return None
 
 
-def _check_diagram() -> str | None:
-    """Check the state diagram, as `tests/style/test_docs.py` does."""
-    from tests.support.transition_docs import with_diagram
+def _check_drawings() -> str | None:
+    """Check the state diagram and the page of transitions, as `tests/style/test_docs.py` does."""
+    from tests.support.transition_docs import transitions_page, with_diagram
 
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
-    return None if with_diagram(text) == text else "the state diagram in ARCHITECTURE.md"
+    if with_diagram(text) != text:
+        return "the state diagram in ARCHITECTURE.md"
+    same = transitions_page() == (ROOT / "docs" / "transitions.md").read_text("utf-8")
+    return None if same else "docs/transitions.md"
 
 
 def _run_schedules(seeds: range) -> str | None:

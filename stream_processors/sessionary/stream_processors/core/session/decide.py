@@ -105,7 +105,7 @@ def decide_event(rules: SessionRules, row: SessionState | Gravestone | None, arr
 def _refuse_unkept(event: Event | None, reason: Any, detail: str, facts: Sequence[SessionFact] = ()) -> Decision:
     """Refuse without a trace in the session but its audit number. Heartbeats are not audited."""
     audited = event is None or event.envelope.event_type != "heartbeat"
-    return Decision((*facts, Refused(reason, detail, audited=audited)), refusal=reason)
+    return Decision((*facts, Refused(reason, detail, None, audited)), refusal=reason)
 
 
 def _decide_unknown(rules: SessionRules, arrival: Arrival, event: Event) -> Decision:
@@ -237,7 +237,7 @@ def _refuse_kept(
     """
     envelope, (reason, detail) = event.envelope, why
     if envelope.event_type == "heartbeat":
-        return Decision((*facts, Refused(reason, detail, audited=False)), refusal=reason)
+        return Decision((*facts, Refused(reason, detail, None, audited=False)), refusal=reason)
     kept = Refusal(arrival.record.offset, reason, envelope.event_id)
     audited = not (reason == "late" and row.late_epoch == row.epoch)
     return Decision((*facts, Refused(reason, detail, kept, audited)), refusal=reason)

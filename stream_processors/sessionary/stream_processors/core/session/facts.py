@@ -28,8 +28,8 @@ class Refused(NamedTuple):
 
     reason: RefusalReason
     detail: str
-    kept: Refusal | None = None
-    audited: bool = True
+    kept: Refusal | None
+    audited: bool
 
 
 class Created(NamedTuple):

@@ -341,8 +341,8 @@ PHASES: dict[SessionStateName, frozenset[tuple[Phase, Phase]]] = {
 
 def processor_only(transitions: Sequence[Transition]) -> frozenset[str]:
     """Return the event types that no client may send, whatever they carry."""
-    by_processor = frozenset(row.event_type for row in transitions if row.by == "processor")
-    return (by_processor - {row.event_type for row in transitions if row.by != "processor"}) | PROCESSOR_EVENTS
+    by_clients = {row.event_type for row in transitions if row.by != "processor"}
+    return PROCESSOR_EVENTS | {row.event_type for row in transitions} - by_clients
 
 
 def clock_reasons(transitions: Sequence[Transition]) -> dict[str, frozenset[str]]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.records import CleanupRequest, Gravestone
-from sessionary.schemas.types import CleanupAction, Limits
+from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX, TRANSITIONS
 from sessionary.stream_processors.core.timers import Timers
 from tests.core.oracle_rig import START_MS, OracleRig
@@ -28,6 +28,34 @@ def test_a_resume_within_the_grace_period_names_the_head_too() -> None:
     assert rig.advance(60_000) == ["T06 inactive"]
     assert rig.send(agent, "session_resumed", {"epoch": 1}, snapshot_id="nowhere") == "refused version_conflict"
     assert rig.send(agent, "session_resumed", {"epoch": 1}, snapshot_id=None) == "applied"
+
+
+MEMORY_FIRST = ("memory_cleanup", "close_connection", "release_context", "mark_closed")
+EXCEPTION_FIRST = ("exception_cleanup", "close_connection", "release_context", "mark_closed")
+
+
+@pytest.mark.parametrize(
+    ("code", "actions"),
+    [("timeout_cleanup", MEMORY_FIRST), ("abnormal_termination", EXCEPTION_FIRST), ("model_overloaded", ())],
+)
+def test_an_error_asks_for_the_clean_up_that_its_code_names(code: str, actions: tuple[str, ...]) -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    assert rig.send(agent, "session_errored", error=ErrorInfo("retryable", code, "no answer")) == "applied"
+    (line,) = rig.last_audits()
+    assert (line.transition, line.reason_code, line.cleanup_actions) == ("T10", code, actions)
+
+
+def test_each_timeout_asks_for_the_clean_up_again() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    for _ in range(2):
+        assert rig.advance(60_000) == ["T06 inactive"]
+        (line,) = rig.last_audits()
+        assert line.cleanup_actions == MEMORY_FIRST
+        done = {"cleanup_id": line.cleanup_id, "actions": [CleanupAction("memory_cleanup", True, 1)]}
+        assert rig.send(agent, "resources_released", **done) == "applied"
+        assert rig.send(agent, "session_resumed", snapshot_id=None) == "applied"
 
 
 def test_timers_count_sessions_and_not_entries() -> None:
