@@ -2,6 +2,7 @@
 
 It only reads:
 
-    sessions    answers requests, or passes them on to the partition's owner
-    openapi     the API's OpenAPI document
+    authentication    which caller a token stands for
+    sessions          answers requests, or passes them on to the partition's owner
+    openapi           the API's OpenAPI document
 """

@@ -7,7 +7,6 @@ The API only reads. A request for another worker's partition is passed on to tha
 group's assignment holds its URL. Errors are problem documents (RFC 9457).
 """
 
-import hmac
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
 from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.stream_processors.api.authentication import KnownTokens
 from sessionary.stream_processors.api.openapi import DOCUMENT, PROBLEM_TYPE_PREFIX
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.metrics import Metrics
@@ -105,7 +105,7 @@ class ControlApi:
         self._metrics = metrics
         self._group = group
         self._alive = alive
-        self._tokens = [(token.encode(), tenant) for token, tenant in settings.api_tokens.items()]
+        self._tokens = KnownTokens(settings.api_tokens)
 
     async def session(self, request: Request, session_id: str) -> Response:
         """Answer `GET /v1/sessions/{session_id}`: 200 with `session_document`, else a problem.
@@ -146,13 +146,14 @@ class ControlApi:
         return _json_response(DOCUMENT)
 
     def _tenant_of(self, request: Request) -> str:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        given = token.strip().encode()
-        tenants = [tenant for known, tenant in self._tokens if hmac.compare_digest(known, given)]
-        if scheme.lower() != "bearer" or not tenants:
+        caller = self._tokens.find_caller(request.headers.get("Authorization", ""))
+        if caller is None:
             detail = "send a known token as Authorization: Bearer …"
             raise Problem(401, "unauthorized", "Unauthorized", detail, {"WWW-Authenticate": "Bearer"})
-        return tenants[0]
+        if caller.tenant is None or "reader" not in caller.roles:
+            detail = f"principal {caller.principal!r} does not have the role reader"
+            raise Problem(403, "forbidden", "Forbidden", detail)
+        return caller.tenant
 
     def _parse_question(self, request: Request, session_id: str) -> Question:
         tenant_id = self._tenant_of(request)

@@ -13,11 +13,12 @@ from aiohttp.web import Response
 
 from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
 from sessionary.schemas.records import Gravestone, Position
+from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 
-SETTINGS = ProcessorSettings(api_tokens={"token": "acme"}, api_port=4242)
+SETTINGS = ProcessorSettings(api_tokens=parse_tokens({"token": "acme"}), api_port=4242)
 KEY = SessionKey("acme", new_session_id())
 PARTITION = partition_of(KEY.encoded(), SETTINGS.partitions)
 
