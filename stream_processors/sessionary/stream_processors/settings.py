@@ -41,6 +41,9 @@ class ProcessorSettings(KafkaSettings):
         "a role is reader (default) or operator",
         repr=False,
     )
+    api_tokens_file: Path | None = Field(
+        None, description="JSON file of tokens in the form of SESSIONARY_API_TOKENS; it is read again if it changes"
+    )
 
     @field_validator("api_tokens", mode="before")
     @classmethod

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sessionary.stream_processors.api.sessions import ControlApi
+from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.errors import ProcessorFailed
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app
@@ -39,6 +40,7 @@ _log = logging.getLogger(__name__)
 STUCK_S = 60.0
 _WATCH_S = 5.0
 _REPORT_S = 0.5  # twice as often as ticks come, so that the lag is seen to be 0 between two of them
+_TOKENS_S = 1.0
 _STOP_S = 20.0
 _EXIT_STUCK = 70
 
@@ -48,7 +50,7 @@ class Processor:
 
     def __init__(self, settings: ProcessorSettings, folder: str, job: Job | None = None) -> None:
         """`folder`: for Faust's files. `job`: what is done with partitions; default:
-        `processor_job`.
+        `processor_job`. Raises `SettingsError` if the token file cannot be used.
         """
         job = job or processor_job(settings)
         self._settings = settings
@@ -56,6 +58,7 @@ class Processor:
         self._stop = asyncio.Event()
         self._failure: str | None = None
         self._executor = UnboundedExecutor()
+        self._tokens = TokenStore(settings, self._metrics)
         self._fetcher = Fetcher(settings)
         self._ticker = Ticker(settings, self._metrics)
         self._temporary = temporary_state_folder(settings)
@@ -73,7 +76,7 @@ class Processor:
         self.app.topics.add(self.app.topic(settings.topics.events, partitions=settings.partitions, acks=False))
         if settings.api_port:
             group = FaustGroup(self.app, transport)
-            self._add_pages(ControlApi(settings, self.assignment, self._metrics, group, self._is_running))
+            self._add_pages(ControlApi(settings, self._tokens, self.assignment, self._metrics, group, self._is_running))
 
     async def run(self) -> None:
         """Work until `stop` is called. Raises `ProcessorFailed`."""
@@ -81,7 +84,7 @@ class Processor:
         try:
             self._fetcher.start(self.assignment.offer_records)
             await self.app.start()
-            duties = (self._send_ticks, self._watch_partitions, self._report_offsets)
+            duties = (self._send_ticks, self._watch_partitions, self._report_offsets, self._refresh_tokens)
             tasks = [asyncio.create_task(duty()) for duty in duties]
             await self._wait_for_end(tasks)
         finally:
@@ -150,6 +153,12 @@ class Processor:
             log_ends = await loop.run_in_executor(self._executor, probe.log_ends, list(self.assignment.owners))
             watchdog.check_progress(log_ends, time.monotonic())
 
+    async def _refresh_tokens(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_TOKENS_S)
+            await loop.run_in_executor(self._executor, self._tokens.refresh)
+
     def _give_up(self, why: str) -> None:
         """Exit at once: something hangs, and a graceful stop would wait for it."""
         _log.critical("giving up: %s", why)
@@ -193,7 +202,8 @@ def run_processor(settings: ProcessorSettings, job: Job | None = None) -> None:
     `job`: what is done with partitions; default: `processor_job`.
 
     Raises `SettingsError` if a topic is missing or has another number of partitions than the
-    settings say, and `ProcessorFailed` if the worker cannot go on.
+    settings say, or if the token file cannot be used, and `ProcessorFailed` if the worker cannot go
+    on.
     """
     configure_logging()
     tune_interpreter()

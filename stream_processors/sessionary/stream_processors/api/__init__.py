@@ -3,6 +3,8 @@
 It only reads:
 
     authentication    which caller a token stands for
+    token_store       the tokens in force: of the settings and of a file that may change
     sessions          answers requests, or passes them on to the partition's owner
+    problems          answers: JSON documents, and errors as problem documents
     openapi           the API's OpenAPI document
 """

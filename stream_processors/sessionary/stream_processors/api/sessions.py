@@ -7,7 +7,6 @@ The API only reads. A request for another worker's partition is passed on to tha
 group's assignment holds its URL. Errors are problem documents (RFC 9457).
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -18,8 +17,9 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.stream_processors.api.authentication import KnownTokens
-from sessionary.stream_processors.api.openapi import DOCUMENT, PROBLEM_TYPE_PREFIX
+from sessionary.stream_processors.api.openapi import DOCUMENT
+from sessionary.stream_processors.api.problems import Problem, json_response, not_ready
+from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
@@ -30,33 +30,8 @@ WAIT_MS_DEFAULT = 5_000
 WAIT_MS_MAX = 10_000
 _MACHINE = SessionMachine()
 _ROUTED = "Sessionary-Routed"  # set on a request that a worker passed on; it is not passed on again
-_RETRY_AFTER_S = "1"
 _SEVERAL_S = 2.0
 _PASSED_HEADERS = ("Content-Type", "Retry-After", "WWW-Authenticate")
-
-
-class Problem(Exception):
-    """An answer other than 200: a problem document of type `urn:sessionary:problems/<reason>`."""
-
-    def __init__(self, status: int, reason: str, title: str, detail: str, headers: Mapping[str, str] = {}) -> None:
-        super().__init__(detail)
-        self.status, self.reason, self.title, self.detail, self.headers = status, reason, title, detail, headers
-
-    def to_response(self) -> Response:
-        """Return the problem document as a response."""
-        document = {
-            "type": PROBLEM_TYPE_PREFIX + self.reason,
-            "title": self.title,
-            "status": self.status,
-            "detail": self.detail,
-            "reason": self.reason,
-        }
-        return Response(
-            status=self.status,
-            body=json.dumps(document).encode(),
-            content_type="application/problem+json",
-            headers=dict(self.headers),
-        )
 
 
 class Question(NamedTuple):
@@ -84,28 +59,24 @@ class Group(Protocol):
         ...
 
 
-def not_ready(detail: str) -> Problem:
-    """Return a 503 with Retry-After: the same request may succeed in a moment."""
-    return Problem(503, "not_ready", "Not ready", detail, {"Retry-After": _RETRY_AFTER_S})
-
-
 class ControlApi:
     """Answers the requests of one worker; `alive` returns False once the worker is ending."""
 
     def __init__(
         self,
         settings: ProcessorSettings,
+        tokens: TokenStore,
         assignment: Assignment,
         metrics: Metrics,
         group: Group,
         alive: Callable[[], bool],
     ) -> None:
         self._settings = settings
+        self._tokens = tokens
         self._assignment = assignment
         self._metrics = metrics
         self._group = group
         self._alive = alive
-        self._tokens = KnownTokens(settings.api_tokens)
 
     async def session(self, request: Request, session_id: str) -> Response:
         """Answer `GET /v1/sessions/{session_id}`: 200 with `session_document`, else a problem.
@@ -120,11 +91,11 @@ class ControlApi:
             document = await self._read_session(owner, question)
         except Problem as problem:
             return problem.to_response()
-        return _json_response(document)
+        return json_response(document)
 
     async def healthz(self, request: Request) -> Response:
         """Answer 200 until the worker is told to end, then 503."""
-        return _json_response({"status": "alive"}) if self._alive() else not_ready("the worker is ending").to_response()
+        return json_response({"status": "alive"}) if self._alive() else not_ready("the worker is ending").to_response()
 
     async def readyz(self, request: Request) -> Response:
         """Answer 200 if every owned partition is open, else 503; the body names their states."""
@@ -133,7 +104,7 @@ class ControlApi:
             for partition, owner in sorted(self._assignment.owners.items())
         }
         ready = self._assignment.is_ready and self._alive()
-        return _json_response({"ready": ready, "partitions": partitions}, 200 if ready else 503)
+        return json_response({"ready": ready, "partitions": partitions}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Answer with the metrics in Prometheus' text format."""
@@ -143,16 +114,11 @@ class ControlApi:
 
     async def openapi(self, request: Request) -> Response:
         """Answer with this API's OpenAPI document."""
-        return _json_response(DOCUMENT)
+        return json_response(DOCUMENT)
 
     def _tenant_of(self, request: Request) -> str:
-        caller = self._tokens.find_caller(request.headers.get("Authorization", ""))
-        if caller is None:
-            detail = "send a known token as Authorization: Bearer …"
-            raise Problem(401, "unauthorized", "Unauthorized", detail, {"WWW-Authenticate": "Bearer"})
-        if caller.tenant is None or "reader" not in caller.roles:
-            detail = f"principal {caller.principal!r} does not have the role reader"
-            raise Problem(403, "forbidden", "Forbidden", detail)
+        caller = self._tokens.require_role(request.headers.get("Authorization"), "reader")
+        assert caller.tenant is not None  # a reader has one
         return caller.tenant
 
     def _parse_question(self, request: Request, session_id: str) -> Question:
@@ -255,8 +221,4 @@ def _parse_number(name: str, text: str) -> int:
     return int(text)
 
 
-def _json_response(document: object, status: int = 200) -> Response:
-    return Response(status=status, body=json.dumps(document).encode(), content_type="application/json")
-
-
-__all__ = ["WAIT_MS_DEFAULT", "WAIT_MS_MAX", "ControlApi", "Group", "Problem", "Question", "session_document"]
+__all__ = ["WAIT_MS_DEFAULT", "WAIT_MS_MAX", "ControlApi", "Group", "Question", "session_document"]

@@ -15,6 +15,7 @@ from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
 from sessionary.schemas.records import Gravestone, Position
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.sessions import ControlApi
+from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -58,7 +59,8 @@ class FakeAssignment:
 
 def ask(assignment: FakeAssignment, group: FakeGroup, query: str = "", **headers: str) -> Response:
     any_assignment: Any = assignment
-    api = ControlApi(SETTINGS, any_assignment, Metrics(), group, lambda: True)
+    metrics = Metrics()
+    api = ControlApi(SETTINGS, TokenStore(SETTINGS, metrics), any_assignment, metrics, group, lambda: True)
     path = f"/v1/sessions/{KEY.session_id}{query}"
     request = make_mocked_request("GET", path, headers={"Authorization": "Bearer token", **headers})
     return asyncio.run(api.session(request, KEY.session_id))
