@@ -15,8 +15,9 @@ import signal
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
+from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.errors import ProcessorFailed
@@ -76,7 +77,8 @@ class Processor:
         self.app.topics.add(self.app.topic(settings.topics.events, partitions=settings.partitions, acks=False))
         if settings.api_port:
             group = FaustGroup(self.app, transport)
-            self._add_pages(ControlApi(settings, self._tokens, self.assignment, self._metrics, group, self._is_running))
+            api = ControlApi(settings, self._tokens, self.assignment, self._metrics, group, self._is_running)
+            serve_pages(self.app.web, api)
 
     async def run(self) -> None:
         """Work until `stop` is called. Raises `ProcessorFailed`."""
@@ -164,21 +166,6 @@ class Processor:
         _log.critical("giving up: %s", why)
         logging.shutdown()
         os._exit(_EXIT_STUCK)
-
-    def _add_pages(self, api: ControlApi) -> None:
-        async def session(view: Any, request: Any, session_id: str) -> Any:
-            return await api.session(request, session_id)
-
-        self.app.page("/v1/sessions/{session_id}", name="session")(session)
-        for path in ("healthz", "readyz", "metrics", "openapi"):
-            self._add_page(path, getattr(api, path))
-
-    def _add_page(self, name: str, answer: Any) -> None:
-        async def page(view: Any, request: Any) -> Any:
-            return await answer(request)
-
-        page.__name__ = name
-        self.app.page("/openapi.json" if name == "openapi" else f"/{name}", name=name)(page)
 
 
 async def _run_until_signal(settings: ProcessorSettings, folder: str, job: Job | None) -> None:

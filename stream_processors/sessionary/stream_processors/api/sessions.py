@@ -78,20 +78,16 @@ class ControlApi:
         self._group = group
         self._alive = alive
 
-    async def session(self, request: Request, session_id: str) -> Response:
-        """Answer `GET /v1/sessions/{session_id}`: 200 with `session_document`, else a problem.
+    async def session(self, request: Request) -> Response:
+        """Answer `GET /v1/sessions/{session_id}` with `session_document`. Raises `Problem`.
 
         Waits up to `wait_ms` until the record at `after` is folded.
         """
-        try:
-            question = self._parse_question(request, session_id)
-            owner = self._assignment.owners.get(question.partition)
-            if owner is None:
-                return await self._pass_on(request, question.partition)
-            document = await self._read_session(owner, question)
-        except Problem as problem:
-            return problem.to_response()
-        return json_response(document)
+        question = self._parse_question(request)
+        owner = self._assignment.owners.get(question.partition)
+        if owner is None:
+            return await self._pass_on(request, question.partition)
+        return json_response(await self._read_session(owner, question))
 
     async def healthz(self, request: Request) -> Response:
         """Answer 200 until the worker is told to end, then 503."""
@@ -121,10 +117,10 @@ class ControlApi:
         assert caller.tenant is not None  # a reader has one
         return caller.tenant
 
-    def _parse_question(self, request: Request, session_id: str) -> Question:
+    def _parse_question(self, request: Request) -> Question:
         tenant_id = self._tenant_of(request)
         try:
-            key = SessionKey(tenant_id, checked_session_id(session_id))
+            key = SessionKey(tenant_id, checked_session_id(request.match_info["session_id"]))
         except Invalid as error:
             raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
         partition = partition_of(key.encoded(), self._settings.partitions)

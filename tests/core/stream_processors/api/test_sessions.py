@@ -14,6 +14,7 @@ from aiohttp.web import Response
 from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
 from sessionary.schemas.records import Gravestone, Position
 from sessionary.stream_processors.access import parse_tokens
+from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.metrics import Metrics
@@ -62,8 +63,12 @@ def ask(assignment: FakeAssignment, group: FakeGroup, query: str = "", **headers
     metrics = Metrics()
     api = ControlApi(SETTINGS, TokenStore(SETTINGS, metrics), any_assignment, metrics, group, lambda: True)
     path = f"/v1/sessions/{KEY.session_id}{query}"
-    request = make_mocked_request("GET", path, headers={"Authorization": "Bearer token", **headers})
-    return asyncio.run(api.session(request, KEY.session_id))
+    given = {"Authorization": "Bearer token", **headers}
+    request = make_mocked_request("GET", path, headers=given, match_info={"session_id": KEY.session_id})
+    try:
+        return asyncio.run(api.session(request))
+    except Problem as problem:
+        return problem.to_response()
 
 
 def problem(response: Response) -> tuple[int, str]:
