@@ -2,9 +2,9 @@
 
 A JSON object maps each token to the name of a tenant, or to an object:
 
-    {"<token>": "acme",
-     "<token>": {"tenant": "acme", "principal": "alice", "roles": ["reader", "operator"]},
-     "<token>": {"principal": "on-call", "roles": ["operator"]}}
+    {"<token 1>": "acme",
+     "<token 2>": {"tenant": "acme", "principal": "alice", "roles": ["reader", "operator"]},
+     "<token 3>": {"principal": "on-call", "roles": ["operator"]}}
 
 Pure. No error repeats a part of the input: by mistake, a token may be anywhere in it.
 """

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import cast
 
 from sessionary.stream_processors.api.pages import serve_pages
+from sessionary.stream_processors.api.partitions import PartitionApi
+from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.errors import ProcessorFailed
@@ -76,9 +78,16 @@ class Processor:
         # Without an agent or a stream: records do not pass through Faust.
         self.app.topics.add(self.app.topic(settings.topics.events, partitions=settings.partitions, acks=False))
         if settings.api_port:
-            group = FaustGroup(self.app, transport)
-            api = ControlApi(settings, self._tokens, self.assignment, self._metrics, group, self._is_running)
-            serve_pages(self.app.web, api)
+            self._serve_api(FaustGroup(self.app, transport))
+
+    def _serve_api(self, group: FaustGroup) -> None:
+        settings, tokens, assignment = self._settings, self._tokens, self.assignment
+        others = OtherWorkers(settings, group)
+        serve_pages(
+            self.app.web,
+            ControlApi(settings, tokens, assignment, self._metrics, group, others, self._is_running),
+            PartitionApi(settings, tokens, assignment, others),
+        )
 
     async def run(self) -> None:
         """Work until `stop` is called. Raises `ProcessorFailed`."""

@@ -1,11 +1,13 @@
-"""The control API: a session's committed state and the worker's health, over HTTP.
+"""The control API: committed state, the worker's health and operators' commands, over HTTP.
 
-It only reads:
+In the order in which a request passes:
 
     pages             adds the pages to Faust's web server; every error is a problem document
-    authentication    which caller a token stands for
     token_store       the tokens in force: of the settings and of a file that may change
-    sessions          answers requests, or passes them on to the partition's owner
+    authentication    which caller a token stands for
+    sessions          a session's committed state, and the worker's health
+    partitions        the operators' pages: partitions' states, a new start for a halted one
+    routing           the other workers: requests that belong to them, and what they know
     problems          answers: JSON documents, and errors as problem documents
     openapi           the API's OpenAPI document
 """

@@ -22,16 +22,19 @@ from aiohttp.web import (
     middleware,
 )
 
+from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.sessions import ControlApi
 
 _log = logging.getLogger(__name__)
 
 
-def serve_pages(web: Any, api: ControlApi) -> None:
+def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi) -> None:
     """Add the pages to Faust's web server `web`, which has not started yet."""
     router = web.web_app.router
     router.add_get("/v1/sessions/{session_id}", api.session)
+    router.add_get("/v1/partitions", partitions.list_partitions)
+    router.add_post("/v1/partitions/{partition}/retry", partitions.retry_partition)
     router.add_get("/healthz", api.healthz)
     router.add_get("/readyz", api.readyz)
     router.add_get("/metrics", api.metrics)

@@ -39,9 +39,16 @@ def not_ready(detail: str) -> Problem:
     return Problem(503, "not_ready", "Not ready", detail, {"Retry-After": _RETRY_AFTER_S})
 
 
+def parse_number(name: str, text: str) -> int:
+    """Return the whole number that `text` is. Raises `Problem` 400, which names it `name`."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise Problem(400, "invalid_value", f"Bad {name}", f"{name}={text!r}: use a whole number of 0 or more")
+    return int(text)
+
+
 def json_response(document: object, status: int = 200) -> Response:
     """Return a JSON document as a response."""
     return Response(status=status, body=json.dumps(document).encode(), content_type="application/json")
 
 
-__all__ = ["Problem", "json_response", "not_ready"]
+__all__ = ["Problem", "json_response", "not_ready", "parse_number"]

@@ -1,117 +1,21 @@
 """The control API over HTTP: every error is a problem document, also for what is not HTTP."""
 
 import asyncio
-import json
 import logging
 import random
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 
-from sessionary.infra.local.ports import free_port
 from sessionary.schemas.ids import new_session_id
-from sessionary.stream_processors.access import parse_tokens
-from sessionary.stream_processors.api.pages import serve_pages
-from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.token_store import TokenStore
-from sessionary.stream_processors.faust_app import make_faust_app
-from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.settings import ProcessorSettings
+from tests.core.stream_processors.api.api_server import Answer, running_server
 
-SESSION_ID = new_session_id()
-PATH = f"/v1/sessions/{SESSION_ID}".encode()
+PATH = f"/v1/sessions/{new_session_id()}".encode()
 MUTANTS = 400
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: Mapping[str, str]  # by lower-case name
-    body: Any
-
-    @property
-    def is_problem(self) -> bool:
-        """Whether it is a problem document whose parts agree."""
-        if self.headers.get("content-type") != "application/problem+json" or not isinstance(self.body, dict):
-            return False
-        reason = self.body["reason"]
-        return bool(self.body["status"] == self.status and self.body["type"] == f"urn:sessionary:problems/{reason}")
-
-
-class FakeAssignment:
-    """Owns nothing."""
-
-    def __init__(self) -> None:
-        self.owners: dict[int, Any] = {}
-        self.is_ready = True
-
-
-class FakeGroup:
-    """Knows no other worker."""
-
-    def owner_urls(self) -> Mapping[int, str]:
-        return {}
-
-    def heartbeat_s(self) -> float:
-        return time.monotonic()
-
-    def http_client(self) -> ClientSession:
-        raise AssertionError("there is no other worker")
-
-
-class Server:
-    """The control API on Faust's web server; nothing of Kafka runs."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    async def ask(self, raw: bytes) -> Answer:
-        """Send a request as it is, read one answer."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        try:
-            writer.write(raw)
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
-            first, *lines = head.decode().strip().split("\r\n")
-            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-            length = 0 if raw.startswith(b"HEAD ") else int(headers["content-length"])
-            body = await asyncio.wait_for(reader.readexactly(length), 20)
-        finally:
-            writer.close()
-        is_json = "json" in headers["content-type"]
-        return Answer(int(first.split()[1]), headers, json.loads(body) if is_json and body else body)
-
-    async def get(
-        self, path: bytes = PATH, auth: bytes | None = b"Bearer token", method: bytes = b"GET", more: bytes = b""
-    ) -> Answer:
-        header = b"" if auth is None else b"Authorization: " + auth + b"\r\n"
-        return await self.ask(
-            method + b" " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + more + b"\r\n"
-        )
-
-
-@asynccontextmanager
-async def running_server(folder: Path) -> AsyncIterator[Server]:
-    settings = ProcessorSettings(
-        api_tokens=parse_tokens({"token": "acme", "op": {"principal": "on-call", "roles": ["operator"]}}),
-        api_port=free_port(),
-    )
-    assignment: Any = FakeAssignment()
-    metrics = Metrics()
-    web: Any = make_faust_app(settings, str(folder)).web
-    serve_pages(
-        web, ControlApi(settings, TokenStore(settings, metrics), assignment, metrics, FakeGroup(), lambda: True)
-    )
-    web.init_server()
-    await web.start_server()
-    try:
-        yield Server(settings.api_port)
-    finally:
-        await web.stop_server()
 
 
 CASES: Mapping[str, tuple[dict[str, Any], int, str]] = {
@@ -139,6 +43,20 @@ CASES: Mapping[str, tuple[dict[str, Any], int, str]] = {
     "a header that is too long": ({"more": b"X: " + b"a" * 70_000 + b"\r\n"}, 400, "bad_request"),
     "a length that is a word": ({"more": b"Content-Length: x\r\n"}, 400, "bad_request"),
     "no partition's owner": ({}, 503, "not_ready"),
+    "partitions for a reader": ({"path": b"/v1/partitions"}, 403, "forbidden"),
+    "partitions without a token": ({"path": b"/v1/partitions", "auth": None}, 401, "unauthorized"),
+    "a retry for a reader": ({"path": b"/v1/partitions/0/retry", "method": b"POST"}, 403, "forbidden"),
+    "a retry by another method": ({"path": b"/v1/partitions/0/retry"}, 405, "method_not_allowed"),
+    "a retry of a word": (
+        {"path": b"/v1/partitions/x/retry", "method": b"POST", "auth": b"Bearer op"},
+        400,
+        "invalid_value",
+    ),
+    "a retry of a partition that is not there": (
+        {"path": b"/v1/partitions/4/retry", "method": b"POST", "auth": b"Bearer op"},
+        404,
+        "unknown_partition",
+    ),
 }
 
 
@@ -148,12 +66,12 @@ def test_each_malformed_request_is_answered_with_a_problem_document(
     async def story() -> None:
         async with running_server(tmp_path) as server:
             for name, (request, status, reason) in CASES.items():
-                answer = await server.get(**request)
+                answer = await server.ask(**{"path": PATH} | request)
                 assert answer.is_problem, (name, answer)
                 assert (answer.status, answer.body["reason"]) == (status, reason), (name, answer)
-            assert (await server.get(method=b"POST")).headers["allow"] == "GET,HEAD"
-            assert (await server.get(b"/healthz", None)).status == 200
-            assert (await server.get(b"/metrics", None)).headers["content-type"].startswith("text/plain")
+            assert (await server.ask(PATH, method=b"POST")).headers["allow"] == "GET,HEAD"
+            assert (await server.ask(b"/healthz", None)).status == 200
+            assert (await server.ask(b"/metrics", None)).headers["content-type"].startswith("text/plain")
 
     asyncio.run(story())
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
@@ -178,7 +96,7 @@ def test_no_mutated_request_fails_and_each_refusal_is_a_problem_document(
     async def story() -> None:
         async with running_server(tmp_path) as server:
             for raw in (mutate() for _ in range(MUTANTS)):
-                answer = await server.ask(raw)
+                answer = await server.send(raw)
                 seen[answer.status] += 1
                 assert answer.status in {200, 400, 401, 403, 404, 405, 503}, (raw, answer)
                 assert answer.status == 200 or answer.is_problem or raw.startswith(b"HEAD"), (raw, answer)
@@ -199,7 +117,7 @@ def test_a_page_that_fails_is_a_problem_document_and_logged(
 
     async def story() -> Answer:
         async with running_server(tmp_path) as server:
-            return await server.get()
+            return await server.ask(PATH)
 
     answer = asyncio.run(story())
     assert (answer.status, answer.is_problem, answer.body["reason"]) == (500, True, "internal_server_error")

@@ -15,6 +15,7 @@ from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
 from sessionary.schemas.records import Gravestone, Position
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.problems import Problem
+from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.metrics import Metrics
@@ -61,7 +62,8 @@ class FakeAssignment:
 def ask(assignment: FakeAssignment, group: FakeGroup, query: str = "", **headers: str) -> Response:
     any_assignment: Any = assignment
     metrics = Metrics()
-    api = ControlApi(SETTINGS, TokenStore(SETTINGS, metrics), any_assignment, metrics, group, lambda: True)
+    tokens, others = TokenStore(SETTINGS, metrics), OtherWorkers(SETTINGS, group)
+    api = ControlApi(SETTINGS, tokens, any_assignment, metrics, group, others, lambda: True)
     path = f"/v1/sessions/{KEY.session_id}{query}"
     given = {"Authorization": "Bearer token", **headers}
     request = make_mocked_request("GET", path, headers=given, match_info={"session_id": KEY.session_id})
