@@ -5,6 +5,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import Producer, TopicPartition
@@ -76,11 +77,16 @@ def documented(answer: Answer, path: str = "/v1/sessions/{session_id}", method: 
     return conforms(answer.body, response["content"][media_type]["schema"])
 
 
-def test_a_client_reads_its_own_writes_at_any_worker(kafka: KafkaSettings, processes: Processes) -> None:
+def test_a_client_reads_its_own_writes_at_any_worker(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    token_file = tmp_path / "tokens.json"
+    token_file.write_text("{}")
     ports = free_ports(2)
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     for name, port in zip(("w1", "w2"), ports, strict=True):
-        start_processor(processes, kafka, name, api_port=str(port), api_tokens=TOKENS)
+        settings = {"api_port": str(port), "api_tokens": TOKENS, "api_tokens_file": str(token_file)}
+        start_processor(processes, kafka, name, **settings)
 
     def both_open() -> bool:
         answers = [get(f"{url}/readyz") for url in urls]
@@ -108,6 +114,9 @@ def test_a_client_reads_its_own_writes_at_any_worker(kafka: KafkaSettings, proce
     assert len({partition_of(agent.key.encoded(), 4) for agent in agents}) > 2
     _check_errors(kafka, urls, agents[0])
     _check_archived(kafka, urls, SHORT)
+    token_file.write_text('{"token-new": "acme"}')
+    session = f"/v1/sessions/{agents[0].key.session_id}"
+    wait_until(lambda: {get(url + session, "token-new").status for url in urls} == {200}, 10, "the new token is known")
 
 
 def _check_errors(kafka: KafkaSettings, urls: list[str], agent: Agent) -> None:

@@ -65,7 +65,7 @@ class PartitionApi:
         """Answer `POST /v1/partitions/{partition}/retry` with `partition_document`.
 
         Opens a halted partition again, and waits up to 5 s until it is open or halted. Raises
-        `Problem`: 409 if it is not halted.
+        `Problem`: 409 if it is not halted, 503 if another worker may own it by now.
         """
         caller = self._tokens.require_role(request.headers.get("Authorization"), "operator")
         partition = parse_number("partition", request.match_info["partition"])
@@ -78,6 +78,7 @@ class PartitionApi:
         if owner.halted is None:
             detail = f"partition {partition} is {_state_of(owner)}: only a halted partition can be retried"
             raise Problem(409, "not_halted", "Not halted", detail)
+        self._others.require_membership()  # otherwise it would fence the new owner
         _log.warning(
             "partition %d is opened again because %s asked for it; it was halted: %s",
             partition,

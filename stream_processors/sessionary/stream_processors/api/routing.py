@@ -1,6 +1,7 @@
 """The other workers of the group: requests that belong to them, and what they know."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -48,6 +49,14 @@ class OtherWorkers:
         """Return the URL of another worker that owns a partition; None if none is known."""
         url = self._group.owner_urls().get(partition)
         return None if url == self._settings.api_url else url
+
+    def require_membership(self) -> None:
+        """Raise `Problem` 503 if the group has not answered for a session time-out.
+
+        Another worker may own this worker's partitions by now.
+        """
+        if time.monotonic() - self._group.heartbeat_s() > self._settings.session_timeout_ms / 1_000:
+            raise not_ready("this worker has had no answer of its group for a session time-out")
 
     async def pass_on(self, request: Request, partition: int) -> Response:
         """Return the answer of the partition's owner. Raises `Problem` 503 if there is none."""

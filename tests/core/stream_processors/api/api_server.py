@@ -47,14 +47,14 @@ class FakeAssignment:
 class FakeGroup:
     """Knows the owners' URLs."""
 
-    def __init__(self, client: ClientSession, urls: Mapping[int, str]) -> None:
-        self._client, self._urls = client, urls
+    def __init__(self, client: ClientSession, urls: Mapping[int, str], heartbeat_age_s: float) -> None:
+        self._client, self._urls, self._heartbeat_age_s = client, urls, heartbeat_age_s
 
     def owner_urls(self) -> Mapping[int, str]:
         return self._urls
 
     def heartbeat_s(self) -> float:
-        return time.monotonic()
+        return time.monotonic() - self._heartbeat_age_s
 
     def http_client(self) -> ClientSession:
         return self._client
@@ -99,6 +99,7 @@ async def running_server(
     urls: Mapping[int, str] | None = None,
     instance: str = "w1",
     port: int | None = None,
+    heartbeat_age_s: float = 0.0,
 ) -> AsyncIterator[Server]:
     """Serve the API of a worker; `urls` are those of the partitions' owners."""
     settings = ProcessorSettings(
@@ -111,7 +112,7 @@ async def running_server(
     assignment = assignment or FakeAssignment()
     web: Any = make_faust_app(settings, str(folder)).web
     async with ClientSession() as client:
-        group = FakeGroup(client, urls or {})
+        group = FakeGroup(client, urls or {}, heartbeat_age_s)
         others = OtherWorkers(settings, group)
         serve_pages(
             web,

@@ -173,3 +173,16 @@ def test_a_retry_reaches_the_owner_through_any_worker(tmp_path: Path) -> None:
 
     asyncio.run(story())
     assert theirs.reopened == [2]
+
+
+def test_a_worker_that_may_have_lost_its_partitions_opens_none(tmp_path: Path) -> None:
+    assignment = RetryAssignment(FakeOwner(1, GAP))
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment, heartbeat_age_s=7.0) as server:  # the time-out is 6 s
+            answer = await retry(server, 1)
+            assert (answer.status, answer.body["reason"]) == (503, "not_ready")
+            assert "no answer of its group" in answer.body["detail"]
+
+    asyncio.run(story())
+    assert assignment.reopened == []
