@@ -10,6 +10,7 @@ from typing import Any
 import aiokafka
 import faust
 import pytest
+from aiohttp.web import AppRunner, RequestHandler, Server
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from faust.agents.manager import AgentManager
 from faust.app.base import App
@@ -18,6 +19,7 @@ from faust.tables.recovery import Recovery
 from faust.transport.conductor import Conductor
 from faust.transport.consumer import Consumer, ConsumerThread, ThreadDelegateConsumer, TransactionManager
 from faust.transport.drivers import aiokafka as driver
+from faust.web.drivers.aiohttp import Web
 
 from sessionary.stream_processors import faust_app
 
@@ -45,6 +47,8 @@ def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
         (PartitionAssignor, "external_topic_distribution"),
         (App, "in_transaction"),
         (App, "in_worker"),
+        (AppRunner, "_make_server"),
+        (RequestHandler, "handle_error"),
         (GroupCoordinator, "_do_heartbeat"),
         (GroupCoordinator, "_maybe_leave_group"),
     ],
@@ -61,6 +65,10 @@ def test_a_name_that_is_overridden_or_called_exists(owner: Any, name: str) -> No
         (aiokafka.AIOKafkaConsumer.__init__, "_coordinator"),
         (GroupCoordinator.__init__, "_group_instance_id"),
         (ThreadDelegateConsumer.__init__, "_thread"),
+        (Web.__init__, "web_app"),
+        (Web.__init__, "_runner"),
+        (Server.__init__, "_loop"),
+        (Server.__init__, "_kwargs"),
     ],
 )
 def test_an_attribute_that_is_read_or_set_is_made_there(owner: Any, name: str) -> None:
@@ -130,6 +138,12 @@ def test_a_member_that_reads_no_record_stays_in_the_group() -> None:
 def test_the_assignor_compares_addresses_last() -> None:
     lines = inspect.getsource(PartitionAssignor.on_assignment).strip().splitlines()
     assert lines[-1].strip() == "assert metadata.url == str(self._url)"
+
+
+def test_the_web_server_makes_its_site_from_the_runner_that_it_has_when_it_starts() -> None:
+    assert "self._runner.setup()" in inspect.getsource(Web.start_server)
+    assert "self._runner" in inspect.getsource(Web._new_transport_tcp)
+    assert "RequestHandler(self, loop=self._loop, **self._kwargs)" in inspect.getsource(Server.__call__)
 
 
 def test_settings_that_the_app_is_made_with_exist() -> None:

@@ -218,6 +218,16 @@ def test_everything_is_as_it_should_be_and_applying_again_changes_nothing(served
     assert served.ask("db", "migrate") == []
 
 
+def test_partitions_are_listed_and_an_open_one_is_not_retried(served: Served) -> None:
+    rows = served.ask("partition", "list")
+    assert [(row["partition"], row["state"], row["live_rows"]) for row in rows] == [(n, "open", 0) for n in range(4)]
+    assert sum(row["next_offset"] for row in rows) > served.figures["events_sent"]
+    done = _command("partition", "retry", "1", "--data", str(served.data))
+    assert (done.code, done.out) == (5, "")
+    assert "partition 1 is open: only a halted partition can be retried" in done.err
+    assert "partitions" in {check["check"] for check in served.ask("doctor")}
+
+
 def test_a_second_stack_over_the_same_folder_is_refused(served: Served) -> None:
     second = _command("up", "--data", str(served.data))
     assert second.code == 6

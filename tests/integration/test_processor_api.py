@@ -1,10 +1,17 @@
 """The control API of two workers: read-your-writes, its documented errors, requests passed on."""
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 
 from sessionary.infra.local.ports import free_ports
 from sessionary.schemas.events.session import SessionStarted, SessionStartFailed
@@ -16,7 +23,9 @@ from tests.integration.processor_load import Agent, Sender, start_processor
 from tests.integration.test_processor_road import SHORT
 from tests.support import Processes, wait_until
 
-TOKENS = json.dumps({"token-a": "acme", "token-b": "other"})
+TOKENS = json.dumps(
+    {"token-a": "acme", "token-b": "other", "token-op": {"principal": "on-call", "roles": ["operator"]}}
+)
 
 
 class Answer(NamedTuple):
@@ -25,10 +34,11 @@ class Answer(NamedTuple):
     body: Any
 
 
-def get(url: str, token: str | None = "token-a") -> Answer:
+def get(url: str, token: str | None = "token-a", method: str = "GET") -> Answer:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as response:
+        request = urllib.request.Request(url, headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=20) as response:
             return _answer(response.status, response.headers, response.read())
     except urllib.error.HTTPError as error:
         with error:
@@ -60,18 +70,23 @@ def conforms(value: Any, schema: Mapping[str, Any]) -> bool:
     return value in schema.get("enum", [value])
 
 
-def documented(answer: Answer) -> bool:
+def documented(answer: Answer, path: str = "/v1/sessions/{session_id}", method: str = "get") -> bool:
     """Whether the document promises this answer."""
-    response = DOCUMENT["paths"]["/v1/sessions/{session_id}"]["get"]["responses"][str(answer.status)]
+    response = DOCUMENT["paths"][path][method]["responses"][str(answer.status)]
     media_type = answer.headers["Content-Type"].partition(";")[0]
     return conforms(answer.body, response["content"][media_type]["schema"])
 
 
-def test_a_client_reads_its_own_writes_at_any_worker(kafka: KafkaSettings, processes: Processes) -> None:
+def test_a_client_reads_its_own_writes_at_any_worker(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    token_file = tmp_path / "tokens.json"
+    token_file.write_text("{}")
     ports = free_ports(2)
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     for name, port in zip(("w1", "w2"), ports, strict=True):
-        start_processor(processes, kafka, name, api_port=str(port), api_tokens=TOKENS)
+        settings = {"api_port": str(port), "api_tokens": TOKENS, "api_tokens_file": str(token_file)}
+        start_processor(processes, kafka, name, **settings)
 
     def both_open() -> bool:
         answers = [get(f"{url}/readyz") for url in urls]
@@ -99,6 +114,9 @@ def test_a_client_reads_its_own_writes_at_any_worker(kafka: KafkaSettings, proce
     assert len({partition_of(agent.key.encoded(), 4) for agent in agents}) > 2
     _check_errors(kafka, urls, agents[0])
     _check_archived(kafka, urls, SHORT)
+    token_file.write_text('{"token-new": "acme"}')
+    session = f"/v1/sessions/{agents[0].key.session_id}"
+    wait_until(lambda: {get(url + session, "token-new").status for url in urls} == {200}, 10, "the new token is known")
 
 
 def _check_errors(kafka: KafkaSettings, urls: list[str], agent: Agent) -> None:
@@ -108,6 +126,7 @@ def _check_errors(kafka: KafkaSettings, urls: list[str], agent: Agent) -> None:
         for wanted, answer in (
             (401, get(session, token=None)),
             (401, get(session, token="wrong")),
+            (403, get(session, token="token-op")),
             (400, get(f"{url}/v1/sessions/none")),
             (400, get(f"{session}?after=x")),
             (400, get(f"{session}?after={(partition + 1) % 4}:1")),
@@ -136,3 +155,67 @@ def _check_archived(kafka: KafkaSettings, urls: list[str], limits: Limits) -> No
     answer = get(url)
     assert documented(answer)
     assert answer.body["reason"] == "session_archived"
+
+
+def test_a_halted_partition_is_listed_and_opened_again_through_any_worker(
+    kafka: KafkaSettings, processes: Processes
+) -> None:
+    halted = 2
+    producer = Producer(kafka.client_config())
+    producer.produce(kafka.topics.changelog, b"damaged", b"acme:key", partition=halted)
+    assert producer.flush(10) == 0
+    urls = [f"http://127.0.0.1:{port}" for port in free_ports(2)]
+    for name, url in zip(("w1", "w2"), urls, strict=True):
+        start_processor(processes, kafka, name, api_port=url.rpartition(":")[2], api_tokens=TOKENS)
+
+    def list_partitions(url: str) -> list[Any]:
+        answer = get(f"{url}/v1/partitions", "token-op")
+        assert answer.status in (0, 200), answer
+        assert answer.status == 0 or documented(answer, "/v1/partitions")
+        return answer.body["partitions"] if answer.status else []
+
+    def states(url: str) -> list[str]:
+        return [partition["state"] for partition in list_partitions(url)]
+
+    expected = ["open", "open", "halted", "open"]
+    wait_until(lambda: [states(url) for url in urls] == [expected] * 2, 40, "three open partitions, one halted")
+    listed = list_partitions(urls[0])
+    assert listed == list_partitions(urls[1])
+    assert {partition["instance"] for partition in listed} == {"w1", "w2"}
+    assert listed[halted]["reason"] == "changelog_unreadable"
+    assert abs(listed[halted]["halted_at_ms"] / 1_000 - time.time()) < 60
+    other = next(url for url in urls if url != listed[halted]["url"])
+    for url in urls:
+        answer = _retry(url, halted)
+        assert (answer.status, answer.body["state"]) == (200, "halted"), "the cause is still there"
+    _delete_first_record(kafka, kafka.topics.changelog, halted)
+    answer = _retry(other, halted)
+    assert (answer.status, answer.body["state"], answer.body["next_offset"]) == (200, "open", 0)
+    assert states(other) == ["open"] * 4
+    for wanted, answer in (
+        (409, _retry(other, halted)),
+        (404, _retry(other, 4)),
+        (403, _retry(other, halted, "token-a")),
+        (401, _retry(other, halted, "wrong")),
+    ):
+        assert answer.status == wanted, answer
+    metrics = get(f"{listed[halted]['url']}/metrics").body
+    assert "sessionary_processor_partitions_halted{" not in metrics
+    assert "on-call" in "".join(child.log.read_text() for child in processes.started)
+
+
+def _delete_first_record(kafka: KafkaSettings, topic: str, partition: int) -> None:
+    """Also of a compacted topic, of which the broker deletes nothing as it is."""
+    admin = AdminClient(kafka.client_config())
+    policy = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[policy])
+    for altered in admin.incremental_alter_configs([resource]).values():
+        altered.result(10)
+    for deleted in admin.delete_records([TopicPartition(topic, partition, 1)]).values():
+        deleted.result(10)
+
+
+def _retry(url: str, partition: int, token: str = "token-op") -> Answer:
+    answer = get(f"{url}/v1/partitions/{partition}/retry", token, "POST")
+    assert documented(answer, "/v1/partitions/{partition}/retry", "post"), answer
+    return answer

@@ -175,11 +175,14 @@ def test_a_log_that_begins_after_the_position_halts_the_partition(kafka: KafkaSe
         begin = TopicPartition(kafka.topics.events, bench.partition, 7)
         for deleted in admin.delete_records([begin]).values():
             deleted.result(10)
+        begun_s = time.time() - 0.001  # the owner's time is in whole ms
         owner = bench.own()
         with pytest.raises(Halted) as caught:
             await owner.task
         assert caught.value.reason == "log_gap"
         assert owner.halted is caught.value
+        assert owner.halted_at_ms is not None
+        assert begun_s <= owner.halted_at_ms / 1_000 <= time.time()
         assert not owner.is_open
         await bench.close()
 

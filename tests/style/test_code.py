@@ -26,6 +26,8 @@ PURE: dict[str, frozenset[str]] = {
     "schemas/codec/framing.py": frozenset(),
     "schemas/codec/mapping.py": frozenset(),
     "schemas/events/payloads.py": frozenset(),
+    "stream_processors/access.py": frozenset(),
+    "stream_processors/api/authentication.py": frozenset(),
     "infra/local/clickhouse/request_bodies.py": frozenset(),
     "infra/local/schedule.py": frozenset(),
     "infra/local/clickhouse/sql.py": frozenset(),

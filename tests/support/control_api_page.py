@@ -17,13 +17,31 @@ _HEAD = """\
 
 Each processor serves this HTTP API. It answers with the committed state of a session, and says
 whether an event was applied or refused. The client calls it in `resume`, `recover` and `attach`;
-your own tools may call it too. `make docs` makes this page from the OpenAPI document, which a
-processor serves as `/openapi.json`; a test compares the two.
+your own tools may call it too. Operators see every partition's state, and open a halted one again.
+`make docs` makes this page from the OpenAPI document, which a processor serves as `/openapi.json`;
+a test compares the two.
 
-A request below `/v1` needs the header `Authorization: Bearer <token>`; the token names the tenant.
 [Settings](settings.md) has the API's address and tokens: `SESSIONARY_API_HOST`,
-`SESSIONARY_API_PORT` and `SESSIONARY_API_TOKENS`. An error is an `application/problem+json` object
-with a `reason`.
+`SESSIONARY_API_PORT`, `SESSIONARY_API_TOKENS` and `SESSIONARY_API_TOKENS_FILE`. A request below
+`/v1` needs the header `Authorization: Bearer <token>`. A token stands for a tenant's name, or for
+an object:
+
+```json
+{
+  "<token 1>": "acme",
+  "<token 2>": {"tenant": "acme", "principal": "alice", "roles": ["reader", "operator"]},
+  "<token 3>": {"principal": "on-call", "roles": ["operator"]}
+}
+```
+
+- A `reader`, the default, reads the sessions of its tenant.
+- An `operator` sees and retries partitions, and needs no tenant.
+- The `principal` is the caller's name in logs, by default the tenant's name.
+- The file is read again within a second after it changed. A token in the file wins over the same
+  one in the variable. If the file cannot be used, the tokens that were read last stay in force, and
+  `sessionary_processor_token_file_failures_total` counts.
+
+An error is an `application/problem+json` object with a `reason`.
 """
 
 Json = dict[str, Any]
@@ -76,8 +94,12 @@ def _type_text(schema: Json) -> str:
         return " or ".join(_type_text(part) for part in schema["oneOf"])
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
     kinds = schema["type"]
     text = kinds if isinstance(kinds, str) else " or ".join(kinds)
+    if "$ref" in schema.get("items", {}):
+        text += f" of {_type_text(schema['items'])}"
     return f"{text} ({schema['format']})" if "format" in schema else text
 
 

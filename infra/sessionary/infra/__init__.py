@@ -7,6 +7,7 @@
     topics               creates and configures the Kafka topics
     environment          how a command finds its stack
     clickhouse_client    a small ClickHouse client over HTTP, for commands
+    control_api_client   a small client of the control API's operators' pages, for commands
     tenants              the tenants of the local stack and the demo
     settings             settings of the commands themselves
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import ENV_PREFIX
+from sessionary.stream_processors.access import parse_tokens
 
 DEFAULT_DATA = Path(".sessionary")
 _FILE = "env.json"
@@ -59,16 +60,16 @@ def stack_environment(data: Path | None, environ: Mapping[str, str] | None = Non
 
 
 def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `{tenant: bearer token}` from the processor's `{token: tenant}`.
+    """Return `{tenant: bearer token}` of the processor's tokens that may read sessions.
 
     Raises `SettingsError`.
     """
-    text = environ.get(ENV_PREFIX + "API_TOKENS", "{}")
+    name = ENV_PREFIX + "API_TOKENS"
     try:
-        tokens = json.loads(text)
-        return {str(tenant): str(token) for token, tenant in tokens.items()}
-    except (ValueError, AttributeError):
-        raise SettingsError(f"{ENV_PREFIX}API_TOKENS must be a JSON object {{token: tenant}}") from None
+        callers = parse_tokens(environ.get(name, "{}"))
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}") from None
+    return {caller.tenant: token for token, caller in callers.items() if caller.tenant and "reader" in caller.roles}
 
 
 __all__ = ["DEFAULT_DATA", "read_environment", "stack_environment", "tenant_tokens", "write_environment"]

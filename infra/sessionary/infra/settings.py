@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from sessionary.schemas.settings import EnvSettings
 
@@ -15,4 +15,15 @@ class CommandSettings(EnvSettings):
     )
 
 
-__all__ = ["CommandSettings"]
+class OperatorSettings(EnvSettings):
+    """How the operators' commands reach the control API."""
+
+    control_url: str | None = Field(
+        None, description="control API of any processor, for example http://127.0.0.1:8600; partition and doctor ask it"
+    )
+    operator_token: SecretStr | None = Field(
+        None, description="bearer token with the role operator, for partition and doctor"
+    )
+
+
+__all__ = ["CommandSettings", "OperatorSettings"]

@@ -68,7 +68,11 @@ def _stack_variables(data: Path, ports: Ports, partitions: int) -> dict[str, str
     broker = ports.broker or _port_of(known.get("SESSIONARY_BOOTSTRAP_SERVERS")) or next(spare)
     clickhouse = ports.clickhouse or _port_of(known.get("SESSIONARY_CLICKHOUSE_URL")) or next(spare)
     api = ports.api or _port_of(known.get("SESSIONARY_CONTROL_URL")) or next(spare)
-    tokens = {secrets.token_urlsafe(24): tenant for tenant in TENANTS}
+    operator_token = known.get("SESSIONARY_OPERATOR_TOKEN", secrets.token_urlsafe(24))
+    tokens: dict[str, object] = {secrets.token_urlsafe(24): tenant for tenant in TENANTS}
+    if "SESSIONARY_API_TOKENS" in known:
+        tokens = json.loads(known["SESSIONARY_API_TOKENS"])
+    tokens[operator_token] = {"principal": "operator", "roles": ["operator"]}
     return {
         "SESSIONARY_BOOTSTRAP_SERVERS": f"{LOOPBACK}:{broker}",
         "SESSIONARY_PARTITIONS": known.get("SESSIONARY_PARTITIONS", str(partitions)),
@@ -76,7 +80,8 @@ def _stack_variables(data: Path, ports: Ports, partitions: int) -> dict[str, str
         "SESSIONARY_API_HOST": LOOPBACK,
         "SESSIONARY_API_PORT": str(api),
         "SESSIONARY_CONTROL_URL": f"http://{LOOPBACK}:{api}",
-        "SESSIONARY_API_TOKENS": known.get("SESSIONARY_API_TOKENS", json.dumps(tokens)),
+        "SESSIONARY_API_TOKENS": json.dumps(tokens),
+        "SESSIONARY_OPERATOR_TOKEN": operator_token,
     }
 
 

@@ -9,8 +9,9 @@ In the order in which a record passes:
     runtime/     Kafka around the core: assignment, fetching, transactions, ticks
     core/        the rules, pure: partitions, clocks and timers, verdicts, the audit trail
     store/       where rows live between transactions
-    api/         the control API: committed state and health, over HTTP
+    api/         the control API: committed state, health and operators' commands, over HTTP
     settings     a worker's settings, from `SESSIONARY_*`
+    access       who may call the control API: tokens, principals and roles
     metrics      a worker's Prometheus metrics
     errors       a worker's errors, by their consequence
     families     the families of rows that a processor keeps, one machine each

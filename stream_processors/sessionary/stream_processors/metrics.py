@@ -22,6 +22,7 @@ MetricName = Literal[
     "sessionary_processor_rebalances_total",
     "sessionary_processor_ticks_sent_total",
     "sessionary_processor_errors_total",
+    "sessionary_processor_token_file_failures_total",
 ]
 
 HELP: Final[Mapping[MetricName, str]] = {
@@ -40,6 +41,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_ticks_sent_total": "Ticks that the broker acknowledged.",
     "sessionary_processor_errors_total": "Faults by kind: aborted, reopened, hung, halted, sought, stuck, tick, "
     "registry.",
+    "sessionary_processor_token_file_failures_total": "Attempts to read the token file that failed; one a second until "
+    "the file can be used.",
 }
 
 _COMMIT_BUCKETS = (0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -65,6 +68,7 @@ class Metrics:
         self.rebalances = self._counter("sessionary_processor_rebalances_total")
         self.ticks_sent = self._counter("sessionary_processor_ticks_sent_total")
         self.errors = self._counter("sessionary_processor_errors_total", "kind")
+        self.token_file_failures = self._counter("sessionary_processor_token_file_failures_total")
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format, UTF-8."""

@@ -1,6 +1,5 @@
 """Settings of a processor."""
 
-import json
 import os
 import socket
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.stream_processors.access import Caller, parse_tokens
 
 
 class ProcessorSettings(KafkaSettings):
@@ -35,20 +35,20 @@ class ProcessorSettings(KafkaSettings):
     api_advertised_url: str | None = Field(
         None, description="URL at which other workers reach this API; by default the listening address"
     )
-    api_tokens: dict[str, str] = Field(
-        default_factory=dict, description="JSON object of bearer tokens and their tenants", repr=False
+    api_tokens: dict[str, Caller] = Field(
+        default_factory=dict,
+        description="JSON object: for each bearer token its tenant, or {tenant, principal, roles}; "
+        "a role is reader (default) or operator",
+        repr=False,
+    )
+    api_tokens_file: Path | None = Field(
+        None, description="JSON file of tokens in the form of SESSIONARY_API_TOKENS; it is read again if it changes"
     )
 
     @field_validator("api_tokens", mode="before")
     @classmethod
-    def _tokens(cls, value: object) -> object:
-        """Parse the variable's JSON text. Errors do not repeat the tokens."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return json.loads(value)
-        except ValueError:
-            raise ValueError("must be a JSON object {token: tenant}") from None
+    def _parse_tokens(cls, value: object) -> dict[str, Caller]:
+        return parse_tokens(value)
 
     @property
     def group_id(self) -> str:

@@ -15,9 +15,13 @@ import signal
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
+from sessionary.stream_processors.api.pages import serve_pages
+from sessionary.stream_processors.api.partitions import PartitionApi
+from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.sessions import ControlApi
+from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.errors import ProcessorFailed
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app
@@ -39,6 +43,7 @@ _log = logging.getLogger(__name__)
 STUCK_S = 60.0
 _WATCH_S = 5.0
 _REPORT_S = 0.5  # twice as often as ticks come, so that the lag is seen to be 0 between two of them
+_TOKENS_S = 1.0
 _STOP_S = 20.0
 _EXIT_STUCK = 70
 
@@ -48,7 +53,7 @@ class Processor:
 
     def __init__(self, settings: ProcessorSettings, folder: str, job: Job | None = None) -> None:
         """`folder`: for Faust's files. `job`: what is done with partitions; default:
-        `processor_job`.
+        `processor_job`. Raises `SettingsError` if the token file cannot be used.
         """
         job = job or processor_job(settings)
         self._settings = settings
@@ -56,6 +61,7 @@ class Processor:
         self._stop = asyncio.Event()
         self._failure: str | None = None
         self._executor = UnboundedExecutor()
+        self._tokens = TokenStore(settings, self._metrics)
         self._fetcher = Fetcher(settings)
         self._ticker = Ticker(settings, self._metrics)
         self._temporary = temporary_state_folder(settings)
@@ -72,8 +78,16 @@ class Processor:
         # Without an agent or a stream: records do not pass through Faust.
         self.app.topics.add(self.app.topic(settings.topics.events, partitions=settings.partitions, acks=False))
         if settings.api_port:
-            group = FaustGroup(self.app, transport)
-            self._add_pages(ControlApi(settings, self.assignment, self._metrics, group, self._is_running))
+            self._serve_api(FaustGroup(self.app, transport))
+
+    def _serve_api(self, group: FaustGroup) -> None:
+        settings, tokens, assignment = self._settings, self._tokens, self.assignment
+        others = OtherWorkers(settings, group)
+        serve_pages(
+            self.app.web,
+            ControlApi(settings, tokens, assignment, self._metrics, group, others, self._is_running),
+            PartitionApi(settings, tokens, assignment, others),
+        )
 
     async def run(self) -> None:
         """Work until `stop` is called. Raises `ProcessorFailed`."""
@@ -81,7 +95,7 @@ class Processor:
         try:
             self._fetcher.start(self.assignment.offer_records)
             await self.app.start()
-            duties = (self._send_ticks, self._watch_partitions, self._report_offsets)
+            duties = (self._send_ticks, self._watch_partitions, self._report_offsets, self._refresh_tokens)
             tasks = [asyncio.create_task(duty()) for duty in duties]
             await self._wait_for_end(tasks)
         finally:
@@ -150,26 +164,17 @@ class Processor:
             log_ends = await loop.run_in_executor(self._executor, probe.log_ends, list(self.assignment.owners))
             watchdog.check_progress(log_ends, time.monotonic())
 
+    async def _refresh_tokens(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_TOKENS_S)
+            await loop.run_in_executor(self._executor, self._tokens.refresh)
+
     def _give_up(self, why: str) -> None:
         """Exit at once: something hangs, and a graceful stop would wait for it."""
         _log.critical("giving up: %s", why)
         logging.shutdown()
         os._exit(_EXIT_STUCK)
-
-    def _add_pages(self, api: ControlApi) -> None:
-        async def session(view: Any, request: Any, session_id: str) -> Any:
-            return await api.session(request, session_id)
-
-        self.app.page("/v1/sessions/{session_id}", name="session")(session)
-        for path in ("healthz", "readyz", "metrics", "openapi"):
-            self._add_page(path, getattr(api, path))
-
-    def _add_page(self, name: str, answer: Any) -> None:
-        async def page(view: Any, request: Any) -> Any:
-            return await answer(request)
-
-        page.__name__ = name
-        self.app.page("/openapi.json" if name == "openapi" else f"/{name}", name=name)(page)
 
 
 async def _run_until_signal(settings: ProcessorSettings, folder: str, job: Job | None) -> None:
@@ -193,7 +198,8 @@ def run_processor(settings: ProcessorSettings, job: Job | None = None) -> None:
     `job`: what is done with partitions; default: `processor_job`.
 
     Raises `SettingsError` if a topic is missing or has another number of partitions than the
-    settings say, and `ProcessorFailed` if the worker cannot go on.
+    settings say, or if the token file cannot be used, and `ProcessorFailed` if the worker cannot go
+    on.
     """
     configure_logging()
     tune_interpreter()

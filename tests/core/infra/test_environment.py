@@ -58,6 +58,8 @@ def test_a_file_of_another_format_is_an_error(served: Path, text: str) -> None:
 def test_tokens_are_read_by_tenant() -> None:
     assert tenant_tokens({"SESSIONARY_API_TOKENS": '{"secret": "acme"}'}) == {"acme": "secret"}
     assert tenant_tokens({}) == {}
+    operator = '{"a": {"tenant": "acme", "principal": "on-call", "roles": ["operator"]}, "b": {"tenant": "globex"}}'
+    assert tenant_tokens({"SESSIONARY_API_TOKENS": operator}) == {"globex": "b"}, "an operator reads no session"
     for text in ("nonsense", "[]"):
         with pytest.raises(SettingsError):
             tenant_tokens({"SESSIONARY_API_TOKENS": text})

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sessionary.infra.environment import read_environment
+from sessionary.infra.environment import read_environment, tenant_tokens, write_environment
 from sessionary.infra.local.errors import PortTaken
 from sessionary.infra.stack import Ports, Stack, inherited_variables
+from sessionary.stream_processors.access import parse_tokens
 
 
 def test_parts_take_the_shell_s_proxies_but_no_address_of_another_stack() -> None:
@@ -25,3 +26,17 @@ def test_a_stack_does_not_start_if_another_process_holds_its_port(
             stack.start()
         stack.stop()
     assert read_environment(tmp_path) == {}
+
+
+def test_a_stack_has_an_operator_s_token_and_keeps_its_tokens(tmp_path: Path) -> None:
+    former = {"SESSIONARY_API_TOKENS": '{"of-acme": "acme"}'}  # of a release without operators
+    write_environment(tmp_path, former)
+    first = Stack(tmp_path).environ
+    callers = parse_tokens(first["SESSIONARY_API_TOKENS"])
+    assert callers.pop(first["SESSIONARY_OPERATOR_TOKEN"]).roles == {"operator"}
+    assert callers == parse_tokens(former["SESSIONARY_API_TOKENS"])
+    assert tenant_tokens(first) == {"acme": "of-acme"}
+    write_environment(tmp_path, first)
+    again = Stack(tmp_path).environ
+    for name in ("SESSIONARY_API_TOKENS", "SESSIONARY_OPERATOR_TOKEN"):
+        assert again[name] == first[name]

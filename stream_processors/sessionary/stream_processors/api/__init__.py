@@ -1,7 +1,13 @@
-"""The control API: a session's committed state and the worker's health, over HTTP.
+"""The control API: committed state, the worker's health and operators' commands, over HTTP.
 
-It only reads:
+In the order in which a request passes:
 
-    sessions    answers requests, or passes them on to the partition's owner
-    openapi     the API's OpenAPI document
+    pages             adds the pages to Faust's web server; every error is a problem document
+    token_store       the tokens in force: of the settings and of a file that may change
+    authentication    which caller a token stands for
+    sessions          a session's committed state, and the worker's health
+    partitions        the operators' pages: partitions' states, a new start for a halted one
+    routing           the other workers: requests that belong to them, and what they know
+    problems          answers: JSON documents, and errors as problem documents
+    openapi           the API's OpenAPI document
 """

@@ -9,6 +9,7 @@ PROBLEM_TYPE_PREFIX: Final = "urn:sessionary:problems/"
 _TEXT: Final[dict[str, Any]] = {"type": "string"}
 _NUMBER: Final[dict[str, Any]] = {"type": "integer"}
 _TEXT_OR_NULL: Final[dict[str, Any]] = {"type": ["string", "null"]}
+_NUMBER_OR_NULL: Final[dict[str, Any]] = {"type": ["integer", "null"]}
 
 
 def _object_schema(**properties: Any) -> dict[str, Any]:
@@ -57,6 +58,22 @@ _SESSION: Final = _object_schema(
     },
     position=_object_schema(partition=_NUMBER, next_offset=_NUMBER),
 )
+_PARTITION: Final = _object_schema(
+    partition=_NUMBER,
+    state={
+        "type": "string",
+        "enum": ["open", "opening", "halted", "unreachable", "unassigned"],
+        "description": "unreachable: its owner does not answer; unassigned: no worker owns it",
+    },
+    instance={**_TEXT_OR_NULL, "description": "the owner's name"},
+    url={**_TEXT_OR_NULL, "description": "the URL of the owner's API"},
+    reason={**_TEXT_OR_NULL, "description": "why it is halted"},
+    detail={**_TEXT_OR_NULL, "description": "what happened where, if it is not open"},
+    halted_at_ms={**_NUMBER_OR_NULL, "description": "when it was halted, in ms since the epoch"},
+    next_offset={**_NUMBER_OR_NULL, "description": "the next record of the log to be folded"},
+    batch_number={**_NUMBER_OR_NULL, "description": "the number of its last transaction"},
+    live_rows={**_NUMBER_OR_NULL, "description": "rows with a deadline that will fire"},
+)
 _PROBLEM: Final = _object_schema(
     type={**_TEXT, "format": "uri"}, title=_TEXT, status=_NUMBER, detail=_TEXT, reason=_TEXT
 )
@@ -65,6 +82,11 @@ _PROBLEM: Final = _object_schema(
 def _problem_response(description: str) -> dict[str, Any]:
     schema = {"$ref": "#/components/schemas/Problem"}
     return {"description": description, "content": {"application/problem+json": {"schema": schema}}}
+
+
+def _json_answer(description: str, schema: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"description": description, "content": content}
 
 
 def _query_parameter(name: str, schema: dict[str, Any], description: str) -> dict[str, Any]:
@@ -77,6 +99,9 @@ def _open_operation(summary: str, media_type: str, **more: str) -> dict[str, Any
     responses.update((f"{code[1:]}", {"description": text}) for code, text in more.items())
     return {"get": {"summary": summary, "security": [], "responses": responses}}
 
+
+_UNAUTHORIZED: Final = _problem_response("no bearer token, or an unknown one")
+_NO_OPERATOR: Final = _problem_response("the token's caller does not have the role operator")
 
 DOCUMENT: Final[dict[str, Any]] = {
     "openapi": "3.1.0",
@@ -100,19 +125,42 @@ DOCUMENT: Final[dict[str, Any]] = {
                     ),
                 ],
                 "responses": {
-                    "200": {
-                        "description": "the session's committed state",
-                        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Session"}}},
-                    },
+                    "200": _json_answer("the session's committed state", "Session"),
                     "400": _problem_response(
                         "the session id, `after` or `wait_ms` is malformed; or `after` names another partition"
                     ),
-                    "401": _problem_response("no bearer token, or an unknown one"),
+                    "401": _UNAUTHORIZED,
+                    "403": _problem_response("the token's caller does not have the role reader"),
                     "404": _problem_response("the tenant has no such session"),
                     "410": _problem_response("the session was archived"),
                     "503": _problem_response(
                         "the partition is not open, or `after` is not folded in time; see Retry-After"
                     ),
+                },
+            }
+        },
+        "/v1/partitions": {
+            "get": {
+                "summary": "The state of every partition, as their owners see them; needs the role operator",
+                "responses": {
+                    "200": _json_answer("all partitions, in order", "PartitionList"),
+                    "401": _UNAUTHORIZED,
+                    "403": _NO_OPERATOR,
+                },
+            }
+        },
+        "/v1/partitions/{partition}/retry": {
+            "post": {
+                "summary": "Open a halted partition again, once its cause is removed; needs the role operator",
+                "parameters": [{"name": "partition", "in": "path", "required": True, "schema": _NUMBER}],
+                "responses": {
+                    "200": _json_answer("the partition after at most 5 s: open, opening, or halted again", "Partition"),
+                    "400": _problem_response("the partition is not a whole number"),
+                    "401": _UNAUTHORIZED,
+                    "403": _NO_OPERATOR,
+                    "404": _problem_response("there is no such partition"),
+                    "409": _problem_response("the partition is not halted"),
+                    "503": _problem_response("the partition's owner does not answer; see Retry-After"),
                 },
             }
         },
@@ -123,7 +171,14 @@ DOCUMENT: Final[dict[str, Any]] = {
     },
     "components": {
         "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-        "schemas": {"Session": _SESSION, "Problem": _PROBLEM},
+        "schemas": {
+            "Session": _SESSION,
+            "PartitionList": _object_schema(
+                partitions={"type": "array", "items": {"$ref": "#/components/schemas/Partition"}}
+            ),
+            "Partition": _PARTITION,
+            "Problem": _PROBLEM,
+        },
     },
 }
 

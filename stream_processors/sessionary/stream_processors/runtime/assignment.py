@@ -62,6 +62,7 @@ class Assignment:
         owner.request_end()
         self._retiring[partition] = owner
         self._start_owner(partition)
+        self._update_gauges()
 
     async def close(self) -> dict[int, int]:
         """End all owners, waiting at most 15 s. Return their `next_offsets`."""

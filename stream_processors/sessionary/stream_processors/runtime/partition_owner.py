@@ -57,7 +57,7 @@ class PartitionOwner:
     """The owner of one partition of one assignment. Belongs to the event loop.
 
     `task` ends with it; `end_requested` is set if we asked it to end. A failure is the task's
-    exception: `Lost` or `Halted`, the latter also in `halted`.
+    exception: `Lost` or `Halted`, the latter also in `halted`, and its time in `halted_at_ms`.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class PartitionOwner:
         self.end_requested = False
         self._over = False
         self.halted: Halted | None = None
+        self.halted_at_ms: int | None = None
         self.commits = 0
         self.committed_s = time.monotonic()
         self._context = context
@@ -128,7 +129,7 @@ class PartitionOwner:
                     await self._wait_for_interval()
                     await self._step()
         except Halted as fault:
-            self.halted = fault
+            self.halted, self.halted_at_ms = fault, time.time_ns() // 1_000_000
             raise
         finally:
             self.is_open, self._over = False, True

@@ -25,6 +25,9 @@ HEAVY = ("faust", "aiokafka", "chdb", "clickhouse_connect", "confluent_kafka", "
         (["sql", "DROP TABLE audit"], 5),
         (["rejected", "show", "nonsense"], 5),
         (["sessions", "--data", "no-stack"], 2),
+        (["partition", "list"], 2),
+        (["partition", "retry", "1"], 2),
+        (["partition", "retry", "one"], 2),
         (["sessions", "--no-such-option"], 2),
         (["sink", "nothing"], 2),
         (["no-such-command"], 2),
@@ -52,7 +55,20 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
         f"code = run(['--help'])\nsys.stderr.write('')\nprint([m for m in {HEAVY!r} if m in sys.modules], code)"
     )
     out = _fresh(code, os.environ)
-    for name in ("demo", "load", "up", "sessions", "show", "timeline", "rejected", "sql", "topics", "db", "doctor"):
+    for name in (
+        "demo",
+        "load",
+        "up",
+        "sessions",
+        "show",
+        "timeline",
+        "rejected",
+        "partition",
+        "sql",
+        "topics",
+        "db",
+        "doctor",
+    ):
         assert f"  {name}" in out
     assert out.splitlines()[-1] == "[] 0"
     assert "Exit codes" in out

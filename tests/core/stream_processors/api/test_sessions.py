@@ -13,11 +13,15 @@ from aiohttp.web import Response
 
 from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
 from sessionary.schemas.records import Gravestone, Position
+from sessionary.stream_processors.access import parse_tokens
+from sessionary.stream_processors.api.problems import Problem
+from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.sessions import ControlApi
+from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 
-SETTINGS = ProcessorSettings(api_tokens={"token": "acme"}, api_port=4242)
+SETTINGS = ProcessorSettings(api_tokens=parse_tokens({"token": "acme"}), api_port=4242)
 KEY = SessionKey("acme", new_session_id())
 PARTITION = partition_of(KEY.encoded(), SETTINGS.partitions)
 
@@ -57,10 +61,16 @@ class FakeAssignment:
 
 def ask(assignment: FakeAssignment, group: FakeGroup, query: str = "", **headers: str) -> Response:
     any_assignment: Any = assignment
-    api = ControlApi(SETTINGS, any_assignment, Metrics(), group, lambda: True)
+    metrics = Metrics()
+    tokens, others = TokenStore(SETTINGS, metrics), OtherWorkers(SETTINGS, group)
+    api = ControlApi(SETTINGS, tokens, any_assignment, metrics, group, others, lambda: True)
     path = f"/v1/sessions/{KEY.session_id}{query}"
-    request = make_mocked_request("GET", path, headers={"Authorization": "Bearer token", **headers})
-    return asyncio.run(api.session(request, KEY.session_id))
+    given = {"Authorization": "Bearer token", **headers}
+    request = make_mocked_request("GET", path, headers=given, match_info={"session_id": KEY.session_id})
+    try:
+        return asyncio.run(api.session(request))
+    except Problem as problem:
+        return problem.to_response()
 
 
 def problem(response: Response) -> tuple[int, str]:

@@ -156,6 +156,17 @@ def test_a_halted_partition_stays_so_until_the_next_assignment() -> None:
     run(story)
 
 
+def test_a_halted_partition_that_is_opened_again_is_no_longer_counted_as_halted() -> None:
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0, 1])
+        await bench.fail_all(Halted("log_gap", "gone"))
+        bench.assignment.reopen_partition(0)
+        assert set(bench.assignment.halted_partitions) == {1}
+        assert bench.metrics.halted.labels("log_gap")._value.get() == 1
+
+    run(story)
+
+
 def test_a_closed_assignment_takes_no_other() -> None:
     async def story(bench: Bench) -> None:
         bench.assignment.take_assignment([0])

@@ -5,6 +5,7 @@
     sessions    sessions, show, timeline: what ClickHouse knows of sessions
     rejected    rejected list, show, replay
     sql         sql: run a query
+    partition   partition list, retry
     doctor      doctor: check every part of a stack
     admin       topics apply, db migrate
     roles       broker, clickhouse, processor, sink: one process each

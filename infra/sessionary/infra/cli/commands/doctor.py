@@ -6,12 +6,15 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
+from sessionary.infra.cli.commands.partition import describe_halt
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
 from sessionary.infra.cli.output import print_line, print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.infra.control_api_client import ControlApiClient
 from sessionary.infra.environment import stack_environment
+from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 
@@ -104,6 +107,17 @@ def _check_processor(environ: Mapping[str, str]) -> str:
     return f"{url} is ready"
 
 
+def _check_partitions(settings: OperatorSettings) -> str:
+    partitions = ControlApiClient(settings).list_partitions()
+    wrong = [partition for partition in partitions if partition["state"] not in ("open", "opening")]
+    if wrong:
+        halted = [str(partition["partition"]) for partition in wrong if partition["state"] == "halted"]
+        advice = [f"remove the cause, then run: sessionary partition retry {number}" for number in halted]
+        absent = "start a processor, or read the log of the one that does not answer"
+        raise _CheckError("; ".join(map(describe_halt, wrong)), "; ".join(advice) or absent)
+    return f"{len(partitions)} partitions have an owner, none is halted"
+
+
 def _check_sink_lag(settings: KafkaSettings, kind: str, group: str, topic: str) -> str:
     from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 
@@ -158,6 +172,7 @@ def run_checks(environ: Mapping[str, str]) -> Iterator[Check]:
     Raises `SettingsError`.
     """
     kafka, clickhouse = KafkaSettings.from_env(environ), ClickHouseSettings.from_env(environ)
+    operator = OperatorSettings.from_env(environ)
     yield _run_check("versions", _check_versions, "reinstall sessionary")
     yield (broker := _run_check("broker", lambda: _check_broker(kafka), _KAFKA_ADVICE))
     if broker.ok:
@@ -166,6 +181,8 @@ def run_checks(environ: Mapping[str, str]) -> Iterator[Check]:
     if store.ok:
         yield _run_check("migrations", lambda: _check_migrations(clickhouse), _CLICKHOUSE_ADVICE)
     yield _run_check("processor", lambda: _check_processor(environ), "read the log of sessionary processor")
+    if operator.control_url is not None and operator.operator_token is not None:
+        yield _run_check("partitions", lambda: _check_partitions(operator), "read the log of sessionary processor")
     if broker.ok:
         yield from _run_sink_checks(environ, kafka)
     if store.ok:

@@ -1,0 +1,110 @@
+"""A small client of the control API's operators' pages, for commands."""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from sessionary.infra.settings import OperatorSettings
+from sessionary.schemas.errors import Invalid, SessionaryError, SettingsError, Unavailable
+
+# A value as decoded from JSON.
+Json = Any
+
+_RETRY_AFTER_S = 2.0
+_ANSWER_BYTES_MAX = 8 << 20
+_TOKEN_ADVICE = "set SESSIONARY_OPERATOR_TOKEN to a token of SESSIONARY_API_TOKENS that has the role operator"
+
+
+class UnknownPartition(SessionaryError):
+    """There is no partition of this number."""
+
+
+class ControlApiClient:
+    """The partitions of one pipeline, by any of its processors. Every method blocks.
+
+    Every method raises `Unavailable` if no processor answers, `SettingsError` if the URL or the
+    token is missing or refused, `Invalid("invalid_value")` if the processor refuses the request.
+    """
+
+    def __init__(self, settings: OperatorSettings, timeout_s: float = 20.0) -> None:
+        """Connect to nothing yet. `timeout_s` bounds each request."""
+        self._settings = settings
+        self._timeout_s = timeout_s
+
+    def list_partitions(self) -> list[dict[str, Json]]:
+        """Return every partition, in order, as the control API describes it."""
+        listed: list[dict[str, Json]] = self._send_request("GET", "/v1/partitions")["partitions"]
+        return listed
+
+    def retry_partition(self, partition: int) -> dict[str, Json]:
+        """Open a halted partition again; return it as it is after a few seconds.
+
+        Raises `UnknownPartition`, and `Invalid` if it is not halted.
+        """
+        return self._send_request("POST", f"/v1/partitions/{partition}/retry")
+
+    def _send_request(self, method: str, path: str) -> dict[str, Json]:
+        url, token = self._settings.control_url, self._settings.operator_token
+        if url is None:
+            raise SettingsError(
+                "SESSIONARY_CONTROL_URL is not set: set it to a processor's address, for example "
+                "http://127.0.0.1:8600, or name a local stack by --data"
+            )
+        if not url.startswith(("http://", "https://")):
+            raise SettingsError(f"SESSIONARY_CONTROL_URL {url!r} must begin with http:// or https://")
+        if token is None:
+            raise SettingsError(f"no operator token is set: {_TOKEN_ADVICE}")
+        # A header is sent in latin-1: so the token arrives in UTF-8.
+        bearer = f"Bearer {token.get_secret_value()}".encode().decode("latin-1")
+        try:
+            request = urllib.request.Request(url.rstrip("/") + path, headers={"Authorization": bearer}, method=method)
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+                body = answer.read(_ANSWER_BYTES_MAX)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _answer_error(url, error) from None
+        except (OSError, http.client.HTTPException) as error:
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            why = (cause.strerror if isinstance(cause, OSError) else None) or cause
+            raise Unavailable(
+                f"no processor answers at {url} ({why}): start one, or set SESSIONARY_CONTROL_URL to another one",
+                _RETRY_AFTER_S,
+            ) from None
+        except ValueError:  # of the header: its text has the token
+            raise SettingsError("SESSIONARY_OPERATOR_TOKEN has characters that no token has") from None
+        return _parse_object(url, body)
+
+
+def _parse_object(url: str, body: bytes) -> dict[str, Json]:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Invalid("invalid_value", f"{url} is no control API: set SESSIONARY_CONTROL_URL to a processor's address")
+    return found
+
+
+def _answer_error(url: str, error: urllib.error.HTTPError) -> Exception:
+    """Return the error that a problem document (RFC 9457) means."""
+    try:
+        problem = json.loads(error.read(_ANSWER_BYTES_MAX))
+        detail, reason = str(problem["detail"]), str(problem["reason"])
+    except (ValueError, KeyError, TypeError, OSError):
+        detail, reason = f"status {error.code}", ""
+    if error.code == 401:
+        return SettingsError(f"the processor at {url} does not know this token: {_TOKEN_ADVICE}")
+    if error.code == 403:
+        return SettingsError(f"the processor at {url}: {detail}; {_TOKEN_ADVICE}")
+    if reason == "unknown_partition":
+        return UnknownPartition(detail)
+    if error.code == 503:
+        return Unavailable(f"the processor at {url}: {detail}", _RETRY_AFTER_S)
+    if not reason or reason == "not_found":
+        return Invalid("invalid_value", f"{url} has no such page: it is no processor, or one of an older release")
+    return Invalid("invalid_value", detail)
+
+
+__all__ = ["ControlApiClient", "UnknownPartition"]

@@ -1,0 +1,104 @@
+"""The pages of the control API on Faust's web server.
+
+Every answer other than the pages' own is a problem document: for an unknown path or method, and for
+a request that is not HTTP. aiohttp would answer with plain text, and log a traceback for each
+request that it cannot read.
+"""
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp.typedefs import Handler
+from aiohttp.web import (
+    AppRunner,
+    BaseRequest,
+    HTTPException,
+    Request,
+    RequestHandler,
+    Response,
+    Server,
+    StreamResponse,
+    middleware,
+)
+
+from sessionary.stream_processors.api.partitions import PartitionApi
+from sessionary.stream_processors.api.problems import Problem
+from sessionary.stream_processors.api.sessions import ControlApi
+
+_log = logging.getLogger(__name__)
+
+
+def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi) -> None:
+    """Add the pages to Faust's web server `web`, which has not started yet."""
+    router = web.web_app.router
+    router.add_get("/v1/sessions/{session_id}", api.session)
+    router.add_get("/v1/partitions", partitions.list_partitions)
+    router.add_post("/v1/partitions/{partition}/retry", partitions.retry_partition)
+    router.add_get("/healthz", api.healthz)
+    router.add_get("/readyz", api.readyz)
+    router.add_get("/metrics", api.metrics)
+    router.add_get("/openapi.json", api.openapi)
+    web.web_app.middlewares.append(answer_problems)
+    web._runner = ProblemRunner(web.web_app, access_log=None)
+
+
+@middleware
+async def answer_problems(request: Request, handler: Handler) -> StreamResponse:
+    """Answer with the problem document of a `Problem`, or of an error of aiohttp."""
+    try:
+        return await handler(request)
+    except Problem as problem:
+        return problem.to_response()
+    except HTTPException as error:
+        allowed = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+        return _status_problem(error.status, f"{request.method} {request.path}", allowed).to_response()
+
+
+def _status_problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Problem:
+    title = HTTPStatus(status).phrase
+    return Problem(status, title.lower().replace(" ", "_"), title, detail, headers or {})
+
+
+class ProblemRequestHandler(RequestHandler):
+    """Answers a request that is not HTTP, or whose page failed, with a problem document."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> StreamResponse:
+        """Return the problem document, and close the connection. A fault of ours is logged."""
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            _log.error("the page %s failed", request.path, exc_info=exc)
+            detail = "the page failed; the worker's log says why"
+        else:
+            detail = (message or "the request is not valid HTTP").strip().splitlines()[0].rstrip(":")
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun: there is no place for an error")
+        response: Response = _status_problem(status, detail).to_response()
+        response.force_close()
+        return response
+
+
+class ProblemServer(Server):
+    """Makes a `ProblemRequestHandler` per connection."""
+
+    def __call__(self) -> RequestHandler:
+        """Return the handler of a new connection."""
+        return ProblemRequestHandler(self, loop=self._loop, **self._kwargs)
+
+
+class ProblemRunner(AppRunner):
+    """Runs an application on a `ProblemServer`."""
+
+    async def _make_server(self) -> Server:
+        made = await super()._make_server()
+        return ProblemServer(made.request_handler, request_factory=made.request_factory, **made._kwargs)
+
+
+__all__ = ["ProblemRequestHandler", "ProblemRunner", "ProblemServer", "answer_problems", "serve_pages"]

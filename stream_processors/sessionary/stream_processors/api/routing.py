@@ -1,0 +1,122 @@
+"""The other workers of the group: requests that belong to them, and what they know."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiohttp.web import Request, Response
+
+from sessionary.stream_processors.api.problems import not_ready
+from sessionary.stream_processors.settings import ProcessorSettings
+
+WAIT_MS_MAX = 10_000  # how long a passed on request may let its owner wait
+_ROUTED = "Sessionary-Routed"  # set on a request that a worker passed on; it is not passed on again
+_SEVERAL_S = 2.0
+_ASK_S = 3.0
+_PASSED_HEADERS = ("Content-Type", "Retry-After", "WWW-Authenticate")
+
+
+class Group(Protocol):
+    """What the API needs to know of the consumer group."""
+
+    def owner_urls(self) -> Mapping[int, str]:
+        """Return the URL of each partition's owner, from the last assignment."""
+        ...
+
+    def heartbeat_s(self) -> float:
+        """Return when the group last acknowledged a heartbeat, on the monotonic clock."""
+        ...
+
+    def http_client(self) -> ClientSession:
+        """Return the client for requests to other workers."""
+        ...
+
+
+class NoAnswer(Exception):
+    """Another worker gave no usable answer; the message says why."""
+
+
+class OtherWorkers:
+    """Speaks to the other workers' APIs, with the token of the request."""
+
+    def __init__(self, settings: ProcessorSettings, group: Group) -> None:
+        self._settings = settings
+        self._group = group
+
+    def owner_url(self, partition: int) -> str | None:
+        """Return the URL of another worker that owns a partition; None if none is known."""
+        url = self._group.owner_urls().get(partition)
+        return None if url == self._settings.api_url else url
+
+    def require_membership(self) -> None:
+        """Raise `Problem` 503 if the group has not answered for a session time-out.
+
+        Another worker may own this worker's partitions by now.
+        """
+        if time.monotonic() - self._group.heartbeat_s() > self._settings.session_timeout_ms / 1_000:
+            raise not_ready("this worker has had no answer of its group for a session time-out")
+
+    async def pass_on(self, request: Request, partition: int) -> Response:
+        """Return the answer of the partition's owner. Raises `Problem` 503 if there is none."""
+        url = self.owner_url(partition)
+        if url is None or not has_api(url) or was_passed_on(request):
+            raise not_ready(f"the owner of partition {partition} is not known, or has no API")
+        timeout = ClientTimeout(total=WAIT_MS_MAX / 1_000 + _SEVERAL_S, connect=_SEVERAL_S)
+        try:
+            async with self._group.http_client().request(
+                request.method,
+                url + request.path_qs,
+                headers=self._headers(request),
+                timeout=timeout,
+                allow_redirects=False,
+            ) as answer:
+                passed = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
+                return Response(status=answer.status, body=await answer.read(), headers=passed)
+        except (ClientError, TimeoutError) as error:
+            raise not_ready(f"the owner of partition {partition} does not answer: {type(error).__name__}") from error
+
+    async def ask_all(self, request: Request, urls: Iterable[str]) -> dict[str, Any]:
+        """Send `request` to each of `urls`, at once. Return the JSON answer of each, or `NoAnswer`.
+
+        Waits at most 3 s.
+        """
+        asked = list(urls)
+        answers = await asyncio.gather(*(self._ask_one(request, url) for url in asked), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, NoAnswer):
+                raise answer
+        return dict(zip(asked, answers, strict=True))
+
+    async def _ask_one(self, request: Request, url: str) -> Any:
+        if not has_api(url):
+            raise NoAnswer("the worker has no control API")
+        try:
+            async with self._group.http_client().get(
+                url + request.path_qs,
+                headers=self._headers(request),
+                timeout=ClientTimeout(total=_ASK_S, connect=_SEVERAL_S),
+                allow_redirects=False,
+            ) as answer:
+                if answer.status != 200:
+                    raise NoAnswer(f"the worker answers {answer.status}")
+                return await answer.json()
+        except (ClientError, TimeoutError, ValueError) as error:
+            raise NoAnswer(f"the worker does not answer: {type(error).__name__}") from error
+
+    def _headers(self, request: Request) -> dict[str, str]:
+        return {"Authorization": request.headers["Authorization"], _ROUTED: self._settings.worker_name}
+
+
+def has_api(url: str) -> bool:
+    """Return whether a worker's URL leads to an API; its port is 0 if it has none."""
+    return not url.endswith(":0")
+
+
+def was_passed_on(request: Request) -> bool:
+    """Return whether another worker sent this request."""
+    return _ROUTED in request.headers
+
+
+__all__ = ["WAIT_MS_MAX", "Group", "NoAnswer", "OtherWorkers", "has_api", "was_passed_on"]

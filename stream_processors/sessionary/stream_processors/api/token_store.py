@@ -1,0 +1,95 @@
+"""The tokens in force: those of the settings, and those of a file that is read again if it changes.
+
+So a new tenant needs no restart, and the number of tokens has no limit: Linux limits a variable to
+128 kB and shows it in /proc.
+"""
+
+import logging
+from pathlib import Path
+
+from sessionary.schemas.errors import SettingsError
+from sessionary.stream_processors.access import Caller, Role, parse_tokens
+from sessionary.stream_processors.api.authentication import KnownTokens
+from sessionary.stream_processors.api.problems import Problem
+from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.settings import ProcessorSettings
+
+_log = logging.getLogger(__name__)
+_Version = tuple[int, int, int]
+
+
+class TokenStore:
+    """Knows whose token a request has. A token in the file wins over the same one in the settings.
+
+    `refresh` may run on any one thread; requests are answered with the former tokens meanwhile.
+    """
+
+    def __init__(self, settings: ProcessorSettings, metrics: Metrics) -> None:
+        """Read the file; this blocks. Raises `SettingsError` if the file cannot be used."""
+        self._of_settings = settings.api_tokens
+        self._path = settings.api_tokens_file
+        self._metrics = metrics
+        self._known = KnownTokens(self._of_settings)
+        self._version: _Version | None = None  # of the file that was read last
+        self._has_failed = False
+        if self._path is not None:
+            try:
+                self._read_if_changed(self._path)
+            except (OSError, ValueError) as error:
+                raise SettingsError(f"SESSIONARY_API_TOKENS_FILE: {self._path}: {_cause_text(error)}") from None
+
+    def refresh(self) -> None:
+        """Read the file again if it changed. Blocks.
+
+        If it cannot be used, the last good tokens stay in force; that is logged once, counted at
+        each attempt, and tried again at the next call.
+        """
+        if self._path is None:
+            return
+        try:
+            changed = self._read_if_changed(self._path)
+        except (OSError, ValueError) as error:
+            self._metrics.token_file_failures.inc()
+            if not self._has_failed:
+                self._has_failed = True
+                _log.error(
+                    "the token file %s cannot be used, the tokens that were read last stay in force: %s",
+                    self._path,
+                    _cause_text(error),
+                )
+            return
+        if changed or self._has_failed:
+            self._has_failed = False
+            _log.info("%d tokens are in force, with those of %s", len(self._known), self._path)
+
+    def require_role(self, authorization: str | None, role: Role) -> Caller:
+        """Return the caller that an `Authorization` header names.
+
+        Raises `Problem`: 401 without a known token, 403 if the caller does not have the role.
+        """
+        caller = self._known.find_caller(authorization or "")
+        if caller is None:
+            detail = "send a known token as Authorization: Bearer …"
+            raise Problem(401, "unauthorized", "Unauthorized", detail, {"WWW-Authenticate": "Bearer"})
+        if role not in caller.roles:
+            detail = f"principal {caller.principal!r} does not have the role {role}"
+            raise Problem(403, "forbidden", "Forbidden", detail)
+        return caller
+
+    def _read_if_changed(self, path: Path) -> bool:
+        """Return whether the file was read. Raises `OSError`, `ValueError`."""
+        status = path.stat()
+        version = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if version == self._version:
+            return False
+        tokens = parse_tokens(path.read_bytes())
+        self._known = KnownTokens({**self._of_settings, **tokens})
+        self._version = version
+        return True
+
+
+def _cause_text(error: OSError | ValueError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+__all__ = ["TokenStore"]

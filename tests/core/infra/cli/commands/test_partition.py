@@ -1,0 +1,117 @@
+"""`sessionary partition`, and what doctor says of partitions, against a fake processor."""
+
+import json
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from sessionary.infra.cli.app import run
+from sessionary.infra.cli.commands.doctor import run_checks
+from sessionary.infra.cli.commands.partition import describe_halt
+from sessionary.infra.local.ports import free_port
+from tests.core.infra.fake_control_api import HALTED, FakeControlApi, partition, serve_fake_api
+
+LIST, RETRY = "/v1/partitions", "/v1/partitions/1/retry"
+OPEN = partition(0, instance="w1", next_offset=70, batch_number=7, live_rows=3)
+AWAY = partition(2, "unreachable", url="http://w2:8600", detail="the worker does not answer: TimeoutError")
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeControlApi]:
+    with serve_fake_api() as served:
+        monkeypatch.setenv("SESSIONARY_CONTROL_URL", served.url)
+        monkeypatch.setenv("SESSIONARY_OPERATOR_TOKEN", "op")
+        yield served
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """stdout is a wide terminal."""
+    monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
+    monkeypatch.setattr("sessionary.infra.cli.commands.partition.wants_json", lambda asked: asked)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_partitions_are_listed_as_the_api_gives_them(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
+    api.answers = {LIST: (200, {"partitions": [OPEN, HALTED]})}
+    assert run(["partition", "list"]) == 0
+    out, err = capfd.readouterr()
+    assert [json.loads(line) for line in out.splitlines()] == [OPEN, HALTED]
+    assert err == ""
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_person_reads_why_a_partition_is_halted_and_what_to_run(
+    api: FakeControlApi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    api.answers = {LIST: (200, {"partitions": [OPEN, HALTED, AWAY]})}
+    assert run(["partition", "list"]) == 0
+    out, err = capfd.readouterr()
+    assert [line.split() for line in out.splitlines()][1:] == [
+        ["0", "open", "w1", "70", "3", "7"],
+        ["1", "halted", "w1", "log_gap", "2023-11-14", "22:13:20"],
+        ["2", "unreachable"],
+    ]
+    assert err.splitlines() == [
+        "partition 1 is halted since 2023-11-14 22:13:20 UTC on w1, log_gap: the log begins at 7",
+        "partition 2 is unreachable: the worker does not answer: TimeoutError",
+        "remove the cause, then run: sessionary partition retry 1",
+    ]
+
+
+def test_a_retry_prints_the_partition_and_fails_if_it_is_halted_again(
+    api: FakeControlApi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for answer, code, told in (
+        (partition(1), 0, ""),
+        (partition(1, "opening"), 0, "still reads its changelog; see: sessionary partition list"),
+        (HALTED, 1, "log_gap: the log begins at 7; its cause is still there"),
+    ):
+        api.answers = {RETRY: (200, answer)}
+        assert run(["partition", "retry", "1"]) == code
+        out, err = capfd.readouterr()
+        assert json.loads(out) == answer
+        assert told in err
+        assert bool(err) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "code"),
+    [(401, "unauthorized", 2), (403, "forbidden", 2), (404, "unknown_partition", 4), (409, "not_halted", 5)],
+)
+def test_a_refused_retry_is_a_line_and_a_code(
+    api: FakeControlApi, capfd: pytest.CaptureFixture[str], status: int, reason: str, code: int
+) -> None:
+    api.answer_problem(RETRY, status, reason, "why")
+    assert run(["partition", "retry", "1"]) == code
+    out, err = capfd.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+
+
+def _partition_check(api: FakeControlApi, environ: Mapping[str, str]) -> list[tuple[bool, str, str]]:
+    servers = {name: f"127.0.0.1:{free_port()}" for name in ("SESSIONARY_BOOTSTRAP_SERVERS",)}
+    servers["SESSIONARY_CLICKHOUSE_URL"] = f"http://127.0.0.1:{free_port()}"
+    checks = run_checks({**servers, "SESSIONARY_CONTROL_URL": api.url, **environ})
+    return [(check.ok, check.found, check.advice) for check in checks if check.check == "partitions"]
+
+
+def test_doctor_shows_the_halts_of_all_workers_and_the_command(api: FakeControlApi) -> None:
+    operator = {"SESSIONARY_OPERATOR_TOKEN": "op"}
+    api.answers = {LIST: (200, {"partitions": [OPEN, HALTED, AWAY]})}
+    ((ok, found, advice),) = _partition_check(api, operator)
+    assert not ok
+    assert found == f"{describe_halt(HALTED)}; {describe_halt(AWAY)}"
+    assert advice == "remove the cause, then run: sessionary partition retry 1"
+    api.answers = {LIST: (200, {"partitions": [OPEN, AWAY]})}
+    ((ok, _, advice),) = _partition_check(api, operator)
+    assert (ok, advice) == (False, "start a processor, or read the log of the one that does not answer")
+    api.answers = {LIST: (200, {"partitions": [OPEN, partition(1, "opening")]})}
+    assert _partition_check(api, operator) == [(True, "2 partitions have an owner, none is halted", "")]
+    api.answer_problem(LIST, 403, "forbidden", "why")
+    ((ok, found, _),) = _partition_check(api, operator)
+    assert (ok, "why" in found) == (False, True)
+
+
+def test_doctor_asks_no_partitions_without_an_operator_s_token(api: FakeControlApi) -> None:
+    assert _partition_check(api, {}) == []
+    assert "/v1/partitions" not in [request.path for request in api.asked]

@@ -1,0 +1,130 @@
+"""The control API on Faust's web server, with fakes of all that is below it, and a bare client."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aiohttp import ClientSession
+
+from sessionary.infra.local.ports import free_port
+from sessionary.stream_processors.access import parse_tokens
+from sessionary.stream_processors.api.pages import serve_pages
+from sessionary.stream_processors.api.partitions import PartitionApi
+from sessionary.stream_processors.api.routing import OtherWorkers
+from sessionary.stream_processors.api.sessions import ControlApi
+from sessionary.stream_processors.api.token_store import TokenStore
+from sessionary.stream_processors.faust_app import make_faust_app
+from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.settings import ProcessorSettings
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]  # by lower-case name
+    body: Any
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether it is a problem document whose parts agree."""
+        if self.headers.get("content-type") != "application/problem+json" or not isinstance(self.body, dict):
+            return False
+        reason = self.body["reason"]
+        return bool(self.body["status"] == self.status and self.body["type"] == f"urn:sessionary:problems/{reason}")
+
+
+class FakeAssignment:
+    """Owns nothing."""
+
+    def __init__(self) -> None:
+        self.owners: dict[int, Any] = {}
+        self.is_ready = True
+
+
+class FakeGroup:
+    """Knows the owners' URLs."""
+
+    def __init__(self, client: ClientSession, urls: Mapping[int, str], heartbeat_age_s: float) -> None:
+        self._client, self._urls, self._heartbeat_age_s = client, urls, heartbeat_age_s
+
+    def owner_urls(self) -> Mapping[int, str]:
+        return self._urls
+
+    def heartbeat_s(self) -> float:
+        return time.monotonic() - self._heartbeat_age_s
+
+    def http_client(self) -> ClientSession:
+        return self._client
+
+
+class Server:
+    """The control API on Faust's web server; nothing of Kafka runs."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.url = f"http://127.0.0.1:{port}"
+
+    async def send(self, raw: bytes) -> Answer:
+        """Send a request as it is, read one answer."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            writer.write(raw)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+            first, *lines = head.decode().strip().split("\r\n")
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+            length = 0 if raw.startswith(b"HEAD ") else int(headers["content-length"])
+            body = await asyncio.wait_for(reader.readexactly(length), 20)
+        finally:
+            writer.close()
+        is_json = "json" in headers["content-type"]
+        return Answer(int(first.split()[1]), headers, json.loads(body) if is_json and body else body)
+
+    async def ask(
+        self, path: bytes, auth: bytes | None = b"Bearer token", method: bytes = b"GET", more: bytes = b""
+    ) -> Answer:
+        """Ask for a page; `token` is a reader's, `op` an operator's."""
+        header = b"" if auth is None else b"Authorization: " + auth + b"\r\n"
+        return await self.send(
+            method + b" " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + more + b"\r\n"
+        )
+
+
+@asynccontextmanager
+async def running_server(
+    folder: Path,
+    assignment: Any = None,
+    urls: Mapping[int, str] | None = None,
+    instance: str = "w1",
+    port: int | None = None,
+    heartbeat_age_s: float = 0.0,
+) -> AsyncIterator[Server]:
+    """Serve the API of a worker; `urls` are those of the partitions' owners."""
+    settings = ProcessorSettings(
+        api_tokens=parse_tokens({"token": "acme", "op": {"principal": "on-call", "roles": ["operator"]}}),
+        api_port=port or free_port(),
+        instance=instance,
+    )
+    metrics = Metrics()
+    tokens = TokenStore(settings, metrics)
+    assignment = assignment or FakeAssignment()
+    web: Any = make_faust_app(settings, str(folder)).web
+    async with ClientSession() as client:
+        group = FakeGroup(client, urls or {}, heartbeat_age_s)
+        others = OtherWorkers(settings, group)
+        serve_pages(
+            web,
+            ControlApi(settings, tokens, assignment, metrics, group, others, lambda: True),
+            PartitionApi(settings, tokens, assignment, others),
+        )
+        web.init_server()
+        await web.start_server()
+        try:
+            yield Server(settings.api_port)
+        finally:
+            await web.stop_server()
+
+
+__all__ = ["Answer", "FakeAssignment", "Server", "running_server"]

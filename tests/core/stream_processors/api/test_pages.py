@@ -1,0 +1,125 @@
+"""The control API over HTTP: every error is a problem document, also for what is not HTTP."""
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessionary.schemas.ids import new_session_id
+from sessionary.stream_processors.api.token_store import TokenStore
+from tests.core.stream_processors.api.api_server import Answer, running_server
+
+PATH = f"/v1/sessions/{new_session_id()}".encode()
+MUTANTS = 400
+
+
+CASES: Mapping[str, tuple[dict[str, Any], int, str]] = {
+    "no token": ({"auth": None}, 401, "unauthorized"),
+    "another token": ({"auth": b"Bearer other"}, 401, "unauthorized"),
+    "a token that is not UTF-8": ({"auth": b"Bearer \xff\xfe"}, 401, "unauthorized"),
+    "a token that is UTF-8": ({"auth": "Bearer schlüssel".encode()}, 401, "unauthorized"),
+    "another scheme": ({"auth": b"Basic token"}, 401, "unauthorized"),
+    "no token in the scheme": ({"auth": b"Bearer "}, 401, "unauthorized"),
+    "a token without the role": ({"auth": b"Bearer op"}, 403, "forbidden"),
+    "another method": ({"method": b"POST"}, 405, "method_not_allowed"),
+    "an unknown method": ({"method": b"BREW"}, 400, "bad_request"),
+    "an unknown path": ({"path": b"/v2/sessions"}, 404, "not_found"),
+    "a zero byte as id": ({"path": b"/v1/sessions/%00"}, 400, "invalid_value"),
+    "an id that is not UTF-8": ({"path": b"/v1/sessions/%ff%fe"}, 400, "invalid_value"),
+    "a line break in the id": ({"path": PATH + b"%0d%0aX: y"}, 400, "bad_request"),
+    "an escaped line break in the id": ({"path": PATH + b"%0d%0aX:%20y"}, 400, "invalid_value"),
+    "a slash in the id": ({"path": b"/v1/sessions/a%2fb"}, 400, "invalid_value"),
+    "a long id": ({"path": b"/v1/sessions/" + b"a" * 7_000}, 400, "invalid_value"),
+    "a path that is too long": ({"path": b"/v1/sessions/" + b"a" * 70_000}, 400, "bad_request"),
+    "a word as offset": ({"path": PATH + b"?after=x"}, 400, "invalid_value"),
+    "an offset that is not UTF-8": ({"path": PATH + b"?after=%ff:1"}, 400, "invalid_value"),
+    "an Arabic number": ({"path": PATH + b"?wait_ms=%d9%a3"}, 400, "invalid_value"),
+    "a wait that is too long": ({"path": PATH + b"?wait_ms=1000000000"}, 400, "invalid_value"),
+    "a header that is too long": ({"more": b"X: " + b"a" * 70_000 + b"\r\n"}, 400, "bad_request"),
+    "a length that is a word": ({"more": b"Content-Length: x\r\n"}, 400, "bad_request"),
+    "no partition's owner": ({}, 503, "not_ready"),
+    "partitions for a reader": ({"path": b"/v1/partitions"}, 403, "forbidden"),
+    "partitions without a token": ({"path": b"/v1/partitions", "auth": None}, 401, "unauthorized"),
+    "a retry for a reader": ({"path": b"/v1/partitions/0/retry", "method": b"POST"}, 403, "forbidden"),
+    "a retry by another method": ({"path": b"/v1/partitions/0/retry"}, 405, "method_not_allowed"),
+    "a retry of a word": (
+        {"path": b"/v1/partitions/x/retry", "method": b"POST", "auth": b"Bearer op"},
+        400,
+        "invalid_value",
+    ),
+    "a retry of a partition that is not there": (
+        {"path": b"/v1/partitions/4/retry", "method": b"POST", "auth": b"Bearer op"},
+        404,
+        "unknown_partition",
+    ),
+}
+
+
+def test_each_malformed_request_is_answered_with_a_problem_document(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with running_server(tmp_path) as server:
+            for name, (request, status, reason) in CASES.items():
+                answer = await server.ask(**{"path": PATH} | request)
+                assert answer.is_problem, (name, answer)
+                assert (answer.status, answer.body["reason"]) == (status, reason), (name, answer)
+            assert (await server.ask(PATH, method=b"POST")).headers["allow"] == "GET,HEAD"
+            assert (await server.ask(b"/healthz", None)).status == 200
+            assert (await server.ask(b"/metrics", None)).headers["content-type"].startswith("text/plain")
+
+    asyncio.run(story())
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_no_mutated_request_fails_and_each_refusal_is_a_problem_document(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chance = random.Random(3)
+    whole = b"GET " + PATH + b"?after=0:1&wait_ms=5 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    whole += b"Authorization: Bearer token\r\n\r\n"
+    seen: Counter[int] = Counter()
+
+    def mutate() -> bytes:
+        raw = bytearray(whole)
+        # Half of the mutants have their faults in the token only: others are often no HTTP at all.
+        first = whole.index(b"Bearer") if chance.random() < 0.5 else 0
+        for _ in range(chance.randrange(1, 5)):
+            raw[chance.randrange(first, len(raw) - 4)] = chance.randrange(256)
+        return bytes(raw)
+
+    async def story() -> None:
+        async with running_server(tmp_path) as server:
+            for raw in (mutate() for _ in range(MUTANTS)):
+                answer = await server.send(raw)
+                seen[answer.status] += 1
+                assert answer.status in {200, 400, 401, 403, 404, 405, 503}, (raw, answer)
+                assert answer.status == 200 or answer.is_problem or raw.startswith(b"HEAD"), (raw, answer)
+
+    asyncio.run(story())
+    assert seen[401] > MUTANTS / 10
+    assert seen[400] > MUTANTS / 10
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_page_that_fails_is_a_problem_document_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(store: TokenStore, authorization: str | None, role: str) -> None:
+        raise RuntimeError("the disk is on fire")
+
+    monkeypatch.setattr(TokenStore, "require_role", fail)
+
+    async def story() -> Answer:
+        async with running_server(tmp_path) as server:
+            return await server.ask(PATH)
+
+    answer = asyncio.run(story())
+    assert (answer.status, answer.is_problem, answer.body["reason"]) == (500, True, "internal_server_error")
+    assert "fire" not in answer.body["detail"]
+    assert "the disk is on fire" in caplog.text

@@ -1,0 +1,188 @@
+"""The operators' pages over HTTP: partitions of several workers, a new start for a halted one."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessionary.infra.local.ports import free_port
+from sessionary.schemas.records import Position
+from sessionary.stream_processors.api.openapi import DOCUMENT
+from sessionary.stream_processors.errors import Halted
+from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
+
+PARTITIONS = b"/v1/partitions"
+FIELDS = set(DOCUMENT["components"]["schemas"]["Partition"]["properties"])
+GAP = Halted("log_gap", "partition 1: next is offset 5, but the log holds 7 to 9")
+
+
+class FakeOwner:
+    """A partition at offset 70 after 7 batches, with three live rows."""
+
+    def __init__(self, partition: int, halted: Halted | None = None, is_open: bool = True) -> None:
+        self.partition, self.halted, self.is_open = partition, halted, is_open and halted is None
+        self.halted_at_ms = 1_700_000_000_000 if halted else None
+        self.state, self.live, self.position = self, 3, Position(70, 0, 0, 7, 0)
+        self.waited: list[float] = []
+
+    async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
+        self.waited.append(timeout_s)
+        return self.is_open
+
+
+class RetryAssignment(FakeAssignment):
+    """Owns partitions; a partition that is opened again gets the owner that `next_owner` makes."""
+
+    def __init__(self, *owners: FakeOwner, next_halted: Halted | None = None) -> None:
+        super().__init__()
+        self.owners = {owner.partition: owner for owner in owners}
+        self._next_halted = next_halted
+        self.reopened: list[int] = []
+
+    def reopen_partition(self, partition: int) -> None:
+        self.reopened.append(partition)
+        self.owners[partition] = FakeOwner(partition, self._next_halted)
+
+
+async def list_partitions(server: Server) -> list[dict[str, Any]]:
+    answer = await server.ask(PARTITIONS, b"Bearer op")
+    assert answer.status == 200, answer
+    listed: list[dict[str, Any]] = answer.body["partitions"]
+    assert all(document.keys() == FIELDS for document in listed)
+    return listed
+
+
+async def retry(server: Server, partition: int) -> Answer:
+    return await server.ask(b"/v1/partitions/%d/retry" % partition, b"Bearer op", b"POST")
+
+
+def test_a_worker_lists_its_own_partitions_and_those_of_the_others(tmp_path: Path) -> None:
+    ports = [free_port(), free_port(), free_port()]
+    urls = {n: f"http://127.0.0.1:{port}" for n, port in enumerate([ports[0], ports[0], ports[1]])}
+    urls[3] = f"http://127.0.0.1:{ports[2]}"  # nothing listens there
+    ours = RetryAssignment(FakeOwner(0), FakeOwner(1, GAP))
+    theirs = RetryAssignment(FakeOwner(2, is_open=False))
+
+    async def story() -> None:
+        async with (
+            running_server(tmp_path, ours, urls, "w1", ports[0]) as first,
+            running_server(tmp_path, theirs, urls, "w2", ports[1]) as second,
+        ):
+            listed = await list_partitions(first)
+            assert [(d["partition"], d["state"], d["instance"]) for d in listed] == [
+                (0, "open", "w1"),
+                (1, "halted", "w1"),
+                (2, "opening", "w2"),
+                (3, "unreachable", None),
+            ]
+            assert await list_partitions(second) == listed
+            is_open, halted, opening, unreachable = listed
+            assert (is_open["next_offset"], is_open["batch_number"], is_open["live_rows"]) == (70, 7, 3)
+            assert (halted["reason"], halted["detail"]) == (GAP.reason, GAP.detail)
+            assert (halted["halted_at_ms"], halted["next_offset"]) == (1_700_000_000_000, 70)
+            assert opening["url"] == second.url
+            assert [opening["next_offset"], opening["batch_number"], opening["live_rows"]] == [None] * 3
+            assert unreachable["url"] == urls[3]
+            assert "does not answer: ClientConnectorError" in unreachable["detail"]
+
+    asyncio.run(story())
+
+
+def test_a_partition_without_an_owner_or_without_an_api_is_listed_as_such(tmp_path: Path) -> None:
+    async def story() -> None:
+        port = free_port()
+        # The group names this worker for partition 1, but it has not taken the assignment yet.
+        urls = {1: f"http://127.0.0.1:{port}", 2: "http://other:0"}
+        async with running_server(tmp_path, RetryAssignment(FakeOwner(0)), urls, port=port) as server:
+            listed = await list_partitions(server)
+            assert [document["state"] for document in listed] == ["open", "unassigned", "unreachable", "unassigned"]
+            assert listed[2]["detail"] == "the worker has no control API"
+            assert "start a processor" in listed[3]["detail"]
+
+    asyncio.run(story())
+
+
+def test_a_worker_that_is_asked_by_another_names_its_own_partitions_only(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running_server(tmp_path, RetryAssignment(FakeOwner(2))) as server:
+            answer = await server.ask(PARTITIONS, b"Bearer op", more=b"Sessionary-Routed: w2\r\n")
+            assert [document["partition"] for document in answer.body["partitions"]] == [2]
+
+    asyncio.run(story())
+
+
+def test_of_an_unread_changelog_no_position_is_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        halted = FakeOwner(0, Halted("changelog_unreadable", "partition 0, offset 3"))
+        async with running_server(tmp_path, RetryAssignment(halted)) as server:
+            document = (await list_partitions(server))[0]
+            assert (document["state"], document["next_offset"], document["batch_number"]) == ("halted", None, None)
+
+    asyncio.run(story())
+
+
+def test_a_halted_partition_is_opened_again_and_who_asked_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assignment = RetryAssignment(FakeOwner(1, GAP))
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await retry(server, 1)
+            assert (answer.status, answer.body["state"], answer.body["reason"]) == (200, "open", None)
+            assert answer.body.keys() == FIELDS
+            answer = await retry(server, 1)
+            assert (answer.status, answer.body["reason"], answer.is_problem) == (409, "not_halted", True)
+            assert "partition 1 is open" in answer.body["detail"]
+
+    asyncio.run(story())
+    assert assignment.reopened == [1]
+    assert len(assignment.owners[1].waited) == 1, "the answer waits for the owner"
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "on-call" in told
+    assert GAP.detail in told
+
+
+def test_a_partition_that_halts_again_is_answered_with_its_reason(tmp_path: Path) -> None:
+    async def story() -> None:
+        again = Halted("record_too_large", "audit")
+        async with running_server(tmp_path, RetryAssignment(FakeOwner(1, GAP), next_halted=again)) as server:
+            answer = await retry(server, 1)
+            assert (answer.status, answer.body["state"], answer.body["reason"]) == (200, "halted", "record_too_large")
+
+    asyncio.run(story())
+
+
+def test_a_retry_reaches_the_owner_through_any_worker(tmp_path: Path) -> None:
+    theirs = RetryAssignment(FakeOwner(2, Halted("log_gap", "gone")))
+
+    async def story() -> None:
+        ports = [free_port(), free_port()]
+        urls = {2: f"http://127.0.0.1:{ports[1]}"}
+        async with (
+            running_server(tmp_path, RetryAssignment(), urls, "w1", ports[0]) as first,
+            running_server(tmp_path, theirs, urls, "w2", ports[1]),
+        ):
+            answer = await retry(first, 2)
+            assert (answer.status, answer.body["instance"], answer.body["state"]) == (200, "w2", "open")
+            assert (await retry(first, 2)).status == 409
+            answer = await retry(first, 3)
+            assert (answer.status, answer.body["reason"]) == (503, "not_ready")
+
+    asyncio.run(story())
+    assert theirs.reopened == [2]
+
+
+def test_a_worker_that_may_have_lost_its_partitions_opens_none(tmp_path: Path) -> None:
+    assignment = RetryAssignment(FakeOwner(1, GAP))
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment, heartbeat_age_s=7.0) as server:  # the time-out is 6 s
+            answer = await retry(server, 1)
+            assert (answer.status, answer.body["reason"]) == (503, "not_ready")
+            assert "no answer of its group" in answer.body["detail"]
+
+    asyncio.run(story())
+    assert assignment.reopened == []

@@ -1,0 +1,82 @@
+"""Tokens and what they stand for: both forms, defaults, and errors that show no token."""
+
+import json
+import traceback
+from typing import Any
+
+import pytest
+
+from sessionary.stream_processors.access import Caller, parse_tokens
+
+SECRET = "s3cret"
+
+
+def test_a_bare_tenant_is_a_reader_of_that_tenant() -> None:
+    assert parse_tokens('{"s3cret": "acme"}') == {
+        "s3cret": Caller(tenant="acme", principal="acme", roles=frozenset({"reader"}))
+    }
+
+
+def test_an_object_names_tenant_principal_and_roles() -> None:
+    alice = {"tenant": "acme", "principal": "alice", "roles": ["reader", "operator"]}
+    assert parse_tokens({"a": alice})["a"] == Caller(
+        tenant="acme", principal="alice", roles=frozenset({"reader", "operator"})
+    )
+    assert parse_tokens({"a": {"tenant": "acme"}}) == parse_tokens({"a": "acme"})
+
+
+def test_an_operator_needs_no_tenant_but_a_name() -> None:
+    (caller,) = parse_tokens({"a": {"tenant": None, "principal": "on-call", "roles": ["operator"]}}).values()
+    assert caller == Caller(tenant=None, principal="on-call", roles=frozenset({"operator"}))
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"principal": "alice"}, "role reader needs a tenant"),
+        ({"roles": ["operator"]}, "principal is missing"),
+        ({}, "principal is missing"),
+        ({"tenant": "acme", "roles": []}, "roles must be a list"),
+        ({"tenant": "acme", "roles": "reader"}, "roles must be a list"),
+        ({"tenant": "acme", "roles": [SECRET]}, "roles must be a list"),
+        ({"tenant": f"{SECRET} !"}, "tenant must be null, or 1 to 128"),
+        ({"tenant": 7}, "tenant must be null, or 1 to 128"),
+        (f"{SECRET} !", "tenant must be null, or 1 to 128"),
+        ("", "tenant must be null, or 1 to 128"),
+        ({"tenant": "acme", "principal": f"{SECRET}\n"}, "principal must be a text"),
+        ({"tenant": "acme", "principal": ""}, "principal must be a text"),
+        ({"tenant": "acme", SECRET: 1}, "has a field other than"),
+        (7, "must be the name of a tenant, or an object"),
+        ([SECRET], "must be the name of a tenant, or an object"),
+    ],
+    ids=str,
+)
+def test_an_error_names_the_place_and_the_rule_but_nothing_of_the_input(value: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=r"^token 2: ") as caught:
+        parse_tokens(json.dumps({"good": "acme", SECRET: value}))
+    assert told in str(caught.value)
+    assert len(str(caught.value).split("; ")) <= 2, "one fault is told once"
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("token", ["", " s3cret", "s3cret\n", "s3\x00cret"])
+def test_a_token_that_no_header_could_carry_is_refused(token: str) -> None:
+    with pytest.raises(ValueError, match="token 1: a token must not be empty"):
+        parse_tokens({token: "acme"})
+
+
+@pytest.mark.parametrize("text", ["s3cret", "[]", '"s3cret"', "", "{", b"\xff", "[" * 100_000])
+def test_text_of_another_form_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"^must be a JSON object") as caught:
+        parse_tokens(text)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_token_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^entry 3 of an object has the same key as an earlier one$"):
+        parse_tokens('{"s3cret": "acme", "b": "b", "s3cret": "globex"}')
+
+
+def test_many_errors_are_told_in_short() -> None:
+    with pytest.raises(ValueError, match=r"token 5: .*; and 95 more$"):
+        parse_tokens({f"token-{n}": 7 for n in range(100)})
