@@ -3,5 +3,6 @@
 It only reads:
 
     sessions    answers requests, or passes them on to the partition's owner
+    verdicts    what became of the record that a request waits for
     openapi     the API's OpenAPI document
 """
