@@ -10,6 +10,7 @@ from typing import Any, cast
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import Counts, DueRow, LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.recent import JudgedRecords
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
 
 RECORDS_MAX = 5_000  # the same number per transaction as the product's fold
@@ -48,7 +49,7 @@ class CountingBatch:
         counts = Counts(number, 0, 0, 0, 0, 0, before.next_offset, next_offset - 1)
         self.position = position
         # Only this job's `transaction` reads the outcome's rows and records.
-        return Outcome(self.counts, cast(Any, self.counted), position, counts)
+        return Outcome(self.counts, cast(Any, self.counted), position, counts, JudgedRecords())
 
 
 class CountingFold:

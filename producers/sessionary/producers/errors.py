@@ -55,7 +55,7 @@ class Refused(ProducerError):
 
     Attributes:
         event_type: The type of the refused event, for example `session_resumed`.
-        reason: One of the refusal reasons.
+        reason: One of the refusal reasons; `UNKNOWN` if the processor no longer knows it.
     """
 
     def __init__(self, event_type: str, reason: RefusalReason) -> None:

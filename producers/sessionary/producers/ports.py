@@ -108,10 +108,14 @@ class Transport(Protocol):
 
 
 class Verdict(NamedTuple):
-    """The processor's decision on one event: applied, or refused for a reason."""
+    """The processor's decision on one event: applied, or refused for a reason.
+
+    If it is no longer `kept`, neither is known.
+    """
 
     applied: bool
     reason: RefusalReason | None
+    kept: bool = True
 
 
 class SessionView(NamedTuple):

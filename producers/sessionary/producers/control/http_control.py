@@ -114,8 +114,12 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         snapshot_id=snapshot["snapshot_id"] if snapshot else None,
         snapshot_state_json=snapshot["state_json"] if snapshot else None,
         limits=Limits(**known),
-        verdict=Verdict(verdict["outcome"] == "applied", verdict.get("reason")) if verdict else None,
+        verdict=_parse_verdict(verdict) if verdict else None,
     )
+
+
+def _parse_verdict(body: dict[str, Any]) -> Verdict:
+    return Verdict(body["outcome"] == "applied", body.get("reason"), body["outcome"] != "not_kept")
 
 
 __all__ = ["HttpControl", "parse_session"]

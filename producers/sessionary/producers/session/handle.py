@@ -18,7 +18,7 @@ from sessionary.producers.errors import (
     SessionLost,
     VerdictPending,
 )
-from sessionary.producers.ports import Control, Json, OnReceipt, SessionView
+from sessionary.producers.ports import Control, Json, OnReceipt, SessionView, Verdict
 from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
@@ -168,7 +168,7 @@ class SessionHandle:
             self._pending = None
             self._detached = False
             self._adopt_view(view)
-        if view.verdict is not None and not view.verdict.applied:
+        if view.verdict is not None and not _is_reached(view, view.verdict):
             raise Refused(pending.event_type, view.verdict.reason or "UNKNOWN")
         return view
 
@@ -215,6 +215,15 @@ class SessionHandle:
         if self._heartbeat_token is not None:
             self._services.heartbeats.stop_heartbeat(self._heartbeat_token)
             self._heartbeat_token = None
+
+
+def _is_reached(view: SessionView, verdict: Verdict) -> bool:
+    """Return True if the verb has led where it should: every verb with a verdict leads to Active.
+
+    A worker that took the partition over does not know what the one before it decided. It knows
+    the session's state.
+    """
+    return verdict.applied if verdict.kept else view.state == "Active"
 
 
 __all__ = ["SessionHandle", "SharedServices"]

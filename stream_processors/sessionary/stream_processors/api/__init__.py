@@ -6,6 +6,7 @@ In the order in which a request passes:
     token_store       the tokens in force: of the settings and of a file that may change
     authentication    which caller a token stands for
     sessions          a session's committed state, and the worker's health
+    verdicts          what became of the record that a request waits for
     partitions        the operators' pages: partitions' states, a new start for a halted one
     routing           the other workers: requests that belong to them, and what they know
     problems          answers: JSON documents, and errors as problem documents

@@ -45,12 +45,13 @@ _SESSION: Final = _object_schema(
         "items": _object_schema(offset=_NUMBER, reason=_TEXT, event_id=_TEXT),
     },
     verdict={
-        "description": "what became of the record at `after`; null without `after`",
+        "description": "what became of the record at `after`; null without `after`. `not_kept`: this worker "
+        "did not judge it, or too long ago",
         "oneOf": [
             _object_schema(
                 partition=_NUMBER,
                 offset=_NUMBER,
-                outcome={"type": "string", "enum": ["applied", "refused"]},
+                outcome={"type": "string", "enum": ["applied", "refused", "not_kept"]},
                 reason=_TEXT_OR_NULL,
             ),
             {"type": "null"},

@@ -20,6 +20,7 @@ from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number
 from sessionary.stream_processors.api.routing import WAIT_MS_MAX, Group, OtherWorkers
 from sessionary.stream_processors.api.token_store import TokenStore
+from sessionary.stream_processors.api.verdicts import verdict_document
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
@@ -130,16 +131,21 @@ class ControlApi:
         if isinstance(row, Gravestone):
             detail = f"session {row.session_id} was archived ({row.reason_code})"
             raise Problem(410, "session_archived", "Session archived", detail)
-        return session_document(row, question, owner.state.position.next_offset)
+        verdict = None
+        if question.after is not None:
+            key = question.key.encoded()
+            verdict = verdict_document(owner.recent_outcomes, row, key, question.partition, question.after)
+        return session_document(row, question, owner.state.position.next_offset, verdict)
 
 
-def session_document(row: SessionState, question: Question, next_offset: int) -> dict[str, Any]:
+def session_document(
+    row: SessionState, question: Question, next_offset: int, verdict: dict[str, Any] | None
+) -> dict[str, Any]:
     """Return the JSON document of a session, as `/openapi.json` describes it.
 
     It holds the committed state, its epoch and version, owner, content, limits and next deadline
     (ms of log time since the epoch), the last refused events, and the position that the state
-    includes. `verdict` says what became of the record at `after`: "applied" or "refused" with the
-    reason; None if the request had no `after`.
+    includes, and the `verdict` on the record at `after`; None if the request had no `after`.
     """
     return {
         "session_id": row.session_id,
@@ -155,15 +161,9 @@ def session_document(row: SessionState, question: Question, next_offset: int) ->
         "limits": row.limits._asdict(),
         "deadline_ms": _MACHINE.due_ms(row),
         "refusals": [refusal._asdict() for refusal in row.refusals],
-        "verdict": None if question.after is None else _verdict_document(row, question.partition, question.after),
+        "verdict": verdict,
         "position": {"partition": question.partition, "next_offset": next_offset},
     }
-
-
-def _verdict_document(row: SessionState, partition: int, offset: int) -> dict[str, Any]:
-    reason = next((refusal.reason for refusal in row.refusals if refusal.offset == offset), None)
-    outcome = "applied" if reason is None else "refused"
-    return {"partition": partition, "offset": offset, "outcome": outcome, "reason": reason}
 
 
 def _parse_after(text: str | None, partition: int) -> int | None:

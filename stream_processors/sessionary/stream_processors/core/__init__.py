@@ -11,6 +11,7 @@
     committed      a partition's state after the last acknowledged transaction
     overlay        one batch on top of it
     partition      a partition's state: load, begin, merge
+    recent         what became of the last records
     session/       the session's machine
 
 A record passes `verdict`, then the machine of its family; `overlay` collects what comes of it.

@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import RefusalReason
+from sessionary.stream_processors.core.recent import JudgedRecords
 
 POSITION_KEY = b"\x00position"  # of a partition's position record in the changelog
 RECORD_OVERHEAD_BYTES = 100  # what a record weighs beside its key and value
@@ -88,13 +89,15 @@ class Outcome(NamedTuple):
     """What one transaction writes; a row of None is a tombstone.
 
     `refusals` and `timer_lateness_ms` only feed metrics: the reasons of refused records, and how
-    long after its deadline each timer fired (log time).
+    long after its deadline each timer fired (log time). `judged` is for callers that wait for a
+    record.
     """
 
     rows: Mapping[bytes, Any]
     emitted: Sequence[Emitted]
     position: Position
     counts: Counts
+    judged: JudgedRecords
     refusals: Sequence[RefusalReason] = ()
     timer_lateness_ms: Sequence[int] = ()
 

@@ -22,6 +22,7 @@ from sessionary.stream_processors.core.model import (
     Outcome,
     Place,
 )
+from sessionary.stream_processors.core.recent import JudgedRecords
 from sessionary.stream_processors.core.verdict import read_arrival
 
 
@@ -43,6 +44,7 @@ class Overlay:
         self._outcome_n = position.outcome_n
         self._applied = self._duplicate = self._ticks = 0
         self._refusals: list[RefusalReason] = []
+        self._judged = JudgedRecords()
         self._lateness_ms: list[int] = []
         self._emitted: list[Emitted] = []
         self._previous_acknowledged_at: int | None = None
@@ -104,7 +106,9 @@ class Overlay:
             last_offset=max(first, self._next_offset - 1),
         )
         self._previous_acknowledged_at = previous_acknowledged_at
-        return Outcome(self.rows, self._emitted, self.final_position, counts, self._refusals, self._lateness_ms)
+        return Outcome(
+            self.rows, self._emitted, self.final_position, counts, self._judged, self._refusals, self._lateness_ms
+        )
 
     def _row(self, key: bytes) -> Any:
         return self.rows[key] if key in self.rows else self._committed.rows.get(key)
@@ -171,6 +175,9 @@ class Overlay:
         if arrival is None:
             self._ticks += 1
             return
+        judged = self._judged
+        judged.offsets.append(record.offset)
+        judged.key_hashes.append(hash(key))
         machine = families.home
         if families.by_event_type and arrival.event is not None and arrival.fault is None:
             machine = families.by_event_type.get(arrival.event.envelope.event_type, machine)
@@ -180,12 +187,15 @@ class Overlay:
         decision = machine.decide(row, arrival)
         if decision.duplicate:
             self._duplicate += 1
+            assert arrival.event is not None  # what cannot be read repeats nothing
+            judged.duplicates[record.offset] = arrival.event.envelope.event_id
             return
         after, emitted = apply_facts(machine, key, row, decision.facts, arrival, self._next_place)
         if decision.refusal is None:
             self._applied += 1
         else:
             self._refusals.append(decision.refusal)
+            judged.refusals[record.offset] = decision.refusal
         if emitted:
             self._emitted += emitted
         if after is not row:

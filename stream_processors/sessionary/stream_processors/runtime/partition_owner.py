@@ -20,6 +20,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from sessionary.schemas.errors import Unavailable
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.overlay import Overlay
+from sessionary.stream_processors.core.recent import RecentOutcomes
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover
@@ -70,6 +71,7 @@ class PartitionOwner:
         """`open_store` may block. `former`: the last owner in this process; its end is awaited."""
         self.partition = partition
         self.state = context.job.new_state(partition)
+        self.recent_outcomes = RecentOutcomes()
         self.is_open = False
         self.end_requested = False
         self._over = False
@@ -192,6 +194,7 @@ class PartitionOwner:
         if folded < len(records):
             self._put_back(records[folded:])
         self.state.merge(overlay)
+        self.recent_outcomes.add_batch(outcome.judged)
         self._acknowledged_at = written.acknowledged_at
         await self._after_commit(outcome, written)
 

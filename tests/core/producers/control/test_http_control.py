@@ -13,7 +13,7 @@ from sessionary.producers import (
     SettingsError,
     Unavailable,
 )
-from sessionary.producers.control.http_control import HttpControl
+from sessionary.producers.control.http_control import HttpControl, parse_session
 from sessionary.producers.ports import Verdict
 from tests.support.fake_control import ControlRequest, ControlResponse, control_server
 
@@ -55,6 +55,11 @@ def test_it_asks_for_the_verdict_and_reads_the_answer() -> None:
     assert asked[0].query["after"] == "1:7"
     assert 0 < int(asked[0].query["wait_ms"]) <= 5_000
     assert asked[0].authorization == "Bearer token-1"
+
+
+def test_a_verdict_that_is_not_kept_is_neither_applied_nor_refused() -> None:
+    verdict = {"partition": 1, "offset": 7, "outcome": "not_kept", "reason": None}
+    assert parse_session({**BODY, "verdict": verdict}).verdict == Verdict(applied=False, reason=None, kept=False)
 
 
 @pytest.mark.parametrize(

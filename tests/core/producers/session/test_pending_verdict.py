@@ -9,7 +9,7 @@ from sessionary.producers import (
     Unavailable,
     VerdictPending,
 )
-from sessionary.producers.ports import OnReceipt, OutRecord
+from sessionary.producers.ports import OnReceipt, OutRecord, SessionView, Verdict
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import (
     SessionErrored,
@@ -86,3 +86,26 @@ def test_a_resume_whose_place_the_broker_does_not_know_is_told_by_the_epoch(refu
             assert s.resume() == {"n": 1}
             assert (s.local_state, s.epoch) == ("Active", 2)
     assert sent_types(memory).count("session_resumed") == 1
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_verdict_that_is_no_longer_kept_is_told_by_the_sessions_state(
+    refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, memory = memory_client()
+    fetch_session = memory.fetch_session
+
+    def fetch_from_a_new_owner(session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
+        view = fetch_session(session_id, after, timeout_s)
+        return view._replace(verdict=Verdict(applied=False, reason=None, kept=False))
+
+    monkeypatch.setattr(memory, "fetch_session", fetch_from_a_new_owner)
+    with client, client.session(user_id="u", state={"a": 1}) as session:
+        session.pause()
+        if not refused:
+            assert session.resume() == {"a": 1}
+            return
+        memory.refuse_next("stale_epoch")
+        with pytest.raises(Refused) as caught:
+            session.resume()
+        assert (caught.value.reason, session.local_state) == ("UNKNOWN", "Paused")

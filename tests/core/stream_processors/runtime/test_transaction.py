@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY, Counts, Outcome
+from sessionary.stream_processors.core.recent import JudgedRecords
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.runtime import transaction
@@ -17,7 +18,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 SETTINGS = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
 PARTITION = 3
-OUTCOME = Outcome({}, (), Position(9, 0, 0, 1, 0), Counts(9, 0, 0, 0, 0, 0, 0, 8))
+OUTCOME = Outcome({}, (), Position(9, 0, 0, 1, 0), Counts(9, 0, 0, 0, 0, 0, 0, 8), JudgedRecords())
 RECORDS = [
     record
     for n in range(4)
