@@ -12,6 +12,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from sessionary.infra.local.kafka.cluster import choose_broker_count
 from sessionary.infra.local.kafka.jars import Progress
 from sessionary.infra.local.kafka.node import NodeIdentity, prepare_start, random_id, read_identity
 from sessionary.infra.local.ports import LOOPBACK, free_ports
@@ -28,7 +29,11 @@ def _ignore_progress(_line: str) -> None:
 
 
 def _broker_identity(data: Path, port: int | None) -> NodeIdentity:
-    """Return the cluster id and ports of the folder's broker; `port` overrides the recorded one."""
+    """Return the cluster id and ports of the folder's broker; `port` overrides the recorded one.
+
+    Raises `BrokerCountDiffers`.
+    """
+    choose_broker_count(data, 1)
     known = read_identity(data)
     if known is None:
         spare = free_ports(2)
@@ -75,7 +80,7 @@ class LocalBroker(LocalServer):
 
         `port`: None takes the recorded one, else a free one. `log`: the broker's output.
         `optimising`: run the JVM as Kafka's own scripts do. It starts more slowly, serves faster,
-        and uses 1 GiB of heap.
+        and uses 1 GiB of heap. Raises `BrokerCountDiffers`.
         """
         super().__init__("the broker", log)
         self._data = data.resolve()
@@ -112,7 +117,8 @@ class LocalBroker(LocalServer):
 def run_broker(data: Path, port: int | None = None, progress: Progress = _ignore_progress) -> None:
     """Replace this process by the broker (exec): pid, output and signals stay the same.
 
-    Never returns. Raises `PortTaken`, `JarsUnavailable`, `StartFailed` if it cannot start.
+    Never returns. Raises `BrokerCountDiffers`, `PortTaken`, `JarsUnavailable`, `StartFailed` if it
+    cannot start.
     """
     folder = data.resolve()
     folder.mkdir(parents=True, exist_ok=True)

