@@ -38,6 +38,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="seed of the load and the faults")
     parser.add_argument("--rate", type=float, default=250.0, help="events per second of all agents together")
     parser.add_argument(
+        "--brokers", type=int, choices=(1, 3), default=1, help="with 3, a broker fault hits one of them"
+    )
+    parser.add_argument(
         "--only", choices=KINDS, action="append", default=[], help="only faults of this kind; may be repeated"
     )
     parser.add_argument("--json", type=Path, help="where to write the result as JSON; default build/chaos/<seed>.json")
@@ -62,9 +65,9 @@ def _report_progress(load: Load, watch: CommitWatch, began_s: float, stop: threa
 def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
     began_s = time.monotonic()
     seconds = options.minutes * 60
-    stack = ChaosStack(logs, small_disks=namespace)
+    stack = ChaosStack(logs, brokers=options.brokers, small_disks=namespace)
     try:
-        _say("starting broker, ClickHouse, two processors, four sinks")
+        _say(f"starting {', '.join(stack.brokers)}, ClickHouse, two processors, four sinks")
         stack.start()
         load = Load(stack, seed=options.seed, rate=options.rate, seconds=seconds)
         watch, stop = CommitWatch(stack.servers_address), threading.Event()
@@ -79,7 +82,7 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
                 _FLOWS_S,
                 "every partition to have a transaction",
             )
-            faults.carry_out(draw_faults(options.seed, seconds, options.only), load.until_s)
+            faults.carry_out(draw_faults(options.seed, seconds, options.only, stack.brokers), load.until_s)
             faults.wait()
             time.sleep(max(0.0, load.until_s - time.time()))
             unsettled = settle_stack(stack, load, _say)
@@ -117,6 +120,7 @@ def _result(
     return Result(
         seed=options.seed,
         minutes=options.minutes,
+        brokers=options.brokers,
         namespace=namespace,
         events=len(inputs.lines),
         other_records=len(evidence.log) - len(inputs.lines),
@@ -151,7 +155,7 @@ def main(argv: Sequence[str]) -> int:
         if not options.keep_logs:
             shutil.rmtree(logs)
         return 0
-    again = f"make chaos MINUTES={options.minutes:g} SEED={options.seed}"
+    again = f"make chaos MINUTES={options.minutes:g} SEED={options.seed} ARGS='--brokers {options.brokers}'"
     _say(f"{len(result.differences)} differences; logs in build/chaos/{options.seed}; to repeat: {again}")
     return 1
 

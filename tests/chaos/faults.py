@@ -4,7 +4,7 @@ What counts as recovery, by the target of the fault:
 
 processor    each partition that it owned has a transaction newer than the kill or freeze
 sink         the offsets of its group move again
-broker       each partition has a transaction newer than the kill
+a broker     each partition has a transaction newer than the kill
 ClickHouse   it has a row newer than the kill, or than the end of the slow phase
 agent        the spool of the dead process is drained
 full spool   the agent's spool is drained after the disk has room again
@@ -98,7 +98,7 @@ class Faults:
                 return self._hit_sink(fault)
             case "kill broker" | "restart broker":
                 number = signal.SIGKILL if fault.kind == "kill broker" else signal.SIGTERM
-                self._stack.signal("broker", number)
+                self._stack.signal(fault.target, number)
                 return self._wait_recovered(
                     fault, now_ms(), lambda at_ms: self._watch.committed_since(set(range(PARTITIONS)), at_ms)
                 )
@@ -204,13 +204,14 @@ class Faults:
         return {path.name: written_bytes(path.read_bytes()) for path in self._load.spool_segments(name)}
 
     def _fill_spool(self, fault: Fault) -> FaultOutcome:
-        """Fill the disk, then kill the broker, so that the spool grows."""
+        """Fill the disk, then kill every broker, so that the spool grows."""
         disk = self._stack.disks[fault.target]
         disk.fill()
         before = self._load.read_status(fault.target).get("dropped", 0)
         try:
             time.sleep(_BROKER_DELAY_S)
-            self._stack.signal("broker", signal.SIGKILL)
+            for broker in self._stack.brokers:
+                self._stack.signal(broker, signal.SIGKILL)
             time.sleep(fault.lasts_s)
         finally:
             disk.empty()

@@ -17,6 +17,7 @@ class Result(NamedTuple):
 
     seed: int
     minutes: float
+    brokers: int
     namespace: bool
     events: int
     other_records: int

@@ -1,7 +1,7 @@
 """The schedule of faults. Pure: the same seed and duration give the same faults."""
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple, get_args
 
 FaultKind = Literal[
@@ -51,7 +51,12 @@ class Fault(NamedTuple):
     lasts_s: float = 0.0
 
 
-def _target(kind: FaultKind, rng: random.Random) -> str:
+def _pick_broker(brokers: Sequence[str], rng: random.Random) -> str:
+    # Nothing is drawn for one broker: a seed's schedule for one is the same as ever.
+    return rng.choice(brokers) if len(brokers) > 1 else brokers[0]
+
+
+def _target(kind: FaultKind, rng: random.Random, brokers: Sequence[str]) -> str:
     match kind:
         case "kill processor" | "freeze processor":
             return rng.choice(PROCESSORS)
@@ -64,7 +69,7 @@ def _target(kind: FaultKind, rng: random.Random) -> str:
         case "full store":
             return CRAMPED_STORE
         case "kill broker" | "restart broker":
-            return "broker"
+            return _pick_broker(brokers, rng)
         case "kill clickhouse" | "slow clickhouse":
             return "clickhouse"
 
@@ -75,11 +80,13 @@ def _lasts_s(kind: FaultKind, rng: random.Random) -> float:
     return rng.uniform(5.0, 9.0) if kind in ("slow clickhouse", "full spool", "full store") else 0.0
 
 
-def draw_faults(seed: int, seconds: float, only: Collection[FaultKind] = ()) -> list[Fault]:
+def draw_faults(
+    seed: int, seconds: float, only: Collection[FaultKind] = (), brokers: Sequence[str] = ("broker",)
+) -> list[Fault]:
     """Return the faults of a run in order of time.
 
     Kinds come in shuffled decks, so that each occurs before one occurs again. An agent is killed
-    while the broker is down, because then its spool contains events. `only` restricts the kinds.
+    while a broker is down, because then its spool contains events. `only` restricts the kinds.
     """
     rng = random.Random(seed)
     faults: list[Fault] = []
@@ -91,9 +98,9 @@ def draw_faults(seed: int, seconds: float, only: Collection[FaultKind] = ()) -> 
             rng.shuffle(deck)
         kind = deck.pop()
         if kind == "kill agent":
-            faults.append(Fault(round(at_s, 2), "kill broker", "broker"))
+            faults.append(Fault(round(at_s, 2), "kill broker", _pick_broker(brokers, rng)))
             at_s += _AGENT_DELAY_S
-        faults.append(Fault(round(at_s, 2), kind, _target(kind, rng), round(_lasts_s(kind, rng), 2)))
+        faults.append(Fault(round(at_s, 2), kind, _target(kind, rng, brokers), round(_lasts_s(kind, rng), 2)))
         at_s += rng.uniform(*_GAP_S)
     return faults
 

@@ -1,6 +1,6 @@
 """The real stack in a temporary folder: each part is a process that a supervisor restarts.
 
-servers      broker, ClickHouse endpoint
+servers      one broker or three, ClickHouse endpoint
 workers      two processors, static members w1 (memory) and w2 (RocksDB on a small disk)
 sinks        four
 """
@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
 from sessionary.infra.local.kafka.broker import broker_answers
+from sessionary.infra.local.kafka.cluster import BrokerProcess, broker_processes, plan_cluster, write_cluster
 from sessionary.infra.local.ports import LOOPBACK, free_ports
 from sessionary.infra.local.supervisor import Part, Supervisor
 from sessionary.infra.stack import api_ready, inherited_variables
@@ -41,13 +42,19 @@ _SPOOL_MIB, _STORE_MIB = 24, 96
 class ChaosStack:
     """All parts. `start` waits until they are ready; `close` stops them and removes the folder."""
 
-    def __init__(self, logs: Path, *, small_disks: bool) -> None:
-        """Write logs to `logs`, which is kept after `close`."""
+    def __init__(self, logs: Path, *, brokers: int, small_disks: bool) -> None:
+        """Write logs to `logs`, which is kept after `close`. `brokers`: 1 or 3."""
         self.logs = logs
         self._folder = tempfile.TemporaryDirectory(prefix="sessionary-chaos-")
         self.folder = Path(self._folder.name)
         ports = dict(zip(("broker", "clickhouse", *PROCESSORS), free_ports(4), strict=True))
+        broker_data = self.folder / "broker"
         self.servers_address = f"{LOOPBACK}:{ports['broker']}"
+        if brokers > 1:
+            write_cluster(broker_data, cluster := plan_cluster(broker_data))
+            self.servers_address = cluster.bootstrap_servers
+        processes = broker_processes(broker_data, self.servers_address)
+        self.brokers = [broker.name for broker in processes]
         self.clickhouse_url = f"http://{LOOPBACK}:{ports['clickhouse']}"
         self.control_urls = {name: f"http://{LOOPBACK}:{ports[name]}" for name in PROCESSORS}
         self.tokens = {tenant: f"token-of-{tenant}" for tenant in TENANTS}
@@ -67,7 +74,7 @@ class ChaosStack:
             "SESSION_TIMEOUT_MS": str(int(SESSION_TIMEOUT_S * 1_000)),
             "SINK_SESSION_TIMEOUT_MS": "6000",
         }
-        self.servers = Supervisor([self._broker(ports["broker"]), self._clickhouse(ports["clickhouse"])])
+        self.servers = Supervisor([*map(self._broker, processes), self._clickhouse(ports["clickhouse"])])
         self.workers = Supervisor([self._worker(name, ports[name]) for name in PROCESSORS])
         self.sinks = Supervisor([self._sink(kind) for kind in SINKS])
         self._supervisors = (self.servers, self.workers, self.sinks)
@@ -139,12 +146,11 @@ class ChaosStack:
         (row,) = query_rows(self.clickhouse_url, f"SELECT toUnixTimestamp64Milli(max(at)) AS ms FROM ({tables})")
         return max(int(row["ms"]), 0)
 
-    def _broker(self, port: int) -> Part:
+    def _broker(self, broker: BrokerProcess) -> Part:
         def ready() -> bool:
-            return broker_answers(self.servers_address) and _succeeds(lambda: apply_topics(self.kafka))
+            return broker_answers(broker.address) and _succeeds(lambda: apply_topics(self.kafka, len(self.brokers)))
 
-        options = ["--data", str(self.folder / "broker"), "--port", str(port)]
-        return self.part("broker", [*_COMMAND, "broker", *options], ready)
+        return self.part(broker.name, [*_COMMAND, "broker", *broker.options], ready)
 
     def _clickhouse(self, port: int) -> Part:
         from sessionary.sinks.clickhouse.migrate import apply_migrations

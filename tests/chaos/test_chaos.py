@@ -58,6 +58,14 @@ def test_the_first_agent_is_never_killed_and_the_others_only_while_the_broker_is
             assert (before.kind, round(fault.at_s - before.at_s)) == ("kill broker", 1)
 
 
+def test_a_broker_fault_hits_one_of_three_brokers_by_the_seed() -> None:
+    brokers = ("broker-1", "broker-2", "broker-3")
+    faults = draw_faults(5, 3_600, (), brokers)
+    assert faults == draw_faults(5, 3_600, (), brokers)
+    for kind in ("kill broker", "restart broker"):
+        assert {fault.target for fault in faults if fault.kind == kind} == set(brokers)
+
+
 def test_a_freeze_is_longer_than_the_session_timeout() -> None:
     frozen = [fault for fault in draw_faults(6, 3_600) if fault.kind == "freeze processor"]
     assert frozen

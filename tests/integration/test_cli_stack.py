@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import RETENTION_MS
 from tests.support.processes import Processes
+from tests.support.terminal import TerminalCommand
 from tests.support.waiting import wait_until
 
 COMMAND = str(Path(sys.executable).parent / "sessionary")
@@ -247,3 +249,29 @@ def test_a_setting_that_was_changed_is_found_and_corrected(kafka: KafkaSettings)
     wait_until(lambda: list_topic_changes(kafka) == [], 10, "no difference")
     with pytest.raises(Invalid, match="partitions"):
         apply_topics(kafka.model_copy(update={"partitions": kafka.partitions - 1}))
+
+
+@pytest.mark.long
+def test_three_brokers_hold_three_replicas_and_come_back_over_the_same_folder(tmp_path: Path) -> None:
+    for option in ("--brokers 3", ""):
+        up = TerminalCommand(f"{COMMAND} up --data data {option}", tmp_path, os.environ)
+        try:
+            wait_until(lambda up=up: up.has_ended or "Ctrl-C stops" in up.text, 180, "the stack's summary")  # type: ignore[misc]
+            assert "replication factor 3, min.insync.replicas 2" in up.text
+            _check_replicas(KafkaSettings.from_env(read_environment(tmp_path / "data")))
+            assert up.interrupt() == 0
+        finally:
+            up.end()
+    other = _command("up", "--data", str(tmp_path / "data"), "--brokers", "1")
+    assert (other.code, other.err.count("\n")) == (6, 1)
+    assert "was made for 3 brokers, not for 1" in other.err
+
+
+def _check_replicas(kafka: KafkaSettings) -> None:
+    """Check the pipeline's topics, and Kafka's own as far as they exist."""
+    admin = AdminClient(kafka.client_config())
+    topics = admin.list_topics(timeout=10).topics
+    assert set(kafka.topics) <= topics.keys()
+    assert {len(place.replicas) for topic in topics.values() for place in topic.partitions.values()} == {3}
+    configs = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in topics])
+    assert {answer.result(10)["min.insync.replicas"].value for answer in configs.values()} == {"2"}

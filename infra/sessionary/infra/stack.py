@@ -1,7 +1,7 @@
-"""The local stack: broker, ClickHouse endpoint, processor and four sinks under one supervisor.
+"""The local stack under one supervisor: one broker or three, ClickHouse, a processor, four sinks.
 
 <data>/env.json           the variables with which other commands find this stack
-<data>/broker/            the broker's storage
+<data>/broker/            the brokers' storage
 <data>/clickhouse/        the engine's storage
 <data>/logs/<part>.log    one log per process
 <data>/lock               locked while a stack runs over the folder
@@ -25,11 +25,19 @@ from sessionary.infra.environment import read_environment, write_environment
 from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
 from sessionary.infra.local.errors import PortTaken, StartFailed
 from sessionary.infra.local.kafka.broker import broker_answers
+from sessionary.infra.local.kafka.cluster import (
+    BrokerProcess,
+    Cluster,
+    broker_processes,
+    choose_broker_count,
+    plan_cluster,
+    write_cluster,
+)
 from sessionary.infra.local.ports import LOOPBACK, free_ports, is_free
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
 from sessionary.infra.tenants import TENANTS
 from sessionary.infra.topics import apply_topics
-from sessionary.schemas.errors import SessionaryError
+from sessionary.schemas.errors import SessionaryError, SettingsError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
 
 SINKS = ("audit", "history", "rejected", "batches")
@@ -49,7 +57,10 @@ _INHERITED = (ENV_PREFIX + "LOG_LEVEL", ENV_PREFIX + "STORE")
 
 
 class Ports(NamedTuple):
-    """Loopback ports of the servers. None: the port of the folder's last stack, else a free one."""
+    """Loopback ports of the servers. None: the port of the folder's last stack, else a free one.
+
+    Three brokers take `broker` and the two ports that follow it.
+    """
 
     broker: int | None = None
     clickhouse: int | None = None
@@ -61,7 +72,7 @@ def _port_of(address: str | None) -> int | None:
     return int(tail) if tail.isdecimal() else None
 
 
-def _stack_variables(data: Path, ports: Ports, partitions: int) -> dict[str, str]:
+def _stack_variables(data: Path, ports: Ports, partitions: int, cluster: Cluster | None) -> dict[str, str]:
     """Return the stack's variables. Tokens and ports stay the same when a stack is restarted."""
     known = read_environment(data)
     spare = iter(free_ports(3))
@@ -74,7 +85,7 @@ def _stack_variables(data: Path, ports: Ports, partitions: int) -> dict[str, str
         tokens = json.loads(known["SESSIONARY_API_TOKENS"])
     tokens[operator_token] = {"principal": "operator", "roles": ["operator"]}
     return {
-        "SESSIONARY_BOOTSTRAP_SERVERS": f"{LOOPBACK}:{broker}",
+        "SESSIONARY_BOOTSTRAP_SERVERS": cluster.bootstrap_servers if cluster else f"{LOOPBACK}:{broker}",
         "SESSIONARY_PARTITIONS": known.get("SESSIONARY_PARTITIONS", str(partitions)),
         "SESSIONARY_CLICKHOUSE_URL": f"http://{LOOPBACK}:{clickhouse}",
         "SESSIONARY_API_HOST": LOOPBACK,
@@ -126,17 +137,25 @@ class Stack:
         *,
         ports: Ports | None = None,
         partitions: int = 4,
+        brokers: int | None = None,
         on_change: Callable[[PartChange], None] = lambda _change: None,
     ) -> None:
         """Choose ports and tokens; start nothing yet.
 
         `data`: the folder, created if missing. `partitions`: of each topic of a new stack.
+        `brokers`: 1 or 3; None takes the number that the folder was made for, 1 for a new one.
         `on_change` is called on the supervisor's thread, once per state change of a process.
+        Raises `SettingsError`, `BrokerCountDiffers`.
         """
+        if brokers not in (None, 1, 3):
+            raise SettingsError(f"--brokers is {brokers}: a stack has 1, or 3; with 2, each write would need both")
         data.mkdir(parents=True, exist_ok=True)
         self.data = data.resolve()
         self._lock: IO[str] | None = None
-        self.environ = _stack_variables(self.data, ports or Ports(), partitions)
+        ports, self._broker_data = ports or Ports(), self.data / "broker"
+        self._brokers = choose_broker_count(self._broker_data, brokers)
+        self._cluster = plan_cluster(self._broker_data, ports.broker) if self._brokers > 1 else None
+        self.environ = _stack_variables(self.data, ports, partitions, self._cluster)
         self._part_environ = {**inherited_variables(os.environ), **self.environ}
         self._setup_error: str | None = None
         self._supervisor = Supervisor(self._make_parts(), on_change)
@@ -168,7 +187,10 @@ class Stack:
             ) from None
         # Another server on our port would answer our probes: the stack would seem ready.
         for name, option in _PORTS.items():
-            _wait_for_free_port(_port_of(self.environ[name]) or 0, f"this stack; choose another port by {option}")
+            for address in self.environ[name].split(","):
+                _wait_for_free_port(_port_of(address) or 0, f"this stack; choose another port by {option}")
+        if self._cluster is not None:
+            write_cluster(self._broker_data, self._cluster)
         write_environment(self.data, self.environ)
         self._supervisor.start()
 
@@ -195,26 +217,31 @@ class Stack:
     def _make_parts(self) -> list[Part]:
         kafka = KafkaSettings.from_env(self.environ)
         clickhouse = ClickHouseSettings.from_env(self.environ)
-        broker_port = _port_of(kafka.bootstrap_servers) or 0
         clickhouse_port = _port_of(clickhouse.clickhouse_url) or 0
         control_url = self.environ["SESSIONARY_CONTROL_URL"]
 
-        def broker_ready() -> bool:
-            return broker_answers(kafka.bootstrap_servers) and self._succeeds(lambda: apply_topics(kafka))
+        def broker_part(broker: BrokerProcess) -> Part:
+            def ready() -> bool:
+                return broker_answers(broker.address) and self._succeeds(lambda: apply_topics(kafka, self._brokers))
+
+            return self._make_part(broker.name, list(broker.options), ready, command=["broker"])
+
+        brokers = [broker_part(broker) for broker in broker_processes(self._broker_data, kafka.bootstrap_servers)]
+        names = [broker.name for broker in brokers]
 
         def clickhouse_ready() -> bool:
             return clickhouse_answers(clickhouse_port) and self._succeeds(lambda: _migrate_database(clickhouse))
 
         return [
-            self._make_part("broker", ["--data", str(self.data / "broker"), "--port", str(broker_port)], broker_ready),
+            *brokers,
             self._make_part(
                 "clickhouse",
                 ["--data", str(self.data / "clickhouse"), "--port", str(clickhouse_port)],
                 clickhouse_ready,
             ),
-            self._make_part("processor", [], lambda: api_ready(control_url), after=["broker"]),
+            self._make_part("processor", [], lambda: api_ready(control_url), after=names),
             *(
-                self._make_part(f"sink-{kind}", [], None, after=["broker", "clickhouse"], command=["sink", kind])
+                self._make_part(f"sink-{kind}", [], None, after=[*names, "clickhouse"], command=["sink", kind])
                 for kind in SINKS
             ),
         ]

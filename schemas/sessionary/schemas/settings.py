@@ -77,6 +77,9 @@ class KafkaSettings(EnvSettings):
             "metadata.recovery.strategy": "none",
             # A broker that comes back is found within half a second; librdkafka's default is 10 s.
             "reconnect.backoff.max.ms": 500,
+            # A broker that falls silent is given up after this time; librdkafka's default is 60 s,
+            # longer than sessions may be without a heartbeat.
+            "socket.timeout.ms": 10_000,
             # librdkafka writes to stderr by default; errors reach us by callbacks and exceptions.
             "log_level": 0,
         }

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sessionary.infra.environment import read_environment, tenant_tokens, write_environment
-from sessionary.infra.local.errors import PortTaken
+from sessionary.infra.local.errors import BrokerCountDiffers, PortTaken
 from sessionary.infra.stack import Ports, Stack, inherited_variables
 from sessionary.stream_processors.access import parse_tokens
 
@@ -40,3 +40,25 @@ def test_a_stack_has_an_operator_s_token_and_keeps_its_tokens(tmp_path: Path) ->
     again = Stack(tmp_path).environ
     for name in ("SESSIONARY_API_TOKENS", "SESSIONARY_OPERATOR_TOKEN"):
         assert again[name] == first[name]
+
+
+def test_a_stack_of_three_brokers_is_known_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessionary.infra.stack.Supervisor.start", lambda _supervisor: None)
+    with Stack(tmp_path, brokers=3) as first:
+        servers = first.environ["SESSIONARY_BOOTSTRAP_SERVERS"]
+    assert len(servers.split(",")) == 3
+    assert Stack(tmp_path).environ["SESSIONARY_BOOTSTRAP_SERVERS"] == servers
+    with pytest.raises(BrokerCountDiffers, match="use another folder"):
+        Stack(tmp_path, brokers=1)
+
+
+def test_each_of_three_ports_is_looked_at_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessionary.infra.stack._PORT_WAIT_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        taken = held.getsockname()[1]
+        stacks = [Stack(tmp_path, brokers=3, ports=Ports(broker=first)) for first in (taken - 2, 65_534)]
+        for stack, port in zip(stacks, (taken, 65_536), strict=True):
+            with pytest.raises(PortTaken, match=f"{port}.*--port-broker"):
+                stack.start()
+            stack.stop()
+    assert len(Stack(tmp_path, brokers=1).environ["SESSIONARY_BOOTSTRAP_SERVERS"].split(",")) == 1

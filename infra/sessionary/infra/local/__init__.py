@@ -1,9 +1,9 @@
-"""The local stack's servers: a real Kafka broker, the real ClickHouse engine, and a supervisor.
+"""The local stack's servers: real Kafka brokers, the real ClickHouse engine, and a supervisor.
 
 They need neither Docker nor root. Nothing in the product depends on this package: production names
 a Kafka and a ClickHouse by address.
 
-    kafka/         one Kafka broker over a folder
+    kafka/         one Kafka broker, or a cluster of three, over a folder
     clickhouse/    the ClickHouse engine behind its HTTP interface, over a folder
     server         what both servers share: a child process that is awaited, stopped and killed
     schedule       pure: order, restarts and back-off of supervised processes

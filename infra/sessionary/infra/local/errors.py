@@ -4,6 +4,7 @@ LocalStackError
 ├── PortTaken           a requested port is in use by another process
 ├── JarsUnavailable     the broker's jars could not be resolved
 ├── StartFailed         a process ended, or did not answer in time
+├── BrokerCountDiffers  a folder was made for another number of brokers
 ├── DataFolderLocked    another process holds the ClickHouse folder
 ├── InvalidPartOrder    the supervisor's parts wait for unknown parts, or for each other
 └── EngineError         a statement failed; carries ClickHouse's code
@@ -15,6 +16,7 @@ from __future__ import annotations
 from pathlib import Path
 
 __all__ = [
+    "BrokerCountDiffers",
     "DataFolderLocked",
     "EngineError",
     "InvalidPartOrder",
@@ -47,6 +49,16 @@ class StartFailed(LocalStackError):
 
     The text ends with the last lines of its log.
     """
+
+
+class BrokerCountDiffers(LocalStackError):
+    """A folder was made for another number of brokers than is wanted."""
+
+    def __init__(self, folder: Path, found: int, wanted: int) -> None:
+        super().__init__(
+            f"the folder {folder} was made for {found} broker{'s'[: found - 1]}, not for {wanted}, and replicas do not "
+            "move by themselves: start the number that it was made for, or use another folder"
+        )
 
 
 class DataFolderLocked(LocalStackError):

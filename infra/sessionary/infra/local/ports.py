@@ -40,7 +40,7 @@ def _bound_socket(port: int) -> socket.socket | None:
         probe.bind((LOOPBACK, port))
         # Two sockets with SO_REUSEADDR can both bind, but only one can listen.
         probe.listen(1)
-    except OSError:
+    except (OSError, OverflowError):  # the latter: above 65,535
         probe.close()
         return None
     return probe

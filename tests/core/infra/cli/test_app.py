@@ -32,6 +32,7 @@ HEAVY = ("faust", "aiokafka", "chdb", "clickhouse_connect", "confluent_kafka", "
         (["sink", "nothing"], 2),
         (["no-such-command"], 2),
         (["demo", "--sessions", "0"], 2),
+        (["up", "--brokers", "2", "--data", "no-stack"], 2),
         (["load", "missing.ndjson"], 4),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),

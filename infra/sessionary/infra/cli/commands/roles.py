@@ -39,11 +39,18 @@ def broker_command(
     port: Annotated[
         int | None, typer.Option("--port", help="Default: the folder's last port, else a free one.")
     ] = None,
+    node: Annotated[
+        int | None, typer.Option("--node", min=1, help="Run this node of the folder's three brokers.")
+    ] = None,
 ) -> None:
     """Run one Kafka broker on loopback, for development."""
     from sessionary.infra.local.kafka.broker import run_broker
+    from sessionary.infra.local.kafka.cluster import run_node
 
-    run_broker(data, port, print_message)
+    if node is None:
+        run_broker(data, port, print_message)
+    else:
+        run_node(data, node, print_message)
 
 
 def clickhouse_command(

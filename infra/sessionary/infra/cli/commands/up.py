@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 START_S_MAX = 170.0
 _PORT = "Default: the folder's last port, else a free one."
 PortOption = Annotated[int | None, typer.Option(min=1, max=65_535, help=_PORT, show_default=False)]
+BrokerPortOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=65_535, help=f"{_PORT} Three brokers also take the next two.", show_default=False),
+]
 
 
 def _raise_interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -56,13 +60,19 @@ def up_command(
     data: Annotated[
         Path, typer.Option("--data", help="Folder of the stack's data and logs; it is kept.", file_okay=False)
     ] = DEFAULT_DATA,
-    port_broker: PortOption = None,
+    port_broker: BrokerPortOption = None,
     port_clickhouse: PortOption = None,
     port_api: PortOption = None,
     partitions: Annotated[int, typer.Option(min=1, max=64, help="Partitions of each topic, for a new stack.")] = 4,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            help="1, or 3 that replicate each record. Default: the folder's number, else 1.", show_default=False
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the variables as one JSON object.")] = False,
 ) -> None:
-    """Run broker, ClickHouse, processor and sinks until Ctrl-C. The data is kept.
+    """Run Kafka, ClickHouse, processor and sinks until Ctrl-C. The data is kept.
 
     A process that ends is restarted. Other commands find the stack by DATA/env.json: give them
     --data DATA, or run them in the folder that holds .sessionary.
@@ -71,7 +81,7 @@ def up_command(
 
     progress = Progress()
     ports = Ports(port_broker, port_clickhouse, port_api)
-    stack = Stack(data, ports=ports, partitions=partitions, on_change=report_exit)
+    stack = Stack(data, ports=ports, partitions=partitions, brokers=brokers, on_change=report_exit)
     announced = False
     try:
         with running_stack(stack):
@@ -91,7 +101,10 @@ def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -
     if wants_json(as_json):
         show_object(environ, as_json=True)
         return
-    print_line(f"Kafka       {environ['SESSIONARY_BOOTSTRAP_SERVERS']}")
+    servers = environ["SESSIONARY_BOOTSTRAP_SERVERS"]
+    print_line(f"Kafka       {servers}")
+    if "," in servers:
+        print_line("            three brokers: replication factor 3, min.insync.replicas 2")
     print_line(f"ClickHouse  {environ['SESSIONARY_CLICKHOUSE_URL']}")
     print_line(f"Control API {environ['SESSIONARY_CONTROL_URL']}")
     print_line(f"Logs        {data / 'logs'}")

@@ -1,7 +1,9 @@
-"""The local Kafka broker.
+"""The local Kafka: one broker, or a cluster of three.
 
     jars      the broker's jars, from a Maven repository into jgo's cache
-    broker    one Kafka node (KRaft) over a folder
+    node      one Kafka node (KRaft) over a folder: its files and its command line
+    cluster   three nodes: their folder, and each as a process
+    broker    a node alone, as a child process or in the foreground
 
-The broker listens on loopback only.
+Brokers listen on loopback only.
 """
