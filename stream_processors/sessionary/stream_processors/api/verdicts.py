@@ -32,6 +32,8 @@ def _judge_outcome(found: RecordOutcome | None, row: SessionState, offset: int) 
     reason = next((refusal.reason for refusal in row.refusals if refusal.event_id == found.duplicate_of), None)
     if reason is not None:
         return "refused", reason
+    if not found.duplicate_of:
+        return "not_kept", None
     return ("applied", None) if len(row.refusals) < REFUSALS_KEPT else ("not_kept", None)
 
 

@@ -188,7 +188,7 @@ class Overlay:
         if decision.duplicate:
             self._duplicate += 1
             assert arrival.event is not None  # what cannot be read repeats nothing
-            judged.duplicates[record.offset] = arrival.event.envelope.event_id
+            judged.add_duplicate(record.offset, arrival.event.envelope.event_id)
             return
         after, emitted = apply_facts(machine, key, row, decision.facts, arrival, self._next_place)
         if decision.refusal is None:

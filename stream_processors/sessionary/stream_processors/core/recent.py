@@ -11,6 +11,7 @@ from typing import NamedTuple
 from sessionary.schemas.types import RefusalReason
 
 RECORDS_KEPT = 8_192  # 16 bytes each
+EVENT_ID_KEPT = 128  # characters; a UUID has 36
 
 
 class JudgedRecords:
@@ -24,12 +25,16 @@ class JudgedRecords:
         self.refusals: dict[int, RefusalReason] = {}  # by offset
         self.duplicates: dict[int, str] = {}  # by offset: the event's id
 
+    def add_duplicate(self, offset: int, event_id: str) -> None:
+        """Add what `duplicates` holds; instead of a long id, '', so that memory is bounded."""
+        self.duplicates[offset] = event_id if len(event_id) <= EVENT_ID_KEPT else ""
+
 
 class RecordOutcome(NamedTuple):
     """What became of a record. Both are None: it was applied."""
 
     refusal: RefusalReason | None
-    duplicate_of: str | None  # the id of the event that it repeats
+    duplicate_of: str | None  # the id of the event that it repeats; '' if it is too long to be kept
 
 
 class RecentOutcomes:
@@ -63,4 +68,4 @@ class RecentOutcomes:
         return None
 
 
-__all__ = ["RECORDS_KEPT", "JudgedRecords", "RecentOutcomes", "RecordOutcome"]
+__all__ = ["EVENT_ID_KEPT", "RECORDS_KEPT", "JudgedRecords", "RecentOutcomes", "RecordOutcome"]
