@@ -27,7 +27,7 @@ class Assignment:
         self._context = context
         self._stores = stores
         self._retiring: dict[int, PartitionOwner] = {}
-        self._failures: dict[int, int] = {}
+        self._pauses_s: dict[int, float] = {}  # before the last new start after a failure, by partition
         self._closed = False
 
     def take_assignment(self, partitions: Iterable[int]) -> None:
@@ -43,7 +43,7 @@ class Assignment:
         for partition, owner in former.items():
             owner.request_end()
             self._retiring[partition] = owner
-        self._failures.clear()
+        self._pauses_s.clear()
         wanted = sorted(partitions)
         for partition in wanted:
             self._start_owner(partition)
@@ -127,9 +127,9 @@ class Assignment:
         self._context.metrics.errors.labels("reopened").inc()
         known = isinstance(fault, Lost)
         _log.warning("partition %d is opened again: %s", owner.partition, fault, exc_info=None if known else fault)
-        failures = 0 if owner.commits else self._failures.get(owner.partition, 0) + 1
-        self._failures[owner.partition] = failures
-        pause_s = min(_BACK_OFF_S_MAX, _BACK_OFF_S * 2.0**failures)
+        former_s = self._pauses_s.get(owner.partition, _BACK_OFF_S)
+        pause_s = _BACK_OFF_S if owner.commits else min(_BACK_OFF_S_MAX, 2 * former_s)
+        self._pauses_s[owner.partition] = pause_s
         asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner)
 
     def _reopen_if_current(self, owner: PartitionOwner) -> None:

@@ -1,6 +1,7 @@
 """The owners of an assignment, without a broker: start, end, and a new start after a failure."""
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -13,9 +14,10 @@ from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.partition_owner import WorkerContext
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import PartitionStores
+from tests.core.stream_processors.runtime.owner_doubles import FakeFetchControl
 
 RECORDS = [LogRecord(0, 1_000, None, b"value", ())]
 
@@ -29,28 +31,6 @@ class StuckExecutor(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         self.calls.append(Future())
         return self.calls[-1]
-
-
-class FakeFetchControl:
-    """Accepts all commands; counts the bytes that wait."""
-
-    def __init__(self) -> None:
-        self.pending_bytes = 0
-
-    def fetch_from(self, partition: int, offset: int) -> None:
-        """Nothing is fetched."""
-
-    def pause_partition(self, partition: int) -> None:
-        """Nothing is fetched."""
-
-    def resume_partition(self, partition: int) -> None:
-        """Nothing is fetched."""
-
-    def drop_partition(self, partition: int) -> None:
-        """Nothing is fetched."""
-
-    def add_pending_bytes(self, size: int) -> None:
-        self.pending_bytes += size
 
 
 class Bench:
@@ -71,6 +51,9 @@ class Bench:
             call.set_exception(error)
         await asyncio.wait(tasks)
         await asyncio.sleep(0)
+
+    def is_replaced(self, former: PartitionOwner) -> bool:
+        return self.assignment.owners[former.partition] is not former
 
     async def seen(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(10):
@@ -138,6 +121,20 @@ def test_an_owner_that_fails_is_replaced(monkeypatch: pytest.MonkeyPatch, error:
             await bench.seen(lambda: bench.assignment.owners[0] not in former)
             former.add(bench.assignment.owners[0])
             assert bench.metrics.errors.labels("reopened")._value.get() == failures
+
+    run(story)
+
+
+def test_a_partition_is_opened_again_after_any_number_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S_MAX", 0.0)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        # With a broker away for half a day a partition fails more often than a float can double.
+        for _ in range(1_100):
+            former = bench.assignment.owners[0]
+            await bench.fail_all(Lost("fenced"))
+            await bench.seen(functools.partial(bench.is_replaced, former))
 
     run(story)
 
