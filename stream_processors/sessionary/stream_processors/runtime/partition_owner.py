@@ -2,7 +2,7 @@
 
     open    fence the former owner → read the changelog → fetch the log from the position on
     loop    take pending records → fold into an overlay → one transaction → merge → wake readers
-    end     finish the transaction under way; state, timers and pending records go with the object
+    end     finish the transaction under way; free producer, state, timers and pending records
 
 A `PartitionOwner` is used once: a partition that comes back to the same worker gets a new one.
 Readers see committed state only.
@@ -23,7 +23,7 @@ from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover
-from sessionary.stream_processors.runtime.executor import wait_unless_hung
+from sessionary.stream_processors.runtime.executor import free_frames, wait_unless_hung
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.pending_records import FetchControl, PendingRecords
@@ -55,7 +55,8 @@ class PartitionOwner:
     """The owner of one partition of one assignment. Belongs to the event loop.
 
     `task` ends with it; `end_requested` is set if we asked it to end. A failure is the task's
-    exception: `Lost` or `Halted`, the latter also in `halted`.
+    exception: `Lost` or `Halted`, the latter also in `halted`. From then on `state` has its
+    position, but no rows.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class PartitionOwner:
         self._sought_s = self._begun_s = 0.0
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
+        self.task.add_done_callback(_free_task_frames)
 
     def offer_records(self, records: Sequence[LogRecord]) -> None:
         """Take a fetch of the partition's records; too many pending ones interrupt the fetching."""
@@ -132,6 +134,16 @@ class PartitionOwner:
             self._context.fetch_control.drop_partition(self.partition)
             self._pending.drop_all()
             self._wake_readers()
+            self._free_parts()
+
+    def _free_parts(self) -> None:
+        """Drop what is large or has threads: an ended owner may be held for a while."""
+        if self._writer is not None:
+            self._writer.discard()
+        self._writer = self._store = None
+        position = self.state.position
+        self.state = self._context.job.new_state(self.partition)
+        self.state.load_position(position)
 
     async def _open_partition(self) -> None:
         begun_s, context = time.monotonic(), self._context
@@ -282,6 +294,13 @@ class PartitionOwner:
         except TimeoutError:
             self._context.metrics.errors.labels("hung").inc()
             raise Lost(f"partition {self.partition}: a call into librdkafka hangs for {CALL_S_MAX:g} s") from None
+
+
+def _free_task_frames(task: "asyncio.Task[None]") -> None:
+    # They hold the owner, which holds the task, which holds the error: only a full garbage
+    # collection would free that circle, and a worker nearly never makes one.
+    if not task.cancelled():
+        free_frames(task.exception())
 
 
 def _count(metrics: Metrics, partition: int, outcome: Outcome, written: CommitReceipt) -> None:
