@@ -1,6 +1,7 @@
 """One partition during one assignment: from fencing the former owner to the last commit.
 
-    open    fence the former owner → read the changelog → fetch the log from the position on
+    open    fence the former owner → wait for a turn → read the changelog → fetch the log from the
+            position on
     loop    take pending records → fold into an overlay → one transaction → merge → wake readers
     end     finish the transaction under way; free producer, state, timers and pending records
 
@@ -15,7 +16,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple, ParamSpec, TypeVar
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
 from sessionary.schemas.errors import Unavailable
 from sessionary.stream_processors.core.model import LogRecord, Outcome
@@ -35,20 +37,25 @@ _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 CALL_S_MAX = 12.0  # longer than the time-out of each call into librdkafka
+# Recoveries at a time in a worker. Each has a thread, and all want the interpreter's lock: with 64
+# the event loop waited for seconds, longer than the group waits for a heartbeat.
+RECOVERIES_MAX = 4
 _SLICE_S = 0.005  # between two yields to the event loop
 _LOOK_EACH = 8  # records between two readings of the clock
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
 
 
-class WorkerContext(NamedTuple):
-    """What all partition owners of a worker share."""
+@dataclass(frozen=True)
+class WorkerContext:
+    """What all partition owners of a worker share. `recovery_turns` are taken in order."""
 
     settings: ProcessorSettings
     job: Job
     metrics: Metrics
     executor: Executor
     fetch_control: FetchControl
+    recovery_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RECOVERIES_MAX))
 
 
 class PartitionOwner:
@@ -80,6 +87,7 @@ class PartitionOwner:
         self._store: Store | None = None
         self._writer: TransactionWriter | None = None
         self._pending = PendingRecords(partition, context.fetch_control)
+        self._turn_wait: asyncio.Timeout | None = None  # while this owner waits for its recovery
         self._arrived = asyncio.Event()
         self._advanced = asyncio.Event()
         self._sought_s = self._begun_s = 0.0
@@ -97,6 +105,9 @@ class PartitionOwner:
     def request_end(self) -> None:
         """Finish the transaction under way, then end; await `task` for that."""
         self.end_requested = True
+        if self._turn_wait is not None:
+            self._turn_wait.reschedule(0.0)
+            self._turn_wait = None
         self._arrived.set()
         self._advanced.set()
 
@@ -151,10 +162,15 @@ class PartitionOwner:
             TransactionWriter, context.settings, context.job, self.partition, self._is_wanted
         )
         await self._run_bounded(self._writer, self._writer.fence_former_owner)
-        self._store = store = await self._run_blocking(self._open_store)
-        changelog_next = await self._run_blocking(
-            recover, context.settings, self.state, store, context.job.row_codec, self._is_wanted
-        )
+        if not await self._take_recovery_turn():
+            return
+        try:
+            self._store = store = await self._run_blocking(self._open_store)
+            changelog_next = await self._run_blocking(
+                recover, context.settings, self.state, store, context.job.row_codec, self._is_wanted
+            )
+        finally:
+            context.recovery_turns.release()
         position = self.state.position
         log = await self._run_blocking(probe_log, context.settings, self.partition, position.next_offset)
         log.check_position(self.partition, position.next_offset)
@@ -169,6 +185,18 @@ class PartitionOwner:
         self._context.metrics.position.labels(str(self.partition)).set(self.state.position.next_offset)
         _log.info("partition %d is open at %d", self.partition, self.state.position.next_offset)
         self._wake_readers()
+
+    async def _take_recovery_turn(self) -> bool:
+        """Wait for one of the worker's recoveries. Return False at once if the end is requested."""
+        if self.end_requested:
+            return False
+        try:
+            async with asyncio.timeout(None) as self._turn_wait:
+                await self._context.recovery_turns.acquire()
+        except TimeoutError:
+            return False
+        self._turn_wait = None
+        return True
 
     async def _wait_for_interval(self) -> None:
         """Wait until the next transaction may begin: what arrives until then shares its cost."""

@@ -1,19 +1,26 @@
 """What an owner of a partition stands on, without a broker."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sessionary.stream_processors.core.model import Outcome
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.partition_owner import WorkerContext
+from sessionary.stream_processors.runtime.transaction import CommitReceipt
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.stores import PartitionStores
+from sessionary.stream_processors.store.packed_rows import RowCodec
+from sessionary.stream_processors.store.stores import PartitionStores, Store
+
+Wanted = Callable[[], bool]
 
 
 class FakeFetchControl:
@@ -38,11 +45,24 @@ class FakeFetchControl:
         self.pending_bytes += size
 
 
-class RefusedWriter:
-    """A transaction writer whose partition cannot be fenced."""
+class FakeWriter:
+    """A transaction writer that commits everything."""
 
     def __init__(self, *_: Any) -> None:
         self.called_s = time.monotonic()
+
+    def fence_former_owner(self) -> None:
+        """There is no former owner."""
+
+    def write_outcome(self, outcome: Outcome, started_at: int) -> CommitReceipt:
+        return CommitReceipt({}, 1, started_at, 0.0)
+
+    def discard(self) -> None:
+        """There is no producer."""
+
+
+class RefusedWriter(FakeWriter):
+    """A transaction writer whose partition cannot be fenced."""
 
     def fence_former_owner(self) -> None:
         try:
@@ -50,8 +70,32 @@ class RefusedWriter:
         except OSError as error:
             raise Lost("refused") from error
 
-    def discard(self) -> None:
-        """There is no producer."""
+
+class FakeRecovery:
+    """Empty changelogs; each reading lasts until `gate` is released once."""
+
+    def __init__(self) -> None:
+        self.under_way = self.most = self.ended = 0
+        self.gate, self._lock = threading.Semaphore(0), threading.Lock()
+
+    def has_ended(self, times: int) -> bool:
+        return self.ended >= times
+
+    def recover(
+        self, settings: ProcessorSettings, state: PartitionState, store: Store, codec: RowCodec, wanted: Wanted
+    ) -> int:
+        with self._lock:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+        assert self.gate.acquire(timeout=30)
+        with self._lock:
+            self.under_way -= 1
+            self.ended += 1
+        if not wanted():
+            raise Lost("no longer wanted")
+        state.rows = store.rows
+        state.finish_loading(store.rows.due_rows())
+        return 0
 
 
 class OwnerBench:

@@ -1,6 +1,7 @@
-"""An owner without a broker: what it leaves behind at its end."""
+"""An owner without a broker: how many open at a time, and what one leaves behind at its end."""
 
 import asyncio
+import functools
 import gc
 import threading
 import weakref
@@ -11,10 +12,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import assignment, partition_owner, transaction
-from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.log_probe import LogProbe
+from sessionary.stream_processors.runtime.partition_owner import RECOVERIES_MAX, PartitionOwner
 from tests.core.stream_processors.runtime.owner_doubles import (
+    FakeRecovery,
+    FakeWriter,
     OwnerBench,
     RefusedWriter,
     count_descriptors,
@@ -137,6 +141,67 @@ def test_a_halted_owner_keeps_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         await bench.seen(owner.task.done)
         assert state() is None
         assert owner.state.position.next_offset == 7
+        await bench.assignment.close()
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def recovery(monkeypatch: pytest.MonkeyPatch) -> FakeRecovery:
+    """Let partitions open without a broker; `gate` of the recovery lets one end."""
+    recovery = FakeRecovery()
+    monkeypatch.setattr(partition_owner, "TransactionWriter", FakeWriter)
+    monkeypatch.setattr(partition_owner, "recover", recovery.recover)
+    monkeypatch.setattr(partition_owner, "probe_log", lambda settings, partition, offset: LogProbe(0, 0))
+    return recovery
+
+
+def test_four_partitions_recover_at_a_time_and_all_open(recovery: FakeRecovery) -> None:
+    async def story() -> None:
+        bench = OwnerBench(partitions=64)
+        bench.assignment.take_assignment(range(64))
+        for ended in range(1, 65):
+            await bench.seen(lambda: recovery.under_way == min(RECOVERIES_MAX, 64 - recovery.ended))
+            recovery.gate.release()
+            await bench.seen(functools.partial(recovery.has_ended, ended))
+        await bench.seen(lambda: bench.assignment.is_ready)
+        assert recovery.most == RECOVERIES_MAX
+        await bench.assignment.close()
+
+    asyncio.run(story())
+
+
+def test_an_owner_that_waits_for_its_recovery_ends_at_once(recovery: FakeRecovery) -> None:
+    async def story() -> None:
+        bench = OwnerBench(partitions=64)
+        bench.assignment.take_assignment(range(64))
+        await bench.seen(lambda: recovery.under_way == RECOVERIES_MAX)
+        waiting = [owner for owner in bench.assignment.owners.values() if owner.partition >= 32]
+        bench.assignment.take_assignment(range(32))
+        await bench.seen(lambda: all(owner.task.done() for owner in waiting))
+        assert [owner.task.exception() for owner in waiting] == [None] * 32
+        assert recovery.ended == 0  # no turn became free meanwhile
+        recovery.gate.release(RECOVERIES_MAX + 32)
+        await bench.seen(lambda: bench.assignment.is_ready)
+        await bench.assignment.close()
+        assert bench.context.recovery_turns._value == RECOVERIES_MAX
+
+    asyncio.run(story())
+
+
+def test_a_failed_recovery_gives_its_turn_back(recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise Lost("silent")
+
+    async def story() -> None:
+        bench = OwnerBench()
+        monkeypatch.setattr(assignment, "_BACK_OFF_S_MAX", 0.0)
+        monkeypatch.setattr(partition_owner, "recover", fail)
+        bench.assignment.take_assignment(PARTITIONS)
+        await bench.seen(lambda: bench.count_errors("reopened") >= 20)
+        recovery.gate.release(100)
+        monkeypatch.setattr(partition_owner, "recover", recovery.recover)
+        await bench.seen(lambda: bench.assignment.is_ready)
         await bench.assignment.close()
 
     asyncio.run(story())
