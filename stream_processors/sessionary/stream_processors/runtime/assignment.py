@@ -51,10 +51,10 @@ class Assignment:
             self._retire_owner(partition)
         self._update_gauges()
 
-    def offer_records(self, partition: int, records: Sequence[LogRecord]) -> None:
-        """Hand records to their partition's owner; drop them if there is none."""
+    def offer_records(self, partition: int, begin_offset: int, records: Sequence[LogRecord]) -> None:
+        """Hand a fetch to its partition's owner; drop it if there is none."""
         if (owner := self.owners.get(partition)) is not None:
-            owner.offer_records(records)
+            owner.offer_records(begin_offset, records)
 
     def reopen_partition(self, partition: int) -> None:
         """End a partition's owner and begin a new one."""

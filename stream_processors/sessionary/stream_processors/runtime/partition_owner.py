@@ -28,7 +28,7 @@ from sessionary.stream_processors.runtime.changelog import recover
 from sessionary.stream_processors.runtime.executor import free_frames, wait_unless_hung
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import probe_log
-from sessionary.stream_processors.runtime.pending_records import FetchControl, PendingRecords
+from sessionary.stream_processors.runtime.pending_records import FetchControl, FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import SavedPosition, Store
@@ -95,11 +95,14 @@ class PartitionOwner:
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
         self.task.add_done_callback(_free_task_frames)
 
-    def offer_records(self, records: Sequence[LogRecord]) -> None:
-        """Take a fetch of the partition's records; too many pending ones interrupt the fetching."""
+    def offer_records(self, begin_offset: int, records: Sequence[LogRecord]) -> None:
+        """Take a fetch of the partition's records; too many pending ones interrupt the fetching.
+
+        From `begin_offset` to the last record's offset no other offset may hold a record.
+        """
         if self.end_requested or self.task.done():
             return
-        self._pending.append_batch(records)
+        self._pending.append_batch(FollowingRecords(begin_offset, records))
         self._arrived.set()
 
     def request_end(self) -> None:
@@ -206,10 +209,11 @@ class PartitionOwner:
 
     async def _step(self) -> None:
         assert self._writer is not None
-        records = self._take_batch()
+        taken = self._take_batch()
+        records = taken.records
         if not records:
             return
-        if records[0].offset != self.state.position.next_offset and not await self._is_next(records):
+        if taken.begin_offset > self.state.position.next_offset and not await self._is_next(taken):
             return
         self._begun_s, started_at = time.monotonic(), time.time_ns() // 1_000
         overlay = self.state.begin()
@@ -225,9 +229,9 @@ class PartitionOwner:
             self._put_back(records)
             await asyncio.sleep(_ABORT_PAUSE_S)
             return
+        self.state.merge(overlay)
         if folded < len(records):
             self._put_back(records[folded:])
-        self.state.merge(overlay)
         self._acknowledged_at = written.acknowledged_at
         await self._after_commit(outcome, written)
 
@@ -245,15 +249,16 @@ class PartitionOwner:
         else:
             self._store.save_rows(rows, saved)
 
-    def _take_batch(self) -> Sequence[LogRecord]:
+    def _take_batch(self) -> FollowingRecords:
         return self._pending.take_batch(self.state.position.next_offset, self.state.settings.records_max)
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:
-        self._pending.put_back(records)
+        """Let the next batch begin with these records, which follow on the position."""
+        self._pending.put_back(FollowingRecords(self.state.position.next_offset, records))
         self._arrived.set()
 
-    async def _is_next(self, records: Sequence[LogRecord]) -> bool:
-        """Return True if `records`, which begin after the position, are the log's next ones.
+    async def _is_next(self, taken: FollowingRecords) -> bool:
+        """Return True if `taken`, which begins after the position, has the log's next records.
 
         That is so if no offset between holds a record. Otherwise drop them and fetch from the
         position again, at most once a second. Raises `Halted` if the log begins after it.
@@ -261,7 +266,7 @@ class PartitionOwner:
         position = self.state.position.next_offset
         pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
         if pause_s > 0:
-            self._put_back(records)
+            self._pending.put_back(taken)
             self._arrived.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._arrived.wait(), pause_s)
@@ -269,7 +274,7 @@ class PartitionOwner:
         self._sought_s = time.monotonic()
         log = await self._run_blocking(probe_log, self._context.settings, self.partition, position)
         log.check_position(self.partition, position)
-        if log.first_offset == records[0].offset:
+        if log.first_offset == taken.records[0].offset:
             return True
         self._context.metrics.errors.labels("sought").inc()
         self._pending.drop_all()

@@ -101,9 +101,9 @@ def test_an_empty_assignment_is_ready() -> None:
 def test_records_go_to_their_owner_or_nowhere() -> None:
     async def story(bench: Bench) -> None:
         bench.assignment.take_assignment([0])
-        bench.assignment.offer_records(1, RECORDS)
+        bench.assignment.offer_records(1, 0, RECORDS)
         assert bench.fetch_control.pending_bytes == 0
-        bench.assignment.offer_records(0, RECORDS)
+        bench.assignment.offer_records(0, 0, RECORDS)
         assert bench.fetch_control.pending_bytes > 0
 
     run(story)
