@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -34,13 +35,18 @@ class StuckExecutor(Executor):
 
 
 class Bench:
-    """An assignment whose owners are stuck in opening, until the test lets them fail."""
+    """An assignment whose owners are stuck in opening, until the test lets them fail.
+
+    `unheard_s` is for how long the group has acknowledged no heartbeat.
+    """
 
     def __init__(self) -> None:
         settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
         self.executor, self.fetch_control, self.metrics = StuckExecutor(), FakeFetchControl(), Metrics()
         context = WorkerContext(settings, processor_job(settings), self.metrics, self.executor, self.fetch_control)
-        self.assignment = Assignment(context, PartitionStores(settings, None, context.job.row_codec))
+        self.unheard_s, self.looks = 0.0, 0
+        stores = PartitionStores(settings, None, context.job.row_codec)
+        self.assignment = Assignment(context, stores, self._heartbeat_s)
 
     async def fail_all(self, error: Exception) -> None:
         """Let each call under way raise `error`, and its owner end."""
@@ -51,6 +57,10 @@ class Bench:
             call.set_exception(error)
         await asyncio.wait(tasks)
         await asyncio.sleep(0)
+
+    def _heartbeat_s(self) -> float:
+        self.looks += 1
+        return time.monotonic() - self.unheard_s
 
     def is_replaced(self, former: PartitionOwner) -> bool:
         return self.assignment.owners[former.partition] is not former
@@ -135,6 +145,42 @@ def test_a_partition_is_opened_again_after_any_number_of_failures(monkeypatch: p
             former = bench.assignment.owners[0]
             await bench.fail_all(Lost("fenced"))
             await bench.seen(functools.partial(bench.is_replaced, former))
+
+    run(story)
+
+
+def test_a_lost_partition_is_not_opened_again_before_the_group_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S", 0.001)
+    monkeypatch.setattr(assignment_module, "_HEARTBEAT_LOOK_S", 0.001)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        first = bench.assignment.owners[0]
+        bench.unheard_s = 6.5  # the session time-out is 6 s
+        await bench.fail_all(Lost("fenced"))
+        await bench.seen(lambda: bench.looks > 20)
+        assert bench.assignment.owners == {0: first}
+        assert bench.executor.calls == []  # nothing was asked of a broker
+        bench.unheard_s = 5.5
+        await bench.seen(functools.partial(bench.is_replaced, first))
+
+    run(story)
+
+
+def test_a_worker_that_is_lost_to_its_group_takes_the_next_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S", 0.001)
+    monkeypatch.setattr(assignment_module, "_HEARTBEAT_LOOK_S", 0.001)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0, 1])
+        bench.unheard_s = 60.0
+        await bench.fail_all(Lost("fenced"))
+        await bench.seen(lambda: bench.looks > 4)
+        bench.unheard_s = 0.0
+        bench.assignment.take_assignment([1])
+        second = bench.assignment.owners[1]
+        await bench.seen(lambda: bench.executor.calls)  # it opens
+        assert bench.assignment.owners == {1: second}
 
     run(story)
 
