@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pytest
@@ -108,6 +108,11 @@ def new_store() -> MemoryStore:
     return MemoryStore(MachineRows(all_machines()))
 
 
+def offer(owner: PartitionOwner, records: Sequence[LogRecord]) -> None:
+    """Offer records as the first fetch from a place does: nothing is known of offsets before."""
+    owner.offer_records(records[0].offset, records)
+
+
 def position(owner: PartitionOwner) -> int:
     return owner.state.position.next_offset
 
@@ -118,14 +123,14 @@ def test_records_before_the_position_are_skipped_and_a_gap_is_fetched_again(kafk
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
         assert bench.fetch_control.asked == [("fetch", 0)]
-        owner.offer_records(bench.log[:10])
+        offer(owner, bench.log[:10])
         assert await owner.wait_until_committed(9, WAIT_S)
-        owner.offer_records(bench.log[5:15])  # fetched twice
+        offer(owner, bench.log[5:15])  # fetched twice
         assert await owner.wait_until_committed(14, WAIT_S)
-        owner.offer_records(bench.log[20:30])  # the fetch stands past the position
+        offer(owner, bench.log[20:30])  # the fetch stands past the position
         await bench.seen(lambda: len(bench.fetch_control.asked) == 2)
         assert bench.fetch_control.asked[-1] == ("fetch", 15)
-        owner.offer_records(bench.log[15:40])
+        offer(owner, bench.log[15:40])
         assert await owner.wait_until_committed(39, WAIT_S)
         assert bench.metrics.errors.labels("sought")._value.get() == 1
         await bench.close(owner)
@@ -143,7 +148,7 @@ def test_records_that_arrive_within_the_interval_share_a_transaction(kafka: Kafk
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
         for record in bench.log:
-            owner.offer_records([record])
+            offer(owner, [record])
             await asyncio.sleep(0)
         assert await owner.wait_until_committed(39, WAIT_S)
         await bench.close(owner)
@@ -159,8 +164,8 @@ def test_records_from_before_a_seek_cause_no_second_one(kafka: KafkaSettings) ->
         bench = Bench(kafka)
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
-        owner.offer_records(bench.log[20:30])  # was on its way when the opening sought to the position
-        owner.offer_records(bench.log[:40])
+        offer(owner, bench.log[20:30])  # was on its way when the opening sought to the position
+        offer(owner, bench.log[:40])
         assert await owner.wait_until_committed(39, 0.9)  # before the pause between two seeks is over
         assert bench.fetch_control.asked == [("fetch", 0)]
         await bench.close(owner)
@@ -194,15 +199,15 @@ def test_a_new_owner_fences_a_former_one_that_goes_on(kafka: KafkaSettings) -> N
         bench = Bench(kafka)
         first = bench.own()
         await bench.seen(lambda: first.is_open)
-        first.offer_records(bench.log[:10])
+        offer(first, bench.log[:10])
         assert await first.wait_until_committed(9, WAIT_S)
         second = bench.own()
         await bench.seen(lambda: second.is_open)
         assert position(second) == 10
-        first.offer_records(bench.log[10:20])  # though it is fenced
+        offer(first, bench.log[10:20])  # though it is fenced
         with pytest.raises(Lost):
             await first.task
-        second.offer_records(bench.log[10:40])
+        offer(second, bench.log[10:40])
         assert await second.wait_until_committed(39, WAIT_S)
         await bench.close(second)
 
@@ -218,12 +223,12 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
         store = new_store()
         first = PartitionOwner(bench.context, bench.partition, lambda: store, None)
         await bench.seen(lambda: first.is_open)
-        first.offer_records(bench.log[:10])
+        offer(first, bench.log[:10])
         assert await first.wait_until_committed(9, WAIT_S)
         first.request_end()
         elsewhere = bench.own(first)  # another worker has it for a while
         await bench.seen(lambda: elsewhere.is_open)
-        elsewhere.offer_records(bench.log[10:20])
+        offer(elsewhere, bench.log[10:20])
         assert await elsewhere.wait_until_committed(19, WAIT_S)
         elsewhere.request_end()
         assert store.saved_position is not None
@@ -232,7 +237,7 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
         await bench.seen(lambda: again.is_open)
         assert store.saved_position.changelog_next > known
         assert position(again) == 20
-        again.offer_records(bench.log[20:40])
+        offer(again, bench.log[20:40])
         assert await again.wait_until_committed(39, WAIT_S)
         await bench.close(again)
 
@@ -251,7 +256,7 @@ def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(ka
             altered.result(10)
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
-        owner.offer_records(bench.log)
+        offer(owner, bench.log)
         with pytest.raises(Halted) as caught:
             await owner.task
         assert caught.value.reason == "record_too_large"
@@ -267,7 +272,7 @@ def test_too_many_pending_records_interrupt_the_fetching(kafka: KafkaSettings) -
         bench = Bench(kafka)
         owner = bench.own()
         huge = bench.log[0]._replace(value=b"x" * (PENDING_BYTES_MAX + 1))
-        owner.offer_records([huge])
+        offer(owner, [huge])
         assert bench.fetch_control.asked == [("pause", bench.partition)]
         await bench.seen(lambda: owner.is_open)
         assert bench.fetch_control.asked == [("pause", bench.partition), ("resume", bench.partition), ("fetch", 0)]
@@ -284,10 +289,10 @@ def test_a_broker_that_was_away_finds_the_same_owner_again(broker: LocalBroker) 
         bench = Bench(kafka)
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
-        owner.offer_records(bench.log[:10])
+        offer(owner, bench.log[:10])
         assert await owner.wait_until_committed(9, WAIT_S)  # from here on the producer knows its group's coordinator
         await asyncio.to_thread(broker.kill)
-        owner.offer_records(bench.log[10:20])
+        offer(owner, bench.log[10:20])
         await asyncio.to_thread(broker.start)
         await asyncio.to_thread(broker.wait_ready)
         if not await owner.wait_until_committed(19, WAIT_S):
@@ -295,10 +300,10 @@ def test_a_broker_that_was_away_finds_the_same_owner_again(broker: LocalBroker) 
             assert isinstance(owner.task.exception(), Lost)
             again = owner = bench.own(owner)
             await bench.seen(lambda: again.is_open)
-            owner.offer_records(bench.log[:20])
+            offer(owner, bench.log[:20])
             assert await owner.wait_until_committed(19, WAIT_S)
         assert bench.metrics.errors.labels("hung")._value.get() == 0
-        owner.offer_records(bench.log[20:])
+        offer(owner, bench.log[20:])
         assert await owner.wait_until_committed(39, WAIT_S)
         await bench.close(owner)
 

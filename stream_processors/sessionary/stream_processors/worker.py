@@ -69,6 +69,7 @@ class Processor:
         self.assignment = Assignment(
             WorkerContext(settings, job, self._metrics, self._executor, self._fetcher),
             PartitionStores(settings, state, job.row_codec),
+            lambda: transport.heartbeat_s,
         )
         self.app = make_faust_app(settings, folder)
         transport = MemberTransport(

@@ -1,8 +1,10 @@
 """The partitions of this worker: their owners start, end, and start again after a failure."""
 
 import asyncio
+import functools
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
@@ -12,6 +14,7 @@ from sessionary.stream_processors.store.stores import PartitionStores
 _log = logging.getLogger(__name__)
 _BACK_OFF_S = 0.1
 _BACK_OFF_S_MAX = 2.0  # an attempt itself waits long for a broker that is away
+_HEARTBEAT_LOOK_S = 0.2
 _CLOSE_S = 15.0
 
 
@@ -21,13 +24,22 @@ class Assignment:
     All of it belongs to the event loop. Nothing blocks; only `close` waits.
     """
 
-    def __init__(self, context: WorkerContext, stores: PartitionStores) -> None:
+    def __init__(
+        self,
+        context: WorkerContext,
+        stores: PartitionStores,
+        heartbeat_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`heartbeat_s` returns when the group last acknowledged a heartbeat, on the monotonic
+        clock. By default there is no group that could lose this worker.
+        """
         self.owners: dict[int, PartitionOwner] = {}
         self.has_assignment = False  # whether the group ever gave one, be it an empty one
         self._context = context
         self._stores = stores
+        self._heartbeat_s = heartbeat_s
         self._retiring: dict[int, PartitionOwner] = {}
-        self._failures: dict[int, int] = {}
+        self._pauses_s: dict[int, float] = {}  # before the last new start after a failure, by partition
         self._closed = False
 
     def take_assignment(self, partitions: Iterable[int]) -> None:
@@ -43,7 +55,7 @@ class Assignment:
         for partition, owner in former.items():
             owner.request_end()
             self._retiring[partition] = owner
-        self._failures.clear()
+        self._pauses_s.clear()
         wanted = sorted(partitions)
         for partition in wanted:
             self._start_owner(partition)
@@ -51,10 +63,10 @@ class Assignment:
             self._retire_owner(partition)
         self._update_gauges()
 
-    def offer_records(self, partition: int, records: Sequence[LogRecord]) -> None:
-        """Hand records to their partition's owner; drop them if there is none."""
+    def offer_records(self, partition: int, begin_offset: int, records: Sequence[LogRecord]) -> None:
+        """Hand a fetch to its partition's owner; drop it if there is none."""
         if (owner := self.owners.get(partition)) is not None:
-            owner.offer_records(records)
+            owner.offer_records(begin_offset, records)
 
     def reopen_partition(self, partition: int) -> None:
         """End a partition's owner and begin a new one."""
@@ -128,14 +140,31 @@ class Assignment:
         self._context.metrics.errors.labels("reopened").inc()
         known = isinstance(fault, Lost)
         _log.warning("partition %d is opened again: %s", owner.partition, fault, exc_info=None if known else fault)
-        failures = 0 if owner.commits else self._failures.get(owner.partition, 0) + 1
-        self._failures[owner.partition] = failures
-        pause_s = min(_BACK_OFF_S_MAX, _BACK_OFF_S * 2.0**failures)
+        former_s = self._pauses_s.get(owner.partition, _BACK_OFF_S)
+        pause_s = _BACK_OFF_S if owner.commits else min(_BACK_OFF_S_MAX, 2 * former_s)
+        self._pauses_s[owner.partition] = pause_s
         asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner)
 
-    def _reopen_if_current(self, owner: PartitionOwner) -> None:
-        if not self._closed and self.owners.get(owner.partition) is owner:
+    def _reopen_if_current(self, owner: PartitionOwner, *, waited: bool = False) -> None:
+        """Open the partition again unless it has another owner; first wait for the group's answer.
+
+        Without an answer for a session time-out, another worker may have the partition, which a new
+        owner here would fence.
+        """
+        if self._closed or self.owners.get(owner.partition) is not owner:
+            return
+        unheard_s = time.monotonic() - self._heartbeat_s()
+        if unheard_s <= self._context.settings.session_timeout_ms / 1_000:
             self.reopen_partition(owner.partition)
+            return
+        if not waited:
+            _log.warning(
+                "partition %d waits for its group, which has acknowledged no heartbeat for %.0f s",
+                owner.partition,
+                unheard_s,
+            )
+        look_again = functools.partial(self._reopen_if_current, owner, waited=True)
+        asyncio.get_running_loop().call_later(_HEARTBEAT_LOOK_S, look_again)
 
     def _update_gauges(self) -> None:
         metrics = self._context.metrics

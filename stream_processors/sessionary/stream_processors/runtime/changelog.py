@@ -20,6 +20,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, RowCodec
 from sessionary.stream_processors.store.stores import Store, is_usable
 
+PREFETCH_KIB = 4_096
 _BATCH_RECORDS = 5_000
 _SILENCE_MAX_S = 60.0
 _TIMEOUT_S = 10.0
@@ -40,6 +41,9 @@ def reader_of(settings: ProcessorSettings) -> Consumer:
             "auto.offset.reset": "error",
             "fetch.wait.max.ms": 10,  # the end is told by the answer to a fetch; an empty one would wait half a second
             "fetch.queue.backoff.ms": 5,  # by default a full queue rests for a second
+            # Several partitions are read at a time, and a probe of a log reads one record. The
+            # default of 64 MiB would be fetched for each of them.
+            "queued.max.messages.kbytes": PREFETCH_KIB,
         }
     )
 
@@ -132,4 +136,4 @@ def _due(message: Message) -> bytes | None:
     return None
 
 
-__all__ = ["reader_of", "recover"]
+__all__ = ["PREFETCH_KIB", "reader_of", "recover"]

@@ -7,9 +7,11 @@ one makes the event loop wait until the new thread has had the interpreter's loc
 """
 
 import asyncio
+import functools
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
@@ -27,24 +29,44 @@ class UnboundedExecutor(Executor):
         """Start the call. Cancelling the future does not stop it."""
         future: Future[_T] = Future()
         future.set_running_or_notify_cancel()
-
-        def run_call() -> None:
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - every error belongs to the caller
-                self._idle.append(calls)
-                future.set_exception(error)
-            else:
-                self._idle.append(calls)
-                future.set_result(result)
-
         try:
             calls = self._idle.pop()
         except IndexError:
             calls = queue.SimpleQueue()
             threading.Thread(target=_run_calls, args=(calls,), daemon=True, name="call").start()
-        calls.put(run_call)
+        be_idle = functools.partial(self._idle.append, calls)
+        calls.put(functools.partial(_run_call, future, functools.partial(fn, *args, **kwargs), be_idle))
         return future
+
+
+def free_frames(error: BaseException | None) -> None:
+    """Free what the ended calls hold in which an error and its causes were raised.
+
+    An error keeps the frames that it passed, and they keep arguments and local variables: clients
+    of librdkafka, partition owners, the error itself. The lines of its traceback stay known.
+    """
+    seen: set[int] = set()
+    errors = [error]
+    while errors:
+        error = errors.pop()
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            traceback.clear_frames(error.__traceback__)
+            errors += error.__cause__, error.__context__
+
+
+def _run_call(future: "Future[_T]", call: Callable[[], _T], be_idle: Callable[[], None]) -> None:
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - every error belongs to the caller
+        # Here and not on the event loop: to free a client of librdkafka may block.
+        free_frames(error)
+        be_idle()
+        future.set_exception(error)
+        del future, call  # the error holds this frame
+    else:
+        be_idle()
+        future.set_result(result)
 
 
 def _run_calls(calls: "queue.SimpleQueue[Callable[[], None]]") -> None:
@@ -66,7 +88,8 @@ async def wait_unless_hung(call: Coroutine[Any, Any, _T], began_s: Callable[[], 
                 return waiting.result()
     finally:
         waiting.cancel()
+        del waiting  # an error of it holds this frame
     raise TimeoutError
 
 
-__all__ = ["UnboundedExecutor", "wait_unless_hung"]
+__all__ = ["UnboundedExecutor", "free_frames", "wait_unless_hung"]

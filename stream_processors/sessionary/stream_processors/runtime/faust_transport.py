@@ -71,6 +71,7 @@ class RebalanceListener(TransactionManager):
     async def on_rebalance(self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP]) -> None:
         """Pass the assignment on. Must return soon: until then the group gets no heartbeats."""
         transport = cast(MemberTransport, self.transport)
+        transport.heartbeat_s = time.monotonic()
         transport.owners.take_assignment([tp.partition for tp in assigned if tp.topic == transport.events_topic])
         transport.delivery.restart_delivery()
 
@@ -150,7 +151,8 @@ class MemberConsumer(driver.Consumer):
 class MemberTransport(driver.Transport):
     """Faust's transport, made of the parts above.
 
-    `heartbeat_s` is when the group last acknowledged a heartbeat, on the monotonic clock.
+    `heartbeat_s` is when the group last acknowledged a heartbeat or gave an assignment, on the
+    monotonic clock.
     """
 
     Consumer = MemberConsumer

@@ -12,6 +12,13 @@ generation, because none is needed. An offset of a log holds the same record for
 owner folds what continues its own position, and asks the log before it skips an offset. What was
 fetched for a former owner is dropped three times over: by that owner's `drop_partition`, by the new
 owner's `fetch_from`, and with all that the new owner was offered before it opened.
+
+Not every offset holds a record: transactions leave markers, compaction leaves gaps. librdkafka
+fetches in order and leaves out only what holds no record for a reader of committed ones. So a batch
+also carries `begin_offset`, the end of the batch before it: no offset between that and its first
+record holds one, and the log need not be asked. This is true of the log, for every owner. If a
+batch is dropped on the way, the next one begins after the owner's position, and the owner asks. The
+first batch after `fetch_from`, and after an error, begins with its own first record.
 """
 
 import asyncio
@@ -23,7 +30,7 @@ from itertools import groupby, repeat
 from operator import itemgetter
 from typing import NamedTuple, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.schemas.headers import header_pairs
 from sessionary.stream_processors.core.model import LogRecord
@@ -55,10 +62,11 @@ class FetchedBatch(NamedTuple):
     """At least one record of one partition, in the order of offsets."""
 
     partition: int
+    begin_offset: int  # from here to the last record's offset no other offset holds a record
     records: Sequence[LogRecord]
 
 
-Deliver = Callable[[int, Sequence[LogRecord]], None]  # takes a partition and its records; must not block
+Deliver = Callable[[int, int, Sequence[LogRecord]], None]  # takes the fields of a `FetchedBatch`; must not block
 
 
 class Fetcher:
@@ -78,8 +86,9 @@ class Fetcher:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
-                # If the log no longer holds the position, the owner gets its first record.
-                "auto.offset.reset": "earliest",
+                # If the log no longer holds the position, fetching must not go on elsewhere as if
+                # nothing were left out; see `_take_error`.
+                "auto.offset.reset": "error",
                 "fetch.wait.max.ms": FETCH_WAIT_MS,
                 "queued.min.messages": 20_000,
                 # How long a partition with a full queue rests. The default of 1 s capped a backlog
@@ -89,6 +98,7 @@ class Fetcher:
             }
         )
         self._commands: deque[Callable[[], None]] = deque()
+        self._next_offsets: dict[int, int] = {}  # after the last batch of a partition; the thread's own
         self._waiting: deque[FetchedBatch] = deque()
         self._pending_bytes = 0
         self._room = threading.Condition()  # guards the two above; notified when there is room for more
@@ -154,6 +164,7 @@ class Fetcher:
     def _unassign_partition(self, partition: int) -> None:
         if places := self._assigned_places(partition):
             self._consumer.incremental_unassign(places)
+        self._next_offsets.pop(partition, None)
         with self._room:
             kept = [fetched for fetched in self._waiting if fetched.partition != partition]
             self._waiting.clear()
@@ -185,12 +196,39 @@ class Fetcher:
         self._hand_over(first, self._consumer.consume(_BATCH_RECORDS, 0))
 
     def _hand_over(self, first: Message, more: Sequence[Message]) -> None:
-        batches = _group_by_partition([first, *more])
+        messages = [first, *more]
+        failed = [message for message in messages if message.error() is not None]
+        for message in failed:
+            self._next_offsets.pop(message.partition() or 0, None)
+        batches = [self._follow_up(*found) for found in _group_by_partition(messages).items()]
+        for message in failed:
+            self._take_error(message)
         with self._room:
             scheduled = bool(self._waiting)
-            self._waiting.extend(FetchedBatch(partition, records) for partition, records in batches.items())
+            self._waiting.extend(batches)
         if not scheduled and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver_waiting)
+
+    def _follow_up(self, partition: int, records: Sequence[LogRecord]) -> FetchedBatch:
+        """Return records as the batch that follows the partition's last one."""
+        first_offset = records[0].offset
+        begin_offset = min(first_offset, self._next_offsets.get(partition, first_offset))
+        self._next_offsets[partition] = records[-1].offset + 1
+        return FetchedBatch(partition, begin_offset, records)
+
+    def _take_error(self, message: Message) -> None:
+        """Go on after an error of one partition.
+
+        If the log does not hold the position, librdkafka stops there. Then the owner is given the
+        log's first record, and asks the log what became of those before it.
+        """
+        partition, error = message.partition() or 0, message.error()
+        self._next_offsets.pop(partition, None)
+        if error is None or error.code() != KafkaError._AUTO_OFFSET_RESET:
+            return
+        if places := self._assigned_places(partition):
+            self._consumer.incremental_unassign(places)
+            self._consumer.incremental_assign([TopicPartition(self._topic, partition, OFFSET_BEGINNING)])
 
     def _deliver_waiting(self) -> None:
         if self._delivery_held:
@@ -199,8 +237,8 @@ class Fetcher:
             waiting = tuple(self._waiting)
             self._waiting.clear()
             self._room.notify()
-        for partition, records in waiting:
-            self._deliver(partition, records)
+        for batch in waiting:
+            self._deliver(*batch)
 
 
 def _group_by_partition(messages: list[Message]) -> dict[int, list[LogRecord]]:

@@ -1,8 +1,9 @@
 """One partition during one assignment: from fencing the former owner to the last commit.
 
-    open    fence the former owner → read the changelog → fetch the log from the position on
+    open    fence the former owner → wait for a turn → read the changelog → fetch the log from the
+            position on
     loop    take pending records → fold into an overlay → one transaction → merge → wake readers
-    end     finish the transaction under way; state, timers and pending records go with the object
+    end     finish the transaction under way; free producer, state, timers and pending records
 
 A `PartitionOwner` is used once: a partition that comes back to the same worker gets a new one.
 Readers see committed state only.
@@ -15,7 +16,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple, ParamSpec, TypeVar
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
 from sessionary.schemas.errors import Unavailable
 from sessionary.stream_processors.core.model import LogRecord, Outcome
@@ -24,10 +26,10 @@ from sessionary.stream_processors.core.recent import RecentOutcomes
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover
-from sessionary.stream_processors.runtime.executor import wait_unless_hung
+from sessionary.stream_processors.runtime.executor import free_frames, wait_unless_hung
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import probe_log
-from sessionary.stream_processors.runtime.pending_records import FetchControl, PendingRecords
+from sessionary.stream_processors.runtime.pending_records import FetchControl, FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import SavedPosition, Store
@@ -36,6 +38,9 @@ _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 CALL_S_MAX = 12.0  # longer than the time-out of each call into librdkafka
+# Recoveries at a time in a worker. Each has a thread, and all want the interpreter's lock: with 64
+# the event loop waited for seconds, longer than the group waits for a heartbeat.
+RECOVERIES_MAX = 4
 _SLICE_S = 0.005  # between two yields to the event loop
 _LOOK_EACH = 8  # records between two readings of the clock
 _SEEK_PAUSE_S = 1.0
@@ -44,21 +49,24 @@ _REGISTRY_PAUSE_S = 0.2
 _REPORT_EACH_S = 30.0
 
 
-class WorkerContext(NamedTuple):
-    """What all partition owners of a worker share."""
+@dataclass(frozen=True)
+class WorkerContext:
+    """What all partition owners of a worker share. `recovery_turns` are taken in order."""
 
     settings: ProcessorSettings
     job: Job
     metrics: Metrics
     executor: Executor
     fetch_control: FetchControl
+    recovery_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RECOVERIES_MAX))
 
 
 class PartitionOwner:
     """The owner of one partition of one assignment. Belongs to the event loop.
 
     `task` ends with it; `end_requested` is set if we asked it to end. A failure is the task's
-    exception: `Lost` or `Halted`, the latter also in `halted`, and its time in `halted_at_ms`.
+    exception: `Lost` or `Halted`, the latter also in `halted`, and its time in `halted_at_ms`. From
+    then on `state` has its position, but no rows.
     """
 
     def __init__(
@@ -84,23 +92,31 @@ class PartitionOwner:
         self._store: Store | None = None
         self._writer: TransactionWriter | None = None
         self._pending = PendingRecords(partition, context.fetch_control)
+        self._turn_wait: asyncio.Timeout | None = None  # while this owner waits for its recovery
         self._arrived = asyncio.Event()
         self._advanced = asyncio.Event()
         self._sought_s = self._begun_s = 0.0
         self._reported_s = -_REPORT_EACH_S
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
+        self.task.add_done_callback(_free_task_frames)
 
-    def offer_records(self, records: Sequence[LogRecord]) -> None:
-        """Take a fetch of the partition's records; too many pending ones interrupt the fetching."""
+    def offer_records(self, begin_offset: int, records: Sequence[LogRecord]) -> None:
+        """Take a fetch of the partition's records; too many pending ones interrupt the fetching.
+
+        From `begin_offset` to the last record's offset no other offset may hold a record.
+        """
         if self.end_requested or self.task.done():
             return
-        self._pending.append_batch(records)
+        self._pending.append_batch(FollowingRecords(begin_offset, records))
         self._arrived.set()
 
     def request_end(self) -> None:
         """Finish the transaction under way, then end; await `task` for that."""
         self.end_requested = True
+        if self._turn_wait is not None:
+            self._turn_wait.reschedule(0.0)
+            self._turn_wait = None
         self._arrived.set()
         self._advanced.set()
 
@@ -138,6 +154,17 @@ class PartitionOwner:
             self._context.fetch_control.drop_partition(self.partition)
             self._pending.drop_all()
             self._wake_readers()
+            self._free_parts()
+
+    def _free_parts(self) -> None:
+        """Drop what is large or has threads: an ended owner may be held for a while."""
+        if self._writer is not None:
+            self._writer.discard()
+        self._writer = self._store = None
+        self.recent_outcomes = RecentOutcomes()
+        position = self.state.position
+        self.state = self._context.job.new_state(self.partition)
+        self.state.load_position(position)
 
     async def _open_partition(self) -> None:
         begun_s, context = time.monotonic(), self._context
@@ -145,10 +172,15 @@ class PartitionOwner:
             TransactionWriter, context.settings, context.job, self.partition, self._is_wanted
         )
         await self._run_bounded(self._writer, self._writer.fence_former_owner)
-        self._store = store = await self._run_blocking(self._open_store)
-        changelog_next = await self._run_blocking(
-            recover, context.settings, self.state, store, context.job.row_codec, self._is_wanted
-        )
+        if not await self._take_recovery_turn():
+            return
+        try:
+            self._store = store = await self._run_blocking(self._open_store)
+            changelog_next = await self._run_blocking(
+                recover, context.settings, self.state, store, context.job.row_codec, self._is_wanted
+            )
+        finally:
+            context.recovery_turns.release()
         position = self.state.position
         log = await self._run_blocking(probe_log, context.settings, self.partition, position.next_offset)
         log.check_position(self.partition, position.next_offset)
@@ -164,6 +196,18 @@ class PartitionOwner:
         _log.info("partition %d is open at %d", self.partition, self.state.position.next_offset)
         self._wake_readers()
 
+    async def _take_recovery_turn(self) -> bool:
+        """Wait for one of the worker's recoveries. Return False at once if the end is requested."""
+        if self.end_requested:
+            return False
+        try:
+            async with asyncio.timeout(None) as self._turn_wait:
+                await self._context.recovery_turns.acquire()
+        except TimeoutError:
+            return False
+        self._turn_wait = None
+        return True
+
     async def _wait_for_interval(self) -> None:
         """Wait until the next transaction may begin: what arrives until then shares its cost."""
         pause_s = self._begun_s + self._context.settings.commit_interval_ms / 1_000 - time.monotonic()
@@ -172,10 +216,11 @@ class PartitionOwner:
 
     async def _step(self) -> None:
         assert self._writer is not None
-        records = self._take_batch()
+        taken = self._take_batch()
+        records = taken.records
         if not records:
             return
-        if records[0].offset != self.state.position.next_offset and not await self._is_next(records):
+        if taken.begin_offset > self.state.position.next_offset and not await self._is_next(taken):
             return
         self._begun_s, started_at = time.monotonic(), time.time_ns() // 1_000
         overlay = self.state.begin()
@@ -191,10 +236,10 @@ class PartitionOwner:
             self._put_back(records)
             await asyncio.sleep(_ABORT_PAUSE_S)
             return
-        if folded < len(records):
-            self._put_back(records[folded:])
         self.state.merge(overlay)
         self.recent_outcomes.add_batch(outcome.judged)
+        if folded < len(records):
+            self._put_back(records[folded:])
         self._acknowledged_at = written.acknowledged_at
         await self._after_commit(outcome, written)
 
@@ -212,15 +257,16 @@ class PartitionOwner:
         else:
             self._store.save_rows(rows, saved)
 
-    def _take_batch(self) -> Sequence[LogRecord]:
+    def _take_batch(self) -> FollowingRecords:
         return self._pending.take_batch(self.state.position.next_offset, self.state.settings.records_max)
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:
-        self._pending.put_back(records)
+        """Let the next batch begin with these records, which follow on the position."""
+        self._pending.put_back(FollowingRecords(self.state.position.next_offset, records))
         self._arrived.set()
 
-    async def _is_next(self, records: Sequence[LogRecord]) -> bool:
-        """Return True if `records`, which begin after the position, are the log's next ones.
+    async def _is_next(self, taken: FollowingRecords) -> bool:
+        """Return True if `taken`, which begins after the position, has the log's next records.
 
         That is so if no offset between holds a record. Otherwise drop them and fetch from the
         position again, at most once a second. Raises `Halted` if the log begins after it.
@@ -228,7 +274,7 @@ class PartitionOwner:
         position = self.state.position.next_offset
         pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
         if pause_s > 0:
-            self._put_back(records)
+            self._pending.put_back(taken)
             self._arrived.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._arrived.wait(), pause_s)
@@ -236,7 +282,7 @@ class PartitionOwner:
         self._sought_s = time.monotonic()
         log = await self._run_blocking(probe_log, self._context.settings, self.partition, position)
         log.check_position(self.partition, position)
-        if log.first_offset == records[0].offset:
+        if log.first_offset == taken.records[0].offset:
             return True
         self._context.metrics.errors.labels("sought").inc()
         self._pending.drop_all()
@@ -299,6 +345,13 @@ class PartitionOwner:
         except TimeoutError:
             self._context.metrics.errors.labels("hung").inc()
             raise Lost(f"partition {self.partition}: a call into librdkafka hangs for {CALL_S_MAX:g} s") from None
+
+
+def _free_task_frames(task: "asyncio.Task[None]") -> None:
+    # They hold the owner, which holds the task, which holds the error: only a full garbage
+    # collection would free that circle, and a worker nearly never makes one.
+    if not task.cancelled():
+        free_frames(task.exception())
 
 
 def _count(metrics: Metrics, partition: int, outcome: Outcome, written: CommitReceipt) -> None:

@@ -1,9 +1,13 @@
-"""Fetched records of one partition that wait to be folded; too many interrupt the fetching."""
+"""Fetched records of one partition that wait to be folded; too many interrupt the fetching.
+
+A fetch has a `begin_offset`: from there to its last record's offset no other offset holds a record.
+So it follows on a position that is not below `begin_offset`.
+"""
 
 from collections import deque
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
 
@@ -35,52 +39,63 @@ class FetchControl(Protocol):
         ...
 
 
+class FollowingRecords(NamedTuple):
+    """Records in the order of offsets, all that there are from `begin_offset` to the last one."""
+
+    begin_offset: int
+    records: Sequence[LogRecord]
+
+
 class PendingRecords:
     """A queue of batches, as they were fetched. Belongs to the event loop."""
 
     def __init__(self, partition: int, fetch_control: FetchControl) -> None:
         self._partition = partition
         self._fetch_control = fetch_control
-        self._batches: deque[tuple[Sequence[LogRecord], int]] = deque()  # with their bytes
+        self._batches: deque[tuple[FollowingRecords, int]] = deque()  # with their bytes
         self._bytes = 0
         self._paused = False
 
     def __bool__(self) -> bool:
         return bool(self._batches)
 
-    def append_batch(self, records: Sequence[LogRecord]) -> None:
-        """Add a batch (not empty) as the last one; interrupt the fetching if too much waits."""
-        self._batches.append((records, _size_of(records)))
+    def append_batch(self, fetch: FollowingRecords) -> None:
+        """Add a fetch (not empty) as the last one; interrupt the fetching if too much waits."""
+        self._batches.append((fetch, _size_of(fetch.records)))
         self._count_bytes(self._batches[-1][1])
         if self._bytes > PENDING_BYTES_MAX and not self._paused:
             self._paused = True
             self._fetch_control.pause_partition(self._partition)
 
-    def put_back(self, records: Sequence[LogRecord]) -> None:
-        """Add a batch (not empty) as the first one."""
-        self._batches.appendleft((records, _size_of(records)))
+    def put_back(self, fetch: FollowingRecords) -> None:
+        """Add a fetch (not empty) as the first one."""
+        self._batches.appendleft((fetch, _size_of(fetch.records)))
         self._count_bytes(self._batches[0][1])
 
-    def take_batch(self, position: int, records_max: int) -> list[LogRecord]:
+    def take_batch(self, position: int, records_max: int) -> FollowingRecords:
         """Remove and return records from `position` on, in order, until a fetch leaves a gap.
 
-        They may begin after `position`, and the last fetch may exceed `records_max`.
+        They follow on `position` unless their `begin_offset` is above it. They may be none, and the
+        last fetch may exceed `records_max`.
         """
         self._drop_older_fetches(position)
         taken: list[LogRecord] = []
-        expected = position
+        begin_offset = expected = position
         while self._batches and len(taken) < records_max:
-            if taken and self._batches[0][0][0].offset > expected:
+            if taken and self._batches[0][0].begin_offset > expected:
                 break
-            records = self._pop_batch()
+            fetch = self._pop_batch()
+            records = fetch.records
             if records[0].offset < expected:
                 records = [record for record in records if record.offset >= expected]
+            if records and not taken:
+                begin_offset = max(position, fetch.begin_offset)
             taken.extend(records)
             if taken:
                 expected = taken[-1].offset + 1
         if self._paused and self._bytes < PENDING_BYTES_MAX // 2:
             self._resume_fetching()
-        return taken
+        return FollowingRecords(begin_offset, taken)
 
     def drop_all(self) -> None:
         """Remove all records; go on fetching if it was interrupted."""
@@ -90,15 +105,19 @@ class PendingRecords:
             self._resume_fetching()
 
     def _drop_older_fetches(self, position: int) -> None:
-        """If a fetch holds the position, drop those before it: folded, or from before a seek."""
-        holders = (n for n, (fetch, _) in enumerate(self._batches) if fetch[0].offset <= position <= fetch[-1].offset)
+        """If a fetch holds what follows, drop those before it: folded, or from before a seek."""
+        holders = (
+            n
+            for n, (fetch, _) in enumerate(self._batches)
+            if fetch.begin_offset <= position <= fetch.records[-1].offset
+        )
         for _ in range(next(holders, 0)):
             self._pop_batch()
 
-    def _pop_batch(self) -> Sequence[LogRecord]:
-        records, size = self._batches.popleft()
+    def _pop_batch(self) -> FollowingRecords:
+        fetch, size = self._batches.popleft()
         self._count_bytes(-size)
-        return records
+        return fetch
 
     def _count_bytes(self, size: int) -> None:
         self._bytes += size
@@ -113,4 +132,4 @@ def _size_of(records: Sequence[LogRecord]) -> int:
     return sum(map(len, filter(None, map(_value_of, records)))) + RECORD_OVERHEAD_BYTES * len(records)
 
 
-__all__ = ["PENDING_BYTES_MAX", "FetchControl", "PendingRecords"]
+__all__ = ["PENDING_BYTES_MAX", "FetchControl", "FollowingRecords", "PendingRecords"]

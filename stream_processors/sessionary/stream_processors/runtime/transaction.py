@@ -15,6 +15,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sessionary.schemas.codec import encode_record
+from sessionary.schemas.kafka_clients import discard_producer
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.stream_processors.core.model import POSITION_KEY, Outcome
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
@@ -97,6 +98,15 @@ class TransactionWriter:
         if self._position_offset is None:
             raise Lost(f"partition {self._partition}: no delivery report for the position")
         return CommitReceipt(rows, self._position_offset + 1, time.time_ns() // 1_000, time.monotonic() - begun_s)
+
+    def discard(self) -> None:
+        """Free the producer in the background, at the owner's end. Never blocks.
+
+        No other call may follow. One that hangs meanwhile keeps the producer until it returns.
+        """
+        producer = self._producer
+        del self._producer  # who still holds this writer holds no threads and no connections
+        discard_producer(producer)
 
     def _produce(
         self,

@@ -1,6 +1,8 @@
 """The owners of an assignment, without a broker: start, end, and a new start after a failure."""
 
 import asyncio
+import functools
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -13,9 +15,10 @@ from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.partition_owner import WorkerContext
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import PartitionStores
+from tests.core.stream_processors.runtime.owner_doubles import FakeFetchControl
 
 RECORDS = [LogRecord(0, 1_000, None, b"value", ())]
 
@@ -31,36 +34,19 @@ class StuckExecutor(Executor):
         return self.calls[-1]
 
 
-class FakeFetchControl:
-    """Accepts all commands; counts the bytes that wait."""
-
-    def __init__(self) -> None:
-        self.pending_bytes = 0
-
-    def fetch_from(self, partition: int, offset: int) -> None:
-        """Nothing is fetched."""
-
-    def pause_partition(self, partition: int) -> None:
-        """Nothing is fetched."""
-
-    def resume_partition(self, partition: int) -> None:
-        """Nothing is fetched."""
-
-    def drop_partition(self, partition: int) -> None:
-        """Nothing is fetched."""
-
-    def add_pending_bytes(self, size: int) -> None:
-        self.pending_bytes += size
-
-
 class Bench:
-    """An assignment whose owners are stuck in opening, until the test lets them fail."""
+    """An assignment whose owners are stuck in opening, until the test lets them fail.
+
+    `unheard_s` is for how long the group has acknowledged no heartbeat.
+    """
 
     def __init__(self) -> None:
         settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
         self.executor, self.fetch_control, self.metrics = StuckExecutor(), FakeFetchControl(), Metrics()
         context = WorkerContext(settings, processor_job(settings), self.metrics, self.executor, self.fetch_control)
-        self.assignment = Assignment(context, PartitionStores(settings, None, context.job.row_codec))
+        self.unheard_s, self.looks = 0.0, 0
+        stores = PartitionStores(settings, None, context.job.row_codec)
+        self.assignment = Assignment(context, stores, self._heartbeat_s)
 
     async def fail_all(self, error: Exception) -> None:
         """Let each call under way raise `error`, and its owner end."""
@@ -71,6 +57,13 @@ class Bench:
             call.set_exception(error)
         await asyncio.wait(tasks)
         await asyncio.sleep(0)
+
+    def _heartbeat_s(self) -> float:
+        self.looks += 1
+        return time.monotonic() - self.unheard_s
+
+    def is_replaced(self, former: PartitionOwner) -> bool:
+        return self.assignment.owners[former.partition] is not former
 
     async def seen(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(10):
@@ -118,9 +111,9 @@ def test_an_empty_assignment_is_ready() -> None:
 def test_records_go_to_their_owner_or_nowhere() -> None:
     async def story(bench: Bench) -> None:
         bench.assignment.take_assignment([0])
-        bench.assignment.offer_records(1, RECORDS)
+        bench.assignment.offer_records(1, 0, RECORDS)
         assert bench.fetch_control.pending_bytes == 0
-        bench.assignment.offer_records(0, RECORDS)
+        bench.assignment.offer_records(0, 0, RECORDS)
         assert bench.fetch_control.pending_bytes > 0
 
     run(story)
@@ -138,6 +131,56 @@ def test_an_owner_that_fails_is_replaced(monkeypatch: pytest.MonkeyPatch, error:
             await bench.seen(lambda: bench.assignment.owners[0] not in former)
             former.add(bench.assignment.owners[0])
             assert bench.metrics.errors.labels("reopened")._value.get() == failures
+
+    run(story)
+
+
+def test_a_partition_is_opened_again_after_any_number_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S_MAX", 0.0)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        # With a broker away for half a day a partition fails more often than a float can double.
+        for _ in range(1_100):
+            former = bench.assignment.owners[0]
+            await bench.fail_all(Lost("fenced"))
+            await bench.seen(functools.partial(bench.is_replaced, former))
+
+    run(story)
+
+
+def test_a_lost_partition_is_not_opened_again_before_the_group_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S", 0.001)
+    monkeypatch.setattr(assignment_module, "_HEARTBEAT_LOOK_S", 0.001)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        first = bench.assignment.owners[0]
+        bench.unheard_s = 6.5  # the session time-out is 6 s
+        await bench.fail_all(Lost("fenced"))
+        await bench.seen(lambda: bench.looks > 20)
+        assert bench.assignment.owners == {0: first}
+        assert bench.executor.calls == []  # nothing was asked of a broker
+        bench.unheard_s = 5.5
+        await bench.seen(functools.partial(bench.is_replaced, first))
+
+    run(story)
+
+
+def test_a_worker_that_is_lost_to_its_group_takes_the_next_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S", 0.001)
+    monkeypatch.setattr(assignment_module, "_HEARTBEAT_LOOK_S", 0.001)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0, 1])
+        bench.unheard_s = 60.0
+        await bench.fail_all(Lost("fenced"))
+        await bench.seen(lambda: bench.looks > 4)
+        bench.unheard_s = 0.0
+        bench.assignment.take_assignment([1])
+        second = bench.assignment.owners[1]
+        await bench.seen(lambda: bench.executor.calls)  # it opens
+        assert bench.assignment.owners == {1: second}
 
     run(story)
 

@@ -1,6 +1,7 @@
 """Calls that may hang: the threads they take, and how long they are waited for."""
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -80,3 +81,55 @@ def test_an_error_goes_to_the_caller_and_its_thread_takes_more_calls() -> None:
 
 def exit_thread() -> None:
     raise SystemExit(3)
+
+
+class Part:
+    """Something that a call holds; `freed_in` has the thread in which it was freed."""
+
+    def __init__(self, freed_in: list[int]) -> None:
+        self.freed_in = freed_in
+
+    def __del__(self) -> None:
+        self.freed_in.append(threading.get_ident())
+
+    def fail(self) -> None:
+        try:
+            raise OSError("the cause")
+        except OSError as error:
+            raise ValueError("told so") from error
+
+
+def test_what_a_failed_call_held_is_freed_in_its_thread_though_its_error_is_kept() -> None:
+    freed_in: list[int] = []
+
+    async def story() -> None:
+        loop, threads = asyncio.get_running_loop(), UnboundedExecutor()
+        caller = await loop.run_in_executor(threads, threading.get_ident)
+        call = loop.run_in_executor(threads, Part(freed_in).fail)
+        with pytest.raises(ValueError, match="told so") as caught:
+            await call
+        assert isinstance(caught.value.__cause__, OSError)
+        assert freed_in == [caller]
+
+    gc.disable()
+    asyncio.run(story())
+    gc.enable()
+
+
+def test_a_failed_call_that_was_awaited_leaves_no_circle() -> None:
+    freed_in: list[int] = []
+
+    async def call(part: Part) -> None:
+        await asyncio.sleep(0)
+        part.fail()
+
+    async def story() -> None:
+        try:
+            await wait_unless_hung(call(Part(freed_in)), time.monotonic, 10.0)
+        except ValueError:
+            assert freed_in == []
+        assert len(freed_in) == 1
+
+    gc.disable()
+    asyncio.run(story())
+    gc.enable()

@@ -1,6 +1,7 @@
 """What a rebalance sets off, and what becomes of the offsets of the group, without a broker."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ class FakeTransport:
 
     def __init__(self) -> None:
         self.owners = self.delivery = self.transport = self
+        self.heartbeat_s = 0.0
         self.calls: list[object] = []
 
     def hold_delivery(self) -> None:
@@ -64,3 +66,10 @@ def test_a_rebalance_holds_the_delivery_until_the_owners_have_their_partitions()
     asyncio.run(RebalanceListener.on_partitions_revoked(transport, {TP("events", 0)}))
     asyncio.run(RebalanceListener.on_rebalance(transport, assigned, {TP("events", 0)}, assigned))
     assert transport.calls == ["hold", [2], "restart"]
+
+
+def test_an_assignment_is_an_answer_of_the_group() -> None:
+    transport: Any = FakeTransport()
+    begun_s = time.monotonic()
+    asyncio.run(RebalanceListener.on_rebalance(transport, set(), set(), set()))
+    assert transport.heartbeat_s >= begun_s

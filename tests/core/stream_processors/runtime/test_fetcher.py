@@ -64,6 +64,7 @@ class Delivered:
 
     def __init__(self, story: Callable[["Delivered"], None]) -> None:
         self.batches: list[tuple[int, list[int]]] = []
+        self.begin_offsets: list[int] = []
         self.threads: set[int] = set()
         self.fetcher = Fetcher(ProcessorSettings(bootstrap_servers="127.0.0.1:1"))
         self.fetcher._thread = threading.Thread(target=story, args=[self])
@@ -86,7 +87,8 @@ class Delivered:
         await asyncio.sleep(0)
         assert self.threads <= {threading.get_ident()}
 
-    def _take(self, partition: int, records: Sequence[LogRecord]) -> None:
+    def _take(self, partition: int, begin_offset: int, records: Sequence[LogRecord]) -> None:
+        self.begin_offsets.append(begin_offset)
         self.threads.add(threading.get_ident())
         self.batches.append((partition, [record.offset for record in records]))
 
@@ -128,3 +130,44 @@ def test_records_from_before_a_new_fetch_or_a_drop_are_not_delivered() -> None:
         loop_is_busy.set()
 
     assert Delivered(story).batches == [(3, [5])]
+
+
+def test_a_batch_begins_where_the_one_before_it_ended() -> None:
+    def story(test: Delivered) -> None:
+        test.fetch_from(1, 5, 6)  # of the offsets before 5 nothing is known
+        test.fetch_from(2, 40)
+        test.fetch_from(1, 9, 10)  # 7 and 8 hold no record
+        test.fetch_from(1, 8, 12)  # from 8 on once more
+
+    fetched = Delivered(story)
+    assert fetched.batches == [(1, [5, 6]), (2, [40]), (1, [9, 10]), (1, [8, 12])]
+    assert fetched.begin_offsets == [5, 40, 7, 8]
+
+
+@pytest.mark.parametrize("begin_anew", ["fetch_from", "drop_partition"])
+def test_the_first_batch_of_another_place_follows_on_none(begin_anew: str) -> None:
+    def story(test: Delivered) -> None:
+        test.fetch_from(1, 5, 6)
+        test.on_loop(lambda: None)
+        if begin_anew == "fetch_from":
+            test.fetcher.fetch_from(1, 7)
+        else:
+            test.fetcher.drop_partition(1)
+        test.fetcher._commands.popleft()()
+        test.fetch_from(1, 9)
+
+    assert Delivered(story).begin_offsets == [5, 9]
+
+
+def test_what_is_fetched_after_an_error_follows_on_nothing() -> None:
+    error = message(1, -1001, error=KafkaError(KafkaError._BAD_MSG, "told so"))
+
+    def story(test: Delivered) -> None:
+        test.fetch_from(1, 5)
+        test.fetch_from(2, 5)
+        test.fetcher._hand_over(message(1, 7), [error, message(2, 7)])
+        test.fetch_from(1, 9)
+
+    fetched = Delivered(story)
+    assert fetched.batches == [(1, [5]), (2, [5]), (1, [7]), (2, [7]), (1, [9])]
+    assert fetched.begin_offsets == [5, 5, 7, 6, 9]

@@ -3,7 +3,7 @@
 import pytest
 
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
-from sessionary.stream_processors.runtime.pending_records import PENDING_BYTES_MAX, PendingRecords
+from sessionary.stream_processors.runtime.pending_records import PENDING_BYTES_MAX, FollowingRecords, PendingRecords
 
 
 class FakeFetchControl:
@@ -29,20 +29,24 @@ class FakeFetchControl:
         self.pending_bytes += size
 
 
-def fetch(*offsets: int, size: int = 10) -> list[LogRecord]:
-    return [LogRecord(offset, 1_000, b"key", bytes(size), ()) for offset in offsets]
+def fetch(*offsets: int, begin_offset: int | None = None, size: int = 10) -> FollowingRecords:
+    records = [LogRecord(offset, 1_000, b"key", bytes(size), ()) for offset in offsets]
+    return FollowingRecords(offsets[0] if begin_offset is None else begin_offset, records)
 
 
-def taken(*fetches: list[LogRecord], position: int, records_max: int = 100) -> list[list[int]]:
+def offsets_of(taken: FollowingRecords) -> list[int]:
+    return [record.offset for record in taken.records]
+
+
+def taken(*fetches: FollowingRecords, position: int, records_max: int = 100) -> list[list[int]]:
     """Return the offsets of each batch that is taken, until nothing waits."""
     pending = PendingRecords(0, FakeFetchControl())
-    for records in fetches:
-        pending.append_batch(records)
+    for fetched in fetches:
+        pending.append_batch(fetched)
     batches = []
     while pending:
-        records = pending.take_batch(position, records_max)
-        batches.append([record.offset for record in records])
-        position = records[-1].offset + 1 if records else position
+        batches.append(offsets_of(pending.take_batch(position, records_max)))
+        position = batches[-1][-1] + 1 if batches[-1] else position
     return batches
 
 
@@ -73,7 +77,35 @@ def test_what_is_put_back_comes_first() -> None:
     pending = PendingRecords(0, FakeFetchControl())
     pending.append_batch(fetch(2, 3))
     pending.put_back(fetch(0, 1))
-    assert [record.offset for record in pending.take_batch(0, 100)] == [0, 1, 2, 3]
+    assert offsets_of(pending.take_batch(0, 100)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("fetches", "position", "batches"),
+    [
+        # Offset 2 holds no record.
+        ([(0, (0, 1)), (2, (3, 4))], 0, [(0, [0, 1, 3, 4])]),
+        # A fetch between was dropped.
+        ([(0, (0, 1)), (4, (5, 6))], 0, [(0, [0, 1]), (4, [5, 6])]),
+        # The position is on an offset without a record.
+        ([(0, (0, 1)), (2, (5, 6))], 3, [(3, [5, 6])]),
+        # Folded already: the next fetch begins where this one ended.
+        ([(0, (0, 1)), (2, (7, 8))], 2, [(2, [7, 8])]),
+        # From before a seek; it ends before what follows on the position.
+        ([(7, (8, 9)), (0, (2, 3))], 1, [(1, [2, 3])]),
+    ],
+)
+def test_a_fetch_follows_on_the_one_that_it_begins_after(
+    fetches: list[tuple[int, tuple[int, ...]]], position: int, batches: list[tuple[int, list[int]]]
+) -> None:
+    pending = PendingRecords(0, FakeFetchControl())
+    for begin_offset, offsets in fetches:
+        pending.append_batch(fetch(*offsets, begin_offset=begin_offset))
+    for begin_offset, expected in batches:
+        taken = pending.take_batch(position, 100)
+        assert (taken.begin_offset, offsets_of(taken)) == (begin_offset, expected)
+        position = (expected or [position])[-1] + 1
+    assert not pending
 
 
 def test_too_much_interrupts_the_fetching_until_half_is_taken() -> None:

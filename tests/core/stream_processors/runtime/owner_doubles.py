@@ -1,0 +1,128 @@
+"""What an owner of a partition stands on, without a broker."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sessionary.stream_processors.core.model import Outcome
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.errors import Lost
+from sessionary.stream_processors.families import processor_job
+from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.executor import UnboundedExecutor
+from sessionary.stream_processors.runtime.partition_owner import WorkerContext
+from sessionary.stream_processors.runtime.transaction import CommitReceipt
+from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.packed_rows import RowCodec
+from sessionary.stream_processors.store.stores import PartitionStores, Store
+
+Wanted = Callable[[], bool]
+
+
+class FakeFetchControl:
+    """Accepts all commands; counts the bytes that wait."""
+
+    def __init__(self) -> None:
+        self.pending_bytes = 0
+
+    def fetch_from(self, partition: int, offset: int) -> None:
+        """Nothing is fetched."""
+
+    def pause_partition(self, partition: int) -> None:
+        """Nothing is fetched."""
+
+    def resume_partition(self, partition: int) -> None:
+        """Nothing is fetched."""
+
+    def drop_partition(self, partition: int) -> None:
+        """Nothing is fetched."""
+
+    def add_pending_bytes(self, size: int) -> None:
+        self.pending_bytes += size
+
+
+class FakeWriter:
+    """A transaction writer that commits everything."""
+
+    def __init__(self, *_: Any) -> None:
+        self.called_s = time.monotonic()
+
+    def fence_former_owner(self) -> None:
+        """There is no former owner."""
+
+    def write_outcome(self, outcome: Outcome, started_at: int) -> CommitReceipt:
+        return CommitReceipt({}, 1, started_at, 0.0)
+
+    def discard(self) -> None:
+        """There is no producer."""
+
+
+class RefusedWriter(FakeWriter):
+    """A transaction writer whose partition cannot be fenced."""
+
+    def fence_former_owner(self) -> None:
+        try:
+            raise OSError("told so")
+        except OSError as error:
+            raise Lost("refused") from error
+
+
+class FakeRecovery:
+    """Empty changelogs; each reading lasts until `gate` is released once."""
+
+    def __init__(self) -> None:
+        self.under_way = self.most = self.ended = 0
+        self.gate, self._lock = threading.Semaphore(0), threading.Lock()
+
+    def has_ended(self, times: int) -> bool:
+        return self.ended >= times
+
+    def recover(
+        self, settings: ProcessorSettings, state: PartitionState, store: Store, codec: RowCodec, wanted: Wanted
+    ) -> int:
+        with self._lock:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+        assert self.gate.acquire(timeout=30)
+        with self._lock:
+            self.under_way -= 1
+            self.ended += 1
+        if not wanted():
+            raise Lost("no longer wanted")
+        state.rows = store.rows
+        state.finish_loading(store.rows.due_rows())
+        return 0
+
+
+class OwnerBench:
+    """An assignment of a worker without a broker."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1", **settings)
+        self.metrics, self.fetch_control = Metrics(), FakeFetchControl()
+        job = processor_job(self.settings)
+        self.context = WorkerContext(self.settings, job, self.metrics, UnboundedExecutor(), self.fetch_control)
+        self.assignment = Assignment(self.context, PartitionStores(self.settings, None, job.row_codec))
+
+    def count_errors(self, kind: str) -> int:
+        return int(self.metrics.errors.labels(kind)._value.get())
+
+    async def seen(self, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+        """Wait until `condition` returns a true value."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+
+def count_threads() -> int:
+    """Return the number of this process's threads, librdkafka's among them."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def count_descriptors() -> int:
+    """Return the number of this process's open descriptors."""
+    return len(list(Path("/proc/self/fd").iterdir()))

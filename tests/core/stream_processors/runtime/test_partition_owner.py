@@ -1,0 +1,207 @@
+"""An owner without a broker: how many open at a time, and what one leaves behind at its end."""
+
+import asyncio
+import functools
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from sessionary.schemas.records import Position
+from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.runtime import assignment, partition_owner, transaction
+from sessionary.stream_processors.runtime.log_probe import LogProbe
+from sessionary.stream_processors.runtime.partition_owner import RECOVERIES_MAX, PartitionOwner
+from tests.core.stream_processors.runtime.owner_doubles import (
+    FakeRecovery,
+    FakeWriter,
+    OwnerBench,
+    RefusedWriter,
+    count_descriptors,
+    count_threads,
+)
+
+PARTITIONS = range(4)
+
+
+@pytest.fixture
+def no_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Collect no cycles: a worker nearly never does. Failed owners are replaced at once."""
+    monkeypatch.setattr(assignment, "_BACK_OFF_S_MAX", 0.0)
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def count_objects(kind: type[Any]) -> int:
+    return sum(type(found) is kind for found in gc.get_objects())
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_thousand_failed_ownerships_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_owner, "TransactionWriter", RefusedWriter)
+
+    async def story() -> None:
+        bench = OwnerBench()
+        bench.assignment.take_assignment(PARTITIONS)
+        await bench.seen(lambda: bench.count_errors("reopened") >= 20)
+        threads, descriptors = count_threads(), count_descriptors()
+        await bench.seen(lambda: bench.count_errors("reopened") >= 1_000)
+        assert count_threads() <= threads + len(PARTITIONS)
+        assert count_descriptors() <= descriptors
+        # The current owners, and former ones whose ends some current ones still await.
+        assert count_objects(PartitionOwner) <= 2 * len(PARTITIONS)
+        assert count_objects(RefusedWriter) <= 2 * len(PARTITIONS)
+        bench.assignment.take_assignment([])
+        await bench.assignment.close()
+
+    asyncio.run(story())
+    assert (count_objects(PartitionOwner), count_objects(RefusedWriter)) == (0, 0)
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_an_absent_broker_costs_no_more_threads_and_descriptors_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "_CALL_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(transaction, "_PATIENCE_S", 0.02)
+
+    async def story() -> None:
+        threads, descriptors = count_threads(), count_descriptors()
+        bench = OwnerBench()
+        bench.assignment.take_assignment(PARTITIONS)
+        await bench.seen(lambda: bench.count_errors("reopened") >= 40)
+        bench.assignment.take_assignment([])
+        await bench.assignment.close()
+        idle = 2 * len(PARTITIONS)  # threads of the executor
+        await bench.seen(lambda: count_threads() <= threads + idle and count_descriptors() <= descriptors + 2)
+
+    asyncio.run(story())
+
+
+class FencedProducer:
+    """A producer whose first call fails; it notes which threads free one of its kind."""
+
+    freed_in: list[int] = []
+
+    def __init__(self, _: object) -> None:
+        pass
+
+    def __del__(self) -> None:
+        self.freed_in.append(threading.get_ident())
+
+    def init_transactions(self, timeout_s: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._FENCED, "told so", True, False, False))
+
+    def purge(self, in_queue: bool, in_flight: bool, blocking: bool) -> None:
+        """Nothing is queued."""
+
+    def poll(self, timeout_s: float) -> int:
+        return 0
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_failed_owners_producer_is_freed_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "Producer", FencedProducer)
+    monkeypatch.setattr(assignment, "_BACK_OFF_S_MAX", 0.02)
+    FencedProducer.freed_in.clear()
+
+    async def story() -> None:
+        bench = OwnerBench()
+        bench.assignment.take_assignment(PARTITIONS)
+        await bench.seen(lambda: len(FencedProducer.freed_in) >= 20)
+        bench.assignment.take_assignment([])
+        await bench.assignment.close()
+
+    asyncio.run(story())
+    assert threading.get_ident() not in FencedProducer.freed_in
+
+
+class HaltedWriter(RefusedWriter):
+    """A transaction writer whose partition halts."""
+
+    def fence_former_owner(self) -> None:
+        raise Halted("log_gap", "told so")
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_halted_owner_keeps_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_owner, "TransactionWriter", HaltedWriter)
+
+    async def story() -> None:
+        bench = OwnerBench()
+        bench.assignment.take_assignment([0])
+        owner = bench.assignment.owners[0]
+        owner.state.load_position(Position(7, 0, 0, 1, 0))
+        state = weakref.ref(owner.state)
+        await bench.seen(lambda: bench.assignment.halted_partitions)
+        await bench.seen(owner.task.done)
+        assert state() is None
+        assert owner.state.position.next_offset == 7
+        await bench.assignment.close()
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def recovery(monkeypatch: pytest.MonkeyPatch) -> FakeRecovery:
+    """Let partitions open without a broker; `gate` of the recovery lets one end."""
+    recovery = FakeRecovery()
+    monkeypatch.setattr(partition_owner, "TransactionWriter", FakeWriter)
+    monkeypatch.setattr(partition_owner, "recover", recovery.recover)
+    monkeypatch.setattr(partition_owner, "probe_log", lambda settings, partition, offset: LogProbe(0, 0))
+    return recovery
+
+
+def test_four_partitions_recover_at_a_time_and_all_open(recovery: FakeRecovery) -> None:
+    async def story() -> None:
+        bench = OwnerBench(partitions=64)
+        bench.assignment.take_assignment(range(64))
+        for ended in range(1, 65):
+            await bench.seen(lambda: recovery.under_way == min(RECOVERIES_MAX, 64 - recovery.ended))
+            recovery.gate.release()
+            await bench.seen(functools.partial(recovery.has_ended, ended))
+        await bench.seen(lambda: bench.assignment.is_ready)
+        assert recovery.most == RECOVERIES_MAX
+        await bench.assignment.close()
+
+    asyncio.run(story())
+
+
+def test_an_owner_that_waits_for_its_recovery_ends_at_once(recovery: FakeRecovery) -> None:
+    async def story() -> None:
+        bench = OwnerBench(partitions=64)
+        bench.assignment.take_assignment(range(64))
+        await bench.seen(lambda: recovery.under_way == RECOVERIES_MAX)
+        waiting = [owner for owner in bench.assignment.owners.values() if owner.partition >= 32]
+        bench.assignment.take_assignment(range(32))
+        await bench.seen(lambda: all(owner.task.done() for owner in waiting))
+        assert [owner.task.exception() for owner in waiting] == [None] * 32
+        assert recovery.ended == 0  # no turn became free meanwhile
+        recovery.gate.release(RECOVERIES_MAX + 32)
+        await bench.seen(lambda: bench.assignment.is_ready)
+        await bench.assignment.close()
+        assert bench.context.recovery_turns._value == RECOVERIES_MAX
+
+    asyncio.run(story())
+
+
+def test_a_failed_recovery_gives_its_turn_back(recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise Lost("silent")
+
+    async def story() -> None:
+        bench = OwnerBench()
+        monkeypatch.setattr(assignment, "_BACK_OFF_S_MAX", 0.0)
+        monkeypatch.setattr(partition_owner, "recover", fail)
+        bench.assignment.take_assignment(PARTITIONS)
+        await bench.seen(lambda: bench.count_errors("reopened") >= 20)
+        recovery.gate.release(100)
+        monkeypatch.setattr(partition_owner, "recover", recovery.recover)
+        await bench.seen(lambda: bench.assignment.is_ready)
+        await bench.assignment.close()
+
+    asyncio.run(story())
