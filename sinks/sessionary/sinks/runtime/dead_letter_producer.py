@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, Producer
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.topics import REJECTED_BYTES_MAX
 from sessionary.sinks.core.rows.dead_letters import dead_letter_record
-from sessionary.sinks.core.rows.raw_record import RawRecord, no_headers
+from sessionary.sinks.core.rows.raw_record import NO_HEADERS, RawRecord
 from sessionary.sinks.errors import Transient
 from sessionary.sinks.settings import SinkSettings
 
@@ -78,7 +78,7 @@ def encode_letter(raw: RawRecord, detail: str) -> bytes:
     if len(value) + len(raw.key or b"") + _FRAME_BYTES <= REJECTED_BYTES_MAX:
         return value
     left_out = f"{detail} (value of {len(raw.value or b'')} bytes left out: read it at the source position)"
-    return encode_record(dead_letter_record(raw._replace(value=None, read_headers=no_headers), left_out))
+    return encode_record(dead_letter_record(raw._replace(value=None, header_source=NO_HEADERS), left_out))
 
 
 __all__ = ["DeadLetterProducer", "encode_letter"]
