@@ -10,6 +10,7 @@ EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB: one record of the events topic
 VALUE_BYTES_MAX = 1 << 20  # 1 MiB: a larger single value is sent by reference
 REJECTED_BYTES_MAX = 2 << 20  # a rejected record holds the original record
 CHANGELOG_BYTES_MAX = 4 << 20
+_BROKER_BYTES_MAX = 1_048_588  # Kafka's default for a topic that sets no `max.message.bytes`
 RETENTION_MS = 7 * _DAY_MS
 
 
@@ -70,6 +71,13 @@ def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> li
     return [TopicSpec(name, partitions, config) for name, config in configs.items()]
 
 
+def record_bytes_limits() -> dict[str, int]:
+    """Return each topic's limit for one record in bytes, by the topic's field in `TopicNames`."""
+    configs = {spec.name: spec.config for spec in topic_specs("", 1)}
+    names = TopicNames.with_prefix("")._asdict()
+    return {field: int(configs[name].get("max.message.bytes", _BROKER_BYTES_MAX)) for field, name in names.items()}
+
+
 __all__ = [
     "CHANGELOG_BYTES_MAX",
     "EVENT_BYTES_MAX",
@@ -78,5 +86,6 @@ __all__ = [
     "VALUE_BYTES_MAX",
     "TopicNames",
     "TopicSpec",
+    "record_bytes_limits",
     "topic_specs",
 ]
