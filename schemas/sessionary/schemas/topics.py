@@ -9,7 +9,8 @@ _DAY_MS = 86_400_000
 EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB: one record of the events topic
 VALUE_BYTES_MAX = 1 << 20  # 1 MiB: a larger single value is sent by reference
 REJECTED_BYTES_MAX = 2 << 20  # a rejected record holds the original record
-CHANGELOG_BYTES_MAX = 4 << 20
+ROW_BYTES_MAX = 4 << 20  # key and value of a row: an event that would make a larger one is refused
+CHANGELOG_BYTES_MAX = ROW_BYTES_MAX + (64 << 10)  # a full row still takes refusals and deadlines
 _BROKER_BYTES_MAX = 1_048_588  # Kafka's default for a topic that sets no `max.message.bytes`
 RETENTION_MS = 7 * _DAY_MS
 
@@ -83,6 +84,7 @@ __all__ = [
     "EVENT_BYTES_MAX",
     "REJECTED_BYTES_MAX",
     "RETENTION_MS",
+    "ROW_BYTES_MAX",
     "VALUE_BYTES_MAX",
     "TopicNames",
     "TopicSpec",
