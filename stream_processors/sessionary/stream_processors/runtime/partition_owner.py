@@ -20,7 +20,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from sessionary.schemas.errors import Unavailable
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.overlay import Overlay
-from sessionary.stream_processors.errors import Aborted, Halted, Lost
+from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover
 from sessionary.stream_processors.runtime.executor import wait_unless_hung
@@ -237,7 +237,10 @@ class PartitionOwner:
         return False
 
     async def _fold_records(self, overlay: Overlay, records: Sequence[LogRecord]) -> int:
-        """Fold until `overlay` is full; return how many went in. Yields to the event loop."""
+        """Fold until `overlay` is full; return how many went in. Yields to the event loop.
+
+        Raises `Halted` if the fold fails.
+        """
         slice_ends_s = time.perf_counter() + _SLICE_S
         for n, record in enumerate(records):
             if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
@@ -253,6 +256,10 @@ class PartitionOwner:
                 except Unavailable as trouble:
                     _log.warning("partition %d waits: %s", self.partition, trouble)
                     await asyncio.sleep(trouble.retry_after_s)
+                except EXPECTED_ERRORS:
+                    raise
+                except Exception as error:  # the fold is pure: a new owner would fail at the same record
+                    raise judge_failed(f"partition {self.partition}, offset {record.offset}", error) from error
         return len(records)
 
     def _is_wanted(self) -> bool:
