@@ -22,7 +22,9 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
     config: dict[str, str | int | float | bool] = {
         **settings.client_config(),
         "group.id": settings.group_id(definition.kind),
-        "isolation.level": definition.isolation,
+        # Processors write in transactions, and other producers may write events in transactions:
+        # what was aborted is in no table.
+        "isolation.level": "read_committed",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
