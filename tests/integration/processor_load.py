@@ -66,12 +66,17 @@ class Agent:
         self.seq = 0
 
     def event(
-        self, payload: Payload, seq: int | None = None, tenant_id: str | None = None, epoch: int = 1
+        self,
+        payload: Payload,
+        seq: int | None = None,
+        tenant_id: str | None = None,
+        epoch: int = 1,
+        event_id: str | None = None,
     ) -> OutgoingRecord:
-        """Return the next event; `seq` and `tenant_id` replace the correct values."""
+        """Return the next event; `seq`, `tenant_id` and `event_id` replace the correct values."""
         self.seq += seq is None
         envelope = Envelope(
-            event_id=str(uuid.uuid4()),
+            event_id=event_id or str(uuid.uuid4()),
             event_type=EVENT_TYPES[type(payload)],
             schema_version=1,
             tenant_id=tenant_id or self.key.tenant_id,

@@ -17,17 +17,22 @@ from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.stream_processors.core.machine import Arrival, Decision
 from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.session.effects import SessionRow
+from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.families import all_machines, processor_job
 from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
+from sessionary.stream_processors.runtime.job import machines_job
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
 from sessionary.stream_processors.runtime.pending_records import PENDING_BYTES_MAX
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import wait_for_topics
 from sessionary.stream_processors.store.packed_rows import MachineRows
-from sessionary.stream_processors.store.stores import MemoryStore
+from sessionary.stream_processors.store.stores import MemoryStore, PartitionStores
 from tests.integration.processor_load import Agent, Sender
 from tests.support import read_records, read_topic
 from tests.support.pipelines import new_pipeline
@@ -262,6 +267,42 @@ def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(ka
         assert caught.value.reason == "record_too_large"
         assert position(owner) == 0
         await bench.close()
+
+    asyncio.run(story())
+    assert read_records(kafka, kafka.topics.audit) == []
+
+
+class FailingMachine(SessionMachine):
+    """Fails at the events of one type."""
+
+    def decide(self, row: SessionRow | None, arrival: Arrival) -> Decision:
+        if arrival.event is not None and arrival.event.envelope.event_type == "session_activity":
+            raise ZeroDivisionError("the record's text")
+        return super().decide(row, arrival)
+
+
+def test_a_record_on_which_the_judge_fails_halts_the_partition_by_name(kafka: KafkaSettings) -> None:
+    async def story() -> None:
+        bench = Bench(kafka)
+        job = machines_job(bench.settings, [FailingMachine()])
+        context = WorkerContext(bench.settings, job, bench.metrics, bench.context.executor, bench.fetch_control)
+        stores = PartitionStores(bench.settings, None, job.row_codec)
+        assignment = Assignment(context, stores)
+        assignment.take_assignment([bench.partition])
+        owner = assignment.owners[bench.partition]
+        await bench.seen(lambda: owner.is_open)
+        owner.offer_records(bench.log[0].offset, bench.log)
+        await bench.seen(lambda: owner.task.done())
+        await bench.seen(lambda: bench.partition in assignment.halted_partitions)
+        assert owner.halted is not None
+        place = f"partition {bench.partition}, offset 4: ZeroDivisionError at"
+        assert str(owner.halted).startswith(f"judge_failed: {place}")
+        assert "the record's text" not in str(owner.halted)
+        assert bench.metrics.halted.labels("judge_failed")._value.get() == 1
+        assert bench.metrics.errors.labels("reopened")._value.get() == 0
+        assert assignment.owners[bench.partition] is owner
+        await assignment.close()
+        context.executor.shutdown()
 
     asyncio.run(story())
     assert read_records(kafka, kafka.topics.audit) == []

@@ -8,12 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Any, Final, Protocol
 
 from sessionary.schemas.types import Envelope
 
 CONTENT_TYPE = b"application/avro"
 TYPE_PREFIX = "sessionary."
 Headers = Sequence[tuple[str, bytes | None]]
+# Stands for all headers of a record if they cannot be read. librdkafka ends a name at its first NUL
+# byte, so that no header that it delivers has this name.
+UNREADABLE_HEADERS: Final = (("unreadable-headers\0", b"the name of a header is not UTF-8"),)
 _CONTENT_TYPE = ("content-type", CONTENT_TYPE)
 _VERSION = ("ce_specversion", b"1.0")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -61,6 +65,34 @@ def event_headers(envelope: Envelope, traceparent: str | None = None) -> list[tu
     return headers
 
 
+class HeaderSource(Protocol):
+    """A message of the Kafka driver, as far as its headers go."""
+
+    def headers(self) -> Any:
+        """Return a list of pairs of name and bytes, or None. Makes it when it is called first."""
+        ...
+
+    def set_headers(self, headers: list[tuple[str, str | bytes | None]], /) -> None:
+        """Replace what `headers` returns."""
+        ...
+
+
+def read_headers(message: HeaderSource) -> Headers | None:
+    """Return a message's headers as the driver gives them; `UNREADABLE_HEADERS` if it cannot.
+
+    The driver raises `SystemError` if a header's name is not UTF-8. Asked again, it returns a list
+    with a hole, and the process dies when the hole is read. So the failure is kept in the message:
+    every later call returns `UNREADABLE_HEADERS` too.
+    """
+    try:
+        headers: Headers | None = message.headers()
+    except (SystemError, UnicodeDecodeError):
+        kept: list[tuple[str, Any]] = list(UNREADABLE_HEADERS)
+        message.set_headers(kept)
+        return kept
+    return headers
+
+
 def header_pairs(
     headers: Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]] | None,
 ) -> list[tuple[str, bytes]]:
@@ -83,4 +115,14 @@ def headers_beyond_envelope(envelope: Envelope, headers: Headers) -> Headers:
     return headers[len(repeated) :] if headers[: len(repeated)] == repeated else headers
 
 
-__all__ = ["CONTENT_TYPE", "TYPE_PREFIX", "Headers", "event_headers", "header_pairs", "headers_beyond_envelope"]
+__all__ = [
+    "CONTENT_TYPE",
+    "TYPE_PREFIX",
+    "UNREADABLE_HEADERS",
+    "HeaderSource",
+    "Headers",
+    "event_headers",
+    "header_pairs",
+    "headers_beyond_envelope",
+    "read_headers",
+]

@@ -9,7 +9,9 @@ _DAY_MS = 86_400_000
 EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB: one record of the events topic
 VALUE_BYTES_MAX = 1 << 20  # 1 MiB: a larger single value is sent by reference
 REJECTED_BYTES_MAX = 2 << 20  # a rejected record holds the original record
-CHANGELOG_BYTES_MAX = 4 << 20
+ROW_BYTES_MAX = 4 << 20  # key and value of a row: an event that would make a larger one is refused
+CHANGELOG_BYTES_MAX = ROW_BYTES_MAX + (64 << 10)  # a full row still takes refusals and deadlines
+_BROKER_BYTES_MAX = 1_048_588  # Kafka's default for a topic that sets no `max.message.bytes`
 RETENTION_MS = 7 * _DAY_MS
 
 
@@ -70,13 +72,22 @@ def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> li
     return [TopicSpec(name, partitions, config) for name, config in configs.items()]
 
 
+def record_bytes_limits() -> dict[str, int]:
+    """Return each topic's limit for one record in bytes, by the topic's field in `TopicNames`."""
+    configs = {spec.name: spec.config for spec in topic_specs("", 1)}
+    names = TopicNames.with_prefix("")._asdict()
+    return {field: int(configs[name].get("max.message.bytes", _BROKER_BYTES_MAX)) for field, name in names.items()}
+
+
 __all__ = [
     "CHANGELOG_BYTES_MAX",
     "EVENT_BYTES_MAX",
     "REJECTED_BYTES_MAX",
     "RETENTION_MS",
+    "ROW_BYTES_MAX",
     "VALUE_BYTES_MAX",
     "TopicNames",
     "TopicSpec",
+    "record_bytes_limits",
     "topic_specs",
 ]

@@ -14,5 +14,6 @@ In the order in which a record passes:
     access       who may call the control API: tokens, principals and roles
     metrics      a worker's Prometheus metrics
     errors       a worker's errors, by their consequence
+    open_transactions    tells which partitions an open transaction of another producer holds up
     families     the families of rows that a processor keeps, one machine each
 """

@@ -8,14 +8,16 @@ SessionaryError
     └── ProcessorFailed  the process cannot go on
 """
 
-from typing import Literal
+import traceback
+from typing import Final, Literal
 
-from sessionary.schemas.errors import SessionaryError
+from sessionary.schemas.errors import SessionaryError, Unavailable
 
 HaltReason = Literal[
     "log_gap",  # the log no longer holds the position: records were deleted before they were folded
     "record_too_large",  # the broker refuses a record of this processor for its size
     "changelog_unreadable",  # a changelog record cannot be decoded
+    "judge_failed",  # an unexpected exception while a record was folded: it would come up again
 ]
 
 
@@ -40,8 +42,32 @@ class Halted(ProcessorFault):
         self.detail = detail
 
 
+# What may come up while a record is folded without being its fault: a store or the machine fails.
+EXPECTED_ERRORS: Final = (ProcessorFault, Unavailable, OSError, MemoryError)
+
+
+def judge_failed(where: str, error: Exception) -> Halted:
+    """Return the halt that an unexpected exception of the fold leads to.
+
+    `where` names partition and offset. The detail has the exception's type and its place in the
+    code; not its text, which may repeat the record.
+    """
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    module = frame.filename.rpartition("/sessionary/")[2]
+    return Halted("judge_failed", f"{where}: {type(error).__name__} at {module}:{frame.lineno}, in {frame.name}")
+
+
 class ProcessorFailed(ProcessorFault):
     """The process ended by itself; the message says why."""
 
 
-__all__ = ["Aborted", "HaltReason", "Halted", "Lost", "ProcessorFailed", "ProcessorFault"]
+__all__ = [
+    "EXPECTED_ERRORS",
+    "Aborted",
+    "HaltReason",
+    "Halted",
+    "Lost",
+    "ProcessorFailed",
+    "ProcessorFault",
+    "judge_failed",
+]

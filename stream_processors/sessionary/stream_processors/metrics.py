@@ -19,6 +19,7 @@ MetricName = Literal[
     "sessionary_processor_partitions_owned",
     "sessionary_processor_partitions_halted",
     "sessionary_processor_next_offset",
+    "sessionary_processor_held_records",
     "sessionary_processor_rebalances_total",
     "sessionary_processor_ticks_sent_total",
     "sessionary_processor_errors_total",
@@ -37,6 +38,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_partitions_owned": "Partitions that this worker owns, open or not.",
     "sessionary_processor_partitions_halted": "Owned partitions that are halted until an operator acts, by reason.",
     "sessionary_processor_next_offset": "Offset of the next record to be folded, committed, by partition.",
+    "sessionary_processor_held_records": "Records that an open transaction of another producer keeps from being read, "
+    "by partition; only partitions that are held up.",
     "sessionary_processor_rebalances_total": "Assignments that the group gave this worker.",
     "sessionary_processor_ticks_sent_total": "Ticks that the broker acknowledged.",
     "sessionary_processor_errors_total": "Faults by kind: aborted, reopened, hung, halted, sought, stuck, tick, "
@@ -65,6 +68,7 @@ class Metrics:
         self.owned = self._gauge("sessionary_processor_partitions_owned")
         self.halted = self._gauge("sessionary_processor_partitions_halted", "reason")
         self.position = self._gauge("sessionary_processor_next_offset", "partition")
+        self.held_records = self._gauge("sessionary_processor_held_records", "partition")
         self.rebalances = self._counter("sessionary_processor_rebalances_total")
         self.ticks_sent = self._counter("sessionary_processor_ticks_sent_total")
         self.errors = self._counter("sessionary_processor_errors_total", "kind")

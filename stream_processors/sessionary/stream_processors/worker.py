@@ -22,16 +22,17 @@ from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.token_store import TokenStore
-from sessionary.stream_processors.errors import ProcessorFailed
+from sessionary.stream_processors.errors import Lost, ProcessorFailed
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app
 from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.open_transactions import LogEndsProbe, OpenTransactionWatch
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import FaustGroup, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job
-from sessionary.stream_processors.runtime.log_probe import LogEndProbe
+from sessionary.stream_processors.runtime.log_probe import LogEndProbe, probe_log
 from sessionary.stream_processors.runtime.partition_owner import WorkerContext
 from sessionary.stream_processors.runtime.ticker import LOOK_S, Ticker
 from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog
@@ -42,6 +43,7 @@ from sessionary.stream_processors.store.stores import PartitionStores, temporary
 _log = logging.getLogger(__name__)
 STUCK_S = 60.0
 _WATCH_S = 5.0
+_TRANSACTIONS_S = 3.0  # two looks and their answers within 10 s
 _REPORT_S = 0.5  # twice as often as ticks come, so that the lag is seen to be 0 between two of them
 _TOKENS_S = 1.0
 _STOP_S = 20.0
@@ -96,7 +98,13 @@ class Processor:
         try:
             self._fetcher.start(self.assignment.offer_records)
             await self.app.start()
-            duties = (self._send_ticks, self._watch_partitions, self._report_offsets, self._refresh_tokens)
+            duties = (
+                self._send_ticks,
+                self._watch_partitions,
+                self._watch_transactions,
+                self._report_offsets,
+                self._refresh_tokens,
+            )
             tasks = [asyncio.create_task(duty()) for duty in duties]
             await self._wait_for_end(tasks)
         finally:
@@ -163,6 +171,11 @@ class Processor:
         while True:
             await asyncio.sleep(_WATCH_S)
             log_ends = await loop.run_in_executor(self._executor, probe.log_ends, list(self.assignment.owners))
+            for partition, position in watchdog.find_suspects(log_ends, time.monotonic()).items():
+                with contextlib.suppress(Lost):
+                    log = await loop.run_in_executor(self._executor, probe_log, self._settings, partition, position)
+                    if log.first_offset is None:
+                        log_ends[partition] = position  # only aborted records are behind it
             watchdog.check_progress(log_ends, time.monotonic())
 
     async def _refresh_tokens(self) -> None:
@@ -170,6 +183,13 @@ class Processor:
         while True:
             await asyncio.sleep(_TOKENS_S)
             await loop.run_in_executor(self._executor, self._tokens.refresh)
+
+    async def _watch_transactions(self) -> None:
+        probe, watch = LogEndsProbe(self._settings), OpenTransactionWatch(self._metrics)
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_TRANSACTIONS_S)
+            watch.observe(await loop.run_in_executor(self._executor, probe.ask_ends, list(self.assignment.owners)))
 
     def _give_up(self, why: str) -> None:
         """Exit at once: something hangs, and a graceful stop would wait for it."""

@@ -1,6 +1,8 @@
 import pytest
+from confluent_kafka import Message
 
-from sessionary.schemas.headers import header_pairs
+from sessionary.schemas.headers import UNREADABLE_HEADERS, header_pairs, read_headers
+from tests.support.broken_headers import BrokenMessage
 
 
 @pytest.mark.parametrize(
@@ -17,3 +19,19 @@ def test_headers_of_every_type_that_the_driver_declares_become_pairs(
     headers: dict[str, str | bytes | None] | list[tuple[str, str | bytes | None]] | None, pairs: list[tuple[str, bytes]]
 ) -> None:
     assert header_pairs(headers) == pairs
+
+
+def test_headers_are_read_as_the_driver_gives_them() -> None:
+    assert read_headers(Message("t", 0, 1, headers=[("a", b"1"), ("a", None)])) == [("a", b"1"), ("a", None)]
+    assert read_headers(Message("t", 0, 1)) is None
+
+
+def test_headers_that_cannot_be_read_are_asked_for_once() -> None:
+    broken = BrokenMessage()
+    for _ in range(3):
+        assert header_pairs(read_headers(broken)) == list(UNREADABLE_HEADERS)
+
+
+def test_no_header_that_a_client_reads_has_the_name_that_stands_for_unreadable_ones() -> None:
+    ((name, _),) = UNREADABLE_HEADERS
+    assert "\0" in name  # librdkafka ends a name there

@@ -1,5 +1,7 @@
 """Records as Kafka delivers them to a sink."""
 
+from confluent_kafka import Message
+
 from sessionary.schemas.codec import Decoder, Event, encode_event
 from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.types import DataClass, Envelope
@@ -11,7 +13,11 @@ DECODER = Decoder()
 
 
 def raw_record(value: bytes | None, key: bytes | None = KEY, timestamp_ms: int = NOW_US // 1_000) -> RawRecord:
-    return RawRecord("t.x", 3, 42, timestamp_ms, key, value, lambda: [("h", b"\xff"), ("h", None)])
+    return RawRecord("t.x", 3, 42, timestamp_ms, key, value, message_with(("h", b"\xff"), ("h", None)))
+
+
+def message_with(*headers: tuple[str, str | bytes | None]) -> Message:
+    return Message("t.x", 3, 42, headers=list(headers))
 
 
 def encoded_activity(*data_classes: DataClass, occurred_at: int = NOW_US) -> bytes:

@@ -7,6 +7,7 @@
     compiled_writer    writers of today's schemas as straight-line Python
     formats            schema, header and conversions of each class
     framing            encoding and decoding: the first bytes of a value tell its schema
+    record_sizes       how large a record is in Kafka; records cut to their topic's limit
     registry           a Confluent-compatible schema registry; needs the extra `registry`
     lookups            asks a registry on other threads, so that a caller never waits
     from_settings      makes a decoder from settings

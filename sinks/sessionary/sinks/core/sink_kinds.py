@@ -28,16 +28,13 @@ class SinkDefinition(NamedTuple):
     topic: Literal["audit", "events", "rejected", "batches"]
     table: TableSpec
     build_row: RowBuilder
-    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
 
 
 DEAD_LETTERS: Final = TableSpec("sink_dead_letters", DEAD_LETTER_COLUMNS)
 
-# Processors write in transactions, and sinks must not read aborted ones. Clients and ticks write
-# to the events topic without transactions.
 _SINKS: Final = (
     SinkDefinition("audit", "audit", TableSpec("audit", AUDIT_COLUMNS), audit_row),
-    SinkDefinition("history", "events", TableSpec("history", HISTORY_COLUMNS), history_row, "read_uncommitted"),
+    SinkDefinition("history", "events", TableSpec("history", HISTORY_COLUMNS), history_row),
     SinkDefinition("rejected", "rejected", TableSpec("rejected", REJECTED_COLUMNS), rejected_row),
     SinkDefinition("batches", "batches", TableSpec("batches", BATCH_COLUMNS), batch_row),
 )

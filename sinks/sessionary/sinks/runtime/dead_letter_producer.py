@@ -10,15 +10,14 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaException, Producer
 
-from sessionary.schemas.codec import encode_record
+from sessionary.schemas.codec.record_sizes import EncodedRecord, encode_to_fit
 from sessionary.schemas.topics import REJECTED_BYTES_MAX
 from sessionary.sinks.core.rows.dead_letters import dead_letter_record
-from sessionary.sinks.core.rows.raw_record import RawRecord, no_headers
+from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.errors import Transient
 from sessionary.sinks.settings import SinkSettings
 
 _FLUSH_TIMEOUT_S = 10.0
-_FRAME_BYTES = 4_096  # Kafka and the headers add less to a value
 _log = logging.getLogger(__name__)
 
 
@@ -38,12 +37,12 @@ class DeadLetterProducer:
         failures: list[str] = []
         producer = self._open_producer()
         for raw, detail in letters:
-            value = encode_letter(raw, f"sink {self._sink}: {detail}")
+            key, value = encode_letter(raw, f"sink {self._sink}: {detail}")
             try:
                 producer.produce(
                     self._settings.topics.sink_rejected,
                     value,
-                    raw.key,
+                    key,
                     partition=raw.partition,
                     on_delivery=lambda error, _message: failures.append(str(error)) if error is not None else None,
                 )
@@ -72,13 +71,9 @@ class DeadLetterProducer:
         return self._producer
 
 
-def encode_letter(raw: RawRecord, detail: str) -> bytes:
-    """Encode the dead letter of a record. A value too large for it is left out, and it says so."""
-    value = encode_record(dead_letter_record(raw, detail))
-    if len(value) + len(raw.key or b"") + _FRAME_BYTES <= REJECTED_BYTES_MAX:
-        return value
-    left_out = f"{detail} (value of {len(raw.value or b'')} bytes left out: read it at the source position)"
-    return encode_record(dead_letter_record(raw._replace(value=None, read_headers=no_headers), left_out))
+def encode_letter(raw: RawRecord, detail: str) -> EncodedRecord:
+    """Encode the dead letter of a record; one that is too large is cut (see `encode_to_fit`)."""
+    return encode_to_fit(raw.key, dead_letter_record(raw, detail), REJECTED_BYTES_MAX)
 
 
 __all__ = ["DeadLetterProducer", "encode_letter"]

@@ -2,7 +2,7 @@
 
 import logging
 from itertools import repeat
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Final
 
 from confluent_kafka import Consumer, Message
@@ -13,7 +13,6 @@ from sessionary.sinks.runtime.ports import ErrorCallback, KafkaConsumer
 from sessionary.sinks.settings import SinkSettings
 
 _timestamp_ms: Final = itemgetter(1)  # of (type, time)
-_header_reader: Final = attrgetter("headers")  # the method: it makes the headers when it is called
 _new: Final = tuple.__new__  # as a NamedTuple's own constructor, in half the time
 _log = logging.getLogger(__name__)
 
@@ -23,7 +22,9 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
     config: dict[str, str | int | float | bool] = {
         **settings.client_config(),
         "group.id": settings.group_id(definition.kind),
-        "isolation.level": definition.isolation,
+        # Processors write in transactions, and other producers may write events in transactions:
+        # what was aborted is in no table.
+        "isolation.level": "read_committed",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
@@ -59,7 +60,7 @@ def records_from_messages(topic: str, partition: int, messages: list[Message]) -
         map(_timestamp_ms, map(Message.timestamp, messages)),
         map(Message.key, messages),
         map(Message.value, messages),
-        map(_header_reader, messages),
+        messages,
         strict=False,  # the first two never end
     )
     return list(map(_new, repeat(RawRecord), fields))

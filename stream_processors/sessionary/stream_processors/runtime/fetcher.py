@@ -32,7 +32,7 @@ from typing import NamedTuple, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.schemas.headers import header_pairs
+from sessionary.schemas.headers import header_pairs, read_headers
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -54,8 +54,11 @@ class _LazyRecord(LogRecord):
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes]]:
-        """The record's headers, in order; a header without a value is empty."""
-        return header_pairs(cast(Message, self[4]).headers())
+        """The record's headers, in order; a header without a value is empty.
+
+        `UNREADABLE_HEADERS` if they cannot be read.
+        """
+        return header_pairs(read_headers(cast(Message, self[4])))
 
 
 class FetchedBatch(NamedTuple):

@@ -9,15 +9,18 @@ from typing import NamedTuple
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.from_settings import decoder_for
+from sessionary.schemas.codec.record_sizes import encode_to_fit
 from sessionary.schemas.records import BatchRecord
+from sessionary.schemas.topics import TopicNames, record_bytes_limits
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
-from sessionary.stream_processors.core.model import Outcome
+from sessionary.stream_processors.core.model import Emitted, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, MachineRows, PackedRow, RowCodec
 
 Headers = list[tuple[str, bytes | str | None]]
+_LIMITS = record_bytes_limits()
 
 
 class Produced(NamedTuple):
@@ -77,10 +80,15 @@ def _make_transaction(
     batch = make_batch_record(settings, partition, outcome, started_at)
     records = [
         *(_changelog_record(topics.changelog, key, packed) for key, packed in rows.items()),
-        *(Produced(getattr(topics, stream), key, encode_record(record)) for stream, key, record in outcome.emitted),
+        *(_emitted_record(topics, emitted) for emitted in outcome.emitted),
         Produced(topics.batches, None, encode_record(batch)),
     ]
     return Transaction(records, {key: packed and packed.stored for key, packed in rows.items()})
+
+
+def _emitted_record(topics: TopicNames, emitted: Emitted) -> Produced:
+    stream, key, record = emitted
+    return Produced(getattr(topics, stream), *encode_to_fit(key, record, _LIMITS[stream]))
 
 
 def _changelog_record(topic: str, key: bytes, packed: PackedRow | None) -> Produced:

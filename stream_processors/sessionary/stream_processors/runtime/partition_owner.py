@@ -23,7 +23,7 @@ from sessionary.schemas.errors import Unavailable
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.recent import RecentOutcomes
-from sessionary.stream_processors.errors import Aborted, Halted, Lost
+from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover
 from sessionary.stream_processors.runtime.executor import free_frames, wait_unless_hung
@@ -290,7 +290,10 @@ class PartitionOwner:
         return False
 
     async def _fold_records(self, overlay: Overlay, records: Sequence[LogRecord]) -> int:
-        """Fold until `overlay` is full; return how many went in. Yields to the event loop."""
+        """Fold until `overlay` is full; return how many went in. Yields to the event loop.
+
+        Raises `Halted` if the fold fails.
+        """
         slice_ends_s = time.perf_counter() + _SLICE_S
         for n, record in enumerate(records):
             if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
@@ -308,6 +311,10 @@ class PartitionOwner:
                     await asyncio.sleep(min(trouble.retry_after_s, _REGISTRY_PAUSE_S))
                     if self.end_requested:
                         return n
+                except EXPECTED_ERRORS:
+                    raise
+                except Exception as error:  # the fold is pure: a new owner would fail at the same record
+                    raise judge_failed(f"partition {self.partition}, offset {record.offset}", error) from error
         return len(records)
 
     def _report_wait(self, trouble: Unavailable) -> None:

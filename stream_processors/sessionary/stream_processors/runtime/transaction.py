@@ -18,8 +18,8 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.kafka_clients import discard_producer
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.stream_processors.core.model import POSITION_KEY, Outcome
-from sessionary.stream_processors.errors import Aborted, Halted, Lost
-from sessionary.stream_processors.runtime.job import Job, PlainProduced, Produced
+from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
+from sessionary.stream_processors.runtime.job import Job, PlainProduced, Produced, Transaction
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class TransactionWriter:
         Raises `Aborted` (nothing was written, the producer can go on), `Lost` or `Halted`.
         """
         begun_s = time.monotonic()
-        records, rows = self._job.transaction(self._partition, outcome, started_at)
+        records, rows = self._make_transaction(outcome, started_at)
         try:
             self._retry_in_place(self._producer.begin_transaction)
             self._produce(records)
@@ -107,6 +107,16 @@ class TransactionWriter:
         producer = self._producer
         del self._producer  # who still holds this writer holds no threads and no connections
         discard_producer(producer)
+
+    def _make_transaction(self, outcome: Outcome, started_at: int) -> Transaction:
+        try:
+            return self._job.transaction(self._partition, outcome, started_at)
+        except EXPECTED_ERRORS:
+            raise
+        except Exception as error:  # a new owner would fail at the same batch
+            counts = outcome.counts
+            where = f"partition {self._partition}, offsets {counts.first_offset} to {counts.last_offset}"
+            raise judge_failed(where, error) from error
 
     def _produce(
         self,

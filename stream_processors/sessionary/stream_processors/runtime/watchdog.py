@@ -36,6 +36,24 @@ class StuckPartitionWatchdog:
         self._progress: dict[int, _Progress] = {}
         self._reopened_at: dict[int, int] = {}  # the position at which a partition was opened again
 
+    def find_suspects(self, log_ends: Mapping[int, int], now_s: float) -> dict[int, int]:
+        """Return the positions of partitions that `check_progress` would call stuck.
+
+        The caller asks whether their logs hold a record to be fetched at all: behind the position
+        may be records of aborted transactions only.
+        """
+        suspects: dict[int, int] = {}
+        for partition, end in log_ends.items():
+            owner, seen = self._assignment.owners.get(partition), self._progress.get(partition)
+            if owner is not None and owner.is_open and seen is not None:
+                position = owner.state.position.next_offset
+                if position == seen.position and self._is_stuck(seen, end, now_s):
+                    suspects[partition] = position
+        return suspects
+
+    def _is_stuck(self, seen: _Progress, end: int, now_s: float) -> bool:
+        return end > seen.log_end and now_s - seen.since_s >= self._stuck_s
+
     def check_progress(self, log_ends: Mapping[int, int], now_s: float) -> None:
         """Check every open partition whose log's end is known; `now_s` is monotonic."""
         for partition, end in log_ends.items():
@@ -46,7 +64,7 @@ class StuckPartitionWatchdog:
             # Time without an answer of the log, or with the partition not open, does not count.
             if seen is None or now_s - seen.checked_s >= self._stuck_s or seen.position != position or position >= end:
                 self._progress[partition] = _Progress(position, end, now_s, now_s)
-            elif end > seen.log_end and now_s - seen.since_s >= self._stuck_s:
+            elif self._is_stuck(seen, end, now_s):
                 self._progress[partition] = _Progress(position, end, now_s, now_s)
                 self._reopen_or_give_up(partition, position)
             else:

@@ -17,15 +17,10 @@ def test_messages_become_records_with_their_headers() -> None:
     assert (empty.offset, empty.value, empty.headers, empty.size) == (6, None, [], 1)
 
 
-def test_only_what_processors_write_is_read_committed_and_an_instance_has_its_own_name() -> None:
+def test_every_sink_reads_committed_records_only_and_an_instance_has_its_own_name() -> None:
     settings = SinkSettings(instance="a", sink_session_timeout_ms=6_000)
     configs = {kind: consumer_config(definition, settings) for kind, definition in SINKS.items()}
-    assert {kind: config["isolation.level"] for kind, config in configs.items()} == {
-        "audit": "read_committed",
-        "history": "read_uncommitted",
-        "rejected": "read_committed",
-        "batches": "read_committed",
-    }
+    assert {config["isolation.level"] for config in configs.values()} == {"read_committed"}
     assert configs["audit"]["group.instance.id"] == "sessionary.sink.audit.a"
     assert configs["audit"]["heartbeat.interval.ms"] == 1_000
     assert "group.instance.id" not in consumer_config(SINKS["audit"], SinkSettings())

@@ -4,13 +4,16 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message
 
+from sessionary.schemas.headers import UNREADABLE_HEADERS
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.runtime.fetcher import Fetcher, _group_by_partition
+from sessionary.stream_processors.runtime.fetcher import Fetcher, _group_by_partition, _LazyRecord
 from sessionary.stream_processors.settings import ProcessorSettings
+from tests.support.broken_headers import BrokenMessage
 
 LOG_APPEND_TIME = 2
 
@@ -48,6 +51,13 @@ def test_a_tombstone_and_a_record_without_headers_are_records() -> None:
     assert (record.offset, record.timestamp_ms, record.key, record.value) == (3, 7, None, None)
     assert list(record.headers) == []
     assert (gone.offset, gone.value) == (4, None)
+
+
+def test_headers_that_cannot_be_read_stay_so_if_a_void_batch_is_folded_again() -> None:
+    fields: Any = (3, 7, b"k", b"v", BrokenMessage())
+    record = tuple.__new__(_LazyRecord, fields)
+    for _ in range(2):
+        assert record.headers == list(UNREADABLE_HEADERS)
 
 
 def test_an_error_among_the_messages_is_reported_and_no_record(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from sessionary.schemas.errors import EncodeError, Unavailable
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY, Counts, Outcome
 from sessionary.stream_processors.core.recent import JudgedRecords
@@ -132,6 +133,26 @@ def test_a_record_that_is_refused_ends_the_transaction_and_nothing_is_committed(
     at = [record.value for record in RECORDS].index(refused)
     assert producer.written == RECORDS[:at]
     assert producer.calls == calls
+
+
+def test_records_that_cannot_be_made_halt_the_partition_and_begin_no_transaction() -> None:
+    def fail() -> Sequence[Produced]:
+        raise EncodeError("invalid_value", "told so")
+
+    producer = FakeProducer()
+    with pytest.raises(Halted, match=r"partition 3, offsets 0 to 8: EncodeError at .*test_transaction\.py") as caught:
+        writer_of(producer, fail).write_outcome(OUTCOME, 0)
+    assert caught.value.reason == "judge_failed"
+    assert producer.calls == []
+
+
+@pytest.mark.parametrize("error", [Unavailable("registry", 1.0), OSError("disk"), MemoryError()])
+def test_a_failure_that_may_pass_halts_nothing(error: Exception) -> None:
+    def fail() -> Sequence[Produced]:
+        raise error
+
+    with pytest.raises(type(error)):
+        writer_of(FakeProducer(), fail).write_outcome(OUTCOME, 0)
 
 
 def test_an_aborted_transaction_can_be_written_again() -> None:

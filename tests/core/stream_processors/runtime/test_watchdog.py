@@ -73,3 +73,15 @@ def test_time_without_an_answer_of_the_log_does_not_count() -> None:
     for second in range(80, 131, 5):
         dog.check_progress({0: second}, float(second))
     assert assignment.reopened == 1
+
+
+def test_a_partition_is_a_suspect_exactly_when_it_would_be_reopened() -> None:
+    assignment, gave_up = FakeAssignment(10), list[str]()
+    dog = watchdog(assignment, gave_up)
+    dog.check_progress({0: 20}, 0.0)
+    assert dog.find_suspects({0: 21}, 59.0) == {}
+    assert dog.find_suspects({0: 20}, 60.0) == {}
+    assert dog.find_suspects({0: 21, 1: 99}, 60.0) == {0: 10}
+    dog.check_progress({0: 10}, 60.0)  # nothing to be fetched is behind it
+    assert dog.find_suspects({0: 22}, 61.0) == {}
+    assert (assignment.reopened, gave_up) == (0, [])

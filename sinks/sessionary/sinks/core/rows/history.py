@@ -7,7 +7,7 @@ from typing import Final
 
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.headers import Headers, headers_beyond_envelope
+from sessionary.schemas.headers import Headers, headers_beyond_envelope, read_headers
 from sessionary.schemas.retention import retention_of, unknown_retention
 from sessionary.schemas.types import Envelope
 from sessionary.sinks.core.column_times import (
@@ -32,13 +32,14 @@ HISTORY_COLUMNS: Final = (
 def history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     """Return the row of `HISTORY_COLUMNS`.
 
-    Undecodable bytes get a row too, with the reason in `decode_error`. Raises `BadRow` only for
-    a record without a usable log time, `Unavailable` if a schema cannot be fetched.
+    Undecodable bytes get a row too, with the reason in `decode_error`. Headers that cannot be read
+    are stored as `UNREADABLE_HEADERS`. Raises `BadRow` only for a record without a usable log time,
+    `Unavailable` if a schema cannot be fetched.
     """
     # Unpacking a plain tuple is faster than unpacking a named one.
-    topic, partition, offset, timestamp_ms, key, value, read_headers = raw[:]
+    topic, partition, offset, timestamp_ms, key, value, header_source = raw[:]
     appended = check_log_time("the record's timestamp", timestamp_ms * 1_000)
-    headers: Headers = read_headers() or ()
+    headers: Headers = read_headers(header_source) or ()
     error: str = ""
     try:
         decoded = decoder.decode_event(value)

@@ -1,20 +1,28 @@
 """A Kafka record before it becomes a row."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from sessionary.schemas.headers import Headers, header_pairs
+from sessionary.schemas.headers import HeaderSource, header_pairs, read_headers
 
 
-def no_headers() -> Headers | None:
-    """Read the headers of a record that has none."""
-    return None
+class _NoHeaders:
+    """Stands for the message of a record without headers."""
+
+    def headers(self) -> None:
+        """Return None."""
+
+    def set_headers(self, headers: list[tuple[str, str | bytes | None]], /) -> None:
+        """Do nothing: reading the headers does not fail."""
+
+
+NO_HEADERS: Final = _NoHeaders()
 
 
 class RawRecord(NamedTuple):
     """A record as Kafka delivers it.
 
-    `read_headers` makes the header objects when it is called: most sinks never need them.
+    `header_source` is the driver's message. It makes the header objects when it is asked: most
+    sinks never need them.
     """
 
     topic: str
@@ -23,12 +31,15 @@ class RawRecord(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    read_headers: Callable[[], Headers | None] = no_headers
+    header_source: HeaderSource = NO_HEADERS
 
     @property
     def headers(self) -> list[tuple[str, bytes]]:
-        """The headers in their order; a header without a value has an empty one."""
-        return header_pairs(self.read_headers())
+        """The headers in their order; a header without a value has an empty one.
+
+        `UNREADABLE_HEADERS` if they cannot be read.
+        """
+        return header_pairs(read_headers(self.header_source))
 
     @property
     def size(self) -> int:
@@ -36,4 +47,4 @@ class RawRecord(NamedTuple):
         return len(self.key or b"") + len(self.value or b"")
 
 
-__all__ = ["RawRecord", "no_headers"]
+__all__ = ["NO_HEADERS", "RawRecord"]

@@ -14,7 +14,7 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import partition_of, valid_name
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.types import Envelope, ProducerLedger, Refusal, SessionLimits
+from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
 from sessionary.stream_processors.core.machine import Arrival, Decision
 from sessionary.stream_processors.core.sequencing import check_sequence, epoch_refusal
 from sessionary.stream_processors.core.session.accepted import rule_for
@@ -32,6 +32,7 @@ from sessionary.stream_processors.core.session.facts import (
     WorkDone,
 )
 from sessionary.stream_processors.core.session.limits import outside_ranges, resolved
+from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_refusal, object_to_size
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
     OWNER_ONLY,
@@ -134,7 +135,10 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
         facts.append(GapFound(sequence.gap))
     if outside := outside_ranges(limits):
         facts.append(LimitsOverridden("; ".join(outside)))
-    return Decision([*facts, *_measured_context(row, envelope)])
+    facts += _measured_context(row, envelope)
+    if objection := object_to_size(None, facts, arrival):
+        return _refuse_unkept(event, *objection)
+    return Decision(facts)
 
 
 def _new_session(
@@ -216,6 +220,7 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         return _refuse_kept(row, event, arrival, fact, facts)
     if is_heartbeat:
         return Decision((fact,))
+    sequence_facts = len(facts)
     if not envelope.data_classes:
         facts.append(fact)
     elif isinstance(fact, Transitioned):
@@ -225,6 +230,8 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         facts += (fact, DataClassified(envelope.data_classes))
     if envelope.context_bytes is not None:
         facts += _measured_context(row, envelope)
+    if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
+        return _refuse_kept(row, event, arrival, objection, facts[:sequence_facts])
     return Decision(facts)
 
 
@@ -238,7 +245,7 @@ def _refuse_kept(
     envelope, (reason, detail) = event.envelope, why
     if envelope.event_type == "heartbeat":
         return Decision((*facts, Refused(reason, detail, None, audited=False)), refusal=reason)
-    kept = Refusal(arrival.record.offset, reason, envelope.event_id)
+    kept = kept_refusal(row, facts, arrival, why)
     audited = not (reason == "late" and row.late_epoch == row.epoch)
     return Decision((*facts, Refused(reason, detail, kept, audited)), refusal=reason)
 

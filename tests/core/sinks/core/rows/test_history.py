@@ -3,11 +3,12 @@ import json
 import pytest
 
 from sessionary.schemas.codec import Event, encode_record
-from sessionary.schemas.headers import event_headers
+from sessionary.schemas.headers import UNREADABLE_HEADERS, event_headers
 from sessionary.schemas.records import Tick
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
 from sessionary.sinks.errors import BadRow
-from tests.core.sinks.samples import DECODER, KEY, encoded_activity, raw_record
+from tests.core.sinks.samples import DECODER, KEY, encoded_activity, message_with, raw_record
+from tests.support.broken_headers import BrokenMessage
 from tests.support.sink_records import DAY_US, NOW_US, session_id
 
 
@@ -56,10 +57,18 @@ def test_history_leaves_out_headers_that_repeat_the_envelope() -> None:
     place = HISTORY_COLUMNS.index("headers")
 
     def stored_headers(*headers: tuple[str, bytes | None], value: bytes = value) -> list[tuple[str, bytes | None]]:
-        return list(history_row(raw_record(value)._replace(read_headers=lambda: headers), DECODER)[place])
+        return list(history_row(raw_record(value)._replace(header_source=message_with(*headers)), DECODER)[place])
 
     assert stored_headers() == []
-    found = history_row(raw_record(value)._replace(read_headers=lambda: [*own, ("x", b"1")]), DECODER)
+    found = history_row(raw_record(value)._replace(header_source=message_with(*own, ("x", b"1"))), DECODER)
     assert list(found[place]) == [("x", b"1")]
     assert stored_headers(*own[1:]) == own[1:]
     assert stored_headers(*own, value=b"junk") == own
+
+
+@pytest.mark.parametrize("value", [encoded_activity(), b"junk"])
+def test_a_record_whose_headers_cannot_be_read_has_a_row_that_says_so(value: bytes) -> None:
+    place, raw = HISTORY_COLUMNS.index("headers"), raw_record(value)._replace(header_source=BrokenMessage())
+    for _ in range(3):  # a block is built again after each fault
+        assert history_row(raw, DECODER)[place] == list(UNREADABLE_HEADERS)
+    assert raw.headers == list(UNREADABLE_HEADERS)

@@ -1,0 +1,102 @@
+"""Keeps a session's row within the changelog's limit.
+
+A row has texts of any length: its content, the user's name, an agent's error code, event ids. An
+event that makes these longer is refused if the row would exceed `ROW_BYTES_MAX`. All other parts of
+a row are bounded; together they take less than the changelog's topic allows above that
+(`CHANGELOG_BYTES_MAX`). So a row that is full can still take refusals and deadlines.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.topics import ROW_BYTES_MAX
+from sessionary.schemas.types import Refusal
+from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
+from sessionary.stream_processors.core.session.facts import (
+    ContentUpdated,
+    Refused,
+    SessionFact,
+    SnapshotTaken,
+    Transitioned,
+)
+from sessionary.stream_processors.core.session.transitions import Objection
+
+# Facts that bring content; `Created` is checked too.
+CONTENT_FACTS: Final = frozenset({ContentUpdated, SnapshotTaken, Transitioned})
+EVENT_ID_MAX: Final = 128  # characters that a full row keeps of an event id; a UUID has 36
+_REASON_CODE_MAX = 64  # characters; only an agent's error code is longer
+_BYTES_PER_CHARACTER_MAX = 4
+_BOUNDED_BYTES_MAX = 64 << 10  # of all parts but the texts
+
+
+def object_to_size(row: SessionState | None, facts: Sequence[SessionFact], arrival: Arrival) -> Objection | None:
+    """Return why an event that brings content makes a row that is too large, or None.
+
+    `facts`: all that the event comes to.
+    """
+    if _fits_surely(row, arrival):
+        return None
+    after = _after_facts(row, facts)
+    size = _row_bytes(after, arrival)
+    if size <= ROW_BYTES_MAX or (row is not None and _text_bytes(after) <= _text_bytes(row)):
+        return None
+    return Objection("state_too_large", f"the session's row would have {size} bytes, more than {ROW_BYTES_MAX}")
+
+
+def kept_refusal(row: SessionState, facts: Sequence[SessionFact], arrival: Arrival, why: Objection) -> Refusal:
+    """Return what the row keeps of a refusal.
+
+    An event id that the row has no room for is cut. `facts`: what the event comes to besides.
+    """
+    assert arrival.event is not None
+    event_id = arrival.event.envelope.event_id
+    whole = Refusal(arrival.record.offset, why.reason, event_id)
+    if len(event_id) <= EVENT_ID_MAX or _fits_surely(row, arrival):
+        return whole
+    after = _after_facts(row, (*facts, Refused(*why, whole, audited=False)))
+    if _row_bytes(after, arrival) <= ROW_BYTES_MAX:
+        return whole
+    return whole._replace(event_id=f"{event_id[:EVENT_ID_MAX]}…")
+
+
+def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
+    """Return whether the row after an event cannot be too large: far cheaper than encoding it."""
+    held = 0
+    for text in () if row is None else _texts(row):
+        held += len(text) if text.isascii() else len(text) * _BYTES_PER_CHARACTER_MAX
+    # A new row has the content of its event twice.
+    brought = 2 * len(arrival.record.value or b"")
+    return held + brought + _BOUNDED_BYTES_MAX <= ROW_BYTES_MAX
+
+
+def _after_facts(row: SessionState | None, facts: Sequence[SessionFact]) -> SessionState:
+    after: SessionRow | None = row
+    for fact in facts:
+        after = apply_fact(after, fact)
+    assert isinstance(after, SessionState)
+    return after
+
+
+def _row_bytes(row: SessionState, arrival: Arrival) -> int:
+    return len(arrival.record.key or b"") + len(encode_record(row))
+
+
+def _text_bytes(row: SessionState) -> int:
+    return sum(len(text.encode()) for text in _texts(row))
+
+
+def _texts(row: SessionState) -> Iterator[str]:
+    """Yield the texts of a row whose length nothing else bounds."""
+    snapshot = row.snapshot
+    yield from (row.state_json, row.user_id or "")
+    yield row.reason_code if len(row.reason_code) > _REASON_CODE_MAX else ""
+    yield from (row.parent_session_id or "", row.restored_from_snapshot_id or "")
+    yield from (snapshot.snapshot_id, snapshot.parent_snapshot_id or "", snapshot.content_hash)
+    yield from (snapshot.state_json, snapshot.context or "")
+    yield from (refusal.event_id for refusal in row.refusals)
+
+
+__all__ = ["CONTENT_FACTS", "EVENT_ID_MAX", "kept_refusal", "object_to_size"]

@@ -1,0 +1,90 @@
+"""Tells which partitions of the events topic an open transaction of another producer holds up.
+
+Processors and sinks read committed records only. They stop at the last stable offset, where the
+oldest open transaction begins, and go on once it is committed or aborted. No client and no worker
+writes events in transactions, so what is open for seconds is a foreign producer's, or abandoned.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.settings import ProcessorSettings
+
+_log = logging.getLogger(__name__)
+_ANSWER_S = 2.0
+
+
+class LogEnds(NamedTuple):
+    """The two ends of a partition's log: for readers of committed records, and for all others."""
+
+    stable: int  # the last stable offset
+    high: int  # the high watermark
+
+
+class LogEndsProbe:
+    """Asks for both ends of many partitions, again and again, over one connection."""
+
+    def __init__(self, settings: ProcessorSettings) -> None:
+        self._topic = settings.topics.events
+        self._admin = AdminClient(settings.client_config())
+
+    def ask_ends(self, partitions: Iterable[int]) -> dict[int, LogEnds]:
+        """Return the ends of each partition that answers. Blocks for some seconds at most."""
+        places = [TopicPartition(self._topic, partition) for partition in partitions]
+        # In this order: without an open transaction, the stable end is never the lower one.
+        high = self._ask(places, IsolationLevel.READ_UNCOMMITTED)
+        stable = self._ask(places, IsolationLevel.READ_COMMITTED)
+        return {partition: LogEnds(stable[partition], high[partition]) for partition in high.keys() & stable.keys()}
+
+    def _ask(self, places: list[TopicPartition], isolation: IsolationLevel) -> dict[int, int]:
+        if not places:
+            return {}
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        answers = self._admin.list_offsets(
+            dict.fromkeys(places, latest), isolation_level=isolation, request_timeout=_ANSWER_S
+        )
+        found: dict[int, int] = {}
+        for place, answer in answers.items():
+            with contextlib.suppress(KafkaException, TimeoutError):
+                found[place.partition] = answer.result(2 * _ANSWER_S).offset
+        return found
+
+
+class OpenTransactionWatch:
+    """Reports a partition that two observations in a row find held up at the same offset."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._seen: dict[int, int] = {}  # where held partitions stood at the last observation
+        self._reported: dict[int, int] = {}
+
+    def observe(self, ends: Mapping[int, LogEnds]) -> None:
+        """Take the ends of the owned partitions; a partition that is left out starts again."""
+        held = {partition: end for partition, end in ends.items() if end.stable < end.high}
+        self._metrics.held_records.clear()
+        for partition, end in sorted(held.items()):
+            if self._seen.get(partition) != end.stable:
+                continue
+            self._metrics.held_records.labels(str(partition)).set(end.high - end.stable)
+            if self._reported.get(partition) != end.stable:
+                self._reported[partition] = end.stable
+                _log.warning(
+                    "partition %d is held up at offset %d: a producer's transaction is open, and %d records wait "
+                    "for its end; `kafka-transactions.sh describe-producers` names it",
+                    partition,
+                    end.stable,
+                    end.high - end.stable,
+                )
+        for partition in self._reported.keys() & ends.keys() - held.keys():
+            _log.info("partition %d goes on: the transaction at offset %d ended", partition, self._reported[partition])
+            del self._reported[partition]
+        self._seen = {partition: end.stable for partition, end in held.items()}
+
+
+__all__ = ["LogEnds", "LogEndsProbe", "OpenTransactionWatch"]

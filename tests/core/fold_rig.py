@@ -1,0 +1,98 @@
+"""A partition's fold and its transactions, each within the topics' limits; without an oracle."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.codec.record_sizes import batch_bytes
+from sessionary.schemas.records import AuditRecord, RejectedEvent, SessionState
+from sessionary.schemas.topics import record_bytes_limits
+from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.families import processor_job
+from sessionary.stream_processors.runtime.job import PlainProduced
+from sessionary.stream_processors.settings import ProcessorSettings
+from tests.core.oracle_rig import START_MS, outcome_text
+from tests.support.event_factory import TICK, EventFactory
+
+_SETTINGS = ProcessorSettings(partitions=1)
+_JOB = processor_job(_SETTINGS)
+LIMITS = {topic: record_bytes_limits()[field] for field, topic in _SETTINGS.topics._asdict().items()}
+
+
+def write_outcome(outcome: Outcome) -> list[PlainProduced]:
+    """Return a transaction's records; fail if a topic would refuse one."""
+    written = list(_JOB.transaction(0, outcome, 0).records)
+    for topic, key, value, headers in written:
+        named = sum(len(name) + len(content or b"") + 10 for name, content in headers or ())
+        assert batch_bytes(key, value) + named <= LIMITS[topic], topic
+    return written
+
+
+class FoldRig:
+    """A fold of one partition; `at` is the next record's append time in ms."""
+
+    def __init__(self) -> None:
+        self.fold: PartitionState = _JOB.new_state(0)
+        self.fold.finish_loading()
+        self.at = START_MS
+        self.offset = 0
+        self.written: list[PlainProduced] = []
+        self.outcome: Outcome | None = None
+
+    def append(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> str:
+        """Fold a record as a batch of its own; return `applied`, `refused late` and the like."""
+        return outcome_text(self.append_batch(LogRecord(self.offset, self.at, key, value, headers)))
+
+    def append_batch(self, *records: LogRecord) -> Outcome:
+        """Fold records as one batch."""
+        batch = self.fold.begin()
+        assert all(batch.apply(record) for record in records)
+        self.offset += len(records)
+        self.outcome = batch.finish()
+        self.written = write_outcome(self.outcome)
+        self.fold.merge(batch)
+        return self.outcome
+
+    def send(self, agent: EventFactory, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> str:
+        """Send an agent's event; it then knows its epoch."""
+        outcome = self.append(agent.key.encoded(), agent.event_bytes(event_type, envelope, **fields))
+        row = self.fold.rows.get(agent.key.encoded())
+        if isinstance(row, SessionState):
+            agent.epoch = row.epoch
+        return outcome
+
+    def start(self, agent: EventFactory, **created: Any) -> None:
+        """Bring a session to Active; `created` are fields of its first event."""
+        assert self.send(agent, "session_created", **created) == "applied"
+        for phase in ("validating", "connecting"):
+            assert self.send(agent, "session_phase_changed", phase=phase) == "applied"
+        assert self.send(agent, "session_started") == "applied"
+
+    def advance(self, ms: int) -> None:
+        """Let time pass, with a tick each second."""
+        for _ in range(ms // 1_000):
+            self.at += 1_000
+            self.append(None, TICK)
+
+    def row_of(self, agent: EventFactory) -> SessionState:
+        row = self.fold.rows[agent.key.encoded()]
+        assert isinstance(row, SessionState)
+        return row
+
+    def row_bytes(self, agent: EventFactory) -> int:
+        """Return the bytes of a session's changelog record: key and value."""
+        key = agent.key.encoded()
+        return len(key) + len(encode_record(self.fold.rows[key]))
+
+    def letter(self) -> RejectedEvent:
+        """Return the rejected record that was just written."""
+        (letter,) = (record for record in self._records() if isinstance(record, RejectedEvent))
+        return letter
+
+    def audits(self) -> list[AuditRecord]:
+        """Return the audit records that were just written."""
+        return [record for record in self._records() if isinstance(record, AuditRecord)]
+
+    def _records(self) -> list[object]:
+        return [Decoder().decode_record(value) for _, _, value, _ in self.written if value is not None]

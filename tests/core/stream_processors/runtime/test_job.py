@@ -1,0 +1,105 @@
+"""What a transaction writes: no record of the events topic leads to one that its topic refuses."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from sessionary.schemas.codec import Decoder
+from sessionary.schemas.codec.record_sizes import batch_bytes
+from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent
+from sessionary.schemas.topics import record_bytes_limits
+from sessionary.schemas.types import CleanupAction, ErrorInfo
+from sessionary.stream_processors.families import processor_job
+from sessionary.stream_processors.settings import ProcessorSettings
+from tests.core.oracle_rig import OracleRig
+from tests.support.event_factory import EventFactory
+
+SETTINGS = ProcessorSettings(partitions=1)
+JOB = processor_job(SETTINGS)
+LIMITS = {topic: record_bytes_limits()[field] for field, topic in SETTINGS.topics._asdict().items()}
+LONG = 3_000_000  # characters: such a value arrives compressed
+MUCH = 20_000_000
+
+
+class JobRig(OracleRig):
+    """Also makes each record's transaction, and fails if a topic would refuse a record of it."""
+
+    def append(self, key: bytes | None, value: bytes | None) -> str:
+        outcome = super().append(key, value)
+        self.written = list(JOB.transaction(0, self.outcomes[-1], 0).records)
+        for topic, record_key, record_value, _ in self.written:
+            assert batch_bytes(record_key, record_value) <= LIMITS[topic], topic
+        return outcome
+
+    def records_written(self) -> Iterator[object]:
+        return (Decoder().decode_record(value) for _, _, value, _ in self.written if value is not None)
+
+    def letter(self) -> RejectedEvent:
+        (letter,) = (record for record in self.records_written() if isinstance(record, RejectedEvent))
+        return letter
+
+    def audit(self) -> AuditRecord:
+        (audit,) = (record for record in self.records_written() if isinstance(record, AuditRecord))
+        return audit
+
+
+@pytest.mark.parametrize("size", [LONG, MUCH])
+def test_an_unreadable_value_larger_than_a_letter_is_left_out_of_it(size: int) -> None:
+    rig, agent = JobRig(), EventFactory()
+    assert rig.append(agent.key.encoded(), b"A" * size) == "refused undecodable"
+    assert rig.letter().value is None
+    assert f"(value of {size} bytes left out" in rig.letter().detail
+
+
+def test_a_letter_keeps_the_value_if_its_long_texts_are_all_that_does_not_fit() -> None:
+    rig, agent = JobRig(), EventFactory()
+    rig.start(agent)
+    value = agent.event_bytes("session_started", {"event_id": "x" * 1_200_000})
+    assert rig.append(agent.key.encoded(), value) == "refused illegal_transition"
+    assert (rig.letter().value, rig.letter().event_id) == (value, "x" * 1_000 + "…")
+    assert rig.audit().event_id == "x" * 1_000 + "…"
+
+
+@pytest.mark.parametrize("size", [600_000, LONG, MUCH])
+@pytest.mark.parametrize("byte", [b"k", b"\xff"])
+def test_a_bad_key_of_any_size_is_refused(byte: bytes, size: int) -> None:
+    rig = JobRig()
+    assert rig.append(byte * size, b"x") == "refused bad_key"
+    assert rig.letter().value == b"x"
+    assert (rig.letter().key == byte * size) == (size == 600_000)
+
+
+@pytest.mark.parametrize(
+    "field", ["event_id", "service_id", "agent_id", "producer_id", "user_id", "actor", "agent_role"]
+)
+def test_a_refused_event_with_a_long_text_is_refused(field: str) -> None:
+    for size in (1_200_000, LONG):
+        rig, agent = JobRig(), EventFactory()
+        value = agent.event_bytes("session_started", {field: "é" * (size // 2)})
+        assert rig.append(agent.key.encoded(), value) == "refused unknown_session"
+        assert rig.letter().event_type == "session_started"
+
+
+def test_an_end_with_a_long_message_is_audited_and_asks_for_its_clean_up() -> None:
+    rig, agent = JobRig(), EventFactory()
+    rig.start(agent)
+    assert rig.send(agent, "session_terminated", message="m" * LONG) == "applied"
+    (request,) = (record for record in rig.records_written() if isinstance(record, CleanupRequest))
+    assert rig.audit().reason == request.reason == "m" * 1_000 + "…"
+
+
+def test_an_error_with_a_long_message_is_audited() -> None:
+    rig, agent = JobRig(), EventFactory()
+    rig.start(agent)
+    assert rig.send(agent, "session_errored", error=ErrorInfo("retryable", "boom", "m" * LONG)) == "applied"
+    assert rig.audit().reason == "boom: " + "m" * 994 + "…"
+
+
+def test_a_confirmed_clean_up_with_very_many_actions_is_audited() -> None:
+    rig, agent = JobRig(), EventFactory()
+    rig.start(agent)
+    assert rig.send(agent, "session_terminated") == "applied"
+    (request,) = (record for record in rig.records_written() if isinstance(record, CleanupRequest))
+    actions = [CleanupAction("close_connection", True, 5)] * 90_000
+    assert rig.send(agent, "resources_released", cleanup_id=request.cleanup_id, actions=actions) == "applied"
+    assert rig.audit().actions_done == ("close_connection",) * 16 + ("…",)
