@@ -13,7 +13,8 @@ from typing import Literal
 from sessionary.schemas.errors import SessionaryError
 
 HaltReason = Literal[
-    "log_gap",  # the log no longer holds the position: records were deleted before they were folded
+    "log_gap",  # the log begins after the position: records were deleted before they were folded
+    "log_truncated",  # the log ended below the position: it lost records that were folded already
     "record_too_large",  # the broker refuses a record of this processor for its size
     "changelog_unreadable",  # a changelog record cannot be decoded
 ]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sessionary.stream_processors.api.sessions import ControlApi
-from sessionary.stream_processors.errors import ProcessorFailed
+from sessionary.stream_processors.errors import Lost, ProcessorFailed
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app
 from sessionary.stream_processors.metrics import Metrics
@@ -27,10 +27,10 @@ from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import FaustGroup, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job
-from sessionary.stream_processors.runtime.log_probe import LogEndProbe
+from sessionary.stream_processors.runtime.log_probe import LogEndProbe, probe_log
 from sessionary.stream_processors.runtime.partition_owner import WorkerContext
 from sessionary.stream_processors.runtime.ticker import LOOK_S, Ticker
-from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog
+from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import configure_logging, tune_interpreter, wait_for_topics
 from sessionary.stream_processors.store.stores import PartitionStores, temporary_state_folder
@@ -143,12 +143,21 @@ class Processor:
 
     async def _watch_partitions(self) -> None:
         probe = LogEndProbe(self._settings)
-        watchdog = StuckPartitionWatchdog(self.assignment, self._metrics, STUCK_S, self._give_up)
+        stuck = StuckPartitionWatchdog(self.assignment, self._metrics, STUCK_S, self._give_up)
+        truncation = TruncationWatchdog(self.assignment)
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_S)
+            positions = self.assignment.open_positions
             log_ends = await loop.run_in_executor(self._executor, probe.log_ends, list(self.assignment.owners))
-            watchdog.check_progress(log_ends, time.monotonic())
+            stuck.check_progress({partition: end.offset for partition, end in log_ends.items()}, time.monotonic())
+            for partition in truncation.check_ends(positions, log_ends):
+                position = positions[partition]
+                with contextlib.suppress(Lost):  # asked again in the next round
+                    look = loop.run_in_executor(
+                        self._executor, probe_log, self._settings, partition, position.next_offset
+                    )
+                    truncation.check_log(partition, position, await look)
 
     def _give_up(self, why: str) -> None:
         """Exit at once: something hangs, and a graceful stop would wait for it."""

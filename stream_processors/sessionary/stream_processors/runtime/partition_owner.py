@@ -71,6 +71,7 @@ class PartitionOwner:
         self.is_open = False
         self.end_requested = False
         self._over = False
+        self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
         self.halted: Halted | None = None
         self.commits = 0
         self.committed_s = time.monotonic()
@@ -87,7 +88,7 @@ class PartitionOwner:
 
     def offer_records(self, records: Sequence[LogRecord]) -> None:
         """Take a fetch of the partition's records; too many pending ones interrupt the fetching."""
-        if self.end_requested or self.task.done():
+        if self.end_requested or self._halt is not None or self.task.done():
             return
         self._pending.append_batch(records)
         self._arrived.set()
@@ -97,6 +98,16 @@ class PartitionOwner:
         self.end_requested = True
         self._arrived.set()
         self._advanced.set()
+
+    def request_halt(self, fault: Halted, offset: int | None = None) -> None:
+        """Fold no record from `offset` on, by default from the position on; end with `fault`.
+
+        Nothing happens unless the partition is open and its position is not past `offset`.
+        """
+        position = self.state.position.next_offset
+        if self.is_open and self._halt is None and (offset is None or offset >= position):
+            self._halt = position if offset is None else offset, fault
+            self._arrived.set()
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         """Wait until the record at `offset` is committed. Return False after `timeout_s`."""
@@ -121,9 +132,11 @@ class PartitionOwner:
             while not self.end_requested:
                 await self._arrived.wait()
                 self._arrived.clear()
-                while self._pending and not self.end_requested:
+                while self._pending and not self.end_requested and not self._is_at_halt():
                     await self._wait_for_interval()
                     await self._step()
+                if self._halt is not None and not self.end_requested:
+                    raise self._halt[1]
         except Halted as fault:
             self.halted = fault
             raise
@@ -145,7 +158,7 @@ class PartitionOwner:
         )
         position = self.state.position
         log = await self._run_blocking(probe_log, context.settings, self.partition, position.next_offset)
-        log.check_position(self.partition, position.next_offset)
+        log.check_position(self.partition, position)
         await self._save_to_store({}, SavedPosition(position, changelog_next, time.time()))
         if self.end_requested:
             return
@@ -228,7 +241,7 @@ class PartitionOwner:
             return False
         self._sought_s = time.monotonic()
         log = await self._run_blocking(probe_log, self._context.settings, self.partition, position)
-        log.check_position(self.partition, position)
+        log.check_position(self.partition, self.state.position)
         if log.first_offset == records[0].offset:
             return True
         self._context.metrics.errors.labels("sought").inc()
@@ -254,6 +267,9 @@ class PartitionOwner:
                     _log.warning("partition %d waits: %s", self.partition, trouble)
                     await asyncio.sleep(trouble.retry_after_s)
         return len(records)
+
+    def _is_at_halt(self) -> bool:
+        return self._halt is not None and self.state.position.next_offset >= self._halt[0]
 
     def _is_wanted(self) -> bool:
         return not self.end_requested
