@@ -30,6 +30,7 @@ from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.records import AuditRecord, BatchRecord, CleanupRequest, Position, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.topics import EVENT_BYTES_MAX
 from sessionary.schemas.types import Envelope, Limits, Snapshot
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
@@ -120,6 +121,7 @@ class Sender:
                 **kafka.client_config(),
                 "partitioner": "murmur2_random",
                 "enable.idempotence": True,
+                "message.max.bytes": EVENT_BYTES_MAX,
                 "linger.ms": 5,
             }
         )

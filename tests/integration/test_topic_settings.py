@@ -1,0 +1,74 @@
+"""Topic settings on a real broker: a worker refuses wrong ones, `topics apply` corrects them."""
+
+import asyncio
+
+import pytest
+
+from sessionary.infra.topics import apply_topics, list_topic_changes
+from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.events.session import SessionErrored
+from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.types import ErrorInfo
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.startup import wait_for_topics
+from tests.integration.processor_load import Agent, Sender
+from tests.integration.test_processor_partition import WAIT_S, Bench
+from tests.support import read_records, read_topic, wait_until
+from tests.support.pipelines import alter_topic
+
+
+def worker_settings(kafka: KafkaSettings) -> ProcessorSettings:
+    return ProcessorSettings.model_validate(kafka.model_dump())
+
+
+def test_a_worker_refuses_wrong_settings_until_they_are_applied(kafka: KafkaSettings) -> None:
+    settings, topics = worker_settings(kafka), kafka.topics
+    wait_for_topics(settings, lambda: False)
+    alter_topic(kafka, topics.events, {"message.timestamp.type": "CreateTime", "cleanup.policy": "compact"})
+    alter_topic(kafka, topics.changelog, {"delete.retention.ms": "1000", "unclean.leader.election.enable": "true"})
+    alter_topic(kafka, topics.audit, {"max.message.bytes": "1048588", "retention.ms": "1000"})
+    # A broker tells its new settings a moment after it has accepted them.
+    wait_until(lambda: len(list_topic_changes(kafka)) == 3, WAIT_S, "the settings to change")
+    with pytest.raises(SettingsError) as caught:
+        wait_for_topics(settings, lambda: False)
+    text = str(caught.value)
+    for fault in (
+        f"topic {topics.events} has message.timestamp.type=CreateTime, but needs LogAppendTime",
+        f"topic {topics.events} has cleanup.policy=compact, but needs delete",
+        f"topic {topics.changelog} has delete.retention.ms=1000, but needs 86400000",
+        f"topic {topics.changelog} has unclean.leader.election.enable=true, but needs false",
+        f"topic {topics.audit} has max.message.bytes=1048588, but needs 2097152",
+    ):
+        assert fault in text
+    assert text.endswith("run `sessionary topics apply`")
+    assert "retention.ms=1000, but needs 604800000" not in text, "how long audit records stay is no worker's business"
+    apply_topics(kafka)
+    wait_until(lambda: list_topic_changes(kafka) == [], WAIT_S, "the settings to be right again")
+    wait_for_topics(settings, lambda: False)
+
+
+def test_a_legal_error_of_more_than_1_mib_passes_through_a_broker_with_kafkas_default_sizes(
+    kafka: KafkaSettings,
+) -> None:
+    agent, sender = Agent(), Sender(kafka)
+    sender.send(*agent.start(), agent.event(SessionErrored(ErrorInfo("fatal", "LargeError", "x" * 1_100_000))))
+    sender.flush()
+
+    async def story() -> None:
+        bench = Bench(kafka)
+        bench.partition = sender.places[0][0]
+        owner = bench.own()
+        await bench.seen(lambda: owner.is_open)
+        log = [
+            LogRecord(stored.offset, stored.timestamp_ms, stored.key, stored.value, stored.headers)
+            for stored in read_topic(kafka, kafka.topics.events)
+            if stored.partition == bench.partition
+        ]
+        owner.offer_records(log)
+        assert await owner.wait_until_committed(max(offset for _, offset in sender.places), WAIT_S), owner.halted
+        await bench.close(owner)
+
+    asyncio.run(story())
+    assert any(len(stored.value or b"") > 1_048_588 for stored in read_topic(kafka, kafka.topics.audit))
+    assert read_records(kafka, kafka.topics.rejected) == []
