@@ -136,6 +136,12 @@ class Sender:
             )
         self._producer.poll(0)
 
+    def send_at(self, timestamp_ms: int, record: OutgoingRecord) -> None:
+        """Queue a record with a time of the sender's choice; LogAppendTime overrides it."""
+        self._producer.produce(
+            self._topic, record.value, record.key, timestamp=timestamp_ms, on_delivery=self._on_delivery
+        )
+
     def flush(self) -> list[tuple[int, int]]:
         """Wait for all acknowledgements; return the places of all records sent so far."""
         assert self._producer.flush(30) == 0

@@ -1,9 +1,11 @@
 """Topic settings on a real broker: a worker refuses wrong ones, `topics apply` corrects them."""
 
 import asyncio
+import time
 
 import pytest
 
+from sessionary.infra.local.ports import free_port
 from sessionary.infra.topics import apply_topics, list_topic_changes
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.events.session import SessionErrored
@@ -12,9 +14,10 @@ from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import wait_for_topics
-from tests.integration.processor_load import Agent, Sender
+from tests.integration.processor_load import Agent, Sender, changelog_of, start_processor, wait_judged
 from tests.integration.test_processor_partition import WAIT_S, Bench
-from tests.support import read_records, read_topic, wait_until
+from tests.support import Processes, read_records, read_topic, wait_until
+from tests.support.metrics_page import metric_value
 from tests.support.pipelines import alter_topic
 
 
@@ -72,3 +75,28 @@ def test_a_legal_error_of_more_than_1_mib_passes_through_a_broker_with_kafkas_de
     asyncio.run(story())
     assert any(len(stored.value or b"") > 1_048_588 for stored in read_topic(kafka, kafka.topics.audit))
     assert read_records(kafka, kafka.topics.rejected) == []
+
+
+def test_records_with_a_clients_time_halt_their_partition_before_they_are_folded(
+    kafka: KafkaSettings, processes: Processes
+) -> None:
+    port = free_port()
+    start_processor(processes, kafka, "w1", api_port=str(port))
+    agent, sender = Agent(), Sender(kafka)
+    sender.send(*agent.start())
+    sender.flush()
+    wait_judged(kafka, 4)
+    alter_topic(kafka, kafka.topics.events, {"message.timestamp.type": "CreateTime"})
+    wait_until(lambda: len(list_topic_changes(kafka)) == 1, WAIT_S, "the setting to change")
+    halted = 'sessionary_processor_partitions_halted{reason="wrong_timestamp_type"}'
+    in_an_hour_ms = int(time.time() * 1_000) + 3_600_000
+
+    def is_halted() -> bool:
+        sender.send_at(in_an_hour_ms, agent.work())
+        sender.flush()
+        return (metric_value(port, halted) or 0) >= 1
+
+    wait_until(is_halted, 60, "the partition to halt", pause_s=0.5)
+    _, positions = changelog_of(kafka)
+    partition, _ = sender.places[0]
+    assert positions[partition].clock_ms < in_an_hour_ms, "no client moves the clock"

@@ -79,7 +79,7 @@ class Processor:
         """Work until `stop` is called. Raises `ProcessorFailed`."""
         tasks: list[asyncio.Task[None]] = []
         try:
-            self._fetcher.start(self.assignment.offer_records)
+            self._fetcher.start(self.assignment.offer_records, self.assignment.halt_partition)
             await self.app.start()
             duties = (self._send_ticks, self._watch_partitions, self._report_offsets)
             tasks = [asyncio.create_task(duty()) for duty in duties]

@@ -23,10 +23,18 @@ from itertools import groupby, repeat
 from operator import itemgetter
 from typing import NamedTuple, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from sessionary.schemas.headers import header_pairs
 from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
@@ -36,7 +44,8 @@ _PENDING_BYTES_MAX = 8 << 20  # fetched and not yet folded; above it the thread 
 _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a partition that is halted
 _WAITING_MAX = 16  # batches not yet delivered on the event loop
 _POLL_S = 0.02
-_ms = itemgetter(1)  # of a message's timestamp, which is (kind, ms)
+_kind, _ms = itemgetter(0), itemgetter(1)  # of a message's timestamp
+_LOG_APPEND_TIME = {TIMESTAMP_LOG_APPEND_TIME}
 _new = tuple.__new__  # the same as a NamedTuple's own constructor, in half the time
 
 
@@ -52,13 +61,18 @@ class _LazyRecord(LogRecord):
 
 
 class FetchedBatch(NamedTuple):
-    """At least one record of one partition, in the order of offsets."""
+    """Records of one partition, in the order of offsets; at least one, or a fault.
+
+    `fault`: no record from its offset on may be folded.
+    """
 
     partition: int
-    records: Sequence[LogRecord]
+    records: list[LogRecord]
+    fault: tuple[Halted, int] | None = None
 
 
 Deliver = Callable[[int, Sequence[LogRecord]], None]  # takes a partition and its records; must not block
+Halt = Callable[[int, Halted, int], None]  # takes a partition, its fault and the fault's offset; must not block
 
 
 class Fetcher:
@@ -96,9 +110,9 @@ class Fetcher:
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
 
-    def start(self, deliver: Deliver) -> None:
-        """Start the thread. Call it on the event loop; `deliver` is called there."""
-        self._loop, self._deliver = asyncio.get_running_loop(), deliver
+    def start(self, deliver: Deliver, halt: Halt) -> None:
+        """Start the thread. Call it on the event loop; `deliver` and `halt` are called there."""
+        self._loop, self._deliver, self._halt = asyncio.get_running_loop(), deliver, halt
         self._thread.start()
 
     def close(self) -> None:
@@ -188,7 +202,7 @@ class Fetcher:
         batches = _group_by_partition([first, *more])
         with self._room:
             scheduled = bool(self._waiting)
-            self._waiting.extend(FetchedBatch(partition, records) for partition, records in batches.items())
+            self._waiting.extend(batches)
         if not scheduled and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver_waiting)
 
@@ -199,28 +213,51 @@ class Fetcher:
             waiting = tuple(self._waiting)
             self._waiting.clear()
             self._room.notify()
-        for partition, records in waiting:
-            self._deliver(partition, records)
+        for partition, records, fault in waiting:
+            if records:
+                self._deliver(partition, records)
+            if fault is not None:
+                self._halt(partition, *fault)
 
 
-def _group_by_partition(messages: list[Message]) -> dict[int, list[LogRecord]]:
+def _group_by_partition(messages: list[Message]) -> Iterable[FetchedBatch]:
     """Return the records of each partition; log the messages that are errors."""
     if errors := [error for error in map(Message.error, messages) if error is not None]:
         for error in errors:
             _log_error(error)
         messages = [message for message in messages if message.error() is None]
-    batches: dict[int, list[LogRecord]] = {}
-    for partition, found in groupby(messages, Message.partition):
-        batches.setdefault(partition or 0, []).extend(_to_records(list(found)))
-    return batches
+    batches: dict[int, FetchedBatch] = {}
+    for found_in, found in groupby(messages, Message.partition):
+        partition, group = found_in or 0, list(found)
+        batch = batches.setdefault(partition, FetchedBatch(partition, []))
+        if batch.fault is not None:
+            continue
+        stamps = list(map(Message.timestamp, group))
+        # The topic's setting may change at any time, so a fetch may be mixed.
+        if set(map(_kind, stamps)) != _LOG_APPEND_TIME:
+            right = next(n for n, stamp in enumerate(stamps) if stamp[0] != TIMESTAMP_LOG_APPEND_TIME)
+            batches[partition] = batch._replace(fault=_wrong_timestamp_type(group[right]))
+            group, stamps = group[:right], stamps[:right]
+        batch.records.extend(_to_records(group, stamps))
+    return batches.values()
 
 
-def _to_records(messages: list[Message]) -> Iterable[LogRecord]:
+def _wrong_timestamp_type(message: Message) -> tuple[Halted, int]:
+    """Return the fault of a message without the broker's time, and its offset."""
+    offset = message.offset() or 0
+    return Halted(
+        "wrong_timestamp_type",
+        f"partition {message.partition()}: the record at offset {offset} has the time of its sender, not of the "
+        f"broker (LogAppendTime), so any client could move the clock. Set message.timestamp.type of "
+        f"{message.topic()} back with `sessionary topics apply`; records that were written in between keep their times",
+    ), offset
+
+
+def _to_records(messages: list[Message], stamps: list[tuple[int, int]]) -> Iterable[LogRecord]:
     """Return messages of one partition as records. A Python loop would take half as long again."""
-    times = map(_ms, map(Message.timestamp, messages))
     fields = zip(
         map(Message.offset, messages),
-        times,
+        map(_ms, stamps),
         map(Message.key, messages),
         map(Message.value, messages),
         messages,
