@@ -4,6 +4,8 @@ import asyncio
 import time
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.topics import apply_topics, list_topic_changes
@@ -100,3 +102,20 @@ def test_records_with_a_clients_time_halt_their_partition_before_they_are_folded
     _, positions = changelog_of(kafka)
     partition, _ = sender.places[0]
     assert positions[partition].clock_ms < in_an_hour_ms, "no client moves the clock"
+
+
+def test_a_worker_ends_if_the_number_of_partitions_changes(kafka: KafkaSettings, processes: Processes) -> None:
+    worker = start_processor(processes, kafka, "w1")
+    agent, sender = Agent(), Sender(kafka)
+    sender.send(*agent.start())
+    sender.flush()
+    wait_judged(kafka, 4)
+    admin = AdminClient(kafka.client_config())
+    for grown in admin.create_partitions([NewPartitions(kafka.topics.events, 6)]).values():
+        grown.result(WAIT_S)
+    assert worker.wait(60)
+    assert worker.exit_code not in (0, None)
+    [(_, log)] = processes.tails()
+    assert "now has 6 partitions instead of 4" in log
+    with pytest.raises(SettingsError, match="has 6 partitions, but SESSIONARY_PARTITIONS is 4"):
+        wait_for_topics(worker_settings(kafka), lambda: False)

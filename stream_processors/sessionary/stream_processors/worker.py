@@ -150,6 +150,13 @@ class Processor:
             await asyncio.sleep(_WATCH_S)
             positions = self.assignment.open_positions
             log_ends = await loop.run_in_executor(self._executor, probe.log_ends, list(self.assignment.owners))
+            if probe.partition_count not in (None, self._settings.partitions):
+                self._fail(
+                    f"topic {self._settings.topics.events} now has {probe.partition_count} partitions instead of "
+                    f"{self._settings.partitions}: clients send events of running sessions to other partitions, which "
+                    "do not know them. Stop the clients, and begin again under another SESSIONARY_TOPIC_PREFIX"
+                )
+                return
             stuck.check_progress({partition: end.offset for partition, end in log_ends.items()}, time.monotonic())
             for partition in truncation.check_ends(positions, log_ends):
                 position = positions[partition]
@@ -158,6 +165,12 @@ class Processor:
                         self._executor, probe_log, self._settings, partition, position.next_offset
                     )
                     truncation.check_log(partition, position, await look)
+
+    def _fail(self, why: str) -> None:
+        """End gracefully, and have `run` raise `ProcessorFailed`."""
+        _log.critical("ending: %s", why)
+        self._failure = why
+        self.stop()
 
     def _give_up(self, why: str) -> None:
         """Exit at once: something hangs, and a graceful stop would wait for it."""

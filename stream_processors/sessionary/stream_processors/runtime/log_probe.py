@@ -149,9 +149,13 @@ class LogEnd(NamedTuple):
 
 
 class LogEndProbe:
-    """Asks for the ends of many partitions, again and again, over one connection."""
+    """Asks for the ends of many partitions, again and again, over one connection.
+
+    `partition_count` is the topic's number of partitions by the last answer; None before it.
+    """
 
     def __init__(self, settings: ProcessorSettings) -> None:
+        self.partition_count: int | None = None
         self._topic = settings.topics.events
         self._admin = AdminClient({**settings.client_config(), "allow.auto.create.topics": False})
 
@@ -159,22 +163,25 @@ class LogEndProbe:
         """Return the end of each partition of the events topic that answers. Blocks."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = {TopicPartition(self._topic, partition): latest for partition in partitions}
-        if not asked:
-            return {}
         try:
             # Otherwise librdkafka goes on asking with the leader epoch that it knew at first, and
             # a broker that was elected since refuses that (FENCED_LEADER_EPOCH).
-            self._admin.list_topics(self._topic, timeout=_PROBE_S)
+            topic = self._admin.list_topics(self._topic, timeout=_PROBE_S).topics[self._topic]
         except KafkaException:
+            return {}
+        if topic.error is not None:
+            return {}
+        self.partition_count = len(topic.partitions)
+        if not asked:
             return {}
         answers = self._admin.list_offsets(
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_PROBE_S
         )
         ends: dict[int, LogEnd] = {}
-        for topic, answer in answers.items():
+        for place, answer in answers.items():
             with contextlib.suppress(KafkaException, TimeoutError):
                 found = answer.result(2 * _PROBE_S)
-                ends[topic.partition] = LogEnd(found.offset, found.leader_epoch)
+                ends[place.partition] = LogEnd(found.offset, found.leader_epoch)
         return ends
 
 
