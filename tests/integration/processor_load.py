@@ -30,6 +30,7 @@ from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.records import AuditRecord, BatchRecord, CleanupRequest, Position, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.topics import EVENT_BYTES_MAX
 from sessionary.schemas.types import Envelope, Limits, Snapshot
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
@@ -125,6 +126,7 @@ class Sender:
                 **kafka.client_config(),
                 "partitioner": "murmur2_random",
                 "enable.idempotence": True,
+                "message.max.bytes": EVENT_BYTES_MAX,
                 "linger.ms": 5,
             }
         )
@@ -138,6 +140,12 @@ class Sender:
                 self._topic, record.value, record.key, headers=headers, on_delivery=self._on_delivery
             )
         self._producer.poll(0)
+
+    def send_at(self, timestamp_ms: int, record: OutgoingRecord) -> None:
+        """Queue a record with a time of the sender's choice; LogAppendTime overrides it."""
+        self._producer.produce(
+            self._topic, record.value, record.key, timestamp=timestamp_ms, on_delivery=self._on_delivery
+        )
 
     def flush(self) -> list[tuple[int, int]]:
         """Wait for all acknowledgements; return the places of all records sent so far."""

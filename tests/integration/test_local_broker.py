@@ -113,7 +113,7 @@ def test_records_address_and_cluster_survive_a_restart_and_a_kill(broker: LocalB
 
 
 def test_a_changelog_record_of_4_mib_is_taken(broker: LocalBroker) -> None:
-    topic = _new_topic(broker, **{"cleanup.policy": "compact"})
+    topic = _new_topic(broker, **{"cleanup.policy": "compact", "max.message.bytes": "5000000"})
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap_servers,

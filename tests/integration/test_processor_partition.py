@@ -9,8 +9,6 @@ from contextlib import suppress
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-from confluent_kafka.admin._resource import ResourceType
 
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.schemas.errors import SettingsError
@@ -35,7 +33,7 @@ from sessionary.stream_processors.store.packed_rows import MachineRows
 from sessionary.stream_processors.store.stores import MemoryStore, PartitionStores
 from tests.integration.processor_load import Agent, Sender
 from tests.support import read_records, read_topic
-from tests.support.pipelines import new_pipeline
+from tests.support.pipelines import alter_topic, new_pipeline
 
 WAIT_S = 15.0
 
@@ -254,11 +252,7 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
 def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
-        admin = AdminClient(kafka.client_config())
-        small = ConfigEntry("max.message.bytes", "300", incremental_operation=AlterConfigOpType.SET)
-        topic = ConfigResource(ResourceType.TOPIC, kafka.topics.changelog, incremental_configs=[small])
-        for altered in admin.incremental_alter_configs([topic]).values():
-            altered.result(10)
+        alter_topic(kafka, kafka.topics.changelog, {"max.message.bytes": "300"})
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
         offer(owner, bench.log)

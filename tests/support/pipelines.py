@@ -7,6 +7,8 @@ import urllib.request
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
 
@@ -34,6 +36,17 @@ def new_pipeline(bootstrap_servers: str, partitions: int = PARTITIONS) -> KafkaS
     for made in admin.create_topics(wanted, operation_timeout=_ADMIN_TIMEOUT_S).values():
         made.result(_ADMIN_TIMEOUT_S)
     return kafka
+
+
+def alter_topic(kafka: KafkaSettings, topic: str, settings: dict[str, str]) -> None:
+    """Set settings of a topic."""
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+    ]
+    admin = _admin(kafka.bootstrap_servers)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    for altered in admin.incremental_alter_configs([resource]).values():
+        altered.result(_ADMIN_TIMEOUT_S)
 
 
 def remove_pipeline(kafka: KafkaSettings) -> None:

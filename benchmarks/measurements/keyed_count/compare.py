@@ -162,7 +162,7 @@ def run(bench: Bench, names: Sequence[str] = tuple(ENGINES)) -> list[Result]:
         for is_few, events in ((False, many), (True, few)):
             if any(engine.few_events is is_few for engine in engines):
                 sources[is_few] = source = Source(f"events-{events}-{'few' if is_few else 'all'}", drawn_keys(events))
-                make_topics(stack.bootstrap_servers, [source.topic])
+                make_topics(stack.bootstrap_servers, [source.topic], {"message.timestamp.type": "LogAppendTime"})
                 fill_topic(stack.bootstrap_servers, source.topic, source.keys, bench.print_progress)
         return comparison_results(_run_rounds(bench, stack, engines, sources))
 

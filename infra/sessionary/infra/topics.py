@@ -66,8 +66,7 @@ def topic_changes(specs: Sequence[TopicSpec], found: Mapping[str, TopicState]) -
                 "cannot move between partitions: set SESSIONARY_PARTITIONS to the number that the topic has, or "
                 "choose another SESSIONARY_TOPIC_PREFIX",
             )
-        wrong = {name: value for name, value in spec.config.items() if state.config.get(name) != value}
-        if wrong:
+        if wrong := spec.wrong_settings(state.config):
             result.append(TopicChange(spec, create=False, config=wrong))
     return result
 

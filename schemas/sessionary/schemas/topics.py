@@ -1,26 +1,44 @@
 """The topics as data: names, size limits and retention.
 
-`sessionary topics apply` brings a broker to this state.
+`sessionary topics apply` brings a broker to this state. Settings without which results would be
+wrong are `required`: a processor does not start without them.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 _DAY_MS = 86_400_000
 EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB: one record of the events topic
 VALUE_BYTES_MAX = 1 << 20  # 1 MiB: a larger single value is sent by reference
 REJECTED_BYTES_MAX = 2 << 20  # a rejected record holds the original record
+OUTPUT_BYTES_MAX = 2 << 20  # an audit record or a clean-up request repeats an event's texts
 ROW_BYTES_MAX = 4 << 20  # key and value of a row: an event that would make a larger one is refused
 CHANGELOG_BYTES_MAX = ROW_BYTES_MAX + (64 << 10)  # a full row still takes refusals and deadlines
 _BROKER_BYTES_MAX = 1_048_588  # Kafka's default for a topic that sets no `max.message.bytes`
 RETENTION_MS = 7 * _DAY_MS
+# A recovery that misses a tombstone brings a deleted session back. It starts at most 12 h behind
+# the changelog's end, at a saved position; so it may take another 12 h.
+TOMBSTONE_RETENTION_MS = _DAY_MS
+_REQUIRED = frozenset({"cleanup.policy", "unclean.leader.election.enable", "delete.retention.ms", "max.message.bytes"})
+_LOWER_BOUNDS = frozenset({"delete.retention.ms", "max.message.bytes"})
 
 
 class TopicSpec(NamedTuple):
-    """A topic as it should be. `config` has Kafka's own names and values."""
+    """A topic as it should be. `config` has Kafka's own names and values.
+
+    `required` names the settings that correctness needs.
+    """
 
     name: str
     partitions: int
     config: dict[str, str]
+    required: frozenset[str]
+
+    def wrong_settings(self, found: Mapping[str, str | None]) -> dict[str, str]:
+        """Return the settings of `config` that `found` does not satisfy, with the wanted values."""
+        return {
+            name: wanted for name, wanted in self.config.items() if not _is_satisfied(name, wanted, found.get(name))
+        }
 
 
 class TopicNames(NamedTuple):
@@ -40,6 +58,14 @@ class TopicNames(NamedTuple):
         return cls(*(f"{prefix}.{field.replace('_', '-')}" for field in cls._fields))
 
 
+def _is_satisfied(name: str, wanted: str, found: str | None) -> bool:
+    if found is None:
+        return False
+    if name in _LOWER_BOUNDS:
+        return int(found) >= int(wanted)
+    return found == wanted
+
+
 def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> list[TopicSpec]:
     """Return every topic of `prefix`.
 
@@ -47,7 +73,11 @@ def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> li
     With three replicas or more, two must be in sync for a write to be acknowledged.
     """
     names = TopicNames.with_prefix(prefix)
-    common = {"min.insync.replicas": "2"} if replication_factor >= 3 else {}
+    # A replica that lacks acknowledged records must not become the leader: sessions would change
+    # behind the back of the state that was folded from them.
+    common = {"unclean.leader.election.enable": "false"}
+    if replication_factor >= 3:
+        common["min.insync.replicas"] = "2"
     deleted = {**common, "cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
     # The broker's stamp is the time that processors judge by, and that latency is measured from.
     stamped = {**deleted, "message.timestamp.type": "LogAppendTime"}
@@ -56,20 +86,27 @@ def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> li
         "cleanup.policy": "compact",
         "segment.ms": "600000",
         "min.cleanable.dirty.ratio": "0.1",
+        "delete.retention.ms": str(TOMBSTONE_RETENTION_MS),
         "max.message.bytes": str(CHANGELOG_BYTES_MAX),
         "message.timestamp.type": "LogAppendTime",
     }
     wrapping = {**stamped, "max.message.bytes": str(REJECTED_BYTES_MAX)}
+    output = {**stamped, "max.message.bytes": str(OUTPUT_BYTES_MAX)}
     configs = {
         names.events: {**stamped, "max.message.bytes": str(EVENT_BYTES_MAX)},
-        names.audit: stamped,
+        names.audit: output,
         names.rejected: wrapping,
-        names.cleanup: stamped,
-        names.batches: stamped,
+        names.cleanup: output,
+        names.batches: output,
         names.changelog: compacted,
         names.sink_rejected: wrapping,
     }
-    return [TopicSpec(name, partitions, config) for name, config in configs.items()]
+    # Elsewhere the broker's stamp only serves measurements.
+    required = {names.events: _REQUIRED | {"message.timestamp.type"}}
+    return [
+        TopicSpec(name, partitions, config, required.get(name, _REQUIRED) & config.keys())
+        for name, config in configs.items()
+    ]
 
 
 def record_bytes_limits() -> dict[str, int]:
@@ -82,9 +119,11 @@ def record_bytes_limits() -> dict[str, int]:
 __all__ = [
     "CHANGELOG_BYTES_MAX",
     "EVENT_BYTES_MAX",
+    "OUTPUT_BYTES_MAX",
     "REJECTED_BYTES_MAX",
     "RETENTION_MS",
     "ROW_BYTES_MAX",
+    "TOMBSTONE_RETENTION_MS",
     "VALUE_BYTES_MAX",
     "TopicNames",
     "TopicSpec",

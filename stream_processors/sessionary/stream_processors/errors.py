@@ -14,7 +14,9 @@ from typing import Final, Literal
 from sessionary.schemas.errors import SessionaryError, Unavailable
 
 HaltReason = Literal[
-    "log_gap",  # the log no longer holds the position: records were deleted before they were folded
+    "log_gap",  # the log begins after the position: records were deleted before they were folded
+    "log_truncated",  # the log ended below the position: it lost records that were folded already
+    "wrong_timestamp_type",  # a record has a client's time, not the broker's, by which deadlines are judged
     "record_too_large",  # the broker refuses a record of this processor for its size
     "changelog_unreadable",  # a changelog record cannot be decoded
     "judge_failed",  # an unexpected exception while a record was folded: it would come up again

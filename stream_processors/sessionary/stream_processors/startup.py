@@ -4,12 +4,17 @@ import gc
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not by the names of its __all__
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
 
 from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.topics import TopicSpec, topic_specs
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
@@ -21,6 +26,7 @@ _GC_THRESHOLDS = (200_000, 20, 100)
 # Folding yields every 5 ms anyway. With Python's own 5 ms, folding and writing kept passing the
 # lock to each other.
 _SWITCH_S = 0.02
+_FORBIDDEN = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _LIBRARIES = ("faust", "mode", "aiokafka")
 
 
@@ -65,27 +71,66 @@ def tune_interpreter() -> None:
 def wait_for_topics(settings: ProcessorSettings, is_stopped: Callable[[], bool]) -> None:
     """Wait until the broker answers or `is_stopped` returns True, then check the topics.
 
-    Blocks. Raises `SettingsError` if a topic is missing or has another number of partitions.
+    Blocks. Raises `SettingsError` if a topic is missing, has another number of partitions, or a
+    setting with which results would be wrong. Without the right to read settings, only a warning
+    says so.
     """
+    specs = [
+        spec for spec in topic_specs(settings.topic_prefix, settings.partitions) if spec.name in settings.topics[:-1]
+    ]
     admin = AdminClient(settings.client_config())
     warned_s = -_REPEAT_S
     while not is_stopped():
         try:
             known = admin.list_topics(timeout=_PROBE_S).topics
+            found = _describe_settings(admin, [spec.name for spec in specs if spec.name in known])
         except KafkaException as error:
             if time.monotonic() - warned_s >= _REPEAT_S:
                 warned_s = time.monotonic()
                 _log.warning("no broker answers at %s yet: %s", settings.bootstrap_servers, error.args[0].str())
             continue
         for name in settings.topics[:-1]:
-            if name not in known:
-                raise SettingsError(f"topic {name} does not exist: run `sessionary topics apply`")
-            if (number := len(known[name].partitions)) != settings.partitions:
+            if name in known and (number := len(known[name].partitions)) != settings.partitions:
                 raise SettingsError(
                     f"topic {name} has {number} partitions, but SESSIONARY_PARTITIONS is {settings.partitions}; "
                     "set it to the topic's number"
                 )
+        faults = [f"topic {spec.name} does not exist" for spec in specs if spec.name not in known]
+        faults += [fault for spec in specs for fault in _setting_faults(spec, found.get(spec.name, {}))]
+        if faults:
+            raise SettingsError(f"{'; '.join(faults)}: run `sessionary topics apply`")
         return
+
+
+def _describe_settings(admin: AdminClient, topics: Sequence[str]) -> dict[str, dict[str, str | None]]:
+    """Return the settings of each topic that may be read. Raises `KafkaException`."""
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    found: dict[str, dict[str, str | None]] = {}
+    unreadable: list[str] = []
+    answers = admin.describe_configs(resources, request_timeout=_PROBE_S) if resources else {}
+    for resource, answer in answers.items():
+        try:
+            found[resource.name] = {name: entry.value for name, entry in answer.result(2 * _PROBE_S).items()}
+        except KafkaException as error:
+            if error.args[0].code() not in _FORBIDDEN:
+                raise
+            unreadable.append(resource.name)
+    if unreadable:
+        _log.warning(
+            "settings of %s are not checked: this worker may not read them (DescribeConfigs). "
+            "`sessionary doctor` compares them, run by a user who may",
+            ", ".join(sorted(unreadable)),
+        )
+    return found
+
+
+def _setting_faults(spec: TopicSpec, found: Mapping[str, str | None]) -> list[str]:
+    """Return a sentence per required setting that is wrong; one that no broker told is none."""
+    return [
+        f"topic {spec.name} has {name}={found[name]}, but needs {wanted}"
+        for name, wanted in spec.wrong_settings(found).items()
+        if name in spec.required and name in found
+    ]
 
 
 __all__ = ["RepeatFilter", "configure_logging", "tune_interpreter", "wait_for_topics"]

@@ -32,10 +32,10 @@ from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import FaustGroup, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job
-from sessionary.stream_processors.runtime.log_probe import LogEndProbe, probe_log
+from sessionary.stream_processors.runtime.log_probe import LogEndProbe, LogProbe, probe_log
 from sessionary.stream_processors.runtime.partition_owner import WorkerContext
 from sessionary.stream_processors.runtime.ticker import LOOK_S, Ticker
-from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog
+from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import configure_logging, tune_interpreter, wait_for_topics
 from sessionary.stream_processors.store.stores import PartitionStores, temporary_state_folder
@@ -96,7 +96,7 @@ class Processor:
         """Work until `stop` is called. Raises `ProcessorFailed`."""
         tasks: list[asyncio.Task[None]] = []
         try:
-            self._fetcher.start(self.assignment.offer_records)
+            self._fetcher.start(self.assignment.offer_records, self.assignment.halt_partition)
             await self.app.start()
             duties = (
                 self._send_ticks,
@@ -166,17 +166,44 @@ class Processor:
 
     async def _watch_partitions(self) -> None:
         probe = LogEndProbe(self._settings)
-        watchdog = StuckPartitionWatchdog(self.assignment, self._metrics, STUCK_S, self._give_up)
+        stuck = StuckPartitionWatchdog(self.assignment, self._metrics, STUCK_S, self._give_up)
+        truncation = TruncationWatchdog(self.assignment)
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_S)
+            positions = self.assignment.open_positions
             log_ends = await loop.run_in_executor(self._executor, probe.log_ends, list(self.assignment.owners))
-            for partition, position in watchdog.find_suspects(log_ends, time.monotonic()).items():
-                with contextlib.suppress(Lost):
-                    log = await loop.run_in_executor(self._executor, probe_log, self._settings, partition, position)
-                    if log.first_offset is None:
-                        log_ends[partition] = position  # only aborted records are behind it
-            watchdog.check_progress(log_ends, time.monotonic())
+            if probe.partition_count not in (None, self._settings.partitions):
+                self._fail(
+                    f"topic {self._settings.topics.events} now has {probe.partition_count} partitions instead of "
+                    f"{self._settings.partitions}: clients send events of running sessions to other partitions, which "
+                    "do not know them. Stop the clients, and begin again under another SESSIONARY_TOPIC_PREFIX"
+                )
+                return
+            ends = {partition: end.offset for partition, end in log_ends.items()}
+            for partition, position in stuck.find_suspects(ends, time.monotonic()).items():
+                log = await self._look_into_log(partition, position)
+                if log is not None and log.first_offset is None:
+                    ends[partition] = position  # only aborted records are behind it
+            stuck.check_progress(ends, time.monotonic())
+            for partition in truncation.check_ends(positions, log_ends):
+                log = await self._look_into_log(partition, positions[partition].next_offset)
+                if log is not None:
+                    truncation.check_log(partition, positions[partition], log)
+
+    async def _look_into_log(self, partition: int, offset: int) -> LogProbe | None:
+        """Return what the log holds at an offset; None without an answer, to be asked again."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._executor, probe_log, self._settings, partition, offset)
+        except Lost:
+            return None
+
+    def _fail(self, why: str) -> None:
+        """End gracefully, and have `run` raise `ProcessorFailed`."""
+        _log.critical("ending: %s", why)
+        self._failure = why
+        self.stop()
 
     async def _refresh_tokens(self) -> None:
         loop = asyncio.get_running_loop()

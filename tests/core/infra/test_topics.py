@@ -22,6 +22,12 @@ def test_a_missing_topic_is_created_and_a_differing_setting_set() -> None:
     assert "retention.ms" in second.describe_change()
 
 
+def test_a_larger_limit_is_left_as_it_is() -> None:
+    specs = topic_specs("p", 4)
+    found = {spec.name: TopicState(4, {**spec.config, "max.message.bytes": "9000000"}) for spec in specs}
+    assert topic_changes(specs, found) == []
+
+
 @pytest.mark.parametrize("partitions", [3, 5])
 def test_another_number_of_partitions_is_refused(partitions: int) -> None:
     specs = topic_specs("p", 4)

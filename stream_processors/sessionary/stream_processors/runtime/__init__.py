@@ -12,6 +12,6 @@ In the order in which a record passes:
     job                what is done with a partition: its fold, its rows, its outputs
     transaction        writes what a batch comes to, in one transaction
     ticker             appends ticks, so that time passes in silence
-    watchdog           finds partitions that are stuck
+    watchdog           finds partitions that are stuck, and logs that lost folded records
     executor           runs blocking calls that may never return
 """

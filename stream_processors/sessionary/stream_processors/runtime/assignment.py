@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
@@ -68,6 +69,11 @@ class Assignment:
         if (owner := self.owners.get(partition)) is not None:
             owner.offer_records(begin_offset, records)
 
+    def halt_partition(self, partition: int, fault: Halted, offset: int | None = None) -> None:
+        """Halt an open partition before the record at `offset`, by default at its position."""
+        if (owner := self.owners.get(partition)) is not None:
+            owner.request_halt(fault, offset)
+
     def reopen_partition(self, partition: int) -> None:
         """End a partition's owner and begin a new one."""
         owner = self.owners.pop(partition)
@@ -97,6 +103,11 @@ class Assignment:
         return {
             partition: owner.state.position.next_offset for partition, owner in self.owners.items() if owner.is_open
         }
+
+    @property
+    def open_positions(self) -> dict[int, Position]:
+        """The committed position of each open partition."""
+        return {partition: owner.state.position for partition, owner in self.owners.items() if owner.is_open}
 
     @property
     def halted_partitions(self) -> dict[int, Halted]:

@@ -30,10 +30,19 @@ from itertools import groupby, repeat
 from operator import itemgetter
 from typing import NamedTuple, cast
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from sessionary.schemas.headers import header_pairs, read_headers
 from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
@@ -43,7 +52,8 @@ _PENDING_BYTES_MAX = 8 << 20  # fetched and not yet folded; above it the thread 
 _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a partition that is halted
 _WAITING_MAX = 16  # batches not yet delivered on the event loop
 _POLL_S = 0.02
-_ms = itemgetter(1)  # of a message's timestamp, which is (kind, ms)
+_kind, _ms = itemgetter(0), itemgetter(1)  # of a message's timestamp
+_LOG_APPEND_TIME = {TIMESTAMP_LOG_APPEND_TIME}
 _new = tuple.__new__  # the same as a NamedTuple's own constructor, in half the time
 
 
@@ -61,15 +71,24 @@ class _LazyRecord(LogRecord):
         return header_pairs(read_headers(cast(Message, self[4])))
 
 
+Fault = tuple[Halted, int]  # no record from this offset on may be folded
+
+
 class FetchedBatch(NamedTuple):
-    """At least one record of one partition, in the order of offsets."""
+    """Records of one partition, in the order of offsets; at least one, or a fault.
+
+    `fault`: no record from its offset on may be folded.
+    """
 
     partition: int
     begin_offset: int  # from here to the last record's offset no other offset holds a record
     records: Sequence[LogRecord]
+    fault: Fault | None
 
 
-Deliver = Callable[[int, int, Sequence[LogRecord]], None]  # takes the fields of a `FetchedBatch`; must not block
+# Takes the first fields of a `FetchedBatch`; must not block.
+Deliver = Callable[[int, int, Sequence[LogRecord]], None]
+Halt = Callable[[int, Halted, int], None]  # takes a partition, its fault and the fault's offset; must not block
 
 
 class Fetcher:
@@ -109,9 +128,9 @@ class Fetcher:
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
 
-    def start(self, deliver: Deliver) -> None:
-        """Start the thread. Call it on the event loop; `deliver` is called there."""
-        self._loop, self._deliver = asyncio.get_running_loop(), deliver
+    def start(self, deliver: Deliver, halt: Halt) -> None:
+        """Start the thread. Call it on the event loop; `deliver` and `halt` are called there."""
+        self._loop, self._deliver, self._halt = asyncio.get_running_loop(), deliver, halt
         self._thread.start()
 
     def close(self) -> None:
@@ -203,7 +222,7 @@ class Fetcher:
         failed = [message for message in messages if message.error() is not None]
         for message in failed:
             self._next_offsets.pop(message.partition() or 0, None)
-        batches = [self._follow_up(*found) for found in _group_by_partition(messages).items()]
+        batches = [self._follow_up(*found) for found in _group_by_partition(messages)]
         for message in failed:
             self._take_error(message)
         with self._room:
@@ -212,12 +231,16 @@ class Fetcher:
         if not scheduled and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver_waiting)
 
-    def _follow_up(self, partition: int, records: Sequence[LogRecord]) -> FetchedBatch:
+    def _follow_up(self, partition: int, records: Sequence[LogRecord], fault: Fault | None) -> FetchedBatch:
         """Return records as the batch that follows the partition's last one."""
-        first_offset = records[0].offset
-        begin_offset = min(first_offset, self._next_offsets.get(partition, first_offset))
-        self._next_offsets[partition] = records[-1].offset + 1
-        return FetchedBatch(partition, begin_offset, records)
+        begin_offset = 0
+        if records:
+            first_offset = records[0].offset
+            begin_offset = min(first_offset, self._next_offsets.get(partition, first_offset))
+            self._next_offsets[partition] = records[-1].offset + 1
+        if fault is not None:
+            self._next_offsets.pop(partition, None)  # what follows in this fetch is left out
+        return FetchedBatch(partition, begin_offset, records, fault)
 
     def _take_error(self, message: Message) -> None:
         """Go on after an error of one partition.
@@ -240,28 +263,60 @@ class Fetcher:
             waiting = tuple(self._waiting)
             self._waiting.clear()
             self._room.notify()
-        for batch in waiting:
-            self._deliver(*batch)
+        for partition, begin_offset, records, fault in waiting:
+            if records:
+                self._deliver(partition, begin_offset, records)
+            if fault is not None:
+                self._halt(partition, *fault)
 
 
-def _group_by_partition(messages: list[Message]) -> dict[int, list[LogRecord]]:
+class _PartitionRecords(NamedTuple):
+    """What one fetch holds of one partition."""
+
+    partition: int
+    records: Sequence[LogRecord]
+    fault: Fault | None
+
+
+def _group_by_partition(messages: list[Message]) -> list[_PartitionRecords]:
     """Return the records of each partition; log the messages that are errors."""
     if errors := [error for error in map(Message.error, messages) if error is not None]:
         for error in errors:
             _log_error(error)
         messages = [message for message in messages if message.error() is None]
     batches: dict[int, list[LogRecord]] = {}
-    for partition, found in groupby(messages, Message.partition):
-        batches.setdefault(partition or 0, []).extend(_to_records(list(found)))
-    return batches
+    faults: dict[int, Fault] = {}
+    for found_in, found in groupby(messages, Message.partition):
+        partition, group = found_in or 0, list(found)
+        records = batches.setdefault(partition, [])
+        if partition in faults:
+            continue
+        stamps = list(map(Message.timestamp, group))
+        # The topic's setting may change at any time, so a fetch may be mixed.
+        if set(map(_kind, stamps)) != _LOG_APPEND_TIME:
+            right = next(n for n, stamp in enumerate(stamps) if stamp[0] != TIMESTAMP_LOG_APPEND_TIME)
+            faults[partition] = _wrong_timestamp_type(group[right])
+            group, stamps = group[:right], stamps[:right]
+        records.extend(_to_records(group, stamps))
+    return [_PartitionRecords(partition, records, faults.get(partition)) for partition, records in batches.items()]
 
 
-def _to_records(messages: list[Message]) -> Iterable[LogRecord]:
+def _wrong_timestamp_type(message: Message) -> Fault:
+    """Return the fault of a message without the broker's time, and its offset."""
+    offset = message.offset() or 0
+    return Halted(
+        "wrong_timestamp_type",
+        f"partition {message.partition()}: the record at offset {offset} has the time of its sender, not of the "
+        f"broker (LogAppendTime), so any client could move the clock. Set message.timestamp.type of "
+        f"{message.topic()} back with `sessionary topics apply`; records that were written in between keep their times",
+    ), offset
+
+
+def _to_records(messages: list[Message], stamps: list[tuple[int, int]]) -> Iterable[LogRecord]:
     """Return messages of one partition as records. A Python loop would take half as long again."""
-    times = map(_ms, map(Message.timestamp, messages))
     fields = zip(
         map(Message.offset, messages),
-        times,
+        map(_ms, stamps),
         map(Message.key, messages),
         map(Message.value, messages),
         messages,

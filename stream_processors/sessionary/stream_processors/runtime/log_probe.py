@@ -1,16 +1,43 @@
-"""Asks the broker for a partition's range of offsets and its first record from an offset on."""
+"""Asks the broker what a partition's log holds: its range of offsets, the records at a position.
+
+A log that lost records which were folded already (an unclean leader election, a power loss) is
+told by one of three signs:
+
+- It ends below the position.
+- It has grown past the position since. Then the record below the position is another one than was
+  folded. It was stamped later than the position's clock, which is the maximum of what was folded.
+- Or it was written under a later leader epoch than the partition had when the position was there.
+
+The position record holds no leader epoch, so the last sign exists only while a partition stays
+open. The second one fails if the new leader's clock is behind the former one's, and the log grew
+past the position within this difference.
+"""
 
 import contextlib
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not by the names of its __all__
+    AdminClient,
+    OffsetSpec,
+)
 
+from sessionary.schemas.records import Position
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.changelog import reader_of
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _PROBE_S = 5.0
+_REPEAT_AFTER_S = 2.0
+
+
+class RecordStamp(NamedTuple):
+    """What tells a record from another one at the same offset."""
+
+    timestamp_ms: int
+    leader_epoch: int | None  # of the leader that appended it; None: unknown
 
 
 class LogProbe(NamedTuple):
@@ -19,54 +46,143 @@ class LogProbe(NamedTuple):
     start_offset: int  # the log's first offset
     end_offset: int  # the offset that its next record will have
     first_offset: int | None = None  # of the first record at or after the offset asked for; None: there is none
+    previous: RecordStamp | None = None  # of the record below the offset asked for; None: there is none
 
-    def check_position(self, partition: int, position: int) -> None:
-        """Raise `Halted` if `position` is outside of the log."""
-        if not self.start_offset <= position <= self.end_offset:
-            holds = f"{self.start_offset} to {self.end_offset}"
-            detail = f"partition {partition}: next is offset {position}, but the log holds {holds}"
-            raise Halted("log_gap", detail)
+    def check_position(self, partition: int, position: Position) -> None:
+        """Raise `Halted` if the log does not hold what follows `position`, or was cut below it."""
+        if position.next_offset < self.start_offset:
+            raise Halted(
+                "log_gap",
+                f"partition {partition}: next is offset {position.next_offset}, but the log holds "
+                f"{self.start_offset} to {self.end_offset}: records were deleted before they were folded",
+            )
+        if (fault := self.find_truncation(partition, position)) is not None:
+            raise fault
+
+    def find_truncation(self, partition: int, position: Position, leader_epoch_max: int | None = None) -> Halted | None:
+        """Return the fault if the log lacks records below `position` that were folded, or None.
+
+        The probe must have been made for the position's offset. `leader_epoch_max`: the leader
+        epoch at a time when the position was this one already.
+        """
+        next_offset = position.next_offset
+        if self.end_offset < next_offset:
+            return log_truncated(partition, next_offset, f"the log ends at {self.end_offset}")
+        if self.previous is None:
+            return None
+        stamp_ms, epoch = self.previous
+        if stamp_ms > position.clock_ms:
+            return log_truncated(
+                partition,
+                next_offset,
+                f"offset {next_offset - 1} now has a record of {stamp_ms} ms, after the last folded one "
+                f"({position.clock_ms} ms); the log ends at {self.end_offset}",
+            )
+        if leader_epoch_max is not None and epoch is not None and epoch > leader_epoch_max:
+            return log_truncated(
+                partition,
+                next_offset,
+                f"offset {next_offset - 1} now has a record of leader epoch {epoch}, but was folded in epoch "
+                f"{leader_epoch_max} or before; the log ends at {self.end_offset}",
+            )
+        return None
+
+
+def log_truncated(partition: int, next_offset: int, found: str) -> Halted:
+    """Return the fault of a log that was cut below a position; `found` is how that shows."""
+    return Halted(
+        "log_truncated",
+        f"partition {partition}: all records below offset {next_offset} are folded, but {found}. The broker lost "
+        "folded records (unclean leader election, or power loss); what it appends below that offset would never be "
+        "folded. Bring the replica that has them back, or decide what to do with the records below that offset",
+    )
 
 
 def probe_log(settings: ProcessorSettings, partition: int, offset: int) -> LogProbe:
-    """Ask for a partition of the events topic. Blocks. Raises `Lost` without an answer."""
+    """Ask for a partition of the events topic, and for the records around `offset`.
+
+    A log that ends below `offset` is asked again after 2 s: a new leader's answer may be old.
+    Blocks. Raises `Lost` without an answer.
+    """
     reader = reader_of(settings)
     try:
         topic = TopicPartition(settings.topics.events, partition, offset)
-        log = LogProbe(*reader.get_watermark_offsets(topic, timeout=_PROBE_S))
-        if not log.start_offset <= offset < log.end_offset:
+        log = LogProbe(*_offset_range(reader, topic))
+        if log.end_offset < offset:
+            time.sleep(_REPEAT_AFTER_S)
+            log = LogProbe(*_offset_range(reader, topic))
+        if not log.start_offset <= offset <= log.end_offset:
             return log
+        topic.offset = max(log.start_offset, offset - 1)
         reader.assign([topic])
-        message = reader.poll(_PROBE_S)
-        if message is None:
-            return log
-        error = message.error()
-        if error is None:
-            return log._replace(first_offset=message.offset())
-        if error.code() != KafkaError._PARTITION_EOF:
-            raise KafkaException(error)
-        return log
+        message = _next_message(reader)
+        if message is not None and (message.offset() or 0) < offset:
+            log = log._replace(previous=RecordStamp(message.timestamp()[1], message.leader_epoch()))
+            message = _next_message(reader) if offset < log.end_offset else None
+        return log if message is None else log._replace(first_offset=message.offset())
     except KafkaException as error:
         raise Lost(f"events of partition {partition}: {error.args[0]}") from error
     finally:
         reader.close()
 
 
+def _offset_range(reader: Consumer, topic: TopicPartition) -> tuple[int, int]:
+    start, end = reader.get_watermark_offsets(topic, timeout=_PROBE_S)
+    return start, end
+
+
+def _next_message(reader: Consumer) -> Message | None:
+    """Return the next record; None at the log's end, or if the broker sends none for 5 s."""
+    message = reader.poll(_PROBE_S)
+    if message is None or (error := message.error()) is None:
+        return message
+    if error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    return None
+
+
+class LogEnd(NamedTuple):
+    """Where a partition's log ends."""
+
+    offset: int  # the next record's
+    leader_epoch: int | None  # None: unknown
+
+
 class LogEndProbe:
-    """Asks for the ends of many partitions, again and again, over one connection."""
+    """Asks for the ends of many partitions, again and again, over one connection.
+
+    `partition_count` is the topic's number of partitions by the last answer; None before it.
+    """
 
     def __init__(self, settings: ProcessorSettings) -> None:
+        self.partition_count: int | None = None
         self._topic = settings.topics.events
-        self._consumer = Consumer({**settings.client_config(), "group.id": f"{settings.group_id}.probe"})
+        self._admin = AdminClient({**settings.client_config(), "allow.auto.create.topics": False})
 
-    def log_ends(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Return the next offset of each partition of the events topic that answers. Blocks."""
-        ends: dict[int, int] = {}
-        for partition in partitions:
-            with contextlib.suppress(KafkaException):
-                topic = TopicPartition(self._topic, partition)
-                ends[partition] = self._consumer.get_watermark_offsets(topic, timeout=_PROBE_S)[1]
+    def log_ends(self, partitions: Iterable[int]) -> dict[int, LogEnd]:
+        """Return the end of each partition of the events topic that answers. Blocks."""
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = {TopicPartition(self._topic, partition): latest for partition in partitions}
+        try:
+            # Otherwise librdkafka goes on asking with the leader epoch that it knew at first, and
+            # a broker that was elected since refuses that (FENCED_LEADER_EPOCH).
+            topic = self._admin.list_topics(self._topic, timeout=_PROBE_S).topics[self._topic]
+        except KafkaException:
+            return {}
+        if topic.error is not None:
+            return {}
+        self.partition_count = len(topic.partitions)
+        if not asked:
+            return {}
+        answers = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_PROBE_S
+        )
+        ends: dict[int, LogEnd] = {}
+        for place, answer in answers.items():
+            with contextlib.suppress(KafkaException, TimeoutError):
+                found = answer.result(2 * _PROBE_S)
+                ends[place.partition] = LogEnd(found.offset, found.leader_epoch)
         return ends
 
 
-__all__ = ["LogEndProbe", "LogProbe", "probe_log"]
+__all__ = ["LogEnd", "LogEndProbe", "LogProbe", "RecordStamp", "log_truncated", "probe_log"]

@@ -83,6 +83,7 @@ class PartitionOwner:
         self.is_open = False
         self.end_requested = False
         self._over = False
+        self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
         self.commits = 0
@@ -106,7 +107,7 @@ class PartitionOwner:
 
         From `begin_offset` to the last record's offset no other offset may hold a record.
         """
-        if self.end_requested or self.task.done():
+        if self.end_requested or self._halt is not None or self.task.done():
             return
         self._pending.append_batch(FollowingRecords(begin_offset, records))
         self._arrived.set()
@@ -119,6 +120,16 @@ class PartitionOwner:
             self._turn_wait = None
         self._arrived.set()
         self._advanced.set()
+
+    def request_halt(self, fault: Halted, offset: int | None = None) -> None:
+        """Fold no record from `offset` on, by default from the position on; end with `fault`.
+
+        Nothing happens unless the partition is open and its position is not past `offset`.
+        """
+        position = self.state.position.next_offset
+        if self.is_open and self._halt is None and (offset is None or offset >= position):
+            self._halt = position if offset is None else offset, fault
+            self._arrived.set()
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         """Wait until the record at `offset` is committed. Return False after `timeout_s`."""
@@ -143,9 +154,11 @@ class PartitionOwner:
             while not self.end_requested:
                 await self._arrived.wait()
                 self._arrived.clear()
-                while self._pending and not self.end_requested:
+                while self._pending and not self.end_requested and not self._is_at_halt():
                     await self._wait_for_interval()
                     await self._step()
+                if self._halt is not None and not self.end_requested:
+                    raise self._halt[1]
         except Halted as fault:
             self.halted, self.halted_at_ms = fault, time.time_ns() // 1_000_000
             raise
@@ -183,7 +196,7 @@ class PartitionOwner:
             context.recovery_turns.release()
         position = self.state.position
         log = await self._run_blocking(probe_log, context.settings, self.partition, position.next_offset)
-        log.check_position(self.partition, position.next_offset)
+        log.check_position(self.partition, position)
         await self._save_to_store({}, SavedPosition(position, changelog_next, time.time()))
         if self.end_requested:
             return
@@ -281,7 +294,7 @@ class PartitionOwner:
             return False
         self._sought_s = time.monotonic()
         log = await self._run_blocking(probe_log, self._context.settings, self.partition, position)
-        log.check_position(self.partition, position)
+        log.check_position(self.partition, self.state.position)
         if log.first_offset == taken.records[0].offset:
             return True
         self._context.metrics.errors.labels("sought").inc()
@@ -324,6 +337,9 @@ class PartitionOwner:
             self._reported_s = now_s
             self._context.metrics.errors.labels("registry").inc()
             _log.warning("partition %d waits: %s", self.partition, trouble)
+
+    def _is_at_halt(self) -> bool:
+        return self._halt is not None and self.state.position.next_offset >= self._halt[0]
 
     def _is_wanted(self) -> bool:
         return not self.end_requested

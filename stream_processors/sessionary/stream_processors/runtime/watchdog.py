@@ -1,14 +1,20 @@
-"""Finds partitions that are stuck: open, with a log that grows and a position that does not move.
+"""Compares open partitions with their logs, every few seconds.
 
-A stuck partition is opened again. If that does not help, the process gives up.
+A partition is stuck if its log grows and its position does not move. It is opened again. If that
+does not help, the process gives up.
+
+A log that was cut below the position holds, or will hold, records that are never folded. Its
+partition is halted.
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from sessionary.schemas.records import Position
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.log_probe import LogEnd, LogProbe, log_truncated
 
 _log = logging.getLogger(__name__)
 
@@ -80,4 +86,59 @@ class StuckPartitionWatchdog:
         self._assignment.reopen_partition(partition)
 
 
-__all__ = ["StuckPartitionWatchdog"]
+class _Confirmed(NamedTuple):
+    """A place of the log at which position and leader epoch were known at the same time."""
+
+    next_offset: int
+    leader_epoch: int | None
+
+
+class TruncationWatchdog:
+    """Halts an open partition with `log_truncated` if its log was cut below its position."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._confirmed: dict[int, _Confirmed] = {}
+        self._below: set[int] = set()  # partitions whose log ended below the position, by the last answer
+
+    def check_ends(self, positions: Mapping[int, Position], log_ends: Mapping[int, LogEnd]) -> list[int]:
+        """Halt partitions whose log ended below their position, by two answers in a row.
+
+        `positions`: of the open partitions, read before the ends were asked for. Otherwise an end
+        could be older than what was folded since. Return the partitions that have another leader
+        than before: `check_log` must look closer, because their log may have been cut, and have
+        grown past the position since.
+        """
+        for partition in (self._confirmed.keys() | self._below) - positions.keys():
+            self._confirmed.pop(partition, None)
+            self._below.discard(partition)
+        suspects: list[int] = []
+        for partition, end in log_ends.items():
+            if (position := positions.get(partition)) is None:
+                continue
+            next_offset, known = position.next_offset, self._confirmed.get(partition)
+            if end.offset < next_offset:
+                # A broker answers no end below its epoch's beginning (KIP-207), so a new leader
+                # that lags should not come here. Asking twice costs only a few seconds.
+                if partition in self._below:
+                    fault = log_truncated(partition, next_offset, f"the log ends at {end.offset}")
+                    self._assignment.halt_partition(partition, fault)
+                self._below.add(partition)
+                continue
+            self._below.discard(partition)
+            if known is not None and known.leader_epoch != end.leader_epoch:
+                suspects.append(partition)
+            else:
+                self._confirmed[partition] = _Confirmed(next_offset, end.leader_epoch)
+        return suspects
+
+    def check_log(self, partition: int, position: Position, log: LogProbe) -> None:
+        """Halt a partition if `log`, asked for at `position`, lacks records that were folded."""
+        known = self._confirmed.pop(partition, None)
+        rested = known is not None and known.next_offset == position.next_offset
+        fault = log.find_truncation(partition, position, known.leader_epoch if known and rested else None)
+        if fault is not None:
+            self._assignment.halt_partition(partition, fault)
+
+
+__all__ = ["StuckPartitionWatchdog", "TruncationWatchdog"]

@@ -11,14 +11,21 @@ from confluent_kafka import KafkaError, Message
 
 from sessionary.schemas.headers import UNREADABLE_HEADERS
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.runtime.fetcher import Fetcher, _group_by_partition, _LazyRecord
+from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.runtime.fetcher import Fetcher, _group_by_partition, _LazyRecord, _PartitionRecords
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.support.broken_headers import BrokenMessage
 
-LOG_APPEND_TIME = 2
+CREATE_TIME, LOG_APPEND_TIME = 1, 2
 
 
-def message(partition: int, offset: int, value: bytes | None = b"v", error: KafkaError | None = None) -> Message:
+def message(
+    partition: int,
+    offset: int,
+    value: bytes | None = b"v",
+    error: KafkaError | None = None,
+    timestamp_type: int = LOG_APPEND_TIME,
+) -> Message:
     return Message(
         topic="events",
         partition=partition,
@@ -27,27 +34,36 @@ def message(partition: int, offset: int, value: bytes | None = b"v", error: Kafk
         value=value,
         headers=[("event", b"%d" % offset), ("trace", None)],
         error=error,
-        timestamp=(LOG_APPEND_TIME, 1_000 + offset),
+        timestamp=(timestamp_type, 1_000 + offset),
     )
+
+
+def grouped(*messages: Message) -> dict[int, _PartitionRecords]:
+    """Return the batches of these messages, by partition."""
+    return {batch.partition: batch for batch in _group_by_partition(list(messages))}
+
+
+def offsets(batch: _PartitionRecords) -> list[int]:
+    return [record.offset for record in batch.records]
 
 
 def test_messages_become_records_of_their_partition_in_order() -> None:
     mixed = [(2, 5), (2, 6), (0, 1), (2, 7), (0, 2), (1, 9)]
-    batches = _group_by_partition([message(partition, offset) for partition, offset in mixed])
-    assert {partition: [record.offset for record in records] for partition, records in batches.items()} == {
+    batches = grouped(*(message(partition, offset) for partition, offset in mixed))
+    assert {partition: offsets(batch) for partition, batch in batches.items()} == {
         2: [5, 6, 7],
         0: [1, 2],
         1: [9],
     }
-    assert all(isinstance(record, LogRecord) for records in batches.values() for record in records)
-    record = batches[0][1]
+    assert all(isinstance(record, LogRecord) for batch in batches.values() for record in batch.records)
+    record = batches[0].records[1]
     assert (record.timestamp_ms, record.key, record.value) == (1_002, b"k2", b"v")
     assert dict(record.headers) == {"event": b"2", "trace": b""}
 
 
 def test_a_tombstone_and_a_record_without_headers_are_records() -> None:
     bare = Message(topic="events", partition=0, offset=3, timestamp=(LOG_APPEND_TIME, 7))
-    [record, gone] = _group_by_partition([bare, message(0, 4, value=None)])[0]
+    [record, gone] = grouped(bare, message(0, 4, value=None))[0].records
     assert (record.offset, record.timestamp_ms, record.key, record.value) == (3, 7, None, None)
     assert list(record.headers) == []
     assert (gone.offset, gone.value) == (4, None)
@@ -63,10 +79,23 @@ def test_headers_that_cannot_be_read_stay_so_if_a_void_batch_is_folded_again() -
 def test_an_error_among_the_messages_is_reported_and_no_record(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not yours")
-    batches = _group_by_partition([message(0, 1), message(0, -1001, error=refused), message(0, 2)])
-    assert [record.offset for record in batches[0]] == [1, 2]
+    batches = grouped(message(0, 1), message(0, -1001, error=refused), message(0, 2))
+    assert offsets(batches[0]) == [1, 2]
     assert "not yours" in caplog.text
-    assert _group_by_partition([message(0, -1001, error=refused)]) == {}
+    assert grouped(message(0, -1001, error=refused)) == {}
+
+
+@pytest.mark.parametrize("timestamp_type", [0, CREATE_TIME])
+def test_records_from_the_first_one_without_the_brokers_time_are_not_delivered(timestamp_type: int) -> None:
+    wrong = message(1, 7, timestamp_type=timestamp_type)
+    batches = grouped(message(1, 5), message(1, 6), wrong, message(1, 8), message(2, 1), message(1, 9))
+    assert (offsets(batches[1]), offsets(batches[2])) == ([5, 6], [1])
+    assert batches[2].fault is None
+    assert batches[1].fault is not None
+    fault, offset = batches[1].fault
+    assert (fault.reason, offset) == ("wrong_timestamp_type", 7)
+    for part in ("partition 1", "offset 7", "sessionary topics apply"):
+        assert part in fault.detail
 
 
 class Delivered:
@@ -75,6 +104,7 @@ class Delivered:
     def __init__(self, story: Callable[["Delivered"], None]) -> None:
         self.batches: list[tuple[int, list[int]]] = []
         self.begin_offsets: list[int] = []
+        self.halts: list[tuple[int, str, int]] = []
         self.threads: set[int] = set()
         self.fetcher = Fetcher(ProcessorSettings(bootstrap_servers="127.0.0.1:1"))
         self.fetcher._thread = threading.Thread(target=story, args=[self])
@@ -92,7 +122,7 @@ class Delivered:
         assert done.wait(10)
 
     async def _play(self) -> None:
-        self.fetcher.start(self._take)
+        self.fetcher.start(self._take, self._take_fault)
         await asyncio.to_thread(self.fetcher._thread.join, 10)
         await asyncio.sleep(0)
         assert self.threads <= {threading.get_ident()}
@@ -101,6 +131,10 @@ class Delivered:
         self.begin_offsets.append(begin_offset)
         self.threads.add(threading.get_ident())
         self.batches.append((partition, [record.offset for record in records]))
+
+    def _take_fault(self, partition: int, fault: Halted, offset: int) -> None:
+        self.threads.add(threading.get_ident())
+        self.halts.append((partition, fault.reason, offset))
 
 
 def test_batches_are_delivered_on_the_event_loop_in_order_and_once() -> None:
@@ -181,3 +215,14 @@ def test_what_is_fetched_after_an_error_follows_on_nothing() -> None:
     fetched = Delivered(story)
     assert fetched.batches == [(1, [5]), (2, [5]), (1, [7]), (2, [7]), (1, [9])]
     assert fetched.begin_offsets == [5, 5, 7, 6, 9]
+
+
+def test_a_fault_is_delivered_after_the_records_before_it() -> None:
+    def story(test: Delivered) -> None:
+        test.fetcher._hand_over(message(1, 5), [message(1, 6, timestamp_type=CREATE_TIME)])
+        test.on_loop(lambda: None)
+        test.fetcher._hand_over(message(2, 3, timestamp_type=CREATE_TIME), [])
+
+    delivered = Delivered(story)
+    assert delivered.batches == [(1, [5])]
+    assert delivered.halts == [(1, "wrong_timestamp_type", 6), (2, "wrong_timestamp_type", 3)]

@@ -3,9 +3,11 @@
 from typing import Any
 
 from sessionary.schemas.records import Position
+from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog
+from sessionary.stream_processors.runtime.log_probe import LogEnd, LogProbe, RecordStamp
+from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
 
 
 class FakeOwner:
@@ -21,9 +23,13 @@ class FakeAssignment:
     def __init__(self, position: int) -> None:
         self.owners: dict[int, Any] = {0: FakeOwner(position)}
         self.reopened = 0
+        self.faults: list[Halted] = []
 
     def reopen_partition(self, partition: int) -> None:
         self.reopened += 1
+
+    def halt_partition(self, partition: int, fault: Halted) -> None:
+        self.faults.append(fault)
 
     @property
     def as_assignment(self) -> Assignment:
@@ -85,3 +91,78 @@ def test_a_partition_is_a_suspect_exactly_when_it_would_be_reopened() -> None:
     dog.check_progress({0: 10}, 60.0)  # nothing to be fetched is behind it
     assert dog.find_suspects({0: 22}, 61.0) == {}
     assert (assignment.reopened, gave_up) == (0, [])
+
+
+class TruncationBench:
+    """A truncation watchdog over partition 0; the test tells its position and log."""
+
+    def __init__(self) -> None:
+        self.assignment = FakeAssignment(0)
+        self.dog = TruncationWatchdog(self.assignment.as_assignment)
+
+    def check_end(self, position: int | None, end: int | None, leader_epoch: int = 1) -> list[int]:
+        """A round; None: the partition is not open, or its log gives no answer."""
+        positions = {} if position is None else {0: Position(position, 5_000, 0, 1, 0)}
+        return self.dog.check_ends(positions, {} if end is None else {0: LogEnd(end, leader_epoch)})
+
+    def check_log(self, position: int, timestamp_ms: int, leader_epoch: int) -> None:
+        log = LogProbe(0, position + 100, None, RecordStamp(timestamp_ms, leader_epoch))
+        self.dog.check_log(0, Position(position, 5_000, 0, 1, 0), log)
+
+    @property
+    def reasons(self) -> list[str]:
+        return [fault.reason for fault in self.assignment.faults]
+
+
+def test_a_log_that_ends_below_the_position_twice_in_a_row_halts_the_partition() -> None:
+    bench = TruncationBench()
+    bench.check_end(1_000, 1_000)
+    bench.check_end(1_000, 900)
+    assert bench.reasons == []
+    bench.check_end(1_000, 950)
+    assert bench.reasons == ["log_truncated"]
+    assert "below offset 1000" in bench.assignment.faults[0].detail
+
+
+def test_one_old_answer_halts_nothing() -> None:
+    bench = TruncationBench()
+    for end in (900, 1_000, 900, 1_001):
+        bench.check_end(1_000, end)
+    bench.check_end(1_000, 900)
+    bench.check_end(None, 900)  # opened again: the opening checks by itself
+    bench.check_end(1_000, 900)
+    assert bench.reasons == []
+
+
+def test_a_round_without_an_answer_leaves_the_suspicion() -> None:
+    bench = TruncationBench()
+    for end in (900, None, 900):
+        bench.check_end(1_000, end)
+    assert bench.reasons == ["log_truncated"]
+
+
+def test_a_new_leader_is_looked_at_until_its_log_was_seen() -> None:
+    bench = TruncationBench()
+    assert bench.check_end(1_000, 1_000, leader_epoch=1) == []
+    assert bench.check_end(1_010, 1_010, leader_epoch=1) == []
+    assert bench.check_end(1_020, 1_500, leader_epoch=2) == [0]
+    assert bench.check_end(1_020, 1_500, leader_epoch=2) == [0], "the look got no answer"
+    bench.check_log(1_020, 5_000, 2)
+    assert bench.check_end(1_020, 1_500, leader_epoch=2) == []
+    assert bench.reasons == []
+
+
+def test_a_log_that_was_cut_and_grew_past_the_position_halts_the_partition() -> None:
+    bench = TruncationBench()
+    bench.check_end(1_000, 1_000, leader_epoch=1)
+    assert bench.check_end(1_020, 1_500, leader_epoch=2) == [0]
+    bench.check_log(1_020, 5_001, 2)  # stamped after all that was folded
+    assert bench.reasons == ["log_truncated"]
+
+
+def test_a_new_leader_with_a_slow_clock_is_found_out_if_the_position_rested() -> None:
+    bench = TruncationBench()
+    bench.check_end(1_000, 1_000, leader_epoch=1)
+    assert bench.check_end(1_000, 1_500, leader_epoch=2) == [0]
+    bench.check_log(1_000, 4_000, 2)
+    assert bench.reasons == ["log_truncated"]

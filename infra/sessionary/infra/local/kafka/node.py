@@ -28,7 +28,7 @@ __all__ = ["NodeIdentity", "QuorumMember", "prepare_start", "random_id", "read_i
 
 _FORMAT_TIMEOUT_S = 60.0
 
-# message.max.bytes: a changelog record of 4 MiB and the overhead of its batch.
+# Sizes are the topics' own, as on a broker with Kafka's defaults.
 # broker.session.timeout.ms: after SIGKILL the node waits until its previous registration expires;
 # with the default of 9 s a restart took 11.9 s.
 _PROPERTIES = """\
@@ -40,8 +40,6 @@ listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 controller.listener.names=CONTROLLER
 log.dirs={storage}
 auto.create.topics.enable=false
-message.max.bytes=5242880
-replica.fetch.max.bytes=5242880
 offsets.topic.num.partitions=8
 offsets.topic.replication.factor={replicas}
 transaction.state.log.num.partitions=8
