@@ -15,17 +15,20 @@ from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.families import all_machines, processor_job
 from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.runtime import assignment as assignment_module
+from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
 from sessionary.stream_processors.runtime.pending_records import PENDING_BYTES_MAX
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import wait_for_topics
 from sessionary.stream_processors.store.packed_rows import MachineRows
-from sessionary.stream_processors.store.stores import MemoryStore
+from sessionary.stream_processors.store.stores import MemoryStore, PartitionStores
 from tests.integration.processor_load import Agent, Sender
 from tests.support import read_records, read_topic
 from tests.support.pipelines import alter_topic, new_pipeline
@@ -251,6 +254,35 @@ def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(ka
 
     asyncio.run(story())
     assert read_records(kafka, kafka.topics.audit) == []
+
+
+def test_a_halted_partition_goes_on_by_itself_once_its_cause_is_gone(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment_module, "HALT_RETRY_S", 0.5)
+
+    async def story() -> None:
+        bench = Bench(kafka)
+        alter_topic(kafka, kafka.topics.changelog, {"max.message.bytes": "300"})
+        assignment = Assignment(bench.context, PartitionStores(bench.settings, None, bench.context.job.row_codec))
+        assignment.take_assignment([bench.partition])
+        fed: set[PartitionOwner] = set()
+
+        def feed() -> PartitionOwner:
+            owner = assignment.owners[bench.partition]
+            if owner.is_open and owner not in fed:
+                fed.add(owner)
+                owner.offer_records(bench.log)
+            return owner
+
+        await bench.seen(lambda: feed().halted is not None)
+        assert assignment.halted_partitions[bench.partition].reason == "record_too_large"
+        alter_topic(kafka, kafka.topics.changelog, {"max.message.bytes": str(CHANGELOG_BYTES_MAX)})
+        await bench.seen(lambda: feed().state.position.next_offset == 40)
+        await assignment.close()
+        await bench.close()
+
+    asyncio.run(story())
 
 
 def test_too_many_pending_records_interrupt_the_fetching(kafka: KafkaSettings) -> None:
