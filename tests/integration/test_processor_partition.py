@@ -15,6 +15,7 @@ from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.stream_processors.core.machine import Arrival, Decision
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session.effects import SessionRow
@@ -22,6 +23,7 @@ from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.families import all_machines, processor_job
 from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.job import machines_job
@@ -300,6 +302,35 @@ def test_a_record_on_which_the_judge_fails_halts_the_partition_by_name(kafka: Ka
 
     asyncio.run(story())
     assert read_records(kafka, kafka.topics.audit) == []
+
+
+def test_a_halted_partition_goes_on_by_itself_once_its_cause_is_gone(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment_module, "HALT_RETRY_S", 0.5)
+
+    async def story() -> None:
+        bench = Bench(kafka)
+        alter_topic(kafka, kafka.topics.changelog, {"max.message.bytes": "300"})
+        assignment = Assignment(bench.context, PartitionStores(bench.settings, None, bench.context.job.row_codec))
+        assignment.take_assignment([bench.partition])
+        fed: set[PartitionOwner] = set()
+
+        def feed() -> PartitionOwner:
+            owner = assignment.owners[bench.partition]
+            if owner.is_open and owner not in fed:
+                fed.add(owner)
+                owner.offer_records(bench.log[0].offset, bench.log)
+            return owner
+
+        await bench.seen(lambda: feed().halted is not None)
+        assert assignment.halted_partitions[bench.partition].reason == "record_too_large"
+        alter_topic(kafka, kafka.topics.changelog, {"max.message.bytes": str(CHANGELOG_BYTES_MAX)})
+        await bench.seen(lambda: feed().state.position.next_offset == 40)
+        await assignment.close()
+        await bench.close()
+
+    asyncio.run(story())
 
 
 def test_too_many_pending_records_interrupt_the_fetching(kafka: KafkaSettings) -> None:

@@ -4,7 +4,7 @@ SessionaryError
 └── ProcessorFault
     ├── Aborted          the transaction was undone: fold the same records again
     ├── Lost             the producer is fenced or broken: open the partition again
-    ├── Halted(reason)   an operator must act: this partition stops, the others go on
+    ├── Halted(reason)   this partition stops until the cause is removed, the others go on
     └── ProcessorFailed  the process cannot go on
 """
 
@@ -36,7 +36,10 @@ class Lost(ProcessorFault):
 
 
 class Halted(ProcessorFault):
-    """A partition is stopped until an operator acts; `reason` says why, `detail` what and where."""
+    """A partition stops; `reason` says why, `detail` what happened where, and what to do.
+
+    It is opened again now and then, in case the cause is gone; most causes need an operator.
+    """
 
     def __init__(self, reason: HaltReason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")

@@ -36,7 +36,7 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_timer_lateness_seconds": "Seconds of log time from a deadline's due time until it fired.",
     "sessionary_processor_partition_open_seconds": "Seconds that a partition took to open: fence, recover, seek.",
     "sessionary_processor_partitions_owned": "Partitions that this worker owns, open or not.",
-    "sessionary_processor_partitions_halted": "Owned partitions that are halted until an operator acts, by reason.",
+    "sessionary_processor_partitions_halted": "Owned partitions that are halted, by reason, until its cause is gone.",
     "sessionary_processor_next_offset": "Offset of the next record to be folded, committed, by partition.",
     "sessionary_processor_held_records": "Records that an open transaction of another producer keeps from being read, "
     "by partition; only partitions that are held up.",

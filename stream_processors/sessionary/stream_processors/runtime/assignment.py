@@ -5,6 +5,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import LogRecord
@@ -17,6 +18,18 @@ _BACK_OFF_S = 0.1
 _BACK_OFF_S_MAX = 2.0  # an attempt itself waits long for a broker that is away
 _HEARTBEAT_LOOK_S = 0.2
 _CLOSE_S = 15.0
+# A halted partition is opened again after 30 s, then after twice as long each time: most causes
+# need an operator, and opening reads the changelog.
+HALT_RETRY_S = 30.0
+HALT_RETRY_S_MAX = 300.0
+_HALT_OVER_S = 5.0  # a partition that is open for this long without a commit is no longer halted
+
+
+class _Halt(NamedTuple):
+    """Why a partition is halted, and the pause before it is opened again."""
+
+    fault: Halted
+    pause_s: float
 
 
 class Assignment:
@@ -41,6 +54,7 @@ class Assignment:
         self._heartbeat_s = heartbeat_s
         self._retiring: dict[int, PartitionOwner] = {}
         self._pauses_s: dict[int, float] = {}  # before the last new start after a failure, by partition
+        self._halts: dict[int, _Halt] = {}  # also while the partition is opened again
         self._closed = False
 
     def take_assignment(self, partitions: Iterable[int]) -> None:
@@ -57,6 +71,7 @@ class Assignment:
             owner.request_end()
             self._retiring[partition] = owner
         self._pauses_s.clear()
+        self._halts.clear()
         wanted = sorted(partitions)
         for partition in wanted:
             self._start_owner(partition)
@@ -111,8 +126,8 @@ class Assignment:
 
     @property
     def halted_partitions(self) -> dict[int, Halted]:
-        """Why a partition is halted, of each one that is."""
-        return {partition: owner.halted for partition, owner in self.owners.items() if owner.halted is not None}
+        """Why a partition is halted, of each one that is, also while it is opened again."""
+        return {partition: halt.fault for partition, halt in self._halts.items()}
 
     @property
     def is_ready(self) -> bool:
@@ -124,6 +139,8 @@ class Assignment:
         owner = PartitionOwner(self._context, partition, lambda: self._stores.store_of(partition), former)
         self.owners[partition] = owner
         owner.task.add_done_callback(lambda task: self._on_owner_end(owner, task))
+        if partition in self._halts:
+            asyncio.get_running_loop().call_later(_HALT_OVER_S, self._check_halt, owner)
 
     def _retire_owner(self, partition: int) -> None:
         """Close the store of a partition that left, once its last owner is done."""
@@ -137,16 +154,14 @@ class Assignment:
         owner.task.add_done_callback(close_store)
 
     def _on_owner_end(self, owner: PartitionOwner, task: "asyncio.Task[None]") -> None:
-        """Log a failure, and open the partition again unless it is halted."""
+        """Log a failure, and open the partition again after a pause."""
         fault = None if task.cancelled() else task.exception()
         if self.owners.get(owner.partition) is not owner or owner.end_requested or self._closed:
             if fault is not None and not isinstance(fault, Lost):
                 _log.warning("partition %d, no longer owned, failed: %r", owner.partition, fault)
             return
         if isinstance(fault, Halted):
-            self._context.metrics.errors.labels("halted").inc()
-            _log.error("partition %d is halted until an operator acts: %s", owner.partition, fault)
-            self._update_gauges()
+            self._retry_halted_later(owner, fault)
             return
         self._context.metrics.errors.labels("reopened").inc()
         known = isinstance(fault, Lost)
@@ -155,6 +170,29 @@ class Assignment:
         pause_s = _BACK_OFF_S if owner.commits else min(_BACK_OFF_S_MAX, 2 * former_s)
         self._pauses_s[owner.partition] = pause_s
         asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner)
+
+    def _retry_halted_later(self, owner: PartitionOwner, fault: Halted) -> None:
+        """Open a halted partition again after a pause: its cause may be gone. Log only changes."""
+        former = self._halts.get(owner.partition)
+        is_new = former is None or former.fault.reason != fault.reason
+        pause_s = HALT_RETRY_S if former is None or is_new else min(HALT_RETRY_S_MAX, 2.0 * former.pause_s)
+        self._halts[owner.partition] = _Halt(fault, pause_s)
+        if is_new:
+            self._context.metrics.errors.labels("halted").inc()
+            _log.error("partition %d is halted until its cause is removed: %s", owner.partition, fault)
+            self._update_gauges()
+        asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner)
+
+    def _check_halt(self, owner: PartitionOwner) -> None:
+        """Forget a partition's halt once it works again."""
+        if self._closed or self.owners.get(owner.partition) is not owner or owner.task.done():
+            return
+        if not owner.is_open or (owner.commits == 0 and time.monotonic() - owner.committed_s < _HALT_OVER_S):
+            asyncio.get_running_loop().call_later(_HALT_OVER_S, self._check_halt, owner)
+            return
+        del self._halts[owner.partition]
+        _log.warning("partition %d is no longer halted", owner.partition)
+        self._update_gauges()
 
     def _reopen_if_current(self, owner: PartitionOwner, *, waited: bool = False) -> None:
         """Open the partition again unless it has another owner; first wait for the group's answer.

@@ -199,13 +199,44 @@ def test_a_halted_partition_stays_so_until_the_next_assignment() -> None:
     run(story)
 
 
-def test_a_halted_partition_that_is_opened_again_is_no_longer_counted_as_halted() -> None:
+def test_a_halted_partition_is_tried_again_and_only_changes_are_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(assignment_module, "HALT_RETRY_S", 0.001)
+    monkeypatch.setattr(assignment_module, "_HALT_OVER_S", 0.001)
+
     async def story(bench: Bench) -> None:
-        bench.assignment.take_assignment([0, 1])
-        await bench.fail_all(Halted("log_gap", "gone"))
-        bench.assignment.reopen_partition(0)
-        assert set(bench.assignment.halted_partitions) == {1}
-        assert bench.metrics.halted.labels("log_gap")._value.get() == 1
+        bench.assignment.take_assignment([0])
+        for fault in (Halted("log_gap", "gone"), Halted("log_gap", "gone"), Halted("log_truncated", "cut")):
+            former = bench.assignment.owners[0]
+            await bench.fail_all(fault)
+            assert bench.assignment.halted_partitions == {0: fault}
+            await bench.seen(lambda former=former: bench.assignment.owners[0] is not former)  # type: ignore[misc]
+            assert bench.assignment.halted_partitions == {0: fault}, "it is not well before it works"
+            assert bench.metrics.halted.labels(fault.reason)._value.get() == 1
+        assert bench.metrics.errors.labels("halted")._value.get() == 2
+        assert sum("is halted" in record.getMessage() for record in caplog.records) == 2
+        bench.assignment.owners[0].is_open = True
+        await bench.seen(lambda: not bench.assignment.halted_partitions)
+        assert [series.samples for series in bench.metrics.halted.collect()] == [[]]
+        assert "partition 0 is no longer halted" in caplog.text
+
+    run(story)
+
+
+def test_the_pauses_between_two_tries_double_up_to_five_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(bench: Bench) -> None:
+        pauses_s: list[float] = []
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "call_later", lambda pause_s, *call: pauses_s.append(pause_s))
+        bench.assignment.take_assignment([0])
+        owner = bench.assignment.owners[0]
+        for _ in range(6):
+            bench.assignment._retry_halted_later(owner, Halted("log_gap", "gone"))
+        assert pauses_s == [30.0, 60.0, 120.0, 240.0, 300.0, 300.0]
+        bench.assignment._retry_halted_later(owner, Halted("record_too_large", "x"))
+        assert pauses_s[-1] == 30.0, "another cause begins again"
+        monkeypatch.undo()
 
     run(story)
 
