@@ -199,8 +199,10 @@ def test_a_halted_partition_is_listed_and_opened_again_through_any_worker(
         (401, _retry(other, halted, "wrong")),
     ):
         assert answer.status == wanted, answer
-    metrics = get(f"{listed[halted]['url']}/metrics").body
-    assert "sessionary_processor_partitions_halted{" not in metrics
+    metrics_url = f"{listed[halted]['url']}/metrics"
+    wait_until(
+        lambda: "sessionary_processor_partitions_halted{" not in get(metrics_url).body, 30, "no partition is halted"
+    )
     assert "on-call" in "".join(child.log.read_text() for child in processes.started)
 
 

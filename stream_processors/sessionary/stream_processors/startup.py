@@ -19,6 +19,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
 _PROBE_S = 5.0
+_SETTLE_S = 1.0  # a broker may tell of new topics and settings a moment after it has accepted them
 _REPEAT_S = 30.0
 # Rows and records hold no cycles. Python's default, a collection per 700 new objects, cost an
 # eighth of the time.
@@ -79,7 +80,7 @@ def wait_for_topics(settings: ProcessorSettings, is_stopped: Callable[[], bool])
         spec for spec in topic_specs(settings.topic_prefix, settings.partitions) if spec.name in settings.topics[:-1]
     ]
     admin = AdminClient(settings.client_config())
-    warned_s = -_REPEAT_S
+    warned_s, is_second_answer = -_REPEAT_S, False
     while not is_stopped():
         try:
             known = admin.list_topics(timeout=_PROBE_S).topics
@@ -97,9 +98,12 @@ def wait_for_topics(settings: ProcessorSettings, is_stopped: Callable[[], bool])
                 )
         faults = [f"topic {spec.name} does not exist" for spec in specs if spec.name not in known]
         faults += [fault for spec in specs for fault in _setting_faults(spec, found.get(spec.name, {}))]
-        if faults:
+        if not faults:
+            return
+        if is_second_answer:
             raise SettingsError(f"{'; '.join(faults)}: run `sessionary topics apply`")
-        return
+        is_second_answer = True
+        time.sleep(_SETTLE_S)
 
 
 def _describe_settings(admin: AdminClient, topics: Sequence[str]) -> dict[str, dict[str, str | None]]:
