@@ -38,7 +38,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_next_offset": "Offset of the next record to be folded, committed, by partition.",
     "sessionary_processor_rebalances_total": "Assignments that the group gave this worker.",
     "sessionary_processor_ticks_sent_total": "Ticks that the broker acknowledged.",
-    "sessionary_processor_errors_total": "Faults by kind: aborted, reopened, hung, halted, sought, stuck, tick.",
+    "sessionary_processor_errors_total": "Faults by kind: aborted, reopened, hung, halted, sought, stuck, "
+    "tick, fetcher_renewed.",
 }
 
 _COMMIT_BUCKETS = (0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)

@@ -149,6 +149,8 @@ class Processor:
             await asyncio.sleep(_WATCH_S)
             log_ends = await loop.run_in_executor(self._executor, probe.log_ends, list(self.assignment.owners))
             watchdog.check_progress(log_ends, time.monotonic())
+            if self._fetcher.renew_if_stuck(log_ends, time.monotonic()):
+                self._metrics.errors.labels("fetcher_renewed").inc()
 
     def _give_up(self, why: str) -> None:
         """Exit at once: something hangs, and a graceful stop would wait for it."""

@@ -12,13 +12,17 @@ generation, because none is needed. An offset of a log holds the same record for
 owner folds what continues its own position, and asks the log before it skips an offset. What was
 fetched for a former owner is dropped three times over: by that owner's `drop_partition`, by the new
 owner's `fetch_from`, and with all that the new owner was offered before it opened.
+
+A client of librdkafka may lose its last broker for ever. So a consumer that delivers nothing of a
+partition whose log goes on is replaced: the new one goes on where the former one stopped.
 """
 
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, repeat
 from operator import itemgetter
 from typing import NamedTuple, cast
@@ -26,6 +30,8 @@ from typing import NamedTuple, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.schemas.headers import header_pairs
+from sessionary.schemas.kafka_clients import close_in_background
+from sessionary.schemas.log_progress import LogProgress
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -36,6 +42,7 @@ _PENDING_BYTES_MAX = 8 << 20  # fetched and not yet folded; above it the thread 
 _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a partition that is halted
 _WAITING_MAX = 16  # batches not yet delivered on the event loop
 _POLL_S = 0.02
+RENEW_S = 10.0  # a partition stands still for this long, although others can read its log: longer than any fetch
 _ms = itemgetter(1)  # of a message's timestamp, which is (kind, ms)
 _new = tuple.__new__  # the same as a NamedTuple's own constructor, in half the time
 
@@ -58,6 +65,17 @@ class FetchedBatch(NamedTuple):
     records: Sequence[LogRecord]
 
 
+class _Progress:
+    """How far a partition was fetched."""
+
+    __slots__ = ("is_paused", "next_offset", "next_record")
+
+    def __init__(self, offset: int) -> None:
+        self.next_offset = offset  # next one to be fetched
+        self.next_record = offset  # the one after the last record: transaction markers may follow it
+        self.is_paused = False
+
+
 Deliver = Callable[[int, Sequence[LogRecord]], None]  # takes a partition and its records; must not block
 
 
@@ -71,27 +89,15 @@ class Fetcher:
 
     def __init__(self, settings: ProcessorSettings) -> None:
         self._topic = settings.topics.events
-        self._consumer = Consumer(
-            {
-                **settings.client_config(),
-                "group.id": f"{settings.group_id}.reader",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                # If the log no longer holds the position, the owner gets its first record.
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": FETCH_WAIT_MS,
-                "queued.min.messages": 20_000,
-                # How long a partition with a full queue rests. The default of 1 s capped a backlog
-                # at some 36,000 records a second.
-                "fetch.queue.backoff.ms": 5,
-                "queued.max.messages.kbytes": 16_384,
-            }
-        )
+        self._config = _consumer_config(settings)
+        self._consumer = Consumer(self._config)
         self._commands: deque[Callable[[], None]] = deque()
         self._waiting: deque[FetchedBatch] = deque()
         self._pending_bytes = 0
-        self._room = threading.Condition()  # guards the two above; notified when there is room for more
+        self._fetched: dict[int, _Progress] = {}  # of the partitions that are assigned
+        self._room = threading.Condition()  # guards the three above; notified when there is room for more
+        self._fetch_progress = LogProgress()
+        self._observed_s = self._drained_s = time.monotonic()  # nothing fetched was left to be handed over
         self._delivery_held = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
@@ -132,6 +138,8 @@ class Fetcher:
 
         def assign_partition() -> None:
             self._unassign_partition(partition)
+            with self._room:
+                self._fetched[partition] = _Progress(offset)
             self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
 
         self._commands.append(assign_partition)
@@ -142,19 +150,70 @@ class Fetcher:
 
     def pause_partition(self, partition: int) -> None:
         """Interrupt the fetching of a partition."""
-        self._commands.append(lambda: self._consumer.pause(self._assigned_places(partition)))
+        self._commands.append(lambda: self._set_paused(partition, paused=True))
 
     def resume_partition(self, partition: int) -> None:
         """Go on fetching a partition."""
-        self._commands.append(lambda: self._consumer.resume(self._assigned_places(partition)))
+        self._commands.append(lambda: self._set_paused(partition, paused=False))
+
+    def skip_markers(self, partition: int, position: int) -> int:
+        """Return the offset below which nothing is left to fold, if `position` is the next one.
+
+        It is beyond `position` if only transaction markers and records of aborted transactions lie
+        between. Any thread may ask.
+        """
+        with self._room:
+            fetched = self._fetched.get(partition)
+            return position if fetched is None or position < fetched.next_record else fetched.next_offset
+
+    def renew_if_stuck(self, log_ends: Mapping[int, int], now_s: float) -> bool:
+        """Replace the consumer if a partition has stood still for 10 s although its log goes on.
+
+        `log_ends`: of the partitions that answered another client. Returns True if the consumer is
+        to be replaced; what it has delivered stays. Call it every few seconds; `now_s` is
+        monotonic.
+        """
+        with self._room:
+            # If what was fetched is not handed over, this process is slow, not the consumer.
+            drained, self._observed_s = self._drained_s >= self._observed_s, now_s
+            positions = {
+                partition: fetched.next_offset for partition, fetched in self._fetched.items() if not fetched.is_paused
+            }
+        self._fetch_progress.observe(positions if drained else {}, log_ends, now_s)
+        stuck = self._fetch_progress.stalled_partitions(now_s, RENEW_S)
+        if not stuck:
+            return False
+        told = ", ".join(f"partition {partition} {stalled}" for partition, stalled in stuck.items())
+        _log.error("fetching stands still and begins again with a new client: %s", told)
+        self._fetch_progress = LogProgress()
+        self._commands.append(self._renew_consumer)
+        return True
 
     def _assigned_places(self, partition: int) -> list[TopicPartition]:
         return [place for place in self._consumer.assignment() if place.partition == partition]
+
+    def _set_paused(self, partition: int, *, paused: bool) -> None:
+        with self._room:
+            if (fetched := self._fetched.get(partition)) is not None:
+                fetched.is_paused = paused
+        change = self._consumer.pause if paused else self._consumer.resume
+        change(self._assigned_places(partition))
+
+    def _renew_consumer(self) -> None:
+        close_in_background(self._consumer)
+        self._consumer = Consumer(self._config)
+        with self._room:
+            fetched = list(self._fetched.items())
+        self._consumer.incremental_assign(
+            [TopicPartition(self._topic, number, one.next_offset) for number, one in fetched]
+        )
+        self._consumer.pause([TopicPartition(self._topic, number) for number, one in fetched if one.is_paused])
 
     def _unassign_partition(self, partition: int) -> None:
         if places := self._assigned_places(partition):
             self._consumer.incremental_unassign(places)
         with self._room:
+            self._fetched.pop(partition, None)
             kept = [fetched for fetched in self._waiting if fetched.partition != partition]
             self._waiting.clear()
             self._waiting.extend(kept)
@@ -180,17 +239,28 @@ class Fetcher:
             if self._pending_bytes > _PENDING_BYTES_MAX:
                 self._room.wait(_PENDING_WAIT_S)
         first = self._consumer.poll(_POLL_S)
-        if first is None:
-            return
-        self._hand_over(first, self._consumer.consume(_BATCH_RECORDS, 0))
+        more = self._consumer.consume(_BATCH_RECORDS, 0) if first is not None else []
+        if len(more) < _BATCH_RECORDS:
+            self._drained_s = time.monotonic()
+        if first is not None:
+            self._hand_over(first, more)
 
     def _hand_over(self, first: Message, more: Sequence[Message]) -> None:
-        batches = _group_by_partition([first, *more])
+        batches, ends = _group_by_partition([first, *more])
         with self._room:
             scheduled = bool(self._waiting)
             self._waiting.extend(FetchedBatch(partition, records) for partition, records in batches.items())
-        if not scheduled and not self._loop.is_closed():
+            self._note_progress(batches, ends)
+        if batches and not scheduled and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver_waiting)
+
+    def _note_progress(self, batches: Mapping[int, Sequence[LogRecord]], ends: Mapping[int, int]) -> None:
+        for partition, records in batches.items():
+            if (fetched := self._fetched.get(partition)) is not None:
+                fetched.next_offset = fetched.next_record = records[-1].offset + 1
+        for partition, end in ends.items():
+            if (fetched := self._fetched.get(partition)) is not None:
+                fetched.next_offset = max(fetched.next_offset, end)
 
     def _deliver_waiting(self) -> None:
         if self._delivery_held:
@@ -203,16 +273,41 @@ class Fetcher:
             self._deliver(partition, records)
 
 
-def _group_by_partition(messages: list[Message]) -> dict[int, list[LogRecord]]:
-    """Return the records of each partition; log the messages that are errors."""
-    if errors := [error for error in map(Message.error, messages) if error is not None]:
-        for error in errors:
-            _log_error(error)
+def _consumer_config(settings: ProcessorSettings) -> dict[str, str | int | float | bool]:
+    return {
+        **settings.client_config(),
+        "group.id": f"{settings.group_id}.reader",
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        # Tells how far the log was read where it ends with transaction markers.
+        "enable.partition.eof": True,
+        # If the log no longer holds the position, the owner gets its first record.
+        "auto.offset.reset": "earliest",
+        "fetch.wait.max.ms": FETCH_WAIT_MS,
+        "queued.min.messages": 20_000,
+        # How long a partition with a full queue rests. The default of 1 s capped a backlog at some
+        # 36,000 records a second.
+        "fetch.queue.backoff.ms": 5,
+        "queued.max.messages.kbytes": 16_384,
+    }
+
+
+def _group_by_partition(messages: list[Message]) -> tuple[dict[int, list[LogRecord]], dict[int, int]]:
+    """Return the records of each partition, and the ends that were reached; log other errors."""
+    ends: dict[int, int] = {}
+    if events := [message for message in messages if message.error() is not None]:
+        for message in events:
+            error = cast(KafkaError, message.error())
+            if error.code() == KafkaError._PARTITION_EOF:
+                ends[message.partition() or 0] = message.offset() or 0
+            else:
+                _log_error(error)
         messages = [message for message in messages if message.error() is None]
     batches: dict[int, list[LogRecord]] = {}
     for partition, found in groupby(messages, Message.partition):
         batches.setdefault(partition or 0, []).extend(_to_records(list(found)))
-    return batches
+    return batches, ends
 
 
 def _to_records(messages: list[Message]) -> Iterable[LogRecord]:
@@ -234,4 +329,4 @@ def _log_error(error: KafkaError) -> None:
     _log.warning("fetching: %s", error.str())
 
 
-__all__ = ["FETCH_WAIT_MS", "Deliver", "FetchedBatch", "Fetcher"]
+__all__ = ["FETCH_WAIT_MS", "RENEW_S", "Deliver", "FetchedBatch", "Fetcher"]

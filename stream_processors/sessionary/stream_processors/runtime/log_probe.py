@@ -1,11 +1,11 @@
 """Asks the broker for a partition's range of offsets and its first record from an offset on."""
 
-import contextlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from sessionary.schemas.log_ends import LogEndClient
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.changelog import reader_of
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -57,16 +57,11 @@ class LogEndProbe:
 
     def __init__(self, settings: ProcessorSettings) -> None:
         self._topic = settings.topics.events
-        self._consumer = Consumer({**settings.client_config(), "group.id": f"{settings.group_id}.probe"})
+        self._client = LogEndClient(settings, committed_only=True)
 
     def log_ends(self, partitions: Iterable[int]) -> dict[int, int]:
         """Return the next offset of each partition of the events topic that answers. Blocks."""
-        ends: dict[int, int] = {}
-        for partition in partitions:
-            with contextlib.suppress(KafkaException):
-                topic = TopicPartition(self._topic, partition)
-                ends[partition] = self._consumer.get_watermark_offsets(topic, timeout=_PROBE_S)[1]
-        return ends
+        return self._client.ask_ends(self._topic, partitions, _PROBE_S)
 
 
 __all__ = ["LogEndProbe", "LogProbe", "probe_log"]

@@ -30,7 +30,7 @@ def message(partition: int, offset: int, value: bytes | None = b"v", error: Kafk
 
 def test_messages_become_records_of_their_partition_in_order() -> None:
     mixed = [(2, 5), (2, 6), (0, 1), (2, 7), (0, 2), (1, 9)]
-    batches = _group_by_partition([message(partition, offset) for partition, offset in mixed])
+    batches, _ = _group_by_partition([message(partition, offset) for partition, offset in mixed])
     assert {partition: [record.offset for record in records] for partition, records in batches.items()} == {
         2: [5, 6, 7],
         0: [1, 2],
@@ -44,7 +44,7 @@ def test_messages_become_records_of_their_partition_in_order() -> None:
 
 def test_a_tombstone_and_a_record_without_headers_are_records() -> None:
     bare = Message(topic="events", partition=0, offset=3, timestamp=(LOG_APPEND_TIME, 7))
-    [record, gone] = _group_by_partition([bare, message(0, 4, value=None)])[0]
+    [record, gone] = _group_by_partition([bare, message(0, 4, value=None)])[0][0]
     assert (record.offset, record.timestamp_ms, record.key, record.value) == (3, 7, None, None)
     assert list(record.headers) == []
     assert (gone.offset, gone.value) == (4, None)
@@ -53,10 +53,24 @@ def test_a_tombstone_and_a_record_without_headers_are_records() -> None:
 def test_an_error_among_the_messages_is_reported_and_no_record(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not yours")
-    batches = _group_by_partition([message(0, 1), message(0, -1001, error=refused), message(0, 2)])
+    batches, _ = _group_by_partition([message(0, 1), message(0, -1001, error=refused), message(0, 2)])
     assert [record.offset for record in batches[0]] == [1, 2]
     assert "not yours" in caplog.text
-    assert _group_by_partition([message(0, -1001, error=refused)]) == {}
+    assert _group_by_partition([message(0, -1001, error=refused)]) == ({}, {})
+
+
+def end_of(partition: int, offset: int) -> Message:
+    return message(partition, offset, error=KafkaError(KafkaError._PARTITION_EOF))
+
+
+def test_the_end_of_a_partition_is_no_record_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    batches, ends = _group_by_partition([message(0, 1), end_of(0, 4), end_of(2, 0), message(1, 7)])
+    assert {partition: [record.offset for record in records] for partition, records in batches.items()} == {
+        0: [1],
+        1: [7],
+    }
+    assert ends == {0: 4, 2: 0}
+    assert caplog.text == ""
 
 
 class Delivered:
@@ -128,3 +142,95 @@ def test_records_from_before_a_new_fetch_or_a_drop_are_not_delivered() -> None:
         loop_is_busy.set()
 
     assert Delivered(story).batches == [(3, [5])]
+
+
+def run_commands(fetcher: Fetcher) -> None:
+    while fetcher._commands:
+        fetcher._commands.popleft()()
+
+
+def assigned_places(fetcher: Fetcher) -> set[tuple[int, int]]:
+    return {(place.partition, place.offset) for place in fetcher._consumer.assignment()}
+
+
+def watch(fetcher: Fetcher, ends: dict[int, int], *, checks: int, drained: bool = True) -> list[bool]:
+    """Check `checks` times, five seconds apart; in between the consumer has nothing to deliver."""
+    answers = []
+    for _ in range(checks):
+        if drained:
+            fetcher._drained_s = fetcher._observed_s + 1
+        answers.append(fetcher.renew_if_stuck(ends, fetcher._observed_s + 5))
+    return answers
+
+
+def test_a_consumer_that_delivers_nothing_of_a_log_that_goes_on_is_replaced() -> None:
+    def story(test: Delivered) -> None:
+        fetcher = test.fetcher
+        for partition in (0, 1, 2):
+            fetcher.fetch_from(partition, 10)
+        fetcher.pause_partition(2)
+        run_commands(fetcher)
+        test.fetch_from(0, 10, 11)
+        test.fetch_from(1, 10)
+        former = fetcher._consumer
+        assert watch(fetcher, {0: 12, 1: 15, 2: 90}, checks=3) == [False, False, True]
+        run_commands(fetcher)
+        assert fetcher._consumer is not former
+        # What was delivered stays; the others go on where they stopped.
+        assert assigned_places(fetcher) == {(0, 12), (1, 11), (2, 10)}
+        # The new one has as long as the former one.
+        assert watch(fetcher, {0: 12, 1: 15, 2: 90}, checks=3) == [False, False, True]
+
+    assert Delivered(story).batches == [(0, [10, 11]), (1, [10])]
+
+
+@pytest.mark.parametrize(
+    ("ends", "drained"),
+    [
+        ({1: 11}, True),  # all was fetched
+        ({}, True),  # the log does not answer
+        ({1: 15}, False),  # this process has not taken what was fetched
+    ],
+)
+def test_a_consumer_that_is_not_to_blame_stays(ends: dict[int, int], drained: bool) -> None:
+    def story(test: Delivered) -> None:
+        test.fetcher.fetch_from(1, 10)
+        run_commands(test.fetcher)
+        test.fetch_from(1, 10)
+        assert watch(test.fetcher, ends, checks=10, drained=drained) == [False] * 10
+
+    Delivered(story)
+
+
+def test_a_slow_consumer_and_one_whose_partition_was_just_resumed_stay() -> None:
+    def story(test: Delivered) -> None:
+        fetcher = test.fetcher
+        fetcher.fetch_from(1, 10)
+        run_commands(fetcher)
+        for offset in (10, 11, 12):
+            test.fetch_from(1, offset)
+            assert watch(fetcher, {1: 99}, checks=2) == [False, False]
+        fetcher.pause_partition(1)
+        run_commands(fetcher)
+        assert watch(fetcher, {1: 99}, checks=3) == [False] * 3
+        fetcher.resume_partition(1)
+        run_commands(fetcher)
+        assert watch(fetcher, {1: 99}, checks=3) == [False, False, True]
+
+    Delivered(story)
+
+
+def test_a_log_that_ends_with_transaction_markers_is_fetched_to_its_end() -> None:
+    def story(test: Delivered) -> None:
+        fetcher = test.fetcher
+        fetcher.fetch_from(1, 10)
+        run_commands(fetcher)
+        fetcher._hand_over(message(1, 10), [end_of(1, 14)])
+        assert watch(fetcher, {1: 14}, checks=4) == [False] * 4
+        assert [fetcher.skip_markers(1, position) for position in (9, 10, 11)] == [9, 10, 14]
+        assert fetcher.skip_markers(5, 3) == 3
+        assert watch(fetcher, {1: 15}, checks=3) == [False, False, True]
+        run_commands(fetcher)
+        assert assigned_places(fetcher) == {(1, 14)}
+
+    Delivered(story)
