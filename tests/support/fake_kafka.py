@@ -36,6 +36,7 @@ class FakeConsumer:
         self.commits: list[tuple[int, int, str]] = []
         self.on_error: ErrorCallback = lambda error: None
         self.on_commit: Callable[[], None] = lambda: None
+        self.on_close: Callable[[], object] = lambda: None
         self.commit_error: KafkaError | None = None
         self.committed_error: KafkaError | None = None
         self._ends: dict[int, int] = {}
@@ -163,6 +164,7 @@ class FakeConsumer:
 
     def close(self) -> None:
         """See `KafkaConsumer`."""
+        self.on_close()
         self.calls.append("close")
         self._revoke_all()
 

@@ -1,12 +1,14 @@
 """Handling of librdkafka clients that several roles share."""
 
 import contextlib
+import logging
 import threading
 import time
 from typing import Protocol
 
 from confluent_kafka import KafkaException, Producer
 
+_log = logging.getLogger(__name__)
 # Longer than the longest `poll` in which another thread may still hold the producer.
 _LAST_POLL_S = 0.2
 
@@ -45,8 +47,10 @@ def close_in_background(consumer: ClosableConsumer) -> threading.Thread:
     """
 
     def close_consumer() -> None:
-        with contextlib.suppress(KafkaException, RuntimeError):  # it is closed, or cannot be
+        try:
             consumer.close()
+        except Exception as error:  # noqa: BLE001 - a callback may raise anything, and the thread has no caller
+            _log.info("closing a consumer: %s", error)
 
     thread = threading.Thread(target=close_consumer, name="sessionary-discard", daemon=True)
     thread.start()

@@ -1,6 +1,12 @@
+"""Dead letters: their size, and a producer that reaches no broker."""
+
+import pytest
+
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.topics import REJECTED_BYTES_MAX
-from sessionary.sinks.runtime.dead_letter_producer import encode_letter
+from sessionary.sinks.errors import Transient
+from sessionary.sinks.runtime.dead_letter_producer import DeadLetterProducer, encode_letter
+from sessionary.sinks.settings import SinkSettings
 from tests.core.sinks.samples import DECODER, raw_record
 
 
@@ -12,3 +18,13 @@ def test_a_value_too_large_for_a_letter_is_left_out_and_the_letter_says_so() -> 
     assert whole.value == fits.value
     assert (letter.value, letter.headers, letter.source_offset) == (None, {}, 42)
     assert f"why (value of {REJECTED_BYTES_MAX} bytes left out" in letter.detail
+
+
+def test_letters_that_are_not_acknowledged_go_out_by_a_new_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessionary.sinks.runtime.dead_letter_producer._FLUSH_TIMEOUT_S", 0.01)
+    producer = DeadLetterProducer(SinkSettings(bootstrap_servers="127.0.0.1:1"), "audit")
+    former = producer._open_producer()
+    for _ in range(2):
+        with pytest.raises(Transient, match="did not acknowledge"):
+            producer.send_letters([(raw_record(b"v"), "why")])
+    assert producer._open_producer() is not former
