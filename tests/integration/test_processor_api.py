@@ -6,13 +6,15 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sessionary.infra.local.ports import free_ports
+import pytest
+
+from sessionary.infra.local.ports import free_port, free_ports
 from sessionary.schemas.events.session import SessionStarted, SessionStartFailed
 from sessionary.schemas.ids import new_session_id, partition_of
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.api.openapi import DOCUMENT
-from tests.integration.processor_load import Agent, Sender, start_processor
+from tests.integration.processor_load import Agent, OutgoingRecord, Sender, start_processor
 from tests.integration.test_processor_road import SHORT
 from tests.support import Processes, wait_until
 
@@ -136,3 +138,25 @@ def _check_archived(kafka: KafkaSettings, urls: list[str], limits: Limits) -> No
     answer = get(url)
     assert documented(answer)
     assert answer.body["reason"] == "session_archived"
+
+
+@pytest.mark.long
+def test_a_worker_whose_fold_waits_while_its_log_goes_on_is_not_ready(
+    kafka: KafkaSettings, processes: Processes
+) -> None:
+    port = free_port()
+    # No registry answers there, so a record in Confluent's framing cannot be judged.
+    start_processor(
+        processes, kafka, "w1", api_port=str(port), api_tokens=TOKENS, schema_registry_url="http://127.0.0.1:1"
+    )
+    ready = f"http://127.0.0.1:{port}/readyz"
+    wait_until(lambda: get(ready).status == 200, 30, "the worker to be ready")
+    agent, sender = Agent(), Sender(kafka)
+    sender.send(OutgoingRecord(agent.key.encoded(), b"\x00" + (7).to_bytes(4, "big") + b"value"))
+    ((partition, offset),) = sender.flush()
+    wait_until(lambda: get(ready).status == 503, 60, "the worker to be no longer ready", pause_s=0.5)
+    answer = get(ready)
+    assert answer.body["ready"] is False
+    states = answer.body["partitions"]
+    assert states.pop(str(partition)).startswith(f"stands at offset {offset} for ")
+    assert set(states.values()) == {"open"}

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+from sessionary.schemas.log_progress import LogProgress, StalledPartition
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.errors import ProcessorFailed
 from sessionary.stream_processors.families import processor_job
@@ -37,6 +38,7 @@ from sessionary.stream_processors.store.stores import PartitionStores, temporary
 
 _log = logging.getLogger(__name__)
 STUCK_S = 60.0
+READY_S = 15.0  # a worker is not ready while a partition has stood still for this long although its log goes on
 _WATCH_S = 5.0
 _REPORT_S = 0.5  # twice as often as ticks come, so that the lag is seen to be 0 between two of them
 _STOP_S = 20.0
@@ -57,6 +59,7 @@ class Processor:
         self._failure: str | None = None
         self._executor = UnboundedExecutor()
         self._fetcher = Fetcher(settings)
+        self._fold_progress = LogProgress()
         self._ticker = Ticker(settings, self._metrics)
         self._temporary = temporary_state_folder(settings)
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
@@ -73,7 +76,9 @@ class Processor:
         self.app.topics.add(self.app.topic(settings.topics.events, partitions=settings.partitions, acks=False))
         if settings.api_port:
             group = FaustGroup(self.app, transport)
-            self._add_pages(ControlApi(settings, self.assignment, self._metrics, group, self._is_running))
+            self._add_pages(
+                ControlApi(settings, self.assignment, self._metrics, group, self._is_running, self._stalled_partitions)
+            )
 
     async def run(self) -> None:
         """Work until `stop` is called. Raises `ProcessorFailed`."""
@@ -148,9 +153,16 @@ class Processor:
         while True:
             await asyncio.sleep(_WATCH_S)
             log_ends = await loop.run_in_executor(self._executor, probe.log_ends, list(self.assignment.owners))
-            watchdog.check_progress(log_ends, time.monotonic())
-            if self._fetcher.renew_if_stuck(log_ends, time.monotonic()):
+            now_s = time.monotonic()
+            watchdog.check_progress(log_ends, now_s)
+            if self._fetcher.renew_if_stuck(log_ends, now_s):
                 self._metrics.errors.labels("fetcher_renewed").inc()
+            next_offsets = self.assignment.next_offsets.items()
+            folded = {partition: self._fetcher.skip_markers(partition, offset) for partition, offset in next_offsets}
+            self._fold_progress.observe(folded, log_ends, now_s)
+
+    def _stalled_partitions(self) -> dict[int, StalledPartition]:
+        return self._fold_progress.stalled_partitions(time.monotonic(), READY_S)
 
     def _give_up(self, why: str) -> None:
         """Exit at once: something hangs, and a graceful stop would wait for it."""
@@ -203,4 +215,4 @@ def run_processor(settings: ProcessorSettings, job: Job | None = None) -> None:
         asyncio.run(_run_until_signal(settings, folder, job))
 
 
-__all__ = ["STUCK_S", "Processor", "run_processor"]
+__all__ = ["READY_S", "STUCK_S", "Processor", "run_processor"]

@@ -18,6 +18,7 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
+from sessionary.schemas.log_progress import StalledPartition
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT, PROBLEM_TYPE_PREFIX
 from sessionary.stream_processors.core.session.machine import SessionMachine
@@ -90,7 +91,11 @@ def not_ready(detail: str) -> Problem:
 
 
 class ControlApi:
-    """Answers the requests of one worker; `alive` returns False once the worker is ending."""
+    """Answers the requests of one worker.
+
+    `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
+    stood still for long although their log goes on.
+    """
 
     def __init__(
         self,
@@ -99,12 +104,14 @@ class ControlApi:
         metrics: Metrics,
         group: Group,
         alive: Callable[[], bool],
+        stalled: Callable[[], Mapping[int, StalledPartition]],
     ) -> None:
         self._settings = settings
         self._assignment = assignment
         self._metrics = metrics
         self._group = group
         self._alive = alive
+        self._stalled = stalled
         self._tokens = [(token.encode(), tenant) for token, tenant in settings.api_tokens.items()]
 
     async def session(self, request: Request, session_id: str) -> Response:
@@ -127,12 +134,17 @@ class ControlApi:
         return _json_response({"status": "alive"}) if self._alive() else not_ready("the worker is ending").to_response()
 
     async def readyz(self, request: Request) -> Response:
-        """Answer 200 if every owned partition is open, else 503; the body names their states."""
+        """Answer 200 if every owned partition is open and keeps up with its log, else 503.
+
+        The body names their states.
+        """
+        stalled = self._stalled()
         partitions = {
-            str(partition): f"halted: {owner.halted}" if owner.halted else "open" if owner.is_open else "opening"
+            str(partition): _partition_state(owner, stalled.get(partition))
             for partition, owner in sorted(self._assignment.owners.items())
         }
-        ready = self._assignment.is_ready and self._alive()
+        keeps_up = all(state == "open" for state in partitions.values())
+        ready = keeps_up and self._assignment.is_ready and self._alive()
         return _json_response({"ready": ready, "partitions": partitions}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
@@ -201,6 +213,14 @@ class ControlApi:
                 return Response(status=answer.status, body=await answer.read(), headers=passed)
         except (ClientError, TimeoutError) as error:
             raise not_ready(f"the owner of partition {partition} does not answer: {type(error).__name__}") from error
+
+
+def _partition_state(owner: PartitionOwner, stalled: StalledPartition | None) -> str:
+    if owner.halted:
+        return f"halted: {owner.halted}"
+    if not owner.is_open:
+        return "opening"
+    return "open" if stalled is None else f"stands {stalled}"
 
 
 def session_document(row: SessionState, question: Question, next_offset: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Response
 
 from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
+from sessionary.schemas.log_progress import StalledPartition
 from sessionary.schemas.records import Gravestone, Position
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.metrics import Metrics
@@ -57,7 +58,7 @@ class FakeAssignment:
 
 def ask(assignment: FakeAssignment, group: FakeGroup, query: str = "", **headers: str) -> Response:
     any_assignment: Any = assignment
-    api = ControlApi(SETTINGS, any_assignment, Metrics(), group, lambda: True)
+    api = ControlApi(SETTINGS, any_assignment, Metrics(), group, lambda: True, dict)
     path = f"/v1/sessions/{KEY.session_id}{query}"
     request = make_mocked_request("GET", path, headers={"Authorization": "Bearer token", **headers})
     return asyncio.run(api.session(request, KEY.session_id))
@@ -100,3 +101,22 @@ def test_a_partition_that_is_not_open_or_not_there_yet_is_not_ready() -> None:
     assert problem(ask(FakeAssignment(FakeOwner(now_s, is_open=False)), group)) == (503, "not_ready")
     assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, f"?after={PARTITION}:100")) == (503, "not_ready")
     assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, f"?after={PARTITION}:99")) == (410, "session_archived")
+
+
+def read_readiness(owner: FakeOwner, stalled: Mapping[int, StalledPartition]) -> tuple[int, object]:
+    any_assignment: Any = FakeAssignment(owner)
+    api = ControlApi(SETTINGS, any_assignment, Metrics(), FakeGroup(0.0), lambda: True, lambda: stalled)
+    response = asyncio.run(api.readyz(make_mocked_request("GET", "/readyz")))
+    assert isinstance(response.body, bytes)
+    return response.status, json.loads(response.body)["partitions"]
+
+
+def test_a_worker_is_not_ready_while_an_open_partition_stands_still() -> None:
+    stalled = StalledPartition(52, 80, 17.2)
+    other = (PARTITION + 1) % SETTINGS.partitions
+    assert read_readiness(FakeOwner(0.0), {}) == (200, {str(PARTITION): "open"})
+    state = "stands at offset 52 for 17 s, the log ends at 80"
+    assert read_readiness(FakeOwner(0.0), {PARTITION: stalled}) == (503, {str(PARTITION): state})
+    # What was seen before the partition left, or began to open again, says nothing.
+    assert read_readiness(FakeOwner(0.0), {other: stalled}) == (200, {str(PARTITION): "open"})
+    assert read_readiness(FakeOwner(0.0, is_open=False), {PARTITION: stalled})[1] == {str(PARTITION): "opening"}
