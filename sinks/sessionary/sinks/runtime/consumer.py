@@ -5,8 +5,8 @@ ClickHouse is unreachable, the partitions are paused and the loop goes on pollin
 group does not remove the sink.
 
 A client of librdkafka may lose its last broker for ever. A consumer that reads nothing of a log
-that goes on, or has lost brokers and assignment, is replaced; as after a restart, each partition
-begins at the group's offset.
+that goes on, or gets no assignment, is replaced; as after a restart, each partition begins at the
+group's offset.
 """
 
 import logging
@@ -33,6 +33,7 @@ from sessionary.sinks.settings import SinkSettings
 
 COMMIT_S_MAX: Final = 30.0  # a commit that takes longer hangs
 _CLOSE_S: Final = 15.0
+_METADATA_S: Final = 1.0
 _POLL_S: Final = 0.05
 _MESSAGES_PER_CALL: Final = 2_000
 _CALLS_PER_TURN: Final = 5
@@ -136,11 +137,27 @@ class SinkConsumer:
 
     def _check_progress(self) -> None:
         """Replace the consumer if it stands still although the log answers another client."""
-        next_offsets = {partition: plan.next_offset for partition, plan in self._plans.items()}
-        now = self._clock.monotonic_s()
-        fault = self._stuck.find_fault(self._log_watch.answer, next_offsets, now, is_paused=self._pause.is_active)
+        fault = self._stuck.find_fault(
+            self._log_watch.answer,
+            {partition: plan.next_offset for partition, plan in self._plans.items()} if self._has_plans else None,
+            self._clock.monotonic_s(),
+            is_paused=self._pause.is_active,
+            reaches_broker=self._reaches_broker,
+        )
         if fault is not None:
             self._renew_consumer(fault)
+
+    @property
+    def _has_plans(self) -> bool:
+        """Whether the group gave an assignment, and each of its partitions has a plan."""
+        return self._assigned and not self._unplanned
+
+    def _reaches_broker(self) -> bool:
+        try:
+            self._consumer.list_topics(self._topic, timeout=_METADATA_S)
+        except KafkaException:
+            return False
+        return True
 
     def _renew_consumer(self, why: str) -> None:
         """Begin again with a new consumer, at the group's offsets. The former may never close."""
@@ -248,8 +265,6 @@ class SinkConsumer:
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal() or error.code() in _FENCED_CODES:
             raise Fenced(str(error))
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._stuck.note_brokers_down()
         reason = _OPERATOR_REASONS.get(error.code())
         self._metrics.count_retry(reason or "kafka")
         if not self._kafka_failed:
@@ -259,7 +274,6 @@ class SinkConsumer:
             self._metrics.set_blocked(reason)
 
     def _clear_kafka_failure(self) -> None:
-        self._stuck.note_life()
         if not self._kafka_failed:
             return
         self._kafka_failed = False
@@ -270,7 +284,6 @@ class SinkConsumer:
         self._plans.clear()
         self._unplanned = list(partitions)
         self._assigned = True
-        self._stuck.note_life()
         self._assignments += 1
         self._plan_partitions()
 
@@ -338,7 +351,7 @@ class SinkConsumer:
             lag = 0 if all_landed else max(0, self._high_watermark(partition) - landed)
             age_s = max(0.0, (wall_ms - plan.oldest_ms) / 1_000) if plan.oldest_ms is not None else 0.0
             self._metrics.report_position(partition, landed, lag, age_s)
-        self._log_watch.report_landed(offsets if self._assigned and not self._unplanned else None)
+        self._log_watch.report_landed(offsets if self._has_plans else None)
 
     def _high_watermark(self, partition: int) -> int:
         """Return the end of a partition's log as far as is known, 0 before the first fetch."""

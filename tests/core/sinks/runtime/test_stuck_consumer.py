@@ -3,7 +3,6 @@
 import threading
 
 import pytest
-from confluent_kafka import KafkaError
 
 from sessionary.sinks.errors import Transient
 from tests.core.sinks.runtime.consumer_rig import SinkRig
@@ -36,13 +35,21 @@ def test_a_consumer_that_reads_nothing_of_a_log_that_goes_on_is_replaced(rig: Si
     assert renewed.commits[-1] == (0, 6, "")
 
 
-def test_a_consumer_that_has_lost_brokers_and_partitions_is_replaced(rig: SinkRig) -> None:
-    def lose() -> None:
-        rig.kafka.deliver_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-        rig.kafka.schedule_loss()
-
+def test_a_consumer_that_gets_no_assignment_is_replaced_after_20_s(rig: SinkRig) -> None:
     rig.log_ends = {0: 0}
-    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), lambda: None, lose, *[rig.ask_log] * 5)
+    # The first answer says how often the log answers, the second that there is no assignment.
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), rig.kafka.schedule_loss, *[rig.ask_log] * 5)
+    assert retries(rig, "consumer_renewed") is None
+    rig = SinkRig()
+    rig.log_ends = {0: 0}
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), rig.kafka.schedule_loss, *[rig.ask_log] * 6)
+    assert retries(rig, "consumer_renewed") == 1
+
+
+def test_a_consumer_without_partitions_that_reaches_no_broker_is_replaced(rig: SinkRig) -> None:
+    rig.log_ends = {0: 99}
+    rig.kafka.reaches_broker = False
+    rig.run_steps(rig.kafka.schedule_assignment, *[rig.ask_log] * 4)
     assert retries(rig, "consumer_renewed") == 1
 
 
@@ -55,7 +62,7 @@ def test_a_consumer_that_is_not_to_blame_stays(rig: SinkRig, why: str) -> None:
             rig.kafka.append_records(0, 1)
             rig.target.error = Transient("network", "ClickHouse is away")
         elif why == "other owner":
-            rig.kafka.schedule_loss()
+            rig.kafka.schedule_assignment()
         rig.advance(1.0)
 
     def ask() -> None:
