@@ -135,6 +135,9 @@ def test_a_consumer_delivers_pauses_commits_and_leaves_as_a_sink_expects(rig: Co
     delivery.consume_until(lambda: len(delivery.offsets[0]) >= 3, "the records of the resumed partition")
     assert delivery.offsets == {0: [1, 2, 3], 1: [0]}
 
+    # Who reaches a broker gets an answer about the topic.
+    consumer.list_topics(topic, timeout=20)
+
     # A commit keeps the metadata beside the offset.
     done = consumer.commit(offsets=[TopicPartition(topic, 0, 2, metadata="to 3")], asynchronous=False)
     assert [place.error for place in done] == [None]

@@ -81,7 +81,13 @@ class PipelineRig:
         migrated = self._processes.run([COMMAND, "db", "migrate"], env=env, name="migrate")
         assert migrated.wait(60)
         assert migrated.exit_code == 0
-        return [self._processes.run([COMMAND, "sink", kind], env=env, name=f"sink-{kind}") for kind in kinds]
+        return [self.start_sink(kind) for kind in kinds]
+
+    def start_sink(self, kind: str, **settings: str) -> Child:
+        """Start a sink whose tables exist."""
+        assert self.clickhouse is not None
+        env = environment(self.kafka, self.clickhouse, **settings)
+        return self._processes.run([COMMAND, "sink", kind], env=env, name=f"sink-{kind}")
 
     def client_settings(self, folder: Path, name: str = "agent") -> ProducerSettings:
         """Return settings of a client with its own spool and journal below `folder`."""

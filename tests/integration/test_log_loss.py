@@ -12,10 +12,11 @@ from confluent_kafka import Producer
 
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
+from sessionary.schemas.log_ends import LogEnd
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.log_probe import LogEnd, LogEndProbe, probe_log
+from sessionary.stream_processors.runtime.log_probe import LogEndProbe, probe_log
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.watchdog import TruncationWatchdog
 from sessionary.stream_processors.store.stores import PartitionStores

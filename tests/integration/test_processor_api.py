@@ -8,18 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
-from sessionary.infra.local.ports import free_ports
+from sessionary.infra.local.ports import free_port, free_ports
 from sessionary.schemas.events.session import SessionStarted, SessionStartFailed
 from sessionary.schemas.ids import new_session_id, partition_of
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.api.openapi import DOCUMENT
-from tests.integration.processor_load import Agent, Sender, start_processor
+from tests.integration.processor_load import Agent, OutgoingRecord, Sender, start_processor
 from tests.integration.test_processor_road import SHORT
 from tests.support import Processes, wait_until
 
@@ -221,3 +222,25 @@ def _retry(url: str, partition: int, token: str = "token-op") -> Answer:
     answer = get(f"{url}/v1/partitions/{partition}/retry", token, "POST")
     assert documented(answer, "/v1/partitions/{partition}/retry", "post"), answer
     return answer
+
+
+@pytest.mark.long
+def test_a_worker_whose_fold_waits_while_its_log_goes_on_is_not_ready(
+    kafka: KafkaSettings, processes: Processes
+) -> None:
+    port = free_port()
+    # No registry answers there, so a record in Confluent's framing cannot be judged.
+    start_processor(
+        processes, kafka, "w1", api_port=str(port), api_tokens=TOKENS, schema_registry_url="http://127.0.0.1:1"
+    )
+    ready = f"http://127.0.0.1:{port}/readyz"
+    wait_until(lambda: get(ready).status == 200, 30, "the worker to be ready")
+    agent, sender = Agent(), Sender(kafka)
+    sender.send(OutgoingRecord(agent.key.encoded(), b"\x00" + (7).to_bytes(4, "big") + b"value"))
+    ((partition, offset),) = sender.flush()
+    wait_until(lambda: get(ready).status == 503, 60, "the worker to be no longer ready", pause_s=0.5)
+    answer = get(ready)
+    assert answer.body["ready"] is False
+    states = answer.body["partitions"]
+    assert states.pop(str(partition)).startswith(f"stands at offset {offset} for ")
+    assert set(states.values()) == {"open"}

@@ -36,6 +36,8 @@ class FakeConsumer:
         self.commits: list[tuple[int, int, str]] = []
         self.on_error: ErrorCallback = lambda error: None
         self.on_commit: Callable[[], None] = lambda: None
+        self.reaches_broker = True
+        self.on_close: Callable[[], object] = lambda: None
         self.commit_error: KafkaError | None = None
         self.committed_error: KafkaError | None = None
         self._ends: dict[int, int] = {}
@@ -161,8 +163,16 @@ class FakeConsumer:
         assert cached
         return 0, self._ends.get(partition.partition, 0)
 
+    def list_topics(self, topic: str, timeout: float) -> object:
+        """See `KafkaConsumer`."""
+        self.calls.append("list_topics")
+        if not self.reaches_broker:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return None
+
     def close(self) -> None:
         """See `KafkaConsumer`."""
+        self.on_close()
         self.calls.append("close")
         self._revoke_all()
 

@@ -1,4 +1,5 @@
-"""The contract that all roles share. It imports no other package of ours, and opens no connection.
+"""The contract that all roles share. It imports no other package of ours, and opens no
+connection unless it is asked to.
 
     types        the envelope, enums and small records that several schemas share
     events/      the payload of each event, which clients send
@@ -11,7 +12,9 @@
     retention    how long records are kept, by the classes of their data
     settings     settings from the environment, and the Kafka clients' shared configuration
     errors       the errors that every role shares
-    kafka_clients    discards a stuck producer
+    kafka_clients    discards a stuck client
+    log_ends     asks for the ends of a topic's partitions
+    log_progress    tells which partitions stand still
 
 The Avro schemas are in `avro/`: `common`, `events`, `records`, and those of every release in
 `released`.

@@ -1,11 +1,14 @@
 """Handling of librdkafka clients that several roles share."""
 
 import contextlib
+import logging
 import threading
 import time
+from typing import Protocol
 
 from confluent_kafka import KafkaException, Producer
 
+_log = logging.getLogger(__name__)
 # Longer than the longest `poll` in which another thread may still hold the producer.
 _LAST_POLL_S = 0.2
 
@@ -28,9 +31,47 @@ def discard_producer(producer: Producer) -> None:
     threading.Thread(target=_hold_briefly, args=(producer,), name="sessionary-discard", daemon=True).start()
 
 
+class ClosableConsumer(Protocol):
+    """A consumer, by the one method that ends it."""
+
+    def close(self) -> None:
+        """Leave the group, if it is in one, and disconnect."""
+        ...
+
+
+def close_in_background(consumer: ClosableConsumer) -> threading.Thread:
+    """Close a consumer in a daemon thread, and return that thread. Never blocks.
+
+    Closing may hang if the consumer has lost its brokers: join the thread with a time-out, or not
+    at all. The consumer's callbacks run in that thread.
+    """
+
+    def close_consumer() -> None:
+        try:
+            consumer.close()
+        except Exception as error:  # noqa: BLE001 - a callback may raise anything, and the thread has no caller
+            _log.info("closing a consumer: %s", error)
+
+    thread = threading.Thread(target=close_consumer, name="sessionary-discard", daemon=True)
+    thread.start()
+    return thread
+
+
+def discard_client(client: object) -> None:
+    """Free a client that a new one replaces in the background. Never blocks.
+
+    The caller drops its own reference at once.
+    """
+    threading.Thread(target=_drop_reference, args=([client],), name="sessionary-discard", daemon=True).start()
+
+
+def _drop_reference(holder: list[object]) -> None:
+    holder.clear()
+
+
 def _hold_briefly(producer: Producer) -> None:
     time.sleep(_LAST_POLL_S)
     producer.poll(0)
 
 
-__all__ = ["discard_producer", "purge_producer"]
+__all__ = ["ClosableConsumer", "close_in_background", "discard_client", "discard_producer", "purge_producer"]

@@ -14,6 +14,7 @@ from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.topics import TopicNames
 
 ENV_PREFIX = "SESSIONARY_"
+SOCKET_TIMEOUT_MS = 10_000
 
 
 class EnvSettings(BaseModel):
@@ -77,9 +78,16 @@ class KafkaSettings(EnvSettings):
             "metadata.recovery.strategy": "none",
             # A broker that comes back is found within half a second; librdkafka's default is 10 s.
             "reconnect.backoff.max.ms": 500,
-            # A broker that falls silent is given up after this time; librdkafka's default is 60 s,
-            # longer than sessions may be without a heartbeat.
-            "socket.timeout.ms": 10_000,
+            # A broker that falls silent without closing its connections (a frozen host, packets
+            # that are dropped) is given up after this long; librdkafka's defaults are 60 s and
+            # 30 s. Before that no client looks for the partition's new leader, and agents whose
+            # heartbeats arrive later than `quiet_ms` (25 s) after an outage are timed out. It
+            # bounds each produce, fetch (plus fetch.wait.max.ms), commit, metadata and transaction
+            # request; message.timeout.ms bounds the repeats of a produce request. It may exceed
+            # transaction.timeout.ms by 100 ms at most, and a blocking call must be given at least
+            # as much time. JoinGroup is not bounded by it, but by max.poll.interval.ms.
+            "socket.timeout.ms": SOCKET_TIMEOUT_MS,
+            "socket.connection.setup.timeout.ms": SOCKET_TIMEOUT_MS,
             # librdkafka writes to stderr by default; errors reach us by callbacks and exceptions.
             "log_level": 0,
         }
@@ -104,4 +112,4 @@ class ClickHouseSettings(EnvSettings):
     )
 
 
-__all__ = ["ENV_PREFIX", "ClickHouseSettings", "EnvSettings", "KafkaSettings"]
+__all__ = ["ENV_PREFIX", "SOCKET_TIMEOUT_MS", "ClickHouseSettings", "EnvSettings", "KafkaSettings"]

@@ -5,6 +5,7 @@ import threading
 from functools import partial
 
 from sessionary.schemas.codec.from_settings import decoder_for
+from sessionary.schemas.log_ends import LogEndClient
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.metrics import SinkMetrics, serve_metrics
 from sessionary.sinks.runtime.block_writer import BlockWriter
@@ -12,9 +13,11 @@ from sessionary.sinks.runtime.consumer import COMMIT_S_MAX, SinkConsumer
 from sessionary.sinks.runtime.host_clock import SystemClock
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
 from sessionary.sinks.runtime.kafka_client import open_consumer
+from sessionary.sinks.runtime.log_watch import LogWatch
 from sessionary.sinks.runtime.memory import keep_freed_memory
 from sessionary.sinks.settings import SinkSettings
 
+_ASK_S = 5.0
 # A sink holds up to a million small objects without cycles, and the collector would visit each of
 # them again and again: that took a fifth of the sink's time. Few objects form cycles (errors, a
 # lost connection); they are collected once two million objects were allocated.
@@ -38,19 +41,31 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
     metrics = SinkMetrics(kind, settings.group_id(kind))
     watchdog = CallWatchdog(COMMIT_S_MAX)
     writer = BlockWriter(definition, settings, metrics, decoder_for(settings))
-    with serve_metrics(metrics, settings):
+    clock = SystemClock()
+    log_ends = LogEndClient(settings, committed_only=True)
+    topic, partitions = getattr(settings.topics, definition.topic), range(settings.partitions)
+    log_watch = LogWatch(
+        lambda: {partition: end.offset for partition, end in log_ends.ask_ends(topic, partitions, _ASK_S).items()},
+        clock,
+    )
+    with serve_metrics(metrics, settings, log_watch.readiness):
         consumer = SinkConsumer(
             definition,
             settings,
             metrics,
             target=writer,
             open_consumer=partial(open_consumer, definition, settings),
-            clock=SystemClock(),
+            clock=clock,
             watchdog=watchdog,
+            log_watch=log_watch,
         )
         if may_exit:
             watchdog.start()
-        consumer.run(stop)
+        log_watch.start()
+        try:
+            consumer.run(stop)
+        finally:
+            log_watch.stop()
 
 
 __all__ = ["SINKS", "SinkKind", "run_sink"]

@@ -1,11 +1,11 @@
-"""A sink's Prometheus metrics, and the endpoint that serves /metrics and /healthz.
+"""A sink's Prometheus metrics, and the endpoint with /metrics, /healthz and /readyz.
 
 `HELP` lists every metric with the sentence that explains it and names its unit.
 """
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar, Final, Literal
@@ -44,7 +44,11 @@ HELP: Final[Mapping[MetricName, str]] = {
 
 # /healthz reports a loop as dead after this long without a turn; one insert may take a minute.
 _ALIVE_S = 150.0
+_TEXT = "text/plain; charset=utf-8"
 _INSERT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+Readiness = Callable[[], tuple[bool, str]]
 
 
 class SinkMetrics:
@@ -129,15 +133,19 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: a scrape is not worth a line."""
 
     def do_GET(self) -> None:
-        """Serve the two paths."""
+        """Serve the three paths."""
         match self.path.partition("?")[0]:
             case "/metrics":
                 self._reply(200, CONTENT_TYPE_LATEST, generate_latest(self.server.metrics.registry))
             case "/healthz":
-                alive, text = self.server.metrics.health()
-                self._reply(200 if alive else 503, "text/plain; charset=utf-8", f"{text}\n".encode())
+                self._reply_state(*self.server.metrics.health())
+            case "/readyz":
+                self._reply_state(*self.server.readiness())
             case _:
-                self._reply(404, "text/plain; charset=utf-8", b"/metrics or /healthz\n")
+                self._reply(404, _TEXT, b"/metrics, /healthz or /readyz\n")
+
+    def _reply_state(self, good: bool, text: str) -> None:
+        self._reply(200 if good else 503, _TEXT, f"{text}\n".encode())
 
     def _reply(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
@@ -150,18 +158,23 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads: ClassVar[bool] = True  # type: ignore[misc]
 
-    def __init__(self, address: tuple[str, int], metrics: SinkMetrics) -> None:
+    def __init__(self, address: tuple[str, int], metrics: SinkMetrics, readiness: Readiness) -> None:
         self.metrics = metrics
+        self.readiness = readiness
         super().__init__(address, _Handler)
 
 
 @contextmanager
-def serve_metrics(metrics: SinkMetrics, settings: SinkSettings) -> Iterator[None]:
-    """Serve the metrics during the context if a port is set. Raises `OSError` if it is taken."""
+def serve_metrics(metrics: SinkMetrics, settings: SinkSettings, readiness: Readiness) -> Iterator[None]:
+    """Serve the metrics during the context if a port is set. Raises `OSError` if it is taken.
+
+    `readiness` answers /readyz: whether the sink keeps up with its log, and a line for people. It
+    is called on threads of the endpoint.
+    """
     if settings.metrics_port is None:
         yield
         return
-    with _Server((settings.metrics_host, settings.metrics_port), metrics) as server:
+    with _Server((settings.metrics_host, settings.metrics_port), metrics, readiness) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True)
         thread.start()
         try:
@@ -171,4 +184,4 @@ def serve_metrics(metrics: SinkMetrics, settings: SinkSettings) -> Iterator[None
             thread.join()
 
 
-__all__ = ["HELP", "MetricName", "SinkMetrics", "serve_metrics"]
+__all__ = ["HELP", "MetricName", "Readiness", "SinkMetrics", "serve_metrics"]

@@ -36,7 +36,7 @@ class SinkSettings(KafkaSettings, ClickHouseSettings):
     sink_insert_timeout_s: int = Field(60, description="longest time in seconds that one insert may take", ge=1, le=240)
     metrics_host: str = Field("127.0.0.1", description="address on which metrics are served")
     metrics_port: int | None = Field(
-        None, description="port of /metrics and /healthz; not served if unset", ge=1, le=65_535
+        None, description="port of /metrics, /healthz and /readyz; not served if unset", ge=1, le=65_535
     )
 
     def group_id(self, kind: str) -> str:

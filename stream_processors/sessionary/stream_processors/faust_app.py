@@ -10,6 +10,8 @@ from sessionary.stream_processors.runtime.faust_transport import Assignor
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _NEVER_S = 1e9
+_REBALANCE_S = 10.0
+_ANSWER_S = 5.0
 
 
 def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
@@ -23,7 +25,10 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
         broker_credentials=_faust_credentials(settings),
         broker_session_timeout=settings.session_timeout_ms / 1_000,
         broker_heartbeat_interval=settings.heartbeat_ms / 1_000,
-        broker_rebalance_timeout=10.0,
+        broker_rebalance_timeout=_REBALANCE_S,
+        # A coordinator that falls silent is given up after this long; Faust's default is 90 s. The
+        # answer to JoinGroup comes when the rebalance, or the session of a lost member, times out.
+        broker_request_timeout=max(_REBALANCE_S, settings.session_timeout_ms / 1_000) + _ANSWER_S,
         # What aiokafka fetches is not read: it fetches little, and is not expelled for that.
         consumer_max_fetch_size=1,
         broker_max_poll_interval=_NEVER_S,

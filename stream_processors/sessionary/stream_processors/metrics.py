@@ -43,7 +43,7 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_rebalances_total": "Assignments that the group gave this worker.",
     "sessionary_processor_ticks_sent_total": "Ticks that the broker acknowledged.",
     "sessionary_processor_errors_total": "Faults by kind: aborted, reopened, hung, halted, sought, stuck, tick, "
-    "registry.",
+    "registry, fetcher_renewed.",
     "sessionary_processor_token_file_failures_total": "Attempts to read the token file that failed; one a second until "
     "the file can be used.",
 }

@@ -5,14 +5,11 @@ oldest open transaction begins, and go on once it is committed or aborted. No cl
 writes events in transactions, so what is open for seconds is a foreign producer's, or abandoned.
 """
 
-import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
-
+from sessionary.schemas.log_ends import LogEndClient
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -28,32 +25,23 @@ class LogEnds(NamedTuple):
 
 
 class LogEndsProbe:
-    """Asks for both ends of many partitions, again and again, over one connection."""
+    """Asks for both ends of many partitions, again and again."""
 
     def __init__(self, settings: ProcessorSettings) -> None:
         self._topic = settings.topics.events
-        self._admin = AdminClient(settings.client_config())
+        self._high = LogEndClient(settings, committed_only=False)
+        self._stable = LogEndClient(settings, committed_only=True)
 
     def ask_ends(self, partitions: Iterable[int]) -> dict[int, LogEnds]:
         """Return the ends of each partition that answers. Blocks for some seconds at most."""
-        places = [TopicPartition(self._topic, partition) for partition in partitions]
+        asked = list(partitions)
         # In this order: without an open transaction, the stable end is never the lower one.
-        high = self._ask(places, IsolationLevel.READ_UNCOMMITTED)
-        stable = self._ask(places, IsolationLevel.READ_COMMITTED)
-        return {partition: LogEnds(stable[partition], high[partition]) for partition in high.keys() & stable.keys()}
-
-    def _ask(self, places: list[TopicPartition], isolation: IsolationLevel) -> dict[int, int]:
-        if not places:
-            return {}
-        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        answers = self._admin.list_offsets(
-            dict.fromkeys(places, latest), isolation_level=isolation, request_timeout=_ANSWER_S
-        )
-        found: dict[int, int] = {}
-        for place, answer in answers.items():
-            with contextlib.suppress(KafkaException, TimeoutError):
-                found[place.partition] = answer.result(2 * _ANSWER_S).offset
-        return found
+        high = self._high.ask_ends(self._topic, asked, _ANSWER_S)
+        stable = self._stable.ask_ends(self._topic, asked, _ANSWER_S)
+        return {
+            partition: LogEnds(stable[partition].offset, high[partition].offset)
+            for partition in high.keys() & stable.keys()
+        }
 
 
 class OpenTransactionWatch:

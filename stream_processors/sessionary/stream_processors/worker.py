@@ -14,9 +14,11 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+from sessionary.schemas.log_progress import LogProgress, StalledPartition
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers
@@ -30,7 +32,7 @@ from sessionary.stream_processors.open_transactions import LogEndsProbe, OpenTra
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import FaustGroup, MemberConsumer, MemberTransport
-from sessionary.stream_processors.runtime.fetcher import Fetcher
+from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import LogEndProbe, LogProbe, probe_log
 from sessionary.stream_processors.runtime.partition_owner import WorkerContext
@@ -42,6 +44,7 @@ from sessionary.stream_processors.store.stores import PartitionStores, temporary
 
 _log = logging.getLogger(__name__)
 STUCK_S = 60.0
+READY_S = 15.0  # a worker is not ready while a partition has stood still for this long although its log goes on
 _WATCH_S = 5.0
 _TRANSACTIONS_S = 3.0  # two looks and their answers within 10 s
 _REPORT_S = 0.5  # twice as often as ticks come, so that the lag is seen to be 0 between two of them
@@ -65,6 +68,7 @@ class Processor:
         self._executor = UnboundedExecutor()
         self._tokens = TokenStore(settings, self._metrics)
         self._fetcher = Fetcher(settings)
+        self._fold_progress = LogProgress()
         self._ticker = Ticker(settings, self._metrics)
         self._temporary = temporary_state_folder(settings)
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
@@ -88,7 +92,9 @@ class Processor:
         others = OtherWorkers(settings, group)
         serve_pages(
             self.app.web,
-            ControlApi(settings, tokens, assignment, self._metrics, group, others, self._is_running),
+            ControlApi(
+                settings, tokens, assignment, self._metrics, group, others, self._is_running, self._stalled_partitions
+            ),
             PartitionApi(settings, tokens, assignment, others),
         )
 
@@ -180,8 +186,9 @@ class Processor:
                     "do not know them. Stop the clients, and begin again under another SESSIONARY_TOPIC_PREFIX"
                 )
                 return
-            ends = {partition: end.offset for partition, end in log_ends.items()}
-            for partition, position in stuck.find_suspects(ends, time.monotonic()).items():
+            ends, now_s = {partition: end.offset for partition, end in log_ends.items()}, time.monotonic()
+            self._watch_fetching(ends, now_s)
+            for partition, position in stuck.find_suspects(ends, now_s).items():
                 log = await self._look_into_log(partition, position)
                 if log is not None and log.first_offset is None:
                     ends[partition] = position  # only aborted records are behind it
@@ -190,6 +197,16 @@ class Processor:
                 log = await self._look_into_log(partition, positions[partition].next_offset)
                 if log is not None:
                     truncation.check_log(partition, positions[partition], log)
+
+    def _watch_fetching(self, log_ends: Mapping[int, int], now_s: float) -> None:
+        if self._fetcher.renew_if_stuck(log_ends, now_s):
+            self._metrics.errors.labels("fetcher_renewed").inc()
+        next_offsets = self.assignment.next_offsets.items()
+        folded = {partition: self._fetcher.skip_markers(partition, offset) for partition, offset in next_offsets}
+        self._fold_progress.observe(folded, log_ends, now_s)
+
+    def _stalled_partitions(self) -> dict[int, StalledPartition]:
+        return self._fold_progress.stalled_partitions(time.monotonic(), READY_S)
 
     async def _look_into_log(self, partition: int, offset: int) -> LogProbe | None:
         """Return what the log holds at an offset; None without an answer, to be asked again."""
@@ -255,4 +272,4 @@ def run_processor(settings: ProcessorSettings, job: Job | None = None) -> None:
         asyncio.run(_run_until_signal(settings, folder, job))
 
 
-__all__ = ["STUCK_S", "Processor", "run_processor"]
+__all__ = ["READY_S", "STUCK_S", "Processor", "run_processor"]

@@ -1,5 +1,6 @@
 """Every metric of a sink has a name of one list, a sentence and a unit."""
 
+import urllib.error
 import urllib.request
 from typing import get_args
 
@@ -57,6 +58,13 @@ def test_the_endpoint_serves_metrics_and_health(metrics: SinkMetrics) -> None:
             text: bytes = answer.read()
         return text.decode()
 
-    with serve_metrics(metrics, settings):
+    readiness = [(True, "ready")]
+    with serve_metrics(metrics, settings, lambda: readiness[0]):
         assert 'sessionary_sink_rows_total{group="g",sink="audit"} 4.0' in read("/metrics")
+        assert (read("/healthz"), read("/readyz")) == ("ok\n", "ready\n")
+        readiness[0] = False, "partition 3 stands"
+        with pytest.raises(urllib.error.HTTPError) as answer:
+            read("/readyz")
+        with answer.value as error:
+            assert (error.code, error.read()) == (503, b"partition 3 stands\n")
         assert read("/healthz") == "ok\n"

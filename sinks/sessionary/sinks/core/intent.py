@@ -126,6 +126,11 @@ class PartitionPlan:
         return self._records[0].timestamp_ms if self._records else None
 
     @property
+    def next_offset(self) -> int:
+        """The next offset to be read, behind transaction markers at the end of the log."""
+        return self._next or 0
+
+    @property
     def at_end(self) -> bool:
         """Whether the log has been read to its end."""
         return self._end is not None

@@ -3,6 +3,10 @@
 One thread does everything, while librdkafka's own thread keeps the group membership alive. While
 ClickHouse is unreachable, the partitions are paused and the loop goes on polling, so that the
 group does not remove the sink.
+
+A client of librdkafka may lose its last broker for ever. A consumer that reads nothing of a log
+that goes on, or gets no assignment, is replaced; as after a restart, each partition begins at the
+group's offset.
 """
 
 import logging
@@ -13,6 +17,7 @@ from typing import Any, Final, cast
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
+from sessionary.schemas.kafka_clients import close_in_background
 from sessionary.sinks.core.intent import BlockLimits, PartitionPlan
 from sessionary.sinks.core.sink_kinds import SinkDefinition
 from sessionary.sinks.errors import Fenced, OperatorError, Transient
@@ -20,11 +25,15 @@ from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.host_clock import HostClock
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
 from sessionary.sinks.runtime.kafka_client import records_from_messages
-from sessionary.sinks.runtime.ports import BlockTarget, ConsumerFactory
+from sessionary.sinks.runtime.log_watch import LogWatch
+from sessionary.sinks.runtime.ports import BlockTarget, ConsumerFactory, KafkaConsumer
 from sessionary.sinks.runtime.retry_pause import RetryPause
+from sessionary.sinks.runtime.stuck_consumer import StuckConsumerDetector
 from sessionary.sinks.settings import SinkSettings
 
 COMMIT_S_MAX: Final = 30.0  # a commit that takes longer hangs
+_CLOSE_S: Final = 15.0
+_METADATA_S: Final = 1.0
 _POLL_S: Final = 0.05
 _MESSAGES_PER_CALL: Final = 2_000
 _CALLS_PER_TURN: Final = 5
@@ -55,8 +64,12 @@ class SinkConsumer:
         open_consumer: ConsumerFactory,
         clock: HostClock,
         watchdog: CallWatchdog,
+        log_watch: LogWatch,
     ) -> None:
-        """`watchdog`: watches commits; the caller starts it if the process may end."""
+        """`watchdog`: watches commits; the caller starts it if the process may end.
+
+        `log_watch`: tells how far the log goes; the caller starts it.
+        """
         self._topic: str = getattr(settings.topics, definition.topic)
         self._limits = BlockLimits(settings.sink_flush_rows, settings.sink_flush_bytes, settings.sink_flush_seconds)
         self._metrics = metrics
@@ -65,20 +78,23 @@ class SinkConsumer:
         self._watchdog = watchdog
         self._plans: dict[int, PartitionPlan] = {}
         self._unplanned: list[TopicPartition] = []  # assigned, the group's offsets still unknown
+        self._assigned = False
         self._assignments = 0
         self._pause = RetryPause()
         self._kafka_failed = False
         self._report_at = 0.0
-        self._consumer = open_consumer(self._on_error)
+        self._open_consumer = open_consumer
+        self._consumer: KafkaConsumer
+        self._consumers = 0  # opened so far
+        self._log_watch = log_watch
+        self._stuck = StuckConsumerDetector()
 
     def run(self, stop: threading.Event) -> None:
         """Consume until `stop`, then write what was collected and leave the group. Blocks.
 
         Raises `Fenced`, `KafkaException`.
         """
-        self._consumer.subscribe(
-            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
-        )
+        self._join_group()
         try:
             while not stop.is_set():
                 self._metrics.mark_alive()
@@ -87,19 +103,78 @@ class SinkConsumer:
                 self._fetch_records()
                 self._write_blocks(lambda plan: plan.is_due(self._clock.monotonic_s()))
                 self._report_positions()
+                self._check_progress()
             if not self._pause.is_active:
                 self._write_blocks(lambda plan: plan.waiting_records > 0 and not plan.is_replaying)
             self._report_positions(now=True)
         finally:
             # Leaving the group revokes the partitions, which commits their positions.
-            self._consumer.close()
+            closing = close_in_background(self._consumer)
+            closing.join(_CLOSE_S)
+            if closing.is_alive():
+                _log.warning("the consumer did not close within %g s", _CLOSE_S)
             self._target.close()
+
+    def _join_group(self) -> None:
+        """Open a consumer and subscribe it; callbacks of former consumers have no effect."""
+        self._consumers += 1
+        number = self._consumers
+
+        def while_current(callback: Callable[..., None]) -> Callable[..., None]:
+            def call_back(*arguments: Any) -> None:
+                if number == self._consumers:
+                    callback(*arguments)
+
+            return call_back
+
+        self._consumer = self._open_consumer(while_current(self._on_error))
+        self._consumer.subscribe(
+            [self._topic],
+            on_assign=while_current(self._on_assign),
+            on_revoke=while_current(self._on_revoke),
+            on_lost=while_current(self._on_lost),
+        )
+
+    def _check_progress(self) -> None:
+        """Replace the consumer if it stands still although the log answers another client."""
+        fault = self._stuck.find_fault(
+            self._log_watch.answer,
+            {partition: plan.next_offset for partition, plan in self._plans.items()} if self._has_plans else None,
+            self._clock.monotonic_s(),
+            is_paused=self._pause.is_active,
+            reaches_broker=self._reaches_broker,
+        )
+        if fault is not None:
+            self._renew_consumer(fault)
+
+    @property
+    def _has_plans(self) -> bool:
+        """Whether the group gave an assignment, and each of its partitions has a plan."""
+        return self._assigned and not self._unplanned
+
+    def _reaches_broker(self) -> bool:
+        try:
+            self._consumer.list_topics(self._topic, timeout=_METADATA_S)
+        except KafkaException:
+            return False
+        return True
+
+    def _renew_consumer(self, why: str) -> None:
+        """Begin again with a new consumer, at the group's offsets. The former may never close."""
+        _log.error("reading stands still and begins again with a new consumer: %s", why)
+        self._metrics.count_retry("consumer_renewed")
+        self._on_lost(None, self._planned_partitions())
+        self._stuck = StuckConsumerDetector()
+        former = self._consumer
+        self._join_group()
+        close_in_background(former)
 
     def _fetch_records(self) -> None:
         """Collect records until a block is due or no more have arrived. Waits 50 ms at most."""
         for _ in range(_CALLS_PER_TURN):
             assignments = self._assignments
             messages = self._consumer.consume(_MESSAGES_PER_CALL, _POLL_S)
+            self._stuck.note_fetch(drained=len(messages) < _MESSAGES_PER_CALL)
             if assignments != self._assignments:
                 # An assignment came in between: its plans must not take messages fetched before.
                 self._start_fetching()
@@ -208,6 +283,7 @@ class SinkConsumer:
     def _on_assign(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         self._plans.clear()
         self._unplanned = list(partitions)
+        self._assigned = True
         self._assignments += 1
         self._plan_partitions()
 
@@ -256,6 +332,7 @@ class SinkConsumer:
 
     def _on_lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         self._unplanned = []
+        self._assigned = False
         for lost in partitions:
             if self._plans.pop(lost.partition, None) is not None:
                 self._metrics.drop_partition(lost.partition)
@@ -266,12 +343,15 @@ class SinkConsumer:
             return
         self._report_at = at + _REPORT_S
         wall_ms = self._clock.wall_ms()
+        offsets: dict[int, int] = {}
         for partition, plan in self._plans.items():
             landed = plan.landed or 0
             all_landed = plan.at_end and plan.in_flight is None and not plan.waiting_records
+            offsets[partition] = plan.next_offset if all_landed else landed
             lag = 0 if all_landed else max(0, self._high_watermark(partition) - landed)
             age_s = max(0.0, (wall_ms - plan.oldest_ms) / 1_000) if plan.oldest_ms is not None else 0.0
             self._metrics.report_position(partition, landed, lag, age_s)
+        self._log_watch.report_landed(offsets if self._has_plans else None)
 
     def _high_watermark(self, partition: int) -> int:
         """Return the end of a partition's log as far as is known, 0 before the first fetch."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaException, Producer
 
 from sessionary.schemas.codec.record_sizes import EncodedRecord, encode_to_fit
+from sessionary.schemas.kafka_clients import discard_producer
 from sessionary.schemas.topics import REJECTED_BYTES_MAX
 from sessionary.sinks.core.rows.dead_letters import dead_letter_record
 from sessionary.sinks.core.rows.raw_record import RawRecord
@@ -47,14 +48,17 @@ class DeadLetterProducer:
                     on_delivery=lambda error, _message: failures.append(str(error)) if error is not None else None,
                 )
             except (KafkaException, BufferError) as error:
+                self._drop_producer(producer)
                 raise Transient("dead_letters", str(error)) from error
         if producer.flush(_FLUSH_TIMEOUT_S) or failures:
-            producer.purge()
-            producer.flush(0)
-            raise Transient(
-                "dead_letters",
-                failures[0] if failures else f"the broker did not acknowledge within {_FLUSH_TIMEOUT_S:g} s",
-            )
+            why = failures[0] if failures else f"the broker did not acknowledge within {_FLUSH_TIMEOUT_S:g} s"
+            self._drop_producer(producer)
+            raise Transient("dead_letters", why)
+
+    def _drop_producer(self, producer: Producer) -> None:
+        """Send the next letters by a new producer: this one may have lost its brokers for ever."""
+        self._producer = None
+        discard_producer(producer)
 
     def _open_producer(self) -> Producer:
         if self._producer is None:

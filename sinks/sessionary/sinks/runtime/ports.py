@@ -59,6 +59,10 @@ class KafkaConsumer(Protocol):
         """Return the lowest offset of a partition's log, and the offset after its highest."""
         ...
 
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        """Ask a broker for a topic's metadata. Blocks for up to `timeout` seconds."""
+        ...
+
     def close(self) -> None:
         """Leave the group; revokes what is assigned."""
         ...

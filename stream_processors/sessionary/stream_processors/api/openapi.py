@@ -166,7 +166,11 @@ DOCUMENT: Final[dict[str, Any]] = {
             }
         },
         "/healthz": _open_operation("Whether the worker runs", "application/json", _503="the worker is ending"),
-        "/readyz": _open_operation("Whether all owned partitions are open", "application/json", _503="some are not"),
+        "/readyz": _open_operation(
+            "Whether all owned partitions are open and keep up with their log",
+            "application/json",
+            _503="some are not; the body names the state of each",
+        ),
         "/metrics": _open_operation("Metrics in Prometheus' text format", "text/plain"),
         "/openapi.json": _open_operation("This document", "application/json"),
     },

@@ -8,13 +8,14 @@ group's assignment holds its URL.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
+from sessionary.schemas.log_progress import StalledPartition
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number
@@ -41,7 +42,11 @@ class Question(NamedTuple):
 
 
 class ControlApi:
-    """Answers the requests of one worker; `alive` returns False once the worker is ending."""
+    """Answers the requests of one worker.
+
+    `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
+    stood still for long although their log goes on.
+    """
 
     def __init__(
         self,
@@ -52,6 +57,7 @@ class ControlApi:
         group: Group,
         others: OtherWorkers,
         alive: Callable[[], bool],
+        stalled: Callable[[], Mapping[int, StalledPartition]],
     ) -> None:
         self._settings = settings
         self._tokens = tokens
@@ -60,6 +66,7 @@ class ControlApi:
         self._group = group
         self._others = others
         self._alive = alive
+        self._stalled = stalled
 
     async def session(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}` with `session_document`. Raises `Problem`.
@@ -77,12 +84,17 @@ class ControlApi:
         return json_response({"status": "alive"}) if self._alive() else not_ready("the worker is ending").to_response()
 
     async def readyz(self, request: Request) -> Response:
-        """Answer 200 if every owned partition is open, else 503; the body names their states."""
+        """Answer 200 if every owned partition is open and keeps up with its log, else 503.
+
+        The body names their states.
+        """
+        stalled = self._stalled()
         partitions = {
-            str(partition): f"halted: {owner.halted}" if owner.halted else "open" if owner.is_open else "opening"
+            str(partition): _partition_state(owner, stalled.get(partition))
             for partition, owner in sorted(self._assignment.owners.items())
         }
-        ready = self._assignment.is_ready and self._alive()
+        keeps_up = all(state == "open" for state in partitions.values())
+        ready = keeps_up and self._assignment.is_ready and self._alive()
         return json_response({"ready": ready, "partitions": partitions}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
@@ -136,6 +148,14 @@ class ControlApi:
             key = question.key.encoded()
             verdict = verdict_document(owner.recent_outcomes, row, key, question.partition, question.after)
         return session_document(row, question, owner.state.position.next_offset, verdict)
+
+
+def _partition_state(owner: PartitionOwner, stalled: StalledPartition | None) -> str:
+    if owner.halted:
+        return f"halted: {owner.halted}"
+    if not owner.is_open:
+        return "opening"
+    return "open" if stalled is None else f"stands {stalled}"
 
 
 def session_document(

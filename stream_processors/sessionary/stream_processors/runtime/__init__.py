@@ -4,8 +4,7 @@ In the order in which a record passes:
 
     faust_transport    the membership of the group: rebalances, heartbeats, the group's offsets
     assignment         the partitions that this worker owns, and their owners
-    fetcher            fetches records with librdkafka, delivers them on the event loop
-    pending_records    fetched records of one partition that wait to be folded
+    fetching/          fetches records with librdkafka, delivers them on the event loop
     partition_owner    one partition during one assignment: open, fold, commit, end
     changelog          reads a partition's changelog when it opens
     log_probe          asks the broker what a partition's log holds

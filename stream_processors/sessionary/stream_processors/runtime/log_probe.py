@@ -13,17 +13,13 @@ open. The second one fails if the new leader's clock is behind the former one's,
 past the position within this difference.
 """
 
-import contextlib
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not by the names of its __all__
-    AdminClient,
-    OffsetSpec,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from sessionary.schemas.log_ends import LogEnd, LogEndClient
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.changelog import reader_of
@@ -141,48 +137,21 @@ def _next_message(reader: Consumer) -> Message | None:
     return None
 
 
-class LogEnd(NamedTuple):
-    """Where a partition's log ends."""
-
-    offset: int  # the next record's
-    leader_epoch: int | None  # None: unknown
-
-
 class LogEndProbe:
-    """Asks for the ends of many partitions, again and again, over one connection.
-
-    `partition_count` is the topic's number of partitions by the last answer; None before it.
-    """
+    """Asks for the ends of the events topic's partitions, again and again."""
 
     def __init__(self, settings: ProcessorSettings) -> None:
-        self.partition_count: int | None = None
         self._topic = settings.topics.events
-        self._admin = AdminClient({**settings.client_config(), "allow.auto.create.topics": False})
+        self._client = LogEndClient(settings, committed_only=True)
+
+    @property
+    def partition_count(self) -> int | None:
+        """The topic's number of partitions by the last answer; None before it."""
+        return self._client.partition_count
 
     def log_ends(self, partitions: Iterable[int]) -> dict[int, LogEnd]:
         """Return the end of each partition of the events topic that answers. Blocks."""
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = {TopicPartition(self._topic, partition): latest for partition in partitions}
-        try:
-            # Otherwise librdkafka goes on asking with the leader epoch that it knew at first, and
-            # a broker that was elected since refuses that (FENCED_LEADER_EPOCH).
-            topic = self._admin.list_topics(self._topic, timeout=_PROBE_S).topics[self._topic]
-        except KafkaException:
-            return {}
-        if topic.error is not None:
-            return {}
-        self.partition_count = len(topic.partitions)
-        if not asked:
-            return {}
-        answers = self._admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_PROBE_S
-        )
-        ends: dict[int, LogEnd] = {}
-        for place, answer in answers.items():
-            with contextlib.suppress(KafkaException, TimeoutError):
-                found = answer.result(2 * _PROBE_S)
-                ends[place.partition] = LogEnd(found.offset, found.leader_epoch)
-        return ends
+        return self._client.ask_ends(self._topic, partitions, _PROBE_S)
 
 
-__all__ = ["LogEnd", "LogEndProbe", "LogProbe", "RecordStamp", "log_truncated", "probe_log"]
+__all__ = ["LogEndProbe", "LogProbe", "RecordStamp", "log_truncated", "probe_log"]

@@ -27,9 +27,9 @@ from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover
 from sessionary.stream_processors.runtime.executor import free_frames, wait_unless_hung
+from sessionary.stream_processors.runtime.fetching.pending_records import FetchControl, FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import probe_log
-from sessionary.stream_processors.runtime.pending_records import FetchControl, FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import SavedPosition, Store

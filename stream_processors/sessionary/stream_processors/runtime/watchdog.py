@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from sessionary.schemas.log_ends import LogEnd
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.log_probe import LogEnd, LogProbe, log_truncated
+from sessionary.stream_processors.runtime.log_probe import LogProbe, log_truncated
 
 _log = logging.getLogger(__name__)
 

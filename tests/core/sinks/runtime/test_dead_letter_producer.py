@@ -1,9 +1,13 @@
+"""Dead letters: their size, and a producer that reaches no broker."""
+
 import pytest
 
 from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.topics import REJECTED_BYTES_MAX
-from sessionary.sinks.runtime.dead_letter_producer import encode_letter
+from sessionary.sinks.errors import Transient
+from sessionary.sinks.runtime.dead_letter_producer import DeadLetterProducer, encode_letter
+from sessionary.sinks.settings import SinkSettings
 from tests.core.sinks.samples import DECODER, raw_record
 
 
@@ -24,3 +28,13 @@ def test_a_letter_fits_whatever_the_size_of_the_key(key_bytes: int) -> None:
     letter = DECODER.decode_record(value)
     assert isinstance(letter, RejectedEvent)
     assert letter.value == b"v"
+
+
+def test_letters_that_are_not_acknowledged_go_out_by_a_new_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessionary.sinks.runtime.dead_letter_producer._FLUSH_TIMEOUT_S", 0.01)
+    producer = DeadLetterProducer(SinkSettings(bootstrap_servers="127.0.0.1:1"), "audit")
+    former = producer._open_producer()
+    for _ in range(2):
+        with pytest.raises(Transient, match="did not acknowledge"):
+            producer.send_letters([(raw_record(b"v"), "why")])
+    assert producer._open_producer() is not former

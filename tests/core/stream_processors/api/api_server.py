@@ -116,7 +116,7 @@ async def running_server(
         others = OtherWorkers(settings, group)
         serve_pages(
             web,
-            ControlApi(settings, tokens, assignment, metrics, group, others, lambda: True),
+            ControlApi(settings, tokens, assignment, metrics, group, others, lambda: True, dict),
             PartitionApi(settings, tokens, assignment, others),
         )
         web.init_server()

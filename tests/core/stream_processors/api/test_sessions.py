@@ -12,6 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Response
 
 from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
+from sessionary.schemas.log_progress import StalledPartition
 from sessionary.schemas.records import Gravestone, Position
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.problems import Problem
@@ -63,7 +64,7 @@ def ask(assignment: FakeAssignment, group: FakeGroup, query: str = "", **headers
     any_assignment: Any = assignment
     metrics = Metrics()
     tokens, others = TokenStore(SETTINGS, metrics), OtherWorkers(SETTINGS, group)
-    api = ControlApi(SETTINGS, tokens, any_assignment, metrics, group, others, lambda: True)
+    api = ControlApi(SETTINGS, tokens, any_assignment, metrics, group, others, lambda: True, dict)
     path = f"/v1/sessions/{KEY.session_id}{query}"
     given = {"Authorization": "Bearer token", **headers}
     request = make_mocked_request("GET", path, headers=given, match_info={"session_id": KEY.session_id})
@@ -110,3 +111,24 @@ def test_a_partition_that_is_not_open_or_not_there_yet_is_not_ready() -> None:
     assert problem(ask(FakeAssignment(FakeOwner(now_s, is_open=False)), group)) == (503, "not_ready")
     assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, f"?after={PARTITION}:100")) == (503, "not_ready")
     assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, f"?after={PARTITION}:99")) == (410, "session_archived")
+
+
+def read_readiness(owner: FakeOwner, stalled: Mapping[int, StalledPartition]) -> tuple[int, object]:
+    any_assignment: Any = FakeAssignment(owner)
+    metrics, group = Metrics(), FakeGroup(0.0)
+    tokens, others = TokenStore(SETTINGS, metrics), OtherWorkers(SETTINGS, group)
+    api = ControlApi(SETTINGS, tokens, any_assignment, metrics, group, others, lambda: True, lambda: stalled)
+    response = asyncio.run(api.readyz(make_mocked_request("GET", "/readyz")))
+    assert isinstance(response.body, bytes)
+    return response.status, json.loads(response.body)["partitions"]
+
+
+def test_a_worker_is_not_ready_while_an_open_partition_stands_still() -> None:
+    stalled = StalledPartition(52, 80, 17.2)
+    other = (PARTITION + 1) % SETTINGS.partitions
+    assert read_readiness(FakeOwner(0.0), {}) == (200, {str(PARTITION): "open"})
+    state = "stands at offset 52 for 17 s, the log ends at 80"
+    assert read_readiness(FakeOwner(0.0), {PARTITION: stalled}) == (503, {str(PARTITION): state})
+    # What was seen before the partition left, or began to open again, says nothing.
+    assert read_readiness(FakeOwner(0.0), {other: stalled}) == (200, {str(PARTITION): "open"})
+    assert read_readiness(FakeOwner(0.0, is_open=False), {PARTITION: stalled})[1] == {str(PARTITION): "opening"}

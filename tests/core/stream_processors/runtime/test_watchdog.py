@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from sessionary.schemas.log_ends import LogEnd
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.log_probe import LogEnd, LogProbe, RecordStamp
+from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp
 from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
 
 

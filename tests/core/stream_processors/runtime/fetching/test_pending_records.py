@@ -3,7 +3,11 @@
 import pytest
 
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
-from sessionary.stream_processors.runtime.pending_records import PENDING_BYTES_MAX, FollowingRecords, PendingRecords
+from sessionary.stream_processors.runtime.fetching.pending_records import (
+    PENDING_BYTES_MAX,
+    FollowingRecords,
+    PendingRecords,
+)
 
 
 class FakeFetchControl:

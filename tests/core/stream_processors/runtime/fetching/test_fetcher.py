@@ -1,101 +1,17 @@
-"""How fetched messages become records, without a broker, and reach the event loop in batches."""
+"""The fetcher without a broker: what it delivers, and when its consumer is replaced."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError
 
-from sessionary.schemas.headers import UNREADABLE_HEADERS
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.runtime.fetcher import Fetcher, _group_by_partition, _LazyRecord, _PartitionRecords
+from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.settings import ProcessorSettings
-from tests.support.broken_headers import BrokenMessage
-
-CREATE_TIME, LOG_APPEND_TIME = 1, 2
-
-
-def message(
-    partition: int,
-    offset: int,
-    value: bytes | None = b"v",
-    error: KafkaError | None = None,
-    timestamp_type: int = LOG_APPEND_TIME,
-) -> Message:
-    return Message(
-        topic="events",
-        partition=partition,
-        offset=offset,
-        key=b"k%d" % offset,
-        value=value,
-        headers=[("event", b"%d" % offset), ("trace", None)],
-        error=error,
-        timestamp=(timestamp_type, 1_000 + offset),
-    )
-
-
-def grouped(*messages: Message) -> dict[int, _PartitionRecords]:
-    """Return the batches of these messages, by partition."""
-    return {batch.partition: batch for batch in _group_by_partition(list(messages))}
-
-
-def offsets(batch: _PartitionRecords) -> list[int]:
-    return [record.offset for record in batch.records]
-
-
-def test_messages_become_records_of_their_partition_in_order() -> None:
-    mixed = [(2, 5), (2, 6), (0, 1), (2, 7), (0, 2), (1, 9)]
-    batches = grouped(*(message(partition, offset) for partition, offset in mixed))
-    assert {partition: offsets(batch) for partition, batch in batches.items()} == {
-        2: [5, 6, 7],
-        0: [1, 2],
-        1: [9],
-    }
-    assert all(isinstance(record, LogRecord) for batch in batches.values() for record in batch.records)
-    record = batches[0].records[1]
-    assert (record.timestamp_ms, record.key, record.value) == (1_002, b"k2", b"v")
-    assert dict(record.headers) == {"event": b"2", "trace": b""}
-
-
-def test_a_tombstone_and_a_record_without_headers_are_records() -> None:
-    bare = Message(topic="events", partition=0, offset=3, timestamp=(LOG_APPEND_TIME, 7))
-    [record, gone] = grouped(bare, message(0, 4, value=None))[0].records
-    assert (record.offset, record.timestamp_ms, record.key, record.value) == (3, 7, None, None)
-    assert list(record.headers) == []
-    assert (gone.offset, gone.value) == (4, None)
-
-
-def test_headers_that_cannot_be_read_stay_so_if_a_void_batch_is_folded_again() -> None:
-    fields: Any = (3, 7, b"k", b"v", BrokenMessage())
-    record = tuple.__new__(_LazyRecord, fields)
-    for _ in range(2):
-        assert record.headers == list(UNREADABLE_HEADERS)
-
-
-def test_an_error_among_the_messages_is_reported_and_no_record(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not yours")
-    batches = grouped(message(0, 1), message(0, -1001, error=refused), message(0, 2))
-    assert offsets(batches[0]) == [1, 2]
-    assert "not yours" in caplog.text
-    assert grouped(message(0, -1001, error=refused)) == {}
-
-
-@pytest.mark.parametrize("timestamp_type", [0, CREATE_TIME])
-def test_records_from_the_first_one_without_the_brokers_time_are_not_delivered(timestamp_type: int) -> None:
-    wrong = message(1, 7, timestamp_type=timestamp_type)
-    batches = grouped(message(1, 5), message(1, 6), wrong, message(1, 8), message(2, 1), message(1, 9))
-    assert (offsets(batches[1]), offsets(batches[2])) == ([5, 6], [1])
-    assert batches[2].fault is None
-    assert batches[1].fault is not None
-    fault, offset = batches[1].fault
-    assert (fault.reason, offset) == ("wrong_timestamp_type", 7)
-    for part in ("partition 1", "offset 7", "sessionary topics apply"):
-        assert part in fault.detail
+from tests.core.stream_processors.runtime.fetching.messages import CREATE_TIME, end_of, message
 
 
 class Delivered:
@@ -226,3 +142,95 @@ def test_a_fault_is_delivered_after_the_records_before_it() -> None:
     delivered = Delivered(story)
     assert delivered.batches == [(1, [5])]
     assert delivered.halts == [(1, "wrong_timestamp_type", 6), (2, "wrong_timestamp_type", 3)]
+
+
+def run_commands(fetcher: Fetcher) -> None:
+    while fetcher._commands:
+        fetcher._commands.popleft()()
+
+
+def assigned_places(fetcher: Fetcher) -> set[tuple[int, int]]:
+    return {(place.partition, place.offset) for place in fetcher._consumer.assignment()}
+
+
+def watch(fetcher: Fetcher, ends: dict[int, int], *, checks: int, drained: bool = True) -> list[bool]:
+    """Check `checks` times, five seconds apart; in between the consumer has nothing to deliver."""
+    answers = []
+    for _ in range(checks):
+        if drained:
+            fetcher._drained_s = fetcher._observed_s + 1
+        answers.append(fetcher.renew_if_stuck(ends, fetcher._observed_s + 5))
+    return answers
+
+
+def test_a_consumer_that_delivers_nothing_of_a_log_that_goes_on_is_replaced() -> None:
+    def story(test: Delivered) -> None:
+        fetcher = test.fetcher
+        for partition in (0, 1, 2):
+            fetcher.fetch_from(partition, 10)
+        fetcher.pause_partition(2)
+        run_commands(fetcher)
+        test.fetch_from(0, 10, 11)
+        test.fetch_from(1, 10)
+        former = fetcher._consumer
+        assert watch(fetcher, {0: 12, 1: 15, 2: 90}, checks=3) == [False, False, True]
+        run_commands(fetcher)
+        assert fetcher._consumer is not former
+        # What was delivered stays; the others go on where they stopped.
+        assert assigned_places(fetcher) == {(0, 12), (1, 11), (2, 10)}
+        # The new one has as long as the former one.
+        assert watch(fetcher, {0: 12, 1: 15, 2: 90}, checks=3) == [False, False, True]
+
+    assert Delivered(story).batches == [(0, [10, 11]), (1, [10])]
+
+
+@pytest.mark.parametrize(
+    ("ends", "drained"),
+    [
+        ({1: 11}, True),  # all was fetched
+        ({}, True),  # the log does not answer
+        ({1: 15}, False),  # this process has not taken what was fetched
+    ],
+)
+def test_a_consumer_that_is_not_to_blame_stays(ends: dict[int, int], drained: bool) -> None:
+    def story(test: Delivered) -> None:
+        test.fetcher.fetch_from(1, 10)
+        run_commands(test.fetcher)
+        test.fetch_from(1, 10)
+        assert watch(test.fetcher, ends, checks=10, drained=drained) == [False] * 10
+
+    Delivered(story)
+
+
+def test_a_slow_consumer_and_one_whose_partition_was_just_resumed_stay() -> None:
+    def story(test: Delivered) -> None:
+        fetcher = test.fetcher
+        fetcher.fetch_from(1, 10)
+        run_commands(fetcher)
+        for offset in (10, 11, 12):
+            test.fetch_from(1, offset)
+            assert watch(fetcher, {1: 99}, checks=2) == [False, False]
+        fetcher.pause_partition(1)
+        run_commands(fetcher)
+        assert watch(fetcher, {1: 99}, checks=3) == [False] * 3
+        fetcher.resume_partition(1)
+        run_commands(fetcher)
+        assert watch(fetcher, {1: 99}, checks=3) == [False, False, True]
+
+    Delivered(story)
+
+
+def test_a_log_that_ends_with_transaction_markers_is_fetched_to_its_end() -> None:
+    def story(test: Delivered) -> None:
+        fetcher = test.fetcher
+        fetcher.fetch_from(1, 10)
+        run_commands(fetcher)
+        fetcher._hand_over(message(1, 10), [end_of(1, 14)])
+        assert watch(fetcher, {1: 14}, checks=4) == [False] * 4
+        assert [fetcher.skip_markers(1, position) for position in (9, 10, 11)] == [9, 10, 14]
+        assert fetcher.skip_markers(5, 3) == 3
+        assert watch(fetcher, {1: 15}, checks=3) == [False, False, True]
+        run_commands(fetcher)
+        assert assigned_places(fetcher) == {(1, 14)}
+
+    Delivered(story)

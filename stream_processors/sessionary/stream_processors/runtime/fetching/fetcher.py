@@ -19,30 +19,26 @@ also carries `begin_offset`, the end of the batch before it: no offset between t
 record holds one, and the log need not be asked. This is true of the log, for every owner. If a
 batch is dropped on the way, the next one begins after the owner's position, and the owner asks. The
 first batch after `fetch_from`, and after an error, begins with its own first record.
+
+A client of librdkafka may lose its last broker for ever. So a consumer that delivers nothing of a
+partition whose log goes on is replaced: the new one goes on where the former one stopped.
 """
 
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby, repeat
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    TIMESTAMP_LOG_APPEND_TIME,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.schemas.headers import header_pairs, read_headers
+from sessionary.schemas.kafka_clients import close_in_background
+from sessionary.schemas.log_progress import LogProgress
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.runtime.fetching.fetched_records import Fault, group_by_partition, split_messages
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
@@ -52,26 +48,7 @@ _PENDING_BYTES_MAX = 8 << 20  # fetched and not yet folded; above it the thread 
 _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a partition that is halted
 _WAITING_MAX = 16  # batches not yet delivered on the event loop
 _POLL_S = 0.02
-_kind, _ms = itemgetter(0), itemgetter(1)  # of a message's timestamp
-_LOG_APPEND_TIME = {TIMESTAMP_LOG_APPEND_TIME}
-_new = tuple.__new__  # the same as a NamedTuple's own constructor, in half the time
-
-
-class _LazyRecord(LogRecord):
-    """A record that unpacks its headers when they are read, because only a refusal reads them."""
-
-    __slots__ = ()
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes]]:
-        """The record's headers, in order; a header without a value is empty.
-
-        `UNREADABLE_HEADERS` if they cannot be read.
-        """
-        return header_pairs(read_headers(cast(Message, self[4])))
-
-
-Fault = tuple[Halted, int]  # no record from this offset on may be folded
+RENEW_S = 10.0  # a partition stands still for this long, although others can read its log: longer than any fetch
 
 
 class FetchedBatch(NamedTuple):
@@ -84,6 +61,17 @@ class FetchedBatch(NamedTuple):
     begin_offset: int  # from here to the last record's offset no other offset holds a record
     records: Sequence[LogRecord]
     fault: Fault | None
+
+
+class _Progress:
+    """How far a partition was fetched."""
+
+    __slots__ = ("is_paused", "next_offset", "next_record")
+
+    def __init__(self, offset: int) -> None:
+        self.next_offset = offset  # next one to be fetched
+        self.next_record = offset  # the one after the last record: transaction markers may follow it
+        self.is_paused = False
 
 
 # Takes the first fields of a `FetchedBatch`; must not block.
@@ -101,29 +89,16 @@ class Fetcher:
 
     def __init__(self, settings: ProcessorSettings) -> None:
         self._topic = settings.topics.events
-        self._consumer = Consumer(
-            {
-                **settings.client_config(),
-                "group.id": f"{settings.group_id}.reader",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                # If the log no longer holds the position, fetching must not go on elsewhere as if
-                # nothing were left out; see `_take_error`.
-                "auto.offset.reset": "error",
-                "fetch.wait.max.ms": FETCH_WAIT_MS,
-                "queued.min.messages": 20_000,
-                # How long a partition with a full queue rests. The default of 1 s capped a backlog
-                # at some 36,000 records a second.
-                "fetch.queue.backoff.ms": 5,
-                "queued.max.messages.kbytes": 16_384,
-            }
-        )
+        self._config = _consumer_config(settings)
+        self._consumer = Consumer(self._config)
         self._commands: deque[Callable[[], None]] = deque()
         self._next_offsets: dict[int, int] = {}  # after the last batch of a partition; the thread's own
         self._waiting: deque[FetchedBatch] = deque()
         self._pending_bytes = 0
-        self._room = threading.Condition()  # guards the two above; notified when there is room for more
+        self._fetched: dict[int, _Progress] = {}  # of the partitions that are assigned
+        self._room = threading.Condition()  # guards the three above; notified when there is room for more
+        self._fetch_progress = LogProgress()
+        self._observed_s = self._drained_s = time.monotonic()  # nothing fetched was left to be handed over
         self._delivery_held = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
@@ -164,6 +139,8 @@ class Fetcher:
 
         def assign_partition() -> None:
             self._unassign_partition(partition)
+            with self._room:
+                self._fetched[partition] = _Progress(offset)
             self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
 
         self._commands.append(assign_partition)
@@ -174,20 +151,71 @@ class Fetcher:
 
     def pause_partition(self, partition: int) -> None:
         """Interrupt the fetching of a partition."""
-        self._commands.append(lambda: self._consumer.pause(self._assigned_places(partition)))
+        self._commands.append(lambda: self._set_paused(partition, paused=True))
 
     def resume_partition(self, partition: int) -> None:
         """Go on fetching a partition."""
-        self._commands.append(lambda: self._consumer.resume(self._assigned_places(partition)))
+        self._commands.append(lambda: self._set_paused(partition, paused=False))
+
+    def skip_markers(self, partition: int, position: int) -> int:
+        """Return the offset below which nothing is left to fold, if `position` is the next one.
+
+        It is beyond `position` if only transaction markers and records of aborted transactions lie
+        between. Any thread may ask.
+        """
+        with self._room:
+            fetched = self._fetched.get(partition)
+            return position if fetched is None or position < fetched.next_record else fetched.next_offset
+
+    def renew_if_stuck(self, log_ends: Mapping[int, int], now_s: float) -> bool:
+        """Replace the consumer if a partition has stood still for 10 s although its log goes on.
+
+        `log_ends`: of the partitions that answered another client. Returns True if the consumer is
+        to be replaced; what it has delivered stays. Call it every few seconds; `now_s` is
+        monotonic.
+        """
+        with self._room:
+            # If what was fetched is not handed over, this process is slow, not the consumer.
+            drained, self._observed_s = self._drained_s >= self._observed_s, now_s
+            positions = {
+                partition: fetched.next_offset for partition, fetched in self._fetched.items() if not fetched.is_paused
+            }
+        self._fetch_progress.observe(positions if drained else {}, log_ends, now_s)
+        stuck = self._fetch_progress.stalled_partitions(now_s, RENEW_S)
+        if not stuck:
+            return False
+        told = ", ".join(f"partition {partition} {stalled}" for partition, stalled in stuck.items())
+        _log.error("fetching stands still and begins again with a new client: %s", told)
+        self._fetch_progress = LogProgress()
+        self._commands.append(self._renew_consumer)
+        return True
 
     def _assigned_places(self, partition: int) -> list[TopicPartition]:
         return [place for place in self._consumer.assignment() if place.partition == partition]
+
+    def _set_paused(self, partition: int, *, paused: bool) -> None:
+        with self._room:
+            if (fetched := self._fetched.get(partition)) is not None:
+                fetched.is_paused = paused
+        change = self._consumer.pause if paused else self._consumer.resume
+        change(self._assigned_places(partition))
+
+    def _renew_consumer(self) -> None:
+        close_in_background(self._consumer)
+        self._consumer = Consumer(self._config)
+        with self._room:
+            fetched = list(self._fetched.items())
+        self._consumer.incremental_assign(
+            [TopicPartition(self._topic, number, one.next_offset) for number, one in fetched]
+        )
+        self._consumer.pause([TopicPartition(self._topic, number) for number, one in fetched if one.is_paused])
 
     def _unassign_partition(self, partition: int) -> None:
         if places := self._assigned_places(partition):
             self._consumer.incremental_unassign(places)
         self._next_offsets.pop(partition, None)
         with self._room:
+            self._fetched.pop(partition, None)
             kept = [fetched for fetched in self._waiting if fetched.partition != partition]
             self._waiting.clear()
             self._waiting.extend(kept)
@@ -213,22 +241,24 @@ class Fetcher:
             if self._pending_bytes > _PENDING_BYTES_MAX:
                 self._room.wait(_PENDING_WAIT_S)
         first = self._consumer.poll(_POLL_S)
-        if first is None:
-            return
-        self._hand_over(first, self._consumer.consume(_BATCH_RECORDS, 0))
+        more = self._consumer.consume(_BATCH_RECORDS, 0) if first is not None else []
+        if len(more) < _BATCH_RECORDS:
+            self._drained_s = time.monotonic()
+        if first is not None:
+            self._hand_over(first, more)
 
     def _hand_over(self, first: Message, more: Sequence[Message]) -> None:
-        messages = [first, *more]
-        failed = [message for message in messages if message.error() is not None]
-        for message in failed:
+        messages, (errors, ends) = split_messages([first, *more])
+        for message in errors:
             self._next_offsets.pop(message.partition() or 0, None)
-        batches = [self._follow_up(*found) for found in _group_by_partition(messages)]
-        for message in failed:
+        batches = [self._follow_up(*found) for found in group_by_partition(messages)]
+        for message in errors:
             self._take_error(message)
         with self._room:
             scheduled = bool(self._waiting)
             self._waiting.extend(batches)
-        if not scheduled and not self._loop.is_closed():
+            self._note_progress(batches, ends)
+        if batches and not scheduled and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver_waiting)
 
     def _follow_up(self, partition: int, records: Sequence[LogRecord], fault: Fault | None) -> FetchedBatch:
@@ -243,18 +273,27 @@ class Fetcher:
         return FetchedBatch(partition, begin_offset, records, fault)
 
     def _take_error(self, message: Message) -> None:
-        """Go on after an error of one partition.
+        """Log an error, and go on after one of a partition; librdkafka repeats what it may.
 
         If the log does not hold the position, librdkafka stops there. Then the owner is given the
         log's first record, and asks the log what became of those before it.
         """
-        partition, error = message.partition() or 0, message.error()
+        partition, error = message.partition() or 0, cast(KafkaError, message.error())
+        _log.warning("fetching: %s", error.str())
         self._next_offsets.pop(partition, None)
-        if error is None or error.code() != KafkaError._AUTO_OFFSET_RESET:
+        if error.code() != KafkaError._AUTO_OFFSET_RESET:
             return
         if places := self._assigned_places(partition):
             self._consumer.incremental_unassign(places)
             self._consumer.incremental_assign([TopicPartition(self._topic, partition, OFFSET_BEGINNING)])
+
+    def _note_progress(self, batches: Iterable[FetchedBatch], ends: Mapping[int, int]) -> None:
+        for batch in batches:
+            if batch.records and (fetched := self._fetched.get(batch.partition)) is not None:
+                fetched.next_offset = fetched.next_record = batch.records[-1].offset + 1
+        for partition, end in ends.items():
+            if (fetched := self._fetched.get(partition)) is not None:
+                fetched.next_offset = max(fetched.next_offset, end)
 
     def _deliver_waiting(self) -> None:
         if self._delivery_held:
@@ -270,64 +309,25 @@ class Fetcher:
                 self._halt(partition, *fault)
 
 
-class _PartitionRecords(NamedTuple):
-    """What one fetch holds of one partition."""
-
-    partition: int
-    records: Sequence[LogRecord]
-    fault: Fault | None
-
-
-def _group_by_partition(messages: list[Message]) -> list[_PartitionRecords]:
-    """Return the records of each partition; log the messages that are errors."""
-    if errors := [error for error in map(Message.error, messages) if error is not None]:
-        for error in errors:
-            _log_error(error)
-        messages = [message for message in messages if message.error() is None]
-    batches: dict[int, list[LogRecord]] = {}
-    faults: dict[int, Fault] = {}
-    for found_in, found in groupby(messages, Message.partition):
-        partition, group = found_in or 0, list(found)
-        records = batches.setdefault(partition, [])
-        if partition in faults:
-            continue
-        stamps = list(map(Message.timestamp, group))
-        # The topic's setting may change at any time, so a fetch may be mixed.
-        if set(map(_kind, stamps)) != _LOG_APPEND_TIME:
-            right = next(n for n, stamp in enumerate(stamps) if stamp[0] != TIMESTAMP_LOG_APPEND_TIME)
-            faults[partition] = _wrong_timestamp_type(group[right])
-            group, stamps = group[:right], stamps[:right]
-        records.extend(_to_records(group, stamps))
-    return [_PartitionRecords(partition, records, faults.get(partition)) for partition, records in batches.items()]
+def _consumer_config(settings: ProcessorSettings) -> dict[str, str | int | float | bool]:
+    return {
+        **settings.client_config(),
+        "group.id": f"{settings.group_id}.reader",
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        # Tells how far the log was read where it ends with transaction markers.
+        "enable.partition.eof": True,
+        # If the log no longer holds the position, fetching must not go on elsewhere as if nothing
+        # were left out; see `_take_error`.
+        "auto.offset.reset": "error",
+        "fetch.wait.max.ms": FETCH_WAIT_MS,
+        "queued.min.messages": 20_000,
+        # How long a partition with a full queue rests. The default of 1 s capped a backlog at some
+        # 36,000 records a second.
+        "fetch.queue.backoff.ms": 5,
+        "queued.max.messages.kbytes": 16_384,
+    }
 
 
-def _wrong_timestamp_type(message: Message) -> Fault:
-    """Return the fault of a message without the broker's time, and its offset."""
-    offset = message.offset() or 0
-    return Halted(
-        "wrong_timestamp_type",
-        f"partition {message.partition()}: the record at offset {offset} has the time of its sender, not of the "
-        f"broker (LogAppendTime), so any client could move the clock. Set message.timestamp.type of "
-        f"{message.topic()} back with `sessionary topics apply`; records that were written in between keep their times",
-    ), offset
-
-
-def _to_records(messages: list[Message], stamps: list[tuple[int, int]]) -> Iterable[LogRecord]:
-    """Return messages of one partition as records. A Python loop would take half as long again."""
-    fields = zip(
-        map(Message.offset, messages),
-        map(_ms, stamps),
-        map(Message.key, messages),
-        map(Message.value, messages),
-        messages,
-        strict=True,
-    )
-    return map(_new, repeat(_LazyRecord), fields)
-
-
-def _log_error(error: KafkaError) -> None:
-    """Log the error; librdkafka retries by itself."""
-    _log.warning("fetching: %s", error.str())
-
-
-__all__ = ["FETCH_WAIT_MS", "Deliver", "FetchedBatch", "Fetcher"]
+__all__ = ["FETCH_WAIT_MS", "RENEW_S", "Deliver", "FetchedBatch", "Fetcher"]

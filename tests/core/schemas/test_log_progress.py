@@ -1,0 +1,36 @@
+"""When a reader stands still although its log goes on."""
+
+from sessionary.schemas.log_progress import LogProgress, StalledPartition
+
+
+def test_a_partition_stands_still_once_it_was_behind_at_one_position_for_long() -> None:
+    progress = LogProgress()
+    progress.observe({0: 10, 1: 20}, {0: 12, 1: 20}, 100.0)
+    progress.observe({0: 10, 1: 20}, {0: 15, 1: 20}, 105.0)
+    assert progress.stalled_partitions(109.9, 10.0) == {}
+    assert progress.stalled_partitions(110.0, 10.0) == {0: StalledPartition(10, 15, 10.0)}
+    assert str(StalledPartition(10, 15, 10.4)) == "at offset 10 for 10 s, the log ends at 15"
+
+
+def test_any_move_begins_again_although_the_reader_is_still_behind() -> None:
+    progress = LogProgress()
+    for second in range(0, 60, 5):
+        progress.observe({0: 10 + second}, {0: 1_000}, float(second))
+        assert progress.stalled_partitions(float(second), 5.0) == {}
+
+
+def test_time_without_an_answer_of_the_log_does_not_count() -> None:
+    progress = LogProgress()
+    progress.observe({0: 10}, {0: 12}, 0.0)
+    progress.observe({0: 10}, {}, 60.0)
+    assert progress.stalled_partitions(60.0, 10.0) == {}
+    progress.observe({0: 10}, {0: 12}, 65.0)
+    assert progress.stalled_partitions(70.0, 10.0) == {}
+    assert progress.stalled_partitions(75.0, 10.0) == {0: StalledPartition(10, 12, 10.0)}
+
+
+def test_a_partition_that_is_not_to_move_or_has_caught_up_does_not_stand_still() -> None:
+    progress = LogProgress()
+    progress.observe({0: 10, 1: 5}, {0: 12, 1: 6}, 0.0)
+    progress.observe({1: 6}, {0: 12, 1: 6}, 10.0)
+    assert progress.stalled_partitions(99.0, 10.0) == {}

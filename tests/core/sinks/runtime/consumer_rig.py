@@ -1,0 +1,100 @@
+"""One sink's loop, with a consumer, a clock, a log and a block target that tests hand in."""
+
+import threading
+from collections.abc import Callable
+
+from sessionary.sinks.core.intent import RecordBlock
+from sessionary.sinks.core.sink_kinds import SINKS
+from sessionary.sinks.metrics import SinkMetrics
+from sessionary.sinks.runtime.consumer import SinkConsumer
+from sessionary.sinks.runtime.hung_calls import CallWatchdog
+from sessionary.sinks.runtime.log_watch import LogWatch
+from sessionary.sinks.runtime.ports import ErrorCallback
+from sessionary.sinks.settings import SinkSettings
+from tests.support.fake_kafka import FakeConsumer
+
+SETTINGS = SinkSettings()
+TOPIC = SETTINGS.topics.events
+Step = Callable[[], None]
+
+
+class FakeClock:
+    """Time that tests move."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return round(self.now_s * 1_000)
+
+
+class FakeTarget:
+    """Keeps the blocks that were written, or fails."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[int, RecordBlock]] = []
+        self.error: Exception | None = None
+        self.is_closed = False
+
+    def write_block(self, partition: int, block: RecordBlock) -> None:
+        if self.error is not None:
+            raise self.error
+        self.blocks.append((partition, block))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    @property
+    def offsets(self) -> list[list[int]]:
+        return [[record.offset for record in block.records] for _, block in self.blocks]
+
+
+class SinkRig:
+    """One sink and everything around it. `run_steps` takes one step for each call of `consume`."""
+
+    def __init__(self, watchdog: CallWatchdog | None = None) -> None:
+        self.kafka, self.clock, self.target = FakeConsumer(TOPIC), FakeClock(), FakeTarget()
+        self.metrics = SinkMetrics("history", "g")
+        self.consumers: list[FakeConsumer] = []  # that were opened
+        self.next_consumer = FakeConsumer(TOPIC)  # that replaces the first one
+        self.log_ends: dict[int, int] = {}  # that another client is told
+        self.log_watch = LogWatch(lambda: self.log_ends, self.clock)
+        self.sink = SinkConsumer(
+            SINKS["history"],
+            SETTINGS,
+            self.metrics,
+            target=self.target,
+            open_consumer=self._open_consumer,
+            clock=self.clock,
+            watchdog=watchdog or CallWatchdog(30.0),
+            log_watch=self.log_watch,
+        )
+
+    def _open_consumer(self, on_error: ErrorCallback) -> FakeConsumer:
+        if self.consumers:
+            self.next_consumer.when_out_of_steps = self.kafka.when_out_of_steps
+            self.kafka = self.next_consumer
+        self.kafka.on_error = on_error
+        self.consumers.append(self.kafka)
+        return self.kafka
+
+    def run_steps(self, *steps: Step) -> None:
+        """Run the sink until every step was taken, then stop it."""
+        stop = threading.Event()
+        self.kafka.steps = list(steps)
+        self.kafka.when_out_of_steps = stop.set
+        self.sink.run(stop)
+
+    def advance(self, seconds: float) -> None:
+        self.clock.now_s += seconds
+
+    def ask_log(self) -> None:
+        """Ask another client for the log's ends, five seconds after the last time."""
+        self.advance(5.0)
+        self.log_watch.ask_once()
+
+
+__all__ = ["SinkRig"]
