@@ -28,6 +28,9 @@ SHORT_TESTS = (
     "test_second_machine",
     "test_trail",
     "test_overlay",
+    "test_recent",
+    "test_fast_replace",
+    "session.test_row_size",
     "session.test_limits",
     "session.test_stories",
 )
