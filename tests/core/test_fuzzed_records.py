@@ -27,7 +27,7 @@ from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
 from sessionary.stream_processors.families import processor_job
-from sessionary.stream_processors.runtime.fetcher import _LazyRecord
+from sessionary.stream_processors.runtime.fetching.fetched_records import LazyRecord
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import START_MS
 from tests.core.record_fuzzer import PARTITIONS, FuzzedRecord, RecordFuzzer
@@ -121,7 +121,7 @@ class FuzzRun:
         fields: Any = (self._offset, self._at_ms, fuzzed.key, fuzzed.value, fuzzed.header_source)
         self._build_rows(fuzzed)
         self._offset += 1
-        return tuple.__new__(_LazyRecord, fields)
+        return tuple.__new__(LazyRecord, fields)
 
     def _judge(self, batch: Overlay, record: LogRecord) -> bool:
         """Apply a record and check what it changed; return False if the batch is full."""
