@@ -110,13 +110,12 @@ def test_an_event_that_makes_a_row_too_large_is_refused(story: Story) -> None:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=story_name)
-def test_each_event_that_is_refused_for_its_row_halted_the_partition_before(
-    story: Story, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(row_size, "ROW_BYTES_MAX", 1 << 40)
-    rig, agent = FormerRig(), EventFactory()
-    assert story(rig, agent) == "applied"
-    assert rig.row_batch > FORMER_LIMIT
+def test_each_event_that_is_refused_for_its_row_halted_the_partition_before(story: Story) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_size, "ROW_BYTES_MAX", 1 << 40)
+        rig, agent = FormerRig(), EventFactory()
+        assert story(rig, agent) == "applied"
+        assert rig.row_batch > FORMER_LIMIT
 
 
 def fill_row(rig: FoldRig, agent: EventFactory, beyond: int = 0) -> str:
@@ -152,19 +151,20 @@ def test_a_row_keeps_long_ids_of_refused_events_while_it_has_room() -> None:
     assert rig.row_bytes(agent) <= ROW_BYTES_MAX
 
 
-def test_the_first_id_that_a_row_has_no_room_for_halted_the_partition_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_id_that_a_row_has_no_room_for_halted_the_partition_before() -> None:
     rig, agent = FoldRig(), EventFactory()
     rig.start(agent)
     for kept in (True, True, True, False):
         assert rig.send(agent, "session_started", {"event_id": LONG_ID}) == "refused illegal_transition"
         assert (rig.row_of(agent).refusals[-1].event_id == LONG_ID) == kept
-    monkeypatch.setattr(row_size, "ROW_BYTES_MAX", 1 << 40)
-    former, agent = FormerRig(), EventFactory()
-    former.start(agent)
-    fitted = []
-    for _ in range(4):
-        former.send(agent, "session_started", {"event_id": LONG_ID})
-        fitted.append(former.row_batch <= FORMER_LIMIT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_size, "ROW_BYTES_MAX", 1 << 40)
+        former, agent = FormerRig(), EventFactory()
+        former.start(agent)
+        fitted = []
+        for _ in range(4):
+            former.send(agent, "session_started", {"event_id": LONG_ID})
+            fitted.append(former.row_batch <= FORMER_LIMIT)
     assert fitted == [True, True, True, False]
 
 
