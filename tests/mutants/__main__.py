@@ -33,6 +33,7 @@ MODULES = (
     "core.session.accepted",
     "core.session.facts",
     "core.session.effects",
+    "core.session.row_size",
     "core.session.decide",
     "core.session.report",
     "core.session.machine",
