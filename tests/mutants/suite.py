@@ -32,6 +32,7 @@ SHORT_TESTS = (
     "test_fast_replace",
     "session.test_row_size",
     "session.test_limits",
+    "session.test_row_size",
     "session.test_stories",
 )
 EDGE_CASES = "session.test_edge_cases"
