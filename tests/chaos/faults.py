@@ -4,7 +4,8 @@ What counts as recovery, by the target of the fault:
 
 processor    each partition that it owned has a transaction newer than the kill or freeze
 sink         the offsets of its group move again
-a broker     each partition has a transaction newer than the kill
+a broker     once the brokers answer, each partition has a newer transaction, and each sink passes
+             the end that its log had then, both within 60 s
 ClickHouse   it has a row newer than the kill, or than the end of the slow phase
 agent        the spool of the dead process is drained
 full spool   the agent's spool is drained after the disk has room again
@@ -30,6 +31,9 @@ _OPEN_MAX = 2
 _LOOK_S = 0.1
 _STOP_AND_GO_S = (0.45, 0.05)
 _BROKER_DELAY_S = 0.3
+_GO_ON_S_MAX = 60.0
+_RESET_EACH_S = 0.7
+_DELAY_S = 0.3
 
 
 class FaultOutcome(NamedTuple):
@@ -49,6 +53,7 @@ class Faults:
         self.outcomes: list[FaultOutcome] = []
         self.left_out: list[Fault] = []
         self._lock = threading.Lock()
+        self._network = threading.Lock()  # a proxy does one thing at a time
         self._began_s = time.monotonic()
         self._threads: list[threading.Thread] = []
 
@@ -99,9 +104,10 @@ class Faults:
             case "kill broker" | "restart broker":
                 number = signal.SIGKILL if fault.kind == "kill broker" else signal.SIGTERM
                 self._stack.signal(fault.target, number)
-                return self._wait_recovered(
-                    fault, now_ms(), lambda at_ms: self._watch.committed_since(set(range(PARTITIONS)), at_ms)
-                )
+                return self._wait_broker(fault)
+            case "freeze broker" | "cut network" | "slow network" | "reset connections":
+                self._stall_broker(fault)
+                return self._wait_broker(fault, f"for {fault.lasts_s:.0f} s")
             case "kill clickhouse":
                 self._stack.signal("clickhouse", signal.SIGKILL)
                 return self._wait_recovered(fault, now_ms(), self._row_after)
@@ -128,6 +134,50 @@ class Faults:
                 pass  # the server that is asked is down itself
             time.sleep(_LOOK_S)
         return FaultOutcome(fault, None, note)
+
+    def _wait_broker(self, fault: Fault, note: str = "") -> FaultOutcome:
+        """Wait until all partitions and sinks go on: within 60 s of the brokers' first answer."""
+        since_ms, answered_s, ends = now_ms(), None, dict[str, dict[int, int]]()
+
+        def goes_on(at_ms: int) -> bool:
+            nonlocal answered_s
+            offsets = {
+                kind: self._stack.group_offsets(f"{PREFIX}.sink.{kind}", f"{PREFIX}.{topic}")
+                for kind, topic in SINK_TOPICS.items()
+            }
+            answered_s = answered_s or time.monotonic()
+            for kind, found in offsets.items():
+                ends.setdefault(kind, {number: end for number, (end, _) in found.items()})
+            sinks = all(done >= ends[kind][n] for kind, found in offsets.items() for n, (_, done) in found.items())
+            return sinks and self._watch.committed_since(set(range(PARTITIONS)), at_ms)
+
+        outcome = self._wait_recovered(fault, since_ms, goes_on, note)
+        if answered_s is not None and outcome.recovered_s is not None:
+            after_s = time.monotonic() - answered_s
+            if after_s > _GO_ON_S_MAX:
+                late = f"went on only {after_s:.0f} s after the brokers answered"
+                return outcome._replace(recovered_s=None, note=f"{note}; {late}")
+        return outcome
+
+    def _stall_broker(self, fault: Fault) -> None:
+        """Freeze a broker, or disturb the network between it and all parts; then end that."""
+        proxy, deadline_s = self._stack.proxies[fault.target], time.monotonic() + fault.lasts_s
+        if fault.kind == "freeze broker":
+            pid = self._stack.signal(fault.target, signal.SIGSTOP)
+            time.sleep(fault.lasts_s)
+            self._resume_process(fault.target, pid)
+        elif fault.kind == "reset connections":
+            while time.monotonic() < deadline_s:
+                proxy.reset_connections()
+                time.sleep(_RESET_EACH_S)
+        else:
+            with self._network:
+                if fault.kind == "cut network":
+                    proxy.hold_packets()
+                else:
+                    proxy.delay_packets(_DELAY_S)
+                time.sleep(fault.lasts_s)
+                proxy.pass_packets()
 
     def _hit_processor(self, fault: Fault) -> FaultOutcome:
         owned = self._watch.owned_by(fault.target)

@@ -10,6 +10,10 @@ FaultKind = Literal[
     "kill sink",
     "kill broker",
     "restart broker",
+    "freeze broker",
+    "cut network",
+    "slow network",
+    "reset connections",
     "kill clickhouse",
     "slow clickhouse",
     "kill agent",
@@ -40,6 +44,13 @@ _FIRST_S = 4.0
 _LAST_S = 8.0  # no fault begins this close to the end
 _GAP_S = (6.0, 8.5)
 _AGENT_DELAY_S = 1.0
+# Shorter and longer than the session time-outs of the groups and of the broker's own controller.
+_STALLS_S: dict[FaultKind, tuple[float, float]] = {
+    "freeze broker": (5.0, 40.0),
+    "cut network": (5.0, 20.0),
+    "slow network": (5.0, 10.0),
+    "reset connections": (3.0, 6.0),
+}
 
 
 class Fault(NamedTuple):
@@ -52,7 +63,7 @@ class Fault(NamedTuple):
 
 
 def _pick_broker(brokers: Sequence[str], rng: random.Random) -> str:
-    # Nothing is drawn for one broker: a seed's schedule for one is the same as ever.
+    # Nothing is drawn for one broker: a seed's short schedule for one is the same as ever.
     return rng.choice(brokers) if len(brokers) > 1 else brokers[0]
 
 
@@ -68,7 +79,7 @@ def _target(kind: FaultKind, rng: random.Random, brokers: Sequence[str]) -> str:
             return CRAMPED
         case "full store":
             return CRAMPED_STORE
-        case "kill broker" | "restart broker":
+        case "kill broker" | "restart broker" | "freeze broker" | "cut network" | "slow network" | "reset connections":
             return _pick_broker(brokers, rng)
         case "kill clickhouse" | "slow clickhouse":
             return "clickhouse"
@@ -77,6 +88,8 @@ def _target(kind: FaultKind, rng: random.Random, brokers: Sequence[str]) -> str:
 def _lasts_s(kind: FaultKind, rng: random.Random) -> float:
     if kind == "freeze processor":
         return SESSION_TIMEOUT_S + rng.uniform(2.0, 5.0)
+    if kind in _STALLS_S:
+        return rng.uniform(*_STALLS_S[kind])
     return rng.uniform(5.0, 9.0) if kind in ("slow clickhouse", "full spool", "full store") else 0.0
 
 

@@ -1,6 +1,7 @@
 """The real stack in a temporary folder: each part is a process that a supervisor restarts.
 
 servers      one broker or three, ClickHouse endpoint
+proxies      one between each broker and all parts; the harness itself reaches the brokers directly
 workers      two processors, static members w1 (memory) and w2 (RocksDB on a small disk)
 sinks        four
 """
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
@@ -19,6 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
 from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.local.kafka.cluster import BrokerProcess, broker_processes, plan_cluster, write_cluster
+from sessionary.infra.local.kafka.node import ProxiedListener
 from sessionary.infra.local.ports import LOOPBACK, free_ports
 from sessionary.infra.local.supervisor import Part, Supervisor
 from sessionary.infra.stack import api_ready, inherited_variables
@@ -28,6 +31,7 @@ from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSet
 from tests.auditor.evidence import TABLES, query_rows
 from tests.chaos.schedule import CRAMPED, CRAMPED_STORE, PROCESSORS, SESSION_TIMEOUT_S, SINKS
 from tests.chaos.small_disk import SmallDisk
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import wait_until
 
 PARTITIONS = 4
@@ -47,7 +51,9 @@ class ChaosStack:
         self.logs = logs
         self._folder = tempfile.TemporaryDirectory(prefix="sessionary-chaos-")
         self.folder = Path(self._folder.name)
-        ports = dict(zip(("broker", "clickhouse", *PROCESSORS), free_ports(4), strict=True))
+        names = ("broker", "clickhouse", *PROCESSORS)
+        spare = free_ports(len(names) + 2 * brokers)
+        ports = dict(zip(names, spare, strict=False))
         broker_data = self.folder / "broker"
         self.servers_address = f"{LOOPBACK}:{ports['broker']}"
         if brokers > 1:
@@ -55,6 +61,11 @@ class ChaosStack:
             self.servers_address = cluster.bootstrap_servers
         processes = broker_processes(broker_data, self.servers_address)
         self.brokers = [broker.name for broker in processes]
+        listeners = list(map(ProxiedListener, spare[len(names) :: 2], spare[len(names) + 1 :: 2]))
+        self.proxies = {
+            name: TcpProxy(listener.proxy_port, listener.port)
+            for name, listener in zip(self.brokers, listeners, strict=True)
+        }
         self.clickhouse_url = f"http://{LOOPBACK}:{ports['clickhouse']}"
         self.control_urls = {name: f"http://{LOOPBACK}:{ports[name]}" for name in PROCESSORS}
         self.tokens = {tenant: f"token-of-{tenant}" for tenant in TENANTS}
@@ -64,7 +75,7 @@ class ChaosStack:
             CRAMPED_STORE: SmallDisk(self.folder / "small-store", _STORE_MIB, mounted=small_disks),
         }
         self.environ = {
-            "BOOTSTRAP_SERVERS": self.servers_address,
+            "BOOTSTRAP_SERVERS": ",".join(f"{LOOPBACK}:{proxy.port}" for proxy in self.proxies.values()),
             "TOPIC_PREFIX": PREFIX,
             "PARTITIONS": str(PARTITIONS),
             "CLICKHOUSE_URL": self.clickhouse_url,
@@ -74,13 +85,16 @@ class ChaosStack:
             "SESSION_TIMEOUT_MS": str(int(SESSION_TIMEOUT_S * 1_000)),
             "SINK_SESSION_TIMEOUT_MS": "6000",
         }
-        self.servers = Supervisor([*map(self._broker, processes), self._clickhouse(ports["clickhouse"])])
+        self.servers = Supervisor([*map(self._broker, processes, listeners), self._clickhouse(ports["clickhouse"])])
         self.workers = Supervisor([self._worker(name, ports[name]) for name in PROCESSORS])
         self.sinks = Supervisor([self._sink(kind) for kind in SINKS])
+        self._closing = ExitStack()
         self._supervisors = (self.servers, self.workers, self.sinks)
 
     def start(self) -> None:
         """Start all parts. Raises `StartFailed` with the ends of the logs."""
+        for proxy in self.proxies.values():
+            self._closing.enter_context(proxy)
         self.servers.start()
         self.servers.wait_ready(_START_S)
         self.sinks.start()
@@ -91,6 +105,7 @@ class ChaosStack:
         """Stop all parts and remove the folder."""
         for supervisor in reversed(self._supervisors):
             supervisor.stop()
+        self._closing.close()
         for disk in self.disks.values():
             disk.close()
         self._folder.cleanup()
@@ -146,11 +161,12 @@ class ChaosStack:
         (row,) = query_rows(self.clickhouse_url, f"SELECT toUnixTimestamp64Milli(max(at)) AS ms FROM ({tables})")
         return max(int(row["ms"]), 0)
 
-    def _broker(self, broker: BrokerProcess) -> Part:
+    def _broker(self, broker: BrokerProcess, listener: ProxiedListener) -> Part:
         def ready() -> bool:
             return broker_answers(broker.address) and _succeeds(lambda: apply_topics(self.kafka, len(self.brokers)))
 
-        return self.part(broker.name, [*_COMMAND, "broker", *broker.options], ready)
+        argv = [sys.executable, "-m", "tests.support.proxied_broker", *broker.options, *map(str, listener)]
+        return self.part(broker.name, argv, ready)
 
     def _clickhouse(self, port: int) -> Part:
         from sessionary.sinks.clickhouse.migrate import apply_migrations

@@ -62,7 +62,7 @@ def test_a_broker_fault_hits_one_of_three_brokers_by_the_seed() -> None:
     brokers = ("broker-1", "broker-2", "broker-3")
     faults = draw_faults(5, 3_600, (), brokers)
     assert faults == draw_faults(5, 3_600, (), brokers)
-    for kind in ("kill broker", "restart broker"):
+    for kind in ("kill broker", "restart broker", "freeze broker", "cut network", "reset connections"):
         assert {fault.target for fault in faults if fault.kind == kind} == set(brokers)
 
 
@@ -71,6 +71,14 @@ def test_a_freeze_is_longer_than_the_session_timeout() -> None:
     assert frozen
     assert min(fault.lasts_s for fault in frozen) > 6
     assert Fault(1.0, "kill broker", "broker").lasts_s == 0
+
+
+def test_a_broker_stalls_for_shorter_and_longer_than_any_session_timeout() -> None:
+    frozen = [fault.lasts_s for fault in draw_faults(6, 3_600) if fault.kind == "freeze broker"]
+    assert 5 <= min(frozen) < 10
+    assert 30 < max(frozen) <= 40
+    cut = [fault for fault in draw_faults(6, 3_600) if fault.kind == "cut network"]
+    assert all(fault.lasts_s >= 5 for fault in cut)
 
 
 def test_written_bytes_of_a_segment_end_at_its_end_mark() -> None:

@@ -17,9 +17,12 @@ from confluent_kafka.cimpl import NewTopic
 from sessionary.infra.local.errors import PortTaken, StartFailed
 from sessionary.infra.local.kafka.broker import LocalBroker, broker_answers
 from sessionary.infra.local.kafka.jars import JAR_COORDINATES, KAFKA_VERSION, kafka_jars
-from sessionary.infra.local.ports import LOOPBACK, free_port
+from sessionary.infra.local.ports import LOOPBACK, free_port, free_ports
 from sessionary.infra.local.process import Child, tail
 from tests.support.jar_list import resolve_jars
+from tests.support.processes import Processes
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -217,3 +220,15 @@ def test_a_broker_that_cannot_serve_says_why(tmp_path: Path) -> None:
             node.wait_ready()
     finally:
         node.kill()
+
+
+def test_clients_behind_a_proxy_are_sent_back_to_it(processes: Processes, tmp_path: Path) -> None:
+    direct, proxied, through = free_ports(3)
+    with TcpProxy(through, proxied):
+        argv = ["--data", str(tmp_path), "--port", str(direct), str(proxied), str(through)]
+        processes.start("tests.support.proxied_broker", *argv)
+        for port in (direct, through):
+            servers = f"{LOOPBACK}:{port}"
+            wait_until(lambda servers=servers: broker_answers(servers), 60, "the broker to answer")  # type: ignore[misc]
+            brokers = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=20).brokers.values()
+            assert [broker.port for broker in brokers] == [port]

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.local.kafka.cluster import choose_broker_count
 from sessionary.infra.local.kafka.jars import Progress
-from sessionary.infra.local.kafka.node import NodeIdentity, prepare_start, random_id, read_identity
+from sessionary.infra.local.kafka.node import NodeIdentity, ProxiedListener, prepare_start, random_id, read_identity
 from sessionary.infra.local.ports import LOOPBACK, free_ports
 from sessionary.infra.local.process import Child
 from sessionary.infra.local.server import LocalServer
@@ -114,13 +114,20 @@ class LocalBroker(LocalServer):
         return broker_answers(self.bootstrap_servers)
 
 
-def run_broker(data: Path, port: int | None = None, progress: Progress = _ignore_progress) -> None:
+def run_broker(
+    data: Path,
+    port: int | None = None,
+    progress: Progress = _ignore_progress,
+    listener: ProxiedListener | None = None,
+) -> None:
     """Replace this process by the broker (exec): pid, output and signals stay the same.
+
+    `listener`: for clients behind a proxy, besides the usual one.
 
     Never returns. Raises `BrokerCountDiffers`, `PortTaken`, `JarsUnavailable`, `StartFailed` if it
     cannot start.
     """
     folder = data.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    argv = prepare_start(folder, _broker_identity(folder, port), progress)
+    argv = prepare_start(folder, _broker_identity(folder, port), progress, listener=listener)
     os.execv(argv[0], argv)

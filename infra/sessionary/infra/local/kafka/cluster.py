@@ -19,6 +19,7 @@ from sessionary.infra.local.errors import BrokerCountDiffers, StartFailed
 from sessionary.infra.local.kafka.jars import Progress
 from sessionary.infra.local.kafka.node import (
     NodeIdentity,
+    ProxiedListener,
     QuorumMember,
     prepare_start,
     random_id,
@@ -131,8 +132,10 @@ def broker_processes(data: Path, bootstrap_servers: str) -> list[BrokerProcess]:
     ]
 
 
-def run_node(data: Path, number: int, progress: Progress) -> None:
+def run_node(data: Path, number: int, progress: Progress, listener: ProxiedListener | None = None) -> None:
     """Replace this process by a node of the folder's cluster (exec): pid and output stay the same.
+
+    `listener`: for clients behind a proxy, besides the usual one.
 
     Never returns. Raises `PortTaken`, `JarsUnavailable`, `StartFailed` if it cannot start.
     """
@@ -142,7 +145,7 @@ def run_node(data: Path, number: int, progress: Progress) -> None:
     folder, node = data.resolve() / str(number), cluster.nodes[number - 1]
     folder.mkdir(exist_ok=True)
     identity = NodeIdentity(cluster.cluster_id, node.port, node.controller_port)
-    argv = prepare_start(folder, identity, progress, member=_quorum_member(cluster, number))
+    argv = prepare_start(folder, identity, progress, member=_quorum_member(cluster, number), listener=listener)
     os.execv(argv[0], argv)
 
 

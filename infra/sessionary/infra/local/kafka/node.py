@@ -24,13 +24,22 @@ from sessionary.infra.local.errors import PortTaken, StartFailed
 from sessionary.infra.local.kafka.jars import Progress, kafka_jars
 from sessionary.infra.local.ports import LOOPBACK, is_free
 
-__all__ = ["NodeIdentity", "QuorumMember", "prepare_start", "random_id", "read_identity", "replace_json"]
+__all__ = [
+    "NodeIdentity",
+    "ProxiedListener",
+    "QuorumMember",
+    "prepare_start",
+    "random_id",
+    "read_identity",
+    "replace_json",
+]
 
 _FORMAT_TIMEOUT_S = 60.0
 
 # Sizes are the topics' own, as on a broker with Kafka's defaults.
 # broker.session.timeout.ms: after SIGKILL the node waits until its previous registration expires;
-# with the default of 9 s a restart took 11.9 s.
+# with the default of 9 s a restart took 11.9 s. The price: a node that was frozen for longer is
+# fenced by its own controller, and answers for a moment that the cluster has no broker.
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id={node_id}
@@ -105,6 +114,25 @@ class QuorumMember(NamedTuple):
     properties: str = ""
 
 
+class ProxiedListener(NamedTuple):
+    """A second listener, for clients that come through a TCP proxy: they are sent back to it.
+
+    The nodes of a cluster reach each other without it.
+    """
+
+    port: int  # of the broker
+    proxy_port: int  # that the broker tells its clients
+
+
+def _listener_properties(listener: ProxiedListener, identity: NodeIdentity) -> str:
+    direct, proxied = f"PLAINTEXT://{LOOPBACK}:{identity.port}", f"PROXIED://{LOOPBACK}"
+    return (
+        f"listeners={direct},{proxied}:{listener.port},CONTROLLER://{LOOPBACK}:{identity.controller_port}\n"
+        f"advertised.listeners={direct},{proxied}:{listener.proxy_port}\n"
+        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT\n"
+    )
+
+
 def random_id() -> str:
     """Return a new id of a cluster or of a node's storage, as Kafka writes them."""
     # An id must not begin with "-": the storage tool would read it as an option.
@@ -168,11 +196,12 @@ def prepare_start(
     *,
     optimising: bool = False,
     member: QuorumMember | None = None,
+    listener: ProxiedListener | None = None,
 ) -> list[str]:
     """Prepare the folder, and return the command line that serves it. Blocks.
 
-    `member`: None for a node that is its own cluster. Raises `PortTaken`, `JarsUnavailable`,
-    `StartFailed`.
+    `member`: None for a node that is its own cluster. `listener`: for clients behind a proxy,
+    besides the usual one. Raises `PortTaken`, `JarsUnavailable`, `StartFailed`.
     """
     if member is None:
         member = QuorumMember(1, f"{LOOPBACK}:{identity.controller_port}", ("--standalone",), 1, 1)
@@ -190,6 +219,7 @@ def prepare_start(
             storage=data / "log",
         )
         + member.properties
+        + (_listener_properties(listener, identity) if listener is not None else "")  # the last one counts
     )
     (data / "log4j2.properties").write_text(_LOG4J)
     if read_identity(data) is None:

@@ -14,6 +14,7 @@ from sessionary.infra.local.kafka.cluster import (
     run_node,
     write_cluster,
 )
+from sessionary.infra.local.kafka.node import ProxiedListener
 
 
 def test_a_cluster_has_three_brokers_with_ports_of_their_own_and_is_recorded(tmp_path: Path) -> None:
@@ -79,6 +80,27 @@ def test_the_nodes_form_one_quorum_and_replicate_the_internal_topics(
         f"{number}@127.0.0.1:{node.controller_port}:{node.directory_id}" for number, node in enumerate(cluster.nodes, 1)
     )
     assert formats == [("--initial-controllers", voters)] * 3
+
+
+def test_a_node_with_a_proxied_listener_advertises_the_proxy_and_keeps_its_other_properties(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessionary.infra.local.kafka.node.kafka_jars", lambda _progress: [])
+    monkeypatch.setattr("sessionary.infra.local.kafka.node._format_storage", lambda *_: None)
+    monkeypatch.setattr(os, "execv", lambda _program, _argv: None)
+    cluster = plan_cluster(tmp_path)
+    write_cluster(tmp_path, cluster)
+    properties = tmp_path / "1" / "server.properties"
+    run_node(tmp_path, 1, lambda _line: None)
+    without = properties.read_text()
+    assert "PROXIED" not in without
+    run_node(tmp_path, 1, lambda _line: None, ProxiedListener(20_000, 30_000))
+    direct, control = cluster.nodes[0].port, cluster.nodes[0].controller_port
+    assert properties.read_text().removeprefix(without).splitlines() == [
+        f"listeners=PLAINTEXT://127.0.0.1:{direct},PROXIED://127.0.0.1:20000,CONTROLLER://127.0.0.1:{control}",
+        f"advertised.listeners=PLAINTEXT://127.0.0.1:{direct},PROXIED://127.0.0.1:30000",
+        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT",
+    ]
 
 
 def test_a_node_needs_a_cluster_that_has_it(tmp_path: Path) -> None:
