@@ -30,7 +30,6 @@ SHORT_TESTS = (
     "test_overlay",
     "test_recent",
     "test_fast_replace",
-    "session.test_row_size",
     "session.test_limits",
     "session.test_row_size",
     "session.test_stories",
