@@ -32,7 +32,6 @@ MODULES = (
     "core.session.limits",
     "core.session.accepted",
     "core.session.effects",
-    "core.session.row_size",
     "core.session.decide",
     "core.session.report",
     "core.session.machine",

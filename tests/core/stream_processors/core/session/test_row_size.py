@@ -138,6 +138,7 @@ def test_no_row_at_the_limit_for_accepted_events_fitted_its_topic_before() -> No
     """The limit counts key and value alone, so an event is refused only if its row never fitted."""
     key, value = b"k" * 41, b"v" * (ROW_BYTES_MAX - 41)
     assert batch_bytes(key, value) > FORMER_LIMIT == ROW_BYTES_MAX
+    assert (EVENT_ID_MAX, CHANGELOG_BYTES_MAX) == (128, ROW_BYTES_MAX + 65_536)
 
 
 def test_a_row_keeps_long_ids_of_refused_events_while_it_has_room() -> None:
