@@ -1,6 +1,8 @@
 """Records whose header names are not UTF-8: all parts go on, and mark the headers as unreadable."""
 
 import json
+import subprocess
+import sys
 
 from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.headers import UNREADABLE_HEADERS
@@ -8,11 +10,27 @@ from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.clickhouse import migrate
-from tests.integration.processor_load import Agent, Sender, count_judged, start_processor
+from tests.integration.processor_load import Agent, OutgoingRecord, Sender, count_judged, start_processor
 from tests.integration.sink_rig import settings_for, sink_in_thread
 from tests.support import Processes, read_records, run_sql, wait_until
 from tests.support.broken_headers import send_with_broken_header
 
+# Reads headers again and again: the interpreter specializes code that runs often.
+_READER = """
+import json, sys
+from confluent_kafka import Consumer, TopicPartition
+from sessionary.schemas.headers import UNREADABLE_HEADERS, header_pairs, read_headers
+
+config, topic, wanted = json.load(sys.stdin)
+consumer = Consumer(config)
+consumer.assign([TopicPartition(topic, 0, 0)])
+messages = []
+while len(messages) < wanted:
+    messages += consumer.consume(wanted, 1)
+for _ in range(2):
+    found = [header_pairs(read_headers(message)) for message in messages]
+    print(sum(pairs == list(UNREADABLE_HEADERS) for pairs in found), sum(pairs == [("a", b"1")] for pairs in found))
+"""
 _MARK = {name: value.decode() for name, value in UNREADABLE_HEADERS}
 _HEADERS = "mapFromArrays(headers.name, headers.value) AS headers"
 
@@ -49,6 +67,24 @@ def test_a_header_name_that_is_not_utf_8_stops_neither_processor_nor_sinks(
         (True, True),
         (False, False),
     ]
+
+
+def test_headers_are_unreadable_in_code_that_runs_often_too(kafka: KafkaSettings) -> None:
+    sender = Sender(kafka)
+    key = next(key for key in map(b"%d".__mod__, range(99)) if partition_of(key, kafka.partitions) == 0)
+    sender.send(*[OutgoingRecord(key, b"v", [("a", b"1")])] * 100)
+    sender.flush()
+    send_with_broken_header(kafka, *[(0, key, b"v")] * 20)
+    config = {**kafka.client_config(), "group.id": "reader", "auto.offset.reset": "earliest"}
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", _READER],
+        input=json.dumps([config, kafka.topics.events, 120]),
+        capture_output=True,
+        timeout=60,
+        check=False,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "20 100\n20 100\n"), done.stderr
 
 
 def _rows(clickhouse: ClickHouseSettings, table: str, columns: str) -> list[dict[str, object]]:

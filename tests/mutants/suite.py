@@ -29,6 +29,7 @@ SHORT_TESTS = (
     "test_trail",
     "test_overlay",
     "session.test_limits",
+    "session.test_row_size",
     "session.test_stories",
 )
 EDGE_CASES = "session.test_edge_cases"

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import methodcaller
 from typing import Any, Final, Protocol
 
 from sessionary.schemas.types import Envelope
@@ -21,6 +22,11 @@ UNREADABLE_HEADERS: Final = (("unreadable-headers\0", b"the name of a header is 
 _CONTENT_TYPE = ("content-type", CONTENT_TYPE)
 _VERSION = ("ce_specversion", b"1.0")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+# The driver returns a list and sets an exception. `message.headers()` in code that runs often does
+# not notice: the interpreter's specialized instruction looks at the list only, and the exception
+# comes up at some later place. A call from C is always checked.
+_call_headers = methodcaller("headers")
 
 
 @lru_cache(maxsize=4_096)  # few combinations recur
@@ -85,7 +91,7 @@ def read_headers(message: HeaderSource) -> Headers | None:
     every later call returns `UNREADABLE_HEADERS` too.
     """
     try:
-        headers: Headers | None = message.headers()
+        headers: Headers | None = _call_headers(message)
     except (SystemError, UnicodeDecodeError):
         kept: list[tuple[str, Any]] = list(UNREADABLE_HEADERS)
         message.set_headers(kept)

@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.headers import read_headers
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.core.partition import PartitionState
@@ -125,8 +126,7 @@ def _position(value: bytes) -> Position:
 
 
 def _due(message: Message) -> bytes | None:
-    headers = message.headers() or []
-    for name, value in headers.items() if isinstance(headers, dict) else headers:
+    for name, value in read_headers(message) or ():
         if name == DUE_HEADER and isinstance(value, bytes):
             return value
     return None
