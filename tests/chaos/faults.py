@@ -53,6 +53,7 @@ class Faults:
         self.outcomes: list[FaultOutcome] = []
         self.left_out: list[Fault] = []
         self._lock = threading.Lock()
+        self._stall_ended_s = 0.0  # monotonic, of the last stall
         self._network = threading.Lock()  # a proxy does one thing at a time
         self._began_s = time.monotonic()
         self._threads: list[threading.Thread] = []
@@ -136,7 +137,10 @@ class Faults:
         return FaultOutcome(fault, None, note)
 
     def _wait_broker(self, fault: Fault, note: str = "") -> FaultOutcome:
-        """Wait until all partitions and sinks go on: within 60 s of the brokers' first answer."""
+        """Wait until all partitions and sinks go on: within 60 s of the brokers' first answer.
+
+        Another stall may begin meanwhile; then within 60 s of its end.
+        """
         since_ms, answered_s, ends = now_ms(), None, dict[str, dict[int, int]]()
 
         def goes_on(at_ms: int) -> bool:
@@ -153,7 +157,7 @@ class Faults:
 
         outcome = self._wait_recovered(fault, since_ms, goes_on, note)
         if answered_s is not None and outcome.recovered_s is not None:
-            after_s = time.monotonic() - answered_s
+            after_s = time.monotonic() - max(answered_s, self._stall_ended_s)
             if after_s > _GO_ON_S_MAX:
                 late = f"went on only {after_s:.0f} s after the brokers answered"
                 return outcome._replace(recovered_s=None, note=f"{note}; {late}")
@@ -178,6 +182,7 @@ class Faults:
                     proxy.delay_packets(_DELAY_S)
                 time.sleep(fault.lasts_s)
                 proxy.pass_packets()
+        self._stall_ended_s = time.monotonic()
 
     def _hit_processor(self, fault: Fault) -> FaultOutcome:
         owned = self._watch.owned_by(fault.target)
