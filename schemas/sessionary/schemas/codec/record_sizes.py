@@ -18,6 +18,7 @@ KEY_BYTES_MAX: Final = 1_000  # bytes that remain of a key that is cut
 _CUT: Final = "…"
 _BATCH_HEADER_BYTES: Final = 61
 _FIXED_BYTES: Final = 4  # attributes, timestamp delta, offset delta, number of headers
+_OVERHEAD_BYTES_MAX: Final = 128  # of a batch beside key and value
 
 
 class EncodedRecord(NamedTuple):
@@ -50,7 +51,8 @@ def encode_to_fit(key: bytes | None, record: Record, bytes_max: int) -> EncodedR
     headers, and says so in `detail`; at last its key is cut.
     """
     encoded = EncodedRecord(key, encode_record(record))
-    if batch_bytes(*encoded) <= bytes_max:
+    # Nearly all records are far smaller, and the exact size costs as much as encoding some.
+    if len(key or b"") + len(encoded.value) + _OVERHEAD_BYTES_MAX <= bytes_max or batch_bytes(*encoded) <= bytes_max:
         return encoded
     for shorter_key, shorter in _shorter_forms(key, record):
         encoded = EncodedRecord(shorter_key, encode_record(shorter))

@@ -45,6 +45,7 @@ class Overlay:
         self._applied = self._duplicate = self._ticks = 0
         self._refusals: list[RefusalReason] = []
         self._judged = JudgedRecords()
+        self._add_offset, self._add_key = self._judged.offsets.append, self._judged.key_hashes.append
         self._lateness_ms: list[int] = []
         self._emitted: list[Emitted] = []
         self._previous_acknowledged_at: int | None = None
@@ -175,9 +176,8 @@ class Overlay:
         if arrival is None:
             self._ticks += 1
             return
-        judged = self._judged
-        judged.offsets.append(record.offset)
-        judged.key_hashes.append(hash(key))
+        self._add_offset(record.offset)
+        self._add_key(hash(key))
         machine = families.home
         if families.by_event_type and arrival.event is not None and arrival.fault is None:
             machine = families.by_event_type.get(arrival.event.envelope.event_type, machine)
@@ -188,14 +188,14 @@ class Overlay:
         if decision.duplicate:
             self._duplicate += 1
             assert arrival.event is not None  # what cannot be read repeats nothing
-            judged.add_duplicate(record.offset, arrival.event.envelope.event_id)
+            self._judged.add_duplicate(record.offset, arrival.event.envelope.event_id)
             return
         after, emitted = apply_facts(machine, key, row, decision.facts, arrival, self._next_place)
         if decision.refusal is None:
             self._applied += 1
         else:
             self._refusals.append(decision.refusal)
-            judged.refusals[record.offset] = decision.refusal
+            self._judged.refusals[record.offset] = decision.refusal
         if emitted:
             self._emitted += emitted
         if after is not row:
