@@ -1,6 +1,14 @@
 """What is kept of the last records' outcomes, and for how long."""
 
-from sessionary.stream_processors.core.recent import RECORDS_KEPT, JudgedRecords, RecentOutcomes, RecordOutcome
+from sessionary.stream_processors.core.recent import (
+    EVENT_ID_KEPT,
+    RECORDS_KEPT,
+    JudgedRecords,
+    RecentOutcomes,
+    RecordOutcome,
+)
+from tests.core.oracle_rig import OracleRig
+from tests.support.event_factory import EventFactory
 
 APPLIED = RecordOutcome(None, None)
 
@@ -34,3 +42,43 @@ def test_the_last_records_are_kept_and_older_batches_go() -> None:
         last = first + 999
         assert recent.find(last, b"k") == recent.find(max(0, last - RECORDS_KEPT + 1), b"k") == APPLIED
     assert recent.find(last - RECORDS_KEPT - 1_000, b"k") is None
+
+
+def test_what_is_kept_is_bounded() -> None:
+    assert (RECORDS_KEPT, EVENT_ID_KEPT) == (8_192, 128)
+    judged = JudgedRecords()
+    for offset, length in enumerate((1, EVENT_ID_KEPT, EVENT_ID_KEPT + 1)):
+        judged.add_duplicate(offset, "x" * length)
+    assert judged.duplicates == {0: "x", 1: "x" * EVENT_ID_KEPT, 2: ""}
+
+
+def test_a_batch_tells_what_became_of_each_of_its_records() -> None:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    refused = agent.event_bytes("session_resumed", {"event_id": "e-1"})
+    for key, value in ((agent.key.encoded(), refused), (agent.key.encoded(), refused), (None, b"no tick")):
+        rig.append(key, value)
+    rig.tick()
+    found = [outcome.judged for outcome in rig.outcomes]
+    assert [list(judged.offsets) for judged in found] == [[0], [1], [2], [3], [4], [5], [6], []]
+    assert [list(judged.key_hashes) for judged in found[-4:]] == [
+        *([hash(agent.key.encoded())] for _ in range(2)),
+        [hash(b"")],
+        [],
+    ]
+    assert [judged.refusals for judged in found[-4:]] == [{4: "illegal_transition"}, {}, {6: "bad_key"}, {}]
+    assert [judged.duplicates for judged in found[-4:]] == [{}, {5: "e-1"}, {}, {}]
+    assert not any(judged.refusals or judged.duplicates for judged in found[:4])
+
+
+def test_a_batch_goes_exactly_if_enough_records_are_left_without_it() -> None:
+    recent = RecentOutcomes()
+    recent.add_batch(judged_range(0, 1))
+    recent.add_batch(judged_range(1, RECORDS_KEPT - 1))
+    assert recent.find(0, b"k") == APPLIED
+    recent.add_batch(judged_range(RECORDS_KEPT, 1))
+    assert recent.find(0, b"k") is None
+    assert recent.find(1, b"k") == recent.find(RECORDS_KEPT, b"k") == APPLIED
+    recent.add_batch(judged_range(RECORDS_KEPT + 1, RECORDS_KEPT))
+    assert recent.find(RECORDS_KEPT, b"k") is None
+    assert recent.find(RECORDS_KEPT + 1, b"k") == APPLIED

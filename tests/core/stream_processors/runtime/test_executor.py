@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor, wait_unless_hung
+from tests.support.waiting import wait_until
 
 
 def test_a_call_of_many_steps_is_awaited_unless_a_step_hangs() -> None:
@@ -108,6 +109,8 @@ def test_what_a_failed_call_held_is_freed_in_its_thread_though_its_error_is_kept
         with pytest.raises(ValueError, match="told so") as caught:
             await call
         assert isinstance(caught.value.__cause__, OSError)
+        # The thread frees it a moment after the caller has the error.
+        await asyncio.to_thread(wait_until, lambda: bool(freed_in), 10, "the call's part to be freed")
         assert len(freed_in) == 1
         assert freed_in != [threading.get_ident()]
 

@@ -24,6 +24,7 @@ from tests.core.stream_processors.runtime.owner_doubles import (
     count_descriptors,
     count_threads,
 )
+from tests.support.waiting import wait_until
 
 PARTITIONS = range(4)
 
@@ -61,7 +62,8 @@ def test_a_thousand_failed_ownerships_leave_nothing_behind(monkeypatch: pytest.M
         await bench.assignment.close()
 
     asyncio.run(story())
-    assert (count_objects(PartitionOwner), count_objects(RefusedWriter)) == (0, 0)
+    # A thread of the executor lets go of a call a moment after its caller has the answer.
+    wait_until(lambda: count_objects(PartitionOwner) + count_objects(RefusedWriter) == 0, 10, "all to be freed")
 
 
 @pytest.mark.usefixtures("no_collection")
