@@ -6,7 +6,7 @@ a row are bounded; together they take less than the changelog's topic allows abo
 (`CHANGELOG_BYTES_MAX`). So a row that is full can still take refusals and deadlines.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from sessionary.schemas.codec import encode_record
@@ -64,27 +64,14 @@ def kept_refusal(row: SessionState, facts: Sequence[SessionFact], arrival: Arriv
 
 def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
     """Return whether the row after an event cannot be too large: far cheaper than encoding it."""
-    if row is not None and _is_small(row, arrival):
-        return True
-    held = 0
-    for text in () if row is None else _texts(row):
-        held += len(text) if text.isascii() else len(text) * _BYTES_PER_CHARACTER_MAX
     # A new row has the content of its event twice.
-    brought = 2 * len(arrival.record.value or b"")
-    return held + brought + _BOUNDED_BYTES_MAX <= ROW_BYTES_MAX
-
-
-def _is_small(row: SessionState, arrival: Arrival) -> bool:
-    """Return whether a row is small by the lengths alone, as almost every row is."""
-    snapshot, length = row.snapshot, 0
-    for refusal in row.refusals:
-        length += len(refusal.event_id)
-    length += len(row.state_json) + len(snapshot.state_json) + len(snapshot.context or "")
-    length += len(row.user_id or "") + len(row.reason_code) + len(snapshot.content_hash)
-    length += len(row.parent_session_id or "") + len(row.restored_from_snapshot_id or "")
-    length += len(snapshot.snapshot_id) + len(snapshot.parent_snapshot_id or "")
-    brought = 2 * len(arrival.record.value or b"")
-    return _BYTES_PER_CHARACTER_MAX * length + brought + _BOUNDED_BYTES_MAX <= ROW_BYTES_MAX
+    room = ROW_BYTES_MAX - _BOUNDED_BYTES_MAX - 2 * len(arrival.record.value or b"")
+    if row is None:
+        return room >= 0
+    texts = _texts(row)
+    if sum(map(len, texts)) * _BYTES_PER_CHARACTER_MAX <= room:
+        return True  # as almost every row
+    return sum(len(text) if text.isascii() else len(text) * _BYTES_PER_CHARACTER_MAX for text in texts) <= room
 
 
 def _after_facts(row: SessionState | None, facts: Sequence[SessionFact]) -> SessionState:
@@ -103,15 +90,22 @@ def _text_bytes(row: SessionState) -> int:
     return sum(len(text.encode()) for text in _texts(row))
 
 
-def _texts(row: SessionState) -> Iterator[str]:
-    """Yield the texts of a row whose length nothing else bounds."""
+def _texts(row: SessionState) -> list[str]:
+    """Return the texts of a row whose length nothing else bounds."""
     snapshot = row.snapshot
-    yield from (row.state_json, row.user_id or "")
-    yield row.reason_code if len(row.reason_code) > _REASON_CODE_MAX else ""
-    yield from (row.parent_session_id or "", row.restored_from_snapshot_id or "")
-    yield from (snapshot.snapshot_id, snapshot.parent_snapshot_id or "", snapshot.content_hash)
-    yield from (snapshot.state_json, snapshot.context or "")
-    yield from (refusal.event_id for refusal in row.refusals)
+    return [
+        row.state_json,
+        row.user_id or "",
+        row.reason_code if len(row.reason_code) > _REASON_CODE_MAX else "",
+        row.parent_session_id or "",
+        row.restored_from_snapshot_id or "",
+        snapshot.snapshot_id,
+        snapshot.parent_snapshot_id or "",
+        snapshot.content_hash,
+        snapshot.state_json,
+        snapshot.context or "",
+        *(refusal.event_id for refusal in row.refusals),
+    ]
 
 
 __all__ = ["CONTENT_FACTS", "EVENT_ID_MAX", "kept_refusal", "object_to_size"]
