@@ -12,11 +12,11 @@ from confluent_kafka import Producer
 
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
-from sessionary.schemas.log_ends import LogEnd
+from sessionary.schemas.log_ends import LogEnd, LogEndClient
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.log_probe import LogEndProbe, probe_log
+from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.watchdog import TruncationWatchdog
 from sessionary.stream_processors.store.stores import PartitionStores
@@ -67,7 +67,7 @@ class LossBench(Bench):
     def __init__(self, kafka: KafkaSettings) -> None:
         super().__init__(kafka)
         self.assignment = Assignment(self.context, PartitionStores(self.settings, None, self.context.job.row_codec))
-        self.ends, self.watchdog = LogEndProbe(self.settings), TruncationWatchdog(self.assignment)
+        self.ends, self.watchdog = LogEndClient(self.settings, committed_only=True), TruncationWatchdog(self.assignment)
 
     async def fold_all(self) -> PartitionOwner:
         self.assignment.take_assignment([self.partition])
@@ -83,7 +83,7 @@ class LossBench(Bench):
         async with asyncio.timeout(WAIT_S):
             while not ends:  # a broker that has just started may not know yet what it leads
                 positions = self.assignment.open_positions
-                ends = await asyncio.to_thread(self.ends.log_ends, [self.partition])
+                ends = await asyncio.to_thread(self.ends.ask_ends, self.settings.topics.events, [self.partition], 5.0)
         for partition in self.watchdog.check_ends(positions, ends):
             position = positions[partition]
             log = await asyncio.to_thread(probe_log, self.settings, partition, position.next_offset)

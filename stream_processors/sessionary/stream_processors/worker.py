@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+from sessionary.schemas.log_ends import LogEndClient
 from sessionary.schemas.log_progress import LogProgress, StalledPartition
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.partitions import PartitionApi
@@ -34,7 +35,7 @@ from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import FaustGroup, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job
-from sessionary.stream_processors.runtime.log_probe import LogEndProbe, LogProbe, probe_log
+from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
 from sessionary.stream_processors.runtime.partition_owner import WorkerContext
 from sessionary.stream_processors.runtime.ticker import LOOK_S, Ticker
 from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
@@ -46,6 +47,7 @@ _log = logging.getLogger(__name__)
 STUCK_S = 60.0
 READY_S = 15.0  # a worker is not ready while a partition has stood still for this long although its log goes on
 _WATCH_S = 5.0
+_ENDS_S = 5.0  # an answer about the ends of the logs may take twice as long
 _TRANSACTIONS_S = 3.0  # two looks and their answers within 10 s
 _REPORT_S = 0.5  # twice as often as ticks come, so that the lag is seen to be 0 between two of them
 _TOKENS_S = 1.0
@@ -171,17 +173,19 @@ class Processor:
                     reported = next_offsets
 
     async def _watch_partitions(self) -> None:
-        probe = LogEndProbe(self._settings)
+        ends_client, topic = LogEndClient(self._settings, committed_only=True), self._settings.topics.events
         stuck = StuckPartitionWatchdog(self.assignment, self._metrics, STUCK_S, self._give_up)
         truncation = TruncationWatchdog(self.assignment)
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_WATCH_S)
             positions = self.assignment.open_positions
-            log_ends = await loop.run_in_executor(self._executor, probe.log_ends, list(self.assignment.owners))
-            if probe.partition_count not in (None, self._settings.partitions):
+            log_ends = await loop.run_in_executor(
+                self._executor, ends_client.ask_ends, topic, list(self.assignment.owners), _ENDS_S
+            )
+            if ends_client.partition_count not in (None, self._settings.partitions):
                 self._fail(
-                    f"topic {self._settings.topics.events} now has {probe.partition_count} partitions instead of "
+                    f"topic {topic} now has {ends_client.partition_count} partitions instead of "
                     f"{self._settings.partitions}: clients send events of running sessions to other partitions, which "
                     "do not know them. Stop the clients, and begin again under another SESSIONARY_TOPIC_PREFIX"
                 )

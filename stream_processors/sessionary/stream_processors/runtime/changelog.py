@@ -33,15 +33,7 @@ def reader_of(settings: ProcessorSettings) -> Consumer:
     """Return a consumer outside of any group; it reads committed records and reports the end."""
     return Consumer(
         {
-            **settings.client_config(),
-            "group.id": f"{settings.group_id}.reader",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 10,  # the end is told by the answer to a fetch; an empty one would wait half a second
-            "fetch.queue.backoff.ms": 5,  # by default a full queue rests for a second
+            **settings.reader_config(),
             # Several partitions are read at a time, and a probe of a log reads one record. The
             # default of 64 MiB would be fetched for each of them.
             "queued.max.messages.kbytes": PREFETCH_KIB,

@@ -14,12 +14,10 @@ past the position within this difference.
 """
 
 import time
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.schemas.log_ends import LogEnd, LogEndClient
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.changelog import reader_of
@@ -137,21 +135,4 @@ def _next_message(reader: Consumer) -> Message | None:
     return None
 
 
-class LogEndProbe:
-    """Asks for the ends of the events topic's partitions, again and again."""
-
-    def __init__(self, settings: ProcessorSettings) -> None:
-        self._topic = settings.topics.events
-        self._client = LogEndClient(settings, committed_only=True)
-
-    @property
-    def partition_count(self) -> int | None:
-        """The topic's number of partitions by the last answer; None before it."""
-        return self._client.partition_count
-
-    def log_ends(self, partitions: Iterable[int]) -> dict[int, LogEnd]:
-        """Return the end of each partition of the events topic that answers. Blocks."""
-        return self._client.ask_ends(self._topic, partitions, _PROBE_S)
-
-
-__all__ = ["LogEndProbe", "LogProbe", "RecordStamp", "log_truncated", "probe_log"]
+__all__ = ["LogProbe", "RecordStamp", "log_truncated", "probe_log"]

@@ -42,7 +42,6 @@ from sessionary.stream_processors.runtime.fetching.fetched_records import Fault,
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
-FETCH_WAIT_MS = 10  # a fetch over idle partitions may wait this long before busy ones are fetched again
 _BATCH_RECORDS = 4_000
 _PENDING_BYTES_MAX = 8 << 20  # fetched and not yet folded; above it the thread waits, then takes more at once
 _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a partition that is halted
@@ -310,24 +309,9 @@ class Fetcher:
 
 
 def _consumer_config(settings: ProcessorSettings) -> dict[str, str | int | float | bool]:
-    return {
-        **settings.client_config(),
-        "group.id": f"{settings.group_id}.reader",
-        "isolation.level": "read_committed",
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        # Tells how far the log was read where it ends with transaction markers.
-        "enable.partition.eof": True,
-        # If the log no longer holds the position, fetching must not go on elsewhere as if nothing
-        # were left out; see `_take_error`.
-        "auto.offset.reset": "error",
-        "fetch.wait.max.ms": FETCH_WAIT_MS,
-        "queued.min.messages": 20_000,
-        # How long a partition with a full queue rests. The default of 1 s capped a backlog at some
-        # 36,000 records a second.
-        "fetch.queue.backoff.ms": 5,
-        "queued.max.messages.kbytes": 16_384,
-    }
+    # If the log no longer holds the position, fetching must not go on elsewhere as if nothing were
+    # left out: the reader's `auto.offset.reset` is an error; see `_take_error`.
+    return {**settings.reader_config(), "queued.min.messages": 20_000, "queued.max.messages.kbytes": 16_384}
 
 
-__all__ = ["FETCH_WAIT_MS", "RENEW_S", "Deliver", "FetchedBatch", "Fetcher"]
+__all__ = ["RENEW_S", "Deliver", "FetchedBatch", "Fetcher"]
