@@ -44,8 +44,6 @@ class LogEndClient:
         """
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(topic, partition): latest for partition in partitions}
-        if not wanted:
-            return {}
         if self._admin is None:
             self._admin = AdminClient({**self._config, "allow.auto.create.topics": False})
         ends = self._ask(self._admin, topic, wanted, timeout_s)
@@ -66,6 +64,8 @@ class LogEndClient:
         if described.error is not None:
             return {}
         self.partition_count = len(described.partitions)
+        if not wanted:
+            return {}
         ends: dict[int, LogEnd] = {}
         answers = admin.list_offsets(wanted, isolation_level=self._isolation, request_timeout=timeout_s)
         for place, answer in answers.items():

@@ -15,6 +15,7 @@ def test_partitions_that_do_not_answer_are_left_out_until_a_new_client_finds_the
         def ask_offsets() -> dict[int, int]:
             return {partition: end.offset for partition, end in client.ask_ends("t", ends, 1.0).items()}
 
+        wait_until(lambda: client.ask_ends("t", [], 1.0) == {} and client.partition_count == 3, 20, "the partitions")
         wait_until(lambda: ask_offsets() == ends, 20, "all ends")
         assert client.partition_count == 3
         former = client._admin
