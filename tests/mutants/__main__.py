@@ -43,7 +43,7 @@ MODULES = (
     "core.fast_replace",
     "core.verdict",
     "core.trail",
-    "core.recent",
+    "core.recent_outcomes",
     "core.committed",
     "core.overlay",
     "core.partition",

@@ -28,7 +28,7 @@ SHORT_TESTS = (
     "test_second_machine",
     "test_trail",
     "test_overlay",
-    "test_recent",
+    "test_recent_outcomes",
     "test_fast_replace",
     "session.test_limits",
     "session.test_row_size",

@@ -10,7 +10,7 @@ from typing import Any, cast
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import Counts, DueRow, LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.recent import JudgedRecords
+from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
 
 RECORDS_MAX = 5_000  # the same number per transaction as the product's fold

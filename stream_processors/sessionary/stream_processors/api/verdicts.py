@@ -3,7 +3,7 @@
 from typing import Any
 
 from sessionary.schemas.records import SessionState
-from sessionary.stream_processors.core.recent import RecentOutcomes, RecordOutcome
+from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes, RecordOutcome
 from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
 
 

@@ -1,18 +1,18 @@
 """The rules, pure: no clock, no I/O, no log. A style test holds this for the whole folder.
 
-    model          the values that pass through: records, places, outcomes
-    machine        the protocol of a machine; arrivals, decisions, facts applied to rows
-    clock          a partition's clock: time is in the log
-    timers         which rows are due
-    sequencing     sequence numbers and epochs
-    fast_replace   replaces fields of a row at a third of the cost
-    trail          audit numbers, audit records and rejected records
-    verdict        the first checks of every record
-    committed      a partition's state after the last acknowledged transaction
-    overlay        one batch on top of it
-    partition      a partition's state: load, begin, merge
-    recent         what became of the last records
-    session/       the session's machine
+    model            the values that pass through: records, places, outcomes
+    machine          the protocol of a machine; arrivals, decisions, facts applied to rows
+    clock            a partition's clock: time is in the log
+    timers           which rows are due
+    sequencing       sequence numbers and epochs
+    fast_replace     replaces fields of a row at a third of the cost
+    trail            audit numbers, audit records and rejected records
+    verdict          the first checks of every record
+    committed        a partition's state after the last acknowledged transaction
+    overlay          one batch on top of it
+    partition        a partition's state: load, begin, merge
+    recent_outcomes  what became of the last records
+    session/         the session's machine
 
 A record passes `verdict`, then the machine of its family; `overlay` collects what comes of it.
 """

@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import RefusalReason
-from sessionary.stream_processors.core.recent import JudgedRecords
+from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 
 POSITION_KEY = b"\x00position"  # of a partition's position record in the changelog
 RECORD_OVERHEAD_BYTES = 100  # what a record weighs beside its key and value

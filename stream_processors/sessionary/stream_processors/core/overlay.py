@@ -22,7 +22,7 @@ from sessionary.stream_processors.core.model import (
     Outcome,
     Place,
 )
-from sessionary.stream_processors.core.recent import JudgedRecords
+from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.core.verdict import read_arrival
 
 

@@ -22,7 +22,7 @@ from typing import ParamSpec, TypeVar
 from sessionary.schemas.errors import Unavailable
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.overlay import Overlay
-from sessionary.stream_processors.core.recent import RecentOutcomes
+from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover

@@ -2,7 +2,7 @@
 
 from sessionary.schemas.types import RefusalReason
 from sessionary.stream_processors.api.verdicts import verdict_document
-from sessionary.stream_processors.core.recent import RecentOutcomes
+from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sessionary.schemas.errors import EncodeError, Unavailable
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY, Counts, Outcome
-from sessionary.stream_processors.core.recent import JudgedRecords
+from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.runtime import transaction

@@ -1,6 +1,6 @@
 """What is kept of the last records' outcomes, and for how long."""
 
-from sessionary.stream_processors.core.recent import (
+from sessionary.stream_processors.core.recent_outcomes import (
     EVENT_ID_KEPT,
     RECORDS_KEPT,
     JudgedRecords,
