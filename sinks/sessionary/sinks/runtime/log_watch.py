@@ -61,8 +61,8 @@ class LogWatch:
     def readiness(self) -> tuple[bool, str]:
         """Return whether the sink keeps up, and a line for people. Any thread may call it.
 
-        It does not while it has no assignment, nor if a partition whose log goes on has stood still
-        for 15 s.
+        A sink without an assignment does not keep up, nor does one with a partition that has stood
+        still for 15 s although its log goes on.
         """
         if self._landed is None:
             return False, "the group has given no assignment"

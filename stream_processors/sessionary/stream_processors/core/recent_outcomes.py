@@ -1,6 +1,7 @@
 """What became of a partition's last records, for callers that wait for one of them.
 
-Almost all records are applied, so only what became of the others is kept by offset.
+Almost all records are applied. So each record costs an offset and a hash of its key, and only a
+refusal or a repetition has an entry of its own.
 """
 
 from array import array
