@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
-from sessionary.schemas.log_ends import LogEnd, LogEndClient
+from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.assignment import Assignment

@@ -12,9 +12,8 @@ connection unless it is asked to.
     retention    how long records are kept, by the classes of their data
     settings     settings from the environment, and the Kafka clients' shared configuration
     errors       the errors that every role shares
-    kafka_clients    discards a stuck client
-    log_ends     asks for the ends of a topic's partitions
-    log_progress    tells which partitions stand still
+    rules        the versions of the rules by which events are judged
+    kafka/       what all roles need around their clients of Kafka
 
 The Avro schemas are in `avro/`: `common`, `events`, `records`, and those of every release in
 `released`.

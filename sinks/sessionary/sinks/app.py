@@ -5,7 +5,7 @@ import threading
 from functools import partial
 
 from sessionary.schemas.codec.from_settings import decoder_for
-from sessionary.schemas.log_ends import LogEndClient
+from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.metrics import SinkMetrics, serve_metrics
 from sessionary.sinks.runtime.block_writer import BlockWriter

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from sessionary.schemas.log_ends import LogEndClient
+from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 

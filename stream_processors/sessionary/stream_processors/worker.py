@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from sessionary.schemas.log_ends import LogEndClient
-from sessionary.schemas.log_progress import LogProgress, StalledPartition
+from sessionary.schemas.kafka.log_ends import LogEndClient
+from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from sessionary.producers.errors import AuthenticationFailed, Unavailable
 from sessionary.producers.ports import OnError, OutRecord
 from sessionary.producers.settings import ProducerSettings
-from sessionary.schemas.kafka_clients import discard_producer, purge_producer
+from sessionary.schemas.kafka.clients import discard_producer, purge_producer
 from sessionary.schemas.topics import EVENT_BYTES_MAX
 
 _POLL_S = 0.1

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.schemas.kafka_clients import close_in_background
+from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.sinks.core.intent import BlockLimits, PartitionPlan
 from sessionary.sinks.core.sink_kinds import SinkDefinition
 from sessionary.sinks.errors import Fenced, OperatorError, Transient

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaException, Producer
 
 from sessionary.schemas.codec.record_sizes import EncodedRecord, encode_to_fit
-from sessionary.schemas.kafka_clients import discard_producer
+from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.topics import REJECTED_BYTES_MAX
 from sessionary.sinks.core.rows.dead_letters import dead_letter_record
 from sessionary.sinks.core.rows.raw_record import RawRecord

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from sessionary.schemas.log_progress import LogProgress
+from sessionary.schemas.kafka.log_progress import LogProgress
 from sessionary.sinks.runtime.host_clock import HostClock
 
 READY_S: Final = 15.0

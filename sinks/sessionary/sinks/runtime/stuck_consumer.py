@@ -8,7 +8,7 @@ waits for minutes for the answer of a coordinator that has fallen silent.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from sessionary.schemas.log_progress import LogProgress
+from sessionary.schemas.kafka.log_progress import LogProgress
 from sessionary.sinks.runtime.log_watch import ASK_EVERY_S, LogAnswer
 
 RENEW_S: Final = 10.0

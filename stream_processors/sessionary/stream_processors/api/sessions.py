@@ -15,7 +15,7 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
-from sessionary.schemas.log_progress import StalledPartition
+from sessionary.schemas.kafka.log_progress import StalledPartition
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number

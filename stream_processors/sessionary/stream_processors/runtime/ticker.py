@@ -11,7 +11,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.kafka_clients import discard_producer
+from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.records import Tick
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings

@@ -15,7 +15,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.kafka_clients import discard_producer
+from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.stream_processors.core.model import POSITION_KEY, Outcome
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed

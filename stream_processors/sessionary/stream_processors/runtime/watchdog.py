@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from sessionary.schemas.log_ends import LogEnd
+from sessionary.schemas.kafka.log_ends import LogEnd
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment

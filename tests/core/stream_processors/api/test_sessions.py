@@ -12,7 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Response
 
 from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
-from sessionary.schemas.log_progress import StalledPartition
+from sessionary.schemas.kafka.log_progress import StalledPartition
 from sessionary.schemas.records import Gravestone, Position
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.problems import Problem

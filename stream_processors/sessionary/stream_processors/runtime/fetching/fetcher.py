@@ -34,8 +34,8 @@ from typing import NamedTuple, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.schemas.kafka_clients import close_in_background
-from sessionary.schemas.log_progress import LogProgress
+from sessionary.schemas.kafka.clients import close_in_background
+from sessionary.schemas.kafka.log_progress import LogProgress
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.fetching.fetched_records import Fault, group_by_partition, split_messages

@@ -1,6 +1,6 @@
 """When a reader stands still although its log goes on."""
 
-from sessionary.schemas.log_progress import LogProgress, StalledPartition
+from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 
 
 def test_a_partition_stands_still_once_it_was_behind_at_one_position_for_long() -> None:

@@ -4,7 +4,7 @@ import threading
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from sessionary.schemas.kafka_clients import discard_producer, purge_producer
+from sessionary.schemas.kafka.clients import discard_producer, purge_producer
 from tests.support.waiting import wait_until
 
 # No broker: whatever is produced stays in the queue.

@@ -1,6 +1,6 @@
 """Who asks for the ends of a log, against brokers of which one falls silent."""
 
-from sessionary.schemas.log_ends import LogEndClient
+from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.settings import KafkaSettings
 from tests.support.mock_cluster import mock_cluster
 from tests.support.waiting import wait_until

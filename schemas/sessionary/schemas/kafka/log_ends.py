@@ -7,7 +7,7 @@ from typing import NamedTuple
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from sessionary.schemas.kafka_clients import discard_client
+from sessionary.schemas.kafka.clients import discard_client
 from sessionary.schemas.settings import KafkaSettings
 
 _ANSWER_S = 1.0  # the client reports a request's time-out itself, this much later at most
