@@ -18,8 +18,9 @@ from typing import Any
 from quixstreams import State, message_context  # type: ignore[import-not-found]  # see benchmarks/harness/peers.py
 
 from benchmarks.programs.quix_app import make_application, tune_collector
-from sessionary.schemas.codec import Decoder, encode_record, record_header
+from sessionary.schemas.codec import Decoder, encode_record, record_headers
 from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent
+from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors.core.machine import apply_facts
 from sessionary.stream_processors.core.model import EventLog, LogRecord, Place
@@ -62,7 +63,7 @@ def judge_function(topic: str, partitions: int, form: str) -> Apply:
             return Place(place.partition, place.offset, outputs - 1, now_ms, 0)
 
         record = LogRecord(place.offset, timestamp_ms, key, value, headers or ())
-        arrival = read_arrival(record, row, decoder, EventLog(topic, place.partition, partitions), now_ms)
+        arrival = read_arrival(record, row, decoder, EventLog(topic, place.partition, partitions), now_ms, FIRST_RULES)
         if arrival is None:
             return []
         facts = machine.decide(row, arrival).facts
@@ -80,14 +81,14 @@ def main() -> None:
     app = make_application(bootstrap_servers, group, folder)
     events = app.topic(names.events, key_deserializer="bytes", value_deserializer="bytes")
     places = {
-        record_header(cls): app.topic(name, key_serializer="bytes", value_serializer="bytes")
+        next(iter(record_headers(cls))): app.topic(name, key_serializer="bytes", value_serializer="bytes")
         for cls, name in (
             (AuditRecord, names.audit),
             (RejectedEvent, names.rejected),
             (CleanupRequest, names.cleanup),
         )
     }
-    width = len(record_header(AuditRecord))
+    width = 10
     frame = app.dataframe(events).apply(
         judge_function(names.events, int(partitions), form), stateful=True, metadata=True, expand=True
     )

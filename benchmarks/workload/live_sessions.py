@@ -18,6 +18,7 @@ from benchmarks.workload.events import Template
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import SessionCreated, StateUpdated
 from sessionary.schemas.records import Position, SessionState
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.schemas.types import ProducerLedger, SessionLimits
@@ -77,7 +78,7 @@ def _half_way_row(template: Template, now_ms: int) -> LiveRow:
         late_epoch=0,
         producers=(ProducerLedger(_NO_PRODUCER, len(lines)),),
     )
-    return LiveRow(f"{envelope.tenant_id}:".encode(), _ROWS.pack(state))
+    return LiveRow(f"{envelope.tenant_id}:".encode(), _ROWS.pack(state, NEWEST_RULES.version))
 
 
 def session_rows(templates: Sequence[Template], sessions: int, seed: int, now_ms: int) -> Iterator[LiveRow]:

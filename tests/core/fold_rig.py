@@ -5,8 +5,9 @@ from typing import Any
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.codec.record_sizes import batch_bytes
-from sessionary.schemas.records import AuditRecord, RejectedEvent, SessionState
+from sessionary.schemas.records import AuditRecord, RejectedEvent, RulesActivation, SessionState
 from sessionary.schemas.topics import record_bytes_limits
+from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.families import processor_job
@@ -27,6 +28,11 @@ def write_outcome(outcome: Outcome) -> list[PlainProduced]:
         named = sum(len(name) + len(content or b"") + 10 for name, content in headers or ())
         assert batch_bytes(key, value) + named <= LIMITS[topic], topic
     return written
+
+
+def activation_bytes(rules: RuleSet, principal: str = "ops") -> bytes:
+    """Return a record with which rules begin."""
+    return encode_record(RulesActivation(*rules, principal, "w1"))
 
 
 class FoldRig:
@@ -75,6 +81,20 @@ class FoldRig:
             self.at += 1_000
             self.append(None, TICK)
 
+    def announce(self, rules: RuleSet, principal: str = "ops") -> Outcome:
+        """Announce rules, in a batch without records."""
+        batch = self.fold.begin()
+        batch.announce_rules(rules, principal)
+        self.outcome = batch.finish()
+        self.written = write_outcome(self.outcome)
+        self.fold.merge(batch)
+        return self.outcome
+
+    def activate(self, rules: RuleSet, principal: str = "ops") -> None:
+        """Announce rules, and append the record with which they begin."""
+        self.announce(rules, principal)
+        assert self.append(None, activation_bytes(rules, principal)) == "tick"
+
     def row_of(self, agent: EventFactory) -> SessionState:
         row = self.fold.rows[agent.key.encoded()]
         assert isinstance(row, SessionState)
@@ -83,7 +103,7 @@ class FoldRig:
     def row_bytes(self, agent: EventFactory) -> int:
         """Return the bytes of a session's changelog record: key and value."""
         key = agent.key.encoded()
-        return len(key) + len(encode_record(self.fold.rows[key]))
+        return len(key) + len(encode_record(self.fold.rows[key], self.fold.position.rules.version))
 
     def letter(self) -> RejectedEvent:
         """Return the rejected record that was just written."""

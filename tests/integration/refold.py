@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import LogRecord
@@ -70,7 +71,7 @@ def find_differences(expected: RefoldResult, rows: Mapping[bytes, Any], audits: 
 
 
 def _row_bytes(codec: MachineRows, row: Any) -> bytes | None:
-    return None if row is None else codec.pack(row).value
+    return None if row is None else codec.pack(row, NEWEST_RULES.version).value
 
 
 def _place(record: AuditRecord) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RejectedEvent
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Outcome
@@ -155,7 +155,7 @@ def _folded(state: PartitionState, job: Job, overlay: Overlay, previous_acknowle
     outcome = overlay.finish(previous_acknowledged_at)
     written = _written(job, state.partition, outcome)
     state.merge(overlay)
-    return Folded([*written, ("changelog", Output(POSITION_KEY, encode_record(outcome.position)))])
+    return Folded([*written, ("changelog", Output(POSITION_KEY, encode_position(outcome.position)))])
 
 
 def _written(job: Job, partition: int, outcome: Outcome) -> list[tuple[str, Output]]:

@@ -5,8 +5,9 @@ is read of it.
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import Position
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Outcome
@@ -49,8 +50,10 @@ def opened(
 def changelog_of(outcome: Outcome, machines: Sequence[AnyMachine] = MACHINES) -> list[Stored]:
     """What a transaction writes to the changelog; the position is last."""
     codec = MachineRows(machines)
-    rows = [(key, None if row is None else codec.pack(row).value) for key, row in outcome.rows.items()]
-    return [*rows, (POSITION_KEY, encode_record(outcome.position))]
+    rows = [
+        (key, None if row is None else codec.pack(row, NEWEST_RULES.version).value) for key, row in outcome.rows.items()
+    ]
+    return [*rows, (POSITION_KEY, encode_position(outcome.position))]
 
 
 def look(state: PartitionState, key: bytes) -> Any:
@@ -66,7 +69,7 @@ def row_classes(state: PartitionState) -> set[str]:
 def table(state: PartitionState) -> dict[bytes, bytes]:
     """All committed rows as the changelog has them."""
     codec = _codec_of(state)
-    return {key: codec.pack(row).value for key, row in state.rows.items()}
+    return {key: codec.pack(row, NEWEST_RULES.version).value for key, row in state.rows.items()}
 
 
 def _codec_of(state: PartitionState) -> MachineRows:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sessionary.stream_processors.core.machine import AnyMachine, RowKind
+from sessionary.stream_processors.core.machine import AnyMachine
 from tests.simulation.adapter import MACHINES
 from tests.simulation.runner import Failure, run_schedule
 from tests.support.tally_machine import (
@@ -74,14 +74,14 @@ class ImpureTally(TallyMachine):
         return after
 
 
-def encode_one(row: Tally) -> bytes:
-    return encode_live(row._replace(messages=1))
+def encode_one(row: Tally, rules: int) -> bytes:
+    return encode_live(row._replace(messages=1), rules)
 
 
 class ForgetfulTally(TallyMachine):
     """Loses its count in the changelog: a new owner begins with one message."""
 
-    row_kinds = (RowKind(Tally, live=True, prefix=b"tally ", encode=encode_one), TallyMachine.row_kinds[1])
+    row_kinds = (TallyMachine.row_kinds[0]._replace(encode=encode_one), TallyMachine.row_kinds[1])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from sessionary.schemas.codec import Decoder, Event, Record
-from sessionary.schemas.records import Tick
+from sessionary.schemas.records import RulesActivation, Tick
 from sessionary.schemas.settings import KafkaSettings
 
 
@@ -82,7 +82,7 @@ def read_records(kafka: KafkaSettings, topic: str) -> list[Record]:
     return [decoder.decode_record(stored.value) for stored in read_topic(kafka, topic) if stored.value is not None]
 
 
-def read_events(kafka: KafkaSettings) -> list[Event | Tick]:
+def read_events(kafka: KafkaSettings) -> list[Event | Tick | RulesActivation]:
     """Return the decoded events and ticks of the events topic; other bytes raise DecodeError."""
     decoder = Decoder()
     return [decoder.decode_event(stored.value) for stored in read_topic(kafka, kafka.topics.events)]

@@ -70,11 +70,11 @@ TallyFact = MessageCounted | MessageRefused | TallyClosed
 _LIVE, _STUB = b"tally ", b"stub "
 
 
-def encode_live(row: Tally) -> bytes:
+def encode_live(row: Tally, _rules: int) -> bytes:
     return _LIVE + json.dumps(row).encode()
 
 
-def encode_stub(row: TallyStub) -> bytes:
+def encode_stub(row: TallyStub, _rules: int) -> bytes:
     return _STUB + json.dumps(row).encode()
 
 
@@ -87,8 +87,8 @@ class TallyMachine:
     """Implements `Machine`."""
 
     row_kinds: Sequence[RowKind] = (
-        RowKind(Tally, live=True, prefix=_LIVE, encode=encode_live),
-        RowKind(TallyStub, live=False, prefix=_STUB, encode=encode_stub),
+        RowKind(Tally, live=True, prefixes=frozenset({_LIVE}), encode=encode_live),
+        RowKind(TallyStub, live=False, prefixes=frozenset({_STUB}), encode=encode_stub),
     )
     event_types: frozenset[str] = frozenset({TALLIED_TYPE})
     streams: frozenset[Stream] = frozenset({"cleanup", "rejected"})

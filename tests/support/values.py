@@ -26,6 +26,7 @@ RECORDS: list[type[Any]] = [
             "Gravestone",
             "Position",
             "RejectedEvent",
+            "RulesActivation",
             "SessionState",
             "Tick",
         ]

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import (
+    AnnouncedRules,
     AuditKind,
     Cleanup,
     DataClass,
@@ -17,6 +19,7 @@ from sessionary.schemas.types import (
     ProducerLedger,
     Refusal,
     RefusalReason,
+    RuleSet,
     SessionLimits,
     SessionStateName,
     Snapshot,
@@ -30,6 +33,24 @@ class Tick(NamedTuple):
         instance: The processor that sent it.
     """
 
+    instance: str
+
+
+class RulesActivation(NamedTuple):
+    """Says on the events topic that a partition is judged by other rules from this record on.
+
+    It counts only if the partition's owner announced it in the changelog.
+
+    Attributes:
+        version: See `RuleSet`.
+        row_bytes_max: See `RuleSet`.
+        principal: Who activated them.
+        instance: The processor that sent it.
+    """
+
+    version: int
+    row_bytes_max: int
+    principal: str
     instance: str
 
 
@@ -118,6 +139,7 @@ class BatchRecord(NamedTuple):
     started_at: int  # The processor's clock
     previous_acknowledged_at: int | None  # When the batch before it was acknowledged, if known
     instance: str
+    rules: int = 1  # Version of the rules that its records were judged by
 
 
 class CleanupRequest(NamedTuple):
@@ -209,6 +231,8 @@ class Position(NamedTuple):
     batch_number: int
     outcome_n: int  # Outcomes of next_offset that are written already; above 0 if its timers filled a batch
     previous_acknowledged_at: int | None = None  # µs since the epoch
+    rules: RuleSet = FIRST_RULES  # that next_offset is judged by
+    announced: AnnouncedRules | None = None  # rules that are to begin
 
 
 __all__ = [
@@ -218,6 +242,7 @@ __all__ = [
     "Gravestone",
     "Position",
     "RejectedEvent",
+    "RulesActivation",
     "SessionState",
     "Tick",
 ]

@@ -7,12 +7,13 @@ wrong are `required`: a processor does not start without them.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from sessionary.schemas.rules import ROW_BYTES_MAX
+
 _DAY_MS = 86_400_000
 EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB: one record of the events topic
 VALUE_BYTES_MAX = 1 << 20  # 1 MiB: a larger single value is sent by reference
 REJECTED_BYTES_MAX = 2 << 20  # a rejected record holds the original record
 OUTPUT_BYTES_MAX = 2 << 20  # an audit record or a clean-up request repeats an event's texts
-ROW_BYTES_MAX = 4 << 20  # key and value of a row: an event that would make a larger one is refused
 CHANGELOG_BYTES_MAX = ROW_BYTES_MAX + (64 << 10)  # a full row still takes refusals and deadlines
 _BROKER_BYTES_MAX = 1_048_588  # Kafka's default for a topic that sets no `max.message.bytes`
 RETENTION_MS = 7 * _DAY_MS
@@ -122,7 +123,6 @@ __all__ = [
     "OUTPUT_BYTES_MAX",
     "REJECTED_BYTES_MAX",
     "RETENTION_MS",
-    "ROW_BYTES_MAX",
     "TOMBSTONE_RETENTION_MS",
     "VALUE_BYTES_MAX",
     "TopicNames",

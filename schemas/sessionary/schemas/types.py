@@ -75,7 +75,9 @@ SnapshotEncoding = Literal["UNKNOWN", "full", "delta"]
 Compression = Literal["UNKNOWN", "none", "gzip", "zstd"]
 """How a snapshot's bytes are compressed."""
 
-AuditKind = Literal["UNKNOWN", "transition", "refusal", "gap", "release", "context_limit", "limits_override"]
+AuditKind = Literal[
+    "UNKNOWN", "transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision"
+]
 """What an audit record reports."""
 
 RefusalReason = Literal[
@@ -321,7 +323,37 @@ class Envelope(NamedTuple):
     protocol_version: str | None = None
 
 
+class RuleSet(NamedTuple):
+    """The rules that a partition is judged by.
+
+    Attributes:
+        version: From 1; each version is described in ARCHITECTURE.md.
+        row_bytes_max: A row's key and value; what would make it larger is refused.
+    """
+
+    version: int
+    row_bytes_max: int
+
+
+class AnnouncedRules(NamedTuple):
+    """Rules that begin with the partition's next record of `RulesActivation`.
+
+    Attributes:
+        version: See `RuleSet`.
+        row_bytes_max: See `RuleSet`.
+        from_offset: They begin at this offset at the earliest: where the partition was when they
+            were announced.
+        principal: Who activated them.
+    """
+
+    version: int
+    row_bytes_max: int
+    from_offset: int
+    principal: str
+
+
 __all__ = [
+    "AnnouncedRules",
     "AuditKind",
     "Candidate",
     "Cleanup",
@@ -338,6 +370,7 @@ __all__ = [
     "ProducerLedger",
     "Refusal",
     "RefusalReason",
+    "RuleSet",
     "RunMode",
     "SeqRange",
     "SessionLimits",

@@ -3,9 +3,9 @@
     catalogue          the Avro schemas of today and of every release, with their fingerprints
     mapping            our classes to fastavro's dicts, and back
     codegen            builds a Python function as text
-    compiled_reader    readers of today's schemas as straight-line Python
-    compiled_writer    writers of today's schemas as straight-line Python
-    formats            schema, header and conversions of each class
+    compiled_reader    readers of known schemas as straight-line Python
+    compiled_writer    writers of known schemas as straight-line Python
+    formats            schema, header and conversions of each class, by the rules in force
     framing            encoding and decoding: the first bytes of a value tell its schema
     record_sizes       how large a record is in Kafka; records cut to their topic's limit
     registry           a Confluent-compatible schema registry; needs the extra `registry`
@@ -24,9 +24,10 @@ from sessionary.schemas.codec.framing import (
     SchemaRegistry,
     encode_confluent,
     encode_event,
+    encode_position,
     encode_record,
     read_compiled,
-    record_header,
+    record_headers,
     write_generally,
 )
 
@@ -39,8 +40,9 @@ __all__ = [
     "SchemaRegistry",
     "encode_confluent",
     "encode_event",
+    "encode_position",
     "encode_record",
     "read_compiled",
-    "record_header",
+    "record_headers",
     "write_generally",
 ]

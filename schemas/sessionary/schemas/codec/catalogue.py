@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from fastavro import parse_schema
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
+from sessionary.schemas.rules import NEWEST_RULES, RULES_BY_RELEASE
+
 # JSON as a file holds it: a schema's shape is not typed further.
 Json = Any
 
@@ -31,12 +33,14 @@ class WriterSchema(NamedTuple):
         fingerprint: 8 bytes, little-endian, as in the single-object encoding.
         parsed: The schema as fastavro takes it.
         current: It is today's schema of its name, not only a released one.
+        rules: The first version of the rules whose judges know it.
     """
 
     full_name: str
     fingerprint: bytes
     parsed: dict[str, Json]
     current: bool
+    rules: int
 
 
 def _inline_types(schema: Json, known: Mapping[str, Json], seen: set[str]) -> Json:
@@ -164,14 +168,22 @@ def writer_schemas() -> dict[bytes, WriterSchema]:
     Of a released schema and an equal one of today, today's is returned.
     """
     found: dict[bytes, WriterSchema] = {}
-    for released in released_schemas().values():
+    for version, released in released_schemas().items():
         for name, schema in released.items():
             key = schema_fingerprint(schema)
-            found[key] = WriterSchema(name, key, parsed_schema(schema), current=False)
+            rules = min(RULES_BY_RELEASE[version], found[key].rules if key in found else NEWEST_RULES.version)
+            found[key] = WriterSchema(name, key, parsed_schema(schema), current=False, rules=rules)
     for name, schema in current_schemas().items():
         key = schema_fingerprint(schema)
-        found[key] = WriterSchema(name, key, parsed_schema(schema), current=True)
+        rules = found[key].rules if key in found else NEWEST_RULES.version
+        found[key] = WriterSchema(name, key, parsed_schema(schema), current=True, rules=rules)
     return found
+
+
+@cache
+def schemas_as_of(rules: int) -> dict[bytes, WriterSchema]:
+    """Return the schemas that judges by a version of the rules know, by fingerprint."""
+    return {key: schema for key, schema in writer_schemas().items() if schema.rules <= rules}
 
 
 __all__ = [
@@ -183,5 +195,6 @@ __all__ = [
     "parsed_schema",
     "released_schemas",
     "schema_fingerprint",
+    "schemas_as_of",
     "writer_schemas",
 ]

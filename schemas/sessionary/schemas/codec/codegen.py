@@ -32,6 +32,10 @@ class CodeBuilder:
             self.namespace[name] = value
         return name
 
+    def new_constant(self, value: Any) -> str:
+        """Return an expression for `value`, which may be None."""
+        return "None" if value is None else self.new_name(value)
+
     def add_lines(self, indent: int, *lines: str) -> None:
         """Append lines, `indent` levels deep."""
         self._lines += ["    " * indent + line for line in lines]

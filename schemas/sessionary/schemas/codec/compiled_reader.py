@@ -1,10 +1,10 @@
-"""Readers of today's schemas, compiled once into straight-line Python; pure.
+"""Readers of known schemas, compiled once into straight-line Python; pure.
 
 Processors and sinks spend most of their time in reading, and a compiled reader is two to three
-times as fast as fastavro. It knows one schema, and the usual way to write it. At anything else (an
-older schema, a registry's framing, a count of more than one byte, damage) it gives up, and fastavro
-reads the bytes from the start. So fastavro alone decides what bytes mean and what is wrong with
-them: a compiled reader agrees with it or gives up.
+times as fast as fastavro. It knows one schema, and the usual way to write it. At anything else (a
+registry's framing, a count of more than one byte, damage) it gives up, and fastavro reads the bytes
+from the start. So fastavro alone decides what bytes mean and what is wrong with them: a compiled
+reader agrees with it or gives up.
 """
 
 import struct
@@ -66,9 +66,12 @@ class _ReaderBuilder(CodeBuilder):
         return names
 
     def instance_expression(self, cls: type[Any], names: Mapping[str, str]) -> str:
-        """Return the expression that makes an instance of `cls` from the names of its fields."""
-        fields: tuple[str, ...] = cls._fields
-        return f"_new({self.new_name(cls)}, ({''.join(f'{names[field]}, ' for field in fields)}))"
+        """Return the expression that makes an instance of `cls` from the names of its fields.
+
+        A field that an older schema has not gets its default.
+        """
+        values = [names.get(field) or self.new_constant(cls._field_defaults[field]) for field in cls._fields]
+        return f"_new({self.new_name(cls)}, ({''.join(f'{value}, ' for value in values)}))"
 
     def read_value(self, schema: Json, indent: int, target: str) -> None:
         """Add the reading of one value into the name `target`."""

@@ -1,4 +1,4 @@
-"""Writers of today's schemas, compiled once into straight-line Python; pure.
+"""Writers of our classes by a schema, compiled once into straight-line Python; pure.
 
 The counterpart of `compiled_reader`, twice as fast as fastavro. A compiled writer knows the exact
 types of a class's fields. At anything else it gives up, and fastavro writes the value, or says what
@@ -13,7 +13,7 @@ from typing import Any, Final
 from sessionary.schemas import types
 from sessionary.schemas.codec.catalogue import Json
 from sessionary.schemas.codec.codegen import CodeBuilder
-from sessionary.schemas.codec.mapping import type_check, types_of
+from sessionary.schemas.codec.mapping import absent_fields, type_check, types_of
 
 Writer = Callable[[bytes, Any], bytes]
 
@@ -55,6 +55,8 @@ class _WriterBuilder(CodeBuilder):
         seen, checked = self.new_name(right), self.new_name(check)
         self.add_lines(indent, f"if tuple(map(type, {record})) not in {seen}: {checked}({record})")
         self.add_lines(indent, f"({''.join(f'{name}, ' for name in names.values())}) = {record}")
+        for field, default in absent_fields(cls, schema).items():
+            self.add_lines(indent, f"if {names[field]} != {self.new_constant(default)}: raise ValueError")
         for field in schema["fields"]:
             if field["name"] == "envelope":
                 self.write_fields(types.Envelope, field["type"], indent, envelope)

@@ -9,6 +9,7 @@ from sessionary.schemas.codec.catalogue import (
     Json,
     current_schemas,
     parsed_schema,
+    released_schemas,
     schema_fingerprint,
 )
 from sessionary.schemas.codec.mapping import record_reader, record_writer
@@ -21,14 +22,26 @@ from sessionary.schemas.records import (
     Gravestone,
     Position,
     RejectedEvent,
+    RulesActivation,
     SessionState,
     Tick,
 )
+from sessionary.schemas.rules import NEWEST_RULES, RULES_BY_RELEASE
 from sessionary.schemas.types import Envelope
 
 SINGLE_OBJECT = b"\xc3\x01"
 
-Record = AuditRecord | BatchRecord | CleanupRequest | Gravestone | Position | RejectedEvent | SessionState | Tick
+Record = (
+    AuditRecord
+    | BatchRecord
+    | CleanupRequest
+    | Gravestone
+    | Position
+    | RejectedEvent
+    | RulesActivation
+    | SessionState
+    | Tick
+)
 """Any record that processors write."""
 
 
@@ -84,29 +97,65 @@ def _envelope_schema(schema: Mapping[str, Json]) -> Mapping[str, Json]:
     return envelope
 
 
-def _build_formats() -> tuple[dict[str, Format], dict[type[Any], Format]]:
-    by_name: dict[str, Format] = {}
-    by_class: dict[type[Any], Format] = {}
-    payloads = {f"{EVENTS_NAMESPACE}.{cls.__name__}": cls for cls in PAYLOADS.values()}
-    for name, schema in current_schemas().items():
-        cls: type[Any] = payloads.get(name) or getattr(records, name.rpartition(".")[2])
-        is_event = name in payloads
-        by_name[name] = by_class[cls] = Format(
-            cls,
-            SINGLE_OBJECT + schema_fingerprint(schema),
-            parsed_schema(schema),
-            _event_writer(cls, schema) if is_event else record_writer(cls, schema),
-            _event_reader(cls, schema) if is_event else record_reader(cls, schema),
-            is_event,
-        )
-    return by_name, by_class
+_PAYLOADS_BY_NAME = {f"{EVENTS_NAMESPACE}.{cls.__name__}": cls for cls in PAYLOADS.values()}
 
 
-FORMATS_BY_NAME, FORMATS_BY_CLASS = _build_formats()
+def _build_format(name: str, schema: Mapping[str, Json], from_avro: Callable[[Any], Any] | None = None) -> Format:
+    """Return how the class named by `name` is written with a schema, and read with today's."""
+    is_event = name in _PAYLOADS_BY_NAME
+    cls: type[Any] = _PAYLOADS_BY_NAME[name] if is_event else getattr(records, name.rpartition(".")[2])
+    return Format(
+        cls,
+        SINGLE_OBJECT + schema_fingerprint(schema),
+        parsed_schema(schema),
+        _event_writer(cls, schema) if is_event else record_writer(cls, schema),
+        from_avro or (_event_reader(cls, schema) if is_event else record_reader(cls, schema)),
+        is_event,
+    )
+
+
+def _build_record_formats() -> dict[int, dict[type[Any], Format]]:
+    """Return how records are written, by the version of the rules that are in force.
+
+    The schemas are those of the release that the rules are from: until other rules are activated,
+    a worker of that release may have to read every topic.
+    """
+    newest = {format_.cls: format_ for format_ in FORMATS_BY_NAME.values() if not format_.is_event}
+    found = {NEWEST_RULES.version: newest}
+    for release, version in RULES_BY_RELEASE.items():
+        found[version] = {
+            FORMATS_BY_NAME[name].cls: _older_format(name, schema)
+            for name, schema in released_schemas()[release].items()
+            if name in FORMATS_BY_NAME and not FORMATS_BY_NAME[name].is_event
+        }
+    return found
+
+
+def _older_format(name: str, schema: Mapping[str, Json]) -> Format:
+    today = FORMATS_BY_NAME[name]
+    if today.header == SINGLE_OBJECT + schema_fingerprint(schema):
+        return today
+    return _build_format(name, schema, today.from_avro)
+
+
+FORMATS_BY_NAME = {name: _build_format(name, schema) for name, schema in current_schemas().items()}
+FORMATS_BY_CLASS = {format_.cls: format_ for format_ in FORMATS_BY_NAME.values()}
+RECORD_FORMATS = _build_record_formats()
+
+
+def record_format(cls: type[Any], rules: int) -> Format:
+    """Return how records of `cls` are written while a version of the rules is in force.
+
+    Raises `EncodeError` for a class that is no record, or one that these rules do not know.
+    """
+    format_ = RECORD_FORMATS[rules].get(cls)
+    if format_ is None:
+        raise EncodeError("invalid_value", f"rules {rules} have no schema for a {cls.__name__}")
+    return format_
 
 
 def format_of(value: Event | Record) -> Format:
-    """Return how `value` is written.
+    """Return how `value` is written with today's schemas.
 
     Raises `EncodeError` for a foreign class, or a payload under the wrong event type.
     """
@@ -122,9 +171,11 @@ def format_of(value: Event | Record) -> Format:
 __all__ = [
     "FORMATS_BY_CLASS",
     "FORMATS_BY_NAME",
+    "RECORD_FORMATS",
     "SINGLE_OBJECT",
     "Event",
     "Format",
     "Record",
     "format_of",
+    "record_format",
 ]

@@ -13,26 +13,37 @@ other bytes reading raises a `DecodeError`, whose reason is `undecodable`, `unkn
 
 import json
 import struct
+from collections.abc import Mapping
+from functools import cache
 from io import BytesIO
 from typing import Any, Protocol
 
 from fastavro import schemaless_reader, schemaless_writer
 
 from sessionary.schemas import types
-from sessionary.schemas.codec.catalogue import EVENTS_NAMESPACE, Json, current_schemas, foreign_schema, writer_schemas
+from sessionary.schemas.codec.catalogue import (
+    EVENTS_NAMESPACE,
+    Json,
+    WriterSchema,
+    current_schemas,
+    foreign_schema,
+    schemas_as_of,
+)
 from sessionary.schemas.codec.compiled_reader import READER_GAVE_UP, Reader, compiled_reader
 from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer
 from sessionary.schemas.codec.formats import (
-    FORMATS_BY_CLASS,
     FORMATS_BY_NAME,
+    RECORD_FORMATS,
     SINGLE_OBJECT,
     Event,
     Format,
     Record,
     format_of,
+    record_format,
 )
 from sessionary.schemas.errors import DecodeError, EncodeError
-from sessionary.schemas.records import Tick
+from sessionary.schemas.records import Position, RulesActivation, Tick
+from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
 
 CONFLUENT = b"\x00"
 _FETCHED_MAX = 1_024
@@ -54,32 +65,37 @@ class SchemaRegistry(Protocol):
         ...
 
 
-_WRITERS = writer_schemas()
-_COMPILED_WRITERS: dict[type[Any], Writer] = {}
+_NEWEST = NEWEST_RULES.version
+_COMPILED_WRITERS: dict[bytes, Writer] = {}
 
 
 class _CompiledReaders(dict[bytes, Reader | None]):
     """Compiled readers by the first ten bytes of a value; each is made when it is first needed."""
 
+    def __init__(self, schemas: Mapping[bytes, WriterSchema]) -> None:
+        super().__init__()
+        self._schemas = schemas
+
     def __missing__(self, header: bytes) -> Reader | None:
-        """Compile the reader of one of today's schemas; None for any other header."""
-        writer = _WRITERS.get(header[2:]) if header[:2] == SINGLE_OBJECT else None
-        if writer is None or not writer.current:
+        """Compile the reader of a known schema; None for any other header."""
+        writer = self._schemas.get(header[2:]) if header[:2] == SINGLE_OBJECT else None
+        if writer is None or (format_ := FORMATS_BY_NAME.get(writer.full_name)) is None:
             return None  # not kept: there is no end of other headers
-        format_ = FORMATS_BY_NAME[writer.full_name]
         self[header] = reader = compiled_reader(writer.parsed, format_.cls, Event if format_.is_event else None)
         return reader
 
 
-_COMPILED_READERS = _CompiledReaders()
+@cache
+def _compiled_readers_as_of(rules: int) -> _CompiledReaders:
+    return _CompiledReaders(schemas_as_of(rules))
 
 
-def read_compiled(value: bytes) -> Event | Record | None:
-    """Read bytes that today's schemas wrote; None if the compiled reader gave up.
+def read_compiled(value: bytes, readers: Mapping[bytes, Reader | None] | None = None) -> Event | Record | None:
+    """Read bytes that a known schema wrote; None if the compiled reader gave up.
 
     None says nothing about the bytes: `Decoder` reads them, or says what is wrong with them.
     """
-    if (read := _COMPILED_READERS[value[:_HEADER_BYTES]]) is None:
+    if (read := (_NEWEST_READERS if readers is None else readers)[value[:_HEADER_BYTES]]) is None:
         return None
     try:
         found: Event | Record = read(value, _HEADER_BYTES)
@@ -88,28 +104,31 @@ def read_compiled(value: bytes) -> Event | Record | None:
     return found
 
 
+_NEWEST_READERS = _compiled_readers_as_of(_NEWEST)
+
+
 def _encode_with(format_: Format, value: Event | Record, header: bytes) -> bytes:
     try:
         return _writer_of(format_)(header, value)
     except WRITER_GAVE_UP:
-        return write_generally(value, header)
+        return write_generally(value, header, format_)
 
 
 def _writer_of(format_: Format) -> Writer:
-    """Return the compiled writer of a class; it is made when it is first needed."""
-    writer = _COMPILED_WRITERS.get(format_.cls)
+    """Return the compiled writer of a format; it is made when it is first needed."""
+    writer = _COMPILED_WRITERS.get(format_.header)
     if writer is None:
         writer = compiled_writer(format_.schema, format_.cls, event=format_.is_event)
-        _COMPILED_WRITERS[format_.cls] = writer
+        _COMPILED_WRITERS[format_.header] = writer
     return writer
 
 
-def write_generally(value: Event | Record, header: bytes) -> bytes:
+def write_generally(value: Event | Record, header: bytes, format_: Format | None = None) -> bytes:
     """Return `header` and `value`, written by fastavro, which decides what may be written.
 
-    Raises `EncodeError`.
+    Today's schema is used unless a format is given. Raises `EncodeError`.
     """
-    format_ = format_of(value)
+    format_ = format_ or format_of(value)
     out = BytesIO()
     out.write(header)
     try:
@@ -125,15 +144,23 @@ def encode_event(event: Event) -> bytes:
     return _encode_with(format_, event, format_.header)
 
 
-def encode_record(record: Record) -> bytes:
-    """Return the record in single-object encoding. Raises `EncodeError`."""
-    format_ = format_of(record)
+def encode_record(record: Record, rules: int = _NEWEST) -> bytes:
+    """Return the record in single-object encoding, as it is written while `rules` are in force.
+
+    Raises `EncodeError`, also for what an older schema has no place for.
+    """
+    format_ = record_format(type(record), rules)
     return _encode_with(format_, record, format_.header)
 
 
-def record_header(cls: type[Record]) -> bytes:
-    """Return the ten bytes with which `encode_record` begins every record of `cls`."""
-    return FORMATS_BY_CLASS[cls].header
+def encode_position(position: Position) -> bytes:
+    """Return the position in single-object encoding, with the schema that its rules need."""
+    return encode_record(position, rules_to_write(position.rules, position.announced))
+
+
+def record_headers(cls: type[Record]) -> frozenset[bytes]:
+    """Return the ten bytes with which records of `cls` begin, for every version of the rules."""
+    return frozenset(formats[cls].header for formats in RECORD_FORMATS.values() if cls in formats)
 
 
 def encode_confluent(value: Event | Record, registry: SchemaRegistry) -> bytes:
@@ -150,22 +177,38 @@ def encode_confluent(value: Event | Record, registry: SchemaRegistry) -> bytes:
 class Decoder:
     """Reads both framings. Keeps the registry's schemas once they are fetched."""
 
-    def __init__(self, registry: SchemaRegistry | None = None, *, compiled: bool = True) -> None:
+    def __init__(
+        self, registry: SchemaRegistry | None = None, *, compiled: bool = True, rules: int = NEWEST_RULES.version
+    ) -> None:
         """Make a decoder; without a `registry` bytes in Confluent's framing have an unknown schema.
 
-        `compiled=False` leaves all to fastavro: the same values and errors, slower.
+        `compiled=False` leaves all to fastavro: the same values and errors, slower. With older
+        `rules`, schemas that came with later ones are unknown.
         """
         self._registry = registry
         self._compiled = compiled
+        self._rules = rules
+        self._schemas = schemas_as_of(rules)
+        self._readers = _compiled_readers_as_of(rules)
         self._fetched: dict[int, tuple[str, dict[str, Json]]] = {}
+        self._by_rules: dict[int, Decoder] = {rules: self}
 
-    def decode_event(self, value: bytes | None) -> Event | Tick:
+    def as_of(self, rules: int) -> "Decoder":
+        """Return the decoder, with the same registry, of judges by a version of the rules."""
+        found = self._by_rules.get(rules)
+        if found is None:
+            found = Decoder(self._registry, compiled=self._compiled, rules=rules)
+            found._fetched, found._by_rules = self._fetched, self._by_rules
+            self._by_rules[rules] = found
+        return found
+
+    def decode_event(self, value: bytes | None) -> Event | Tick | RulesActivation:
         """Read a value of the events topic; may block on the registry, once per schema.
 
         Raises `DecodeError`, `Unavailable`.
         """
         decoded = self._decode(value)
-        if isinstance(decoded, Event | Tick):
+        if isinstance(decoded, Event | Tick | RulesActivation):
             return decoded
         raise DecodeError("unknown_event_type", f"a {type(decoded).__name__} is no event")
 
@@ -182,10 +225,10 @@ class Decoder:
     def _decode(self, value: bytes | None) -> Event | Record:
         if not value:
             raise DecodeError("undecodable", "no bytes")
-        if self._compiled and (found := read_compiled(value)) is not None:
+        if self._compiled and (found := read_compiled(value, self._readers)) is not None:
             return found
         if value[:2] == SINGLE_OBJECT and len(value) >= _HEADER_BYTES:
-            writer = _WRITERS.get(value[2:_HEADER_BYTES])
+            writer = self._schemas.get(value[2:_HEADER_BYTES])
             if writer is None:
                 raise DecodeError("unknown_schema", f"no schema has the fingerprint {value[2:_HEADER_BYTES].hex()}")
             return self._read_body(value, _HEADER_BYTES, writer.full_name, writer.parsed, current=writer.current)
@@ -245,8 +288,9 @@ __all__ = [
     "SchemaRegistry",
     "encode_confluent",
     "encode_event",
+    "encode_position",
     "encode_record",
     "read_compiled",
-    "record_header",
+    "record_headers",
     "write_generally",
 ]

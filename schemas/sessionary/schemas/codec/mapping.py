@@ -97,12 +97,21 @@ def _field_plan(
 ) -> tuple[list[Json], list[tuple[str, Callable[[Any], Any]]]]:
     """Return the Avro types of the fields of `cls`, in its order, and the conversions by field.
 
-    `plan` returns the conversion of an Avro type, or None if a value needs none.
+    The type of a field that an older schema has not is None. `plan` returns the conversion of an
+    Avro type, or None if a value needs none.
     """
     types = {field["name"]: field["type"] for field in schema["fields"]}
-    assert types.keys() - {"envelope"} == set(cls._fields), f"{cls.__name__} and its schema differ"
-    planned = ((name, plan(types[name])) for name in cls._fields)
-    return [types[name] for name in cls._fields], [(name, convert) for name, convert in planned if convert is not None]
+    assert types.keys() - {"envelope"} <= set(cls._fields), f"{cls.__name__} and its schema differ"
+    assert set(cls._fields) - types.keys() <= cls._field_defaults.keys(), f"{cls.__name__} and its schema differ"
+    planned = ((name, plan(types[name])) for name in cls._fields if name in types)
+    conversions = [(name, convert) for name, convert in planned if convert is not None]
+    return [types.get(name) for name in cls._fields], conversions
+
+
+def absent_fields(cls: Any, schema: Mapping[str, Json]) -> dict[str, Any]:
+    """Return the fields of `cls` that an older `schema` has not, with their defaults."""
+    there = {field["name"] for field in schema["fields"]}
+    return {name: cls._field_defaults[name] for name in cls._fields if name not in there}
 
 
 def type_check(
@@ -114,13 +123,13 @@ def type_check(
     `TypeError` if a field of an instance of `cls` is not exactly of its type.
     """
     avro_types, _ = _field_plan(cls, schema, lambda _schema: None)
-    types = tuple(types_of(avro_type) for avro_type in avro_types)
+    types = tuple(None if avro_type is None else types_of(avro_type) for avro_type in avro_types)
     right: set[tuple[type[Any], ...]] = set()
 
     def check_types(record: tuple[Any, ...]) -> None:
         found = tuple(map(type, record))
         for name, type_, allowed in zip(cls._fields, found, types, strict=True):
-            if type_ not in allowed:
+            if allowed is not None and type_ not in allowed:
                 raise TypeError(f"{name} is a {type_.__name__}")
         if len(right) < _COMBINATIONS_MAX:
             right.add(found)
@@ -132,16 +141,20 @@ def record_writer(cls: Any, schema: Mapping[str, Json]) -> Callable[[Any], dict[
     """Return a function from instances of `cls` to fastavro's dicts.
 
     It raises `TypeError` if a field is not exactly of its type, `ValueError` for an `int` beyond 32
-    bits.
+    bits, and for a value, other than the default, of a field that an older `schema` has not.
     """
     _, writers = _field_plan(cls, schema, _value_writer)
     names: tuple[str, ...] = cls._fields
     right, check = type_check(cls, schema)
+    absent = absent_fields(cls, schema)
 
     def write_record(record: Any) -> dict[str, Any]:
         if tuple(map(type, record)) not in right:
             check(record)
         fields = dict(zip(names, record, strict=True))
+        for name, default in absent.items():
+            if fields.pop(name) != default:
+                raise ValueError(f"{name} has no place in this older schema")
         for name, convert in writers:
             fields[name] = convert(fields[name])
         return fields
@@ -181,4 +194,4 @@ def record_reader(cls: Any, schema: Mapping[str, Json]) -> Callable[[dict[str, A
     return read_record
 
 
-__all__ = ["record_reader", "record_writer", "type_check", "types_of"]
+__all__ = ["absent_fields", "record_reader", "record_writer", "type_check", "types_of"]

@@ -43,19 +43,19 @@ def _varint_bytes(number: int) -> int:
     return max(1, ((number << 1).bit_length() + 6) // 7)
 
 
-def encode_to_fit(key: bytes | None, record: Record, bytes_max: int) -> EncodedRecord:
+def encode_to_fit(key: bytes | None, record: Record, bytes_max: int, rules: int) -> EncodedRecord:
     """Encode a record of a topic whose limit is `bytes_max`, which is at least 512 KiB.
 
     A record that fits is encoded as it is. Otherwise its long texts and lists are cut; a text that
     was cut ends with `…`. A `RejectedEvent` that still does not fit leaves out its value and
-    headers, and says so in `detail`; at last its key is cut.
+    headers, and says so in `detail`; at last its key is cut. `rules`: see `encode_record`.
     """
-    encoded = EncodedRecord(key, encode_record(record))
+    encoded = EncodedRecord(key, encode_record(record, rules))
     # Nearly all records are far smaller, and the exact size costs as much as encoding some.
     if len(key or b"") + len(encoded.value) + _OVERHEAD_BYTES_MAX <= bytes_max or batch_bytes(*encoded) <= bytes_max:
         return encoded
     for shorter_key, shorter in _shorter_forms(key, record):
-        encoded = EncodedRecord(shorter_key, encode_record(shorter))
+        encoded = EncodedRecord(shorter_key, encode_record(shorter, rules))
         if batch_bytes(*encoded) <= bytes_max:
             break
     return encoded

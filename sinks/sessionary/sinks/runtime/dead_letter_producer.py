@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException, Producer
 
 from sessionary.schemas.codec.record_sizes import EncodedRecord, encode_to_fit
 from sessionary.schemas.kafka.clients import discard_producer
+from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.topics import REJECTED_BYTES_MAX
 from sessionary.sinks.core.rows.dead_letters import dead_letter_record
 from sessionary.sinks.core.rows.raw_record import RawRecord
@@ -77,7 +78,7 @@ class DeadLetterProducer:
 
 def encode_letter(raw: RawRecord, detail: str) -> EncodedRecord:
     """Encode the dead letter of a record; one that is too large is cut (see `encode_to_fit`)."""
-    return encode_to_fit(raw.key, dead_letter_record(raw, detail), REJECTED_BYTES_MAX)
+    return encode_to_fit(raw.key, dead_letter_record(raw, detail), REJECTED_BYTES_MAX, FIRST_RULES.version)
 
 
 __all__ = ["DeadLetterProducer", "encode_letter"]

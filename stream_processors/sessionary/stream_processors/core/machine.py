@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RefusalReason, RuleSet
 from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, Stream
 
 RowT = TypeVar("RowT")
@@ -36,7 +36,7 @@ class Arrival(NamedTuple):
 
     `event` is None if the value cannot be read; `fault` then says why. A fault beside an event says
     that the event does not belong under the record's key. `session` is `NO_SESSION` if the key
-    names none.
+    names none. `rules` are those by which it is judged.
     """
 
     record: LogRecord
@@ -45,6 +45,7 @@ class Arrival(NamedTuple):
     fault: Fault | None
     log: EventLog
     now_ms: int
+    rules: RuleSet
 
 
 class Decision(NamedTuple):
@@ -64,8 +65,8 @@ class RowKind(NamedTuple):
 
     row_class: type[Any]
     live: bool
-    prefix: bytes  # with which the bytes of this kind, as `encode` writes them, begin
-    encode: Callable[[Any], bytes]
+    prefixes: frozenset[bytes]  # with which the bytes of this kind, as any release wrote them, begin
+    encode: Callable[[Any, int], bytes]  # a row, and the version of the rules in force
 
 
 class Machine(Protocol[RowT, FactT]):

@@ -73,7 +73,10 @@ class DueRow(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What became of a batch's records; applied + duplicate + refused + ticks = records."""
+    """What became of a batch's records; applied + duplicate + refused + ticks = records.
+
+    `ticks` counts the records of processors: a record that begins other rules is one of them.
+    """
 
     applied: int
     duplicate: int

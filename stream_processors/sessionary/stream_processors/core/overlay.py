@@ -10,7 +10,7 @@ import heapq
 from typing import Any
 
 from sessionary.schemas.records import Position
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState
 from sessionary.stream_processors.core.machine import AnyMachine, apply_facts
@@ -23,7 +23,8 @@ from sessionary.stream_processors.core.model import (
     Place,
 )
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
-from sessionary.stream_processors.core.verdict import read_arrival
+from sessionary.stream_processors.core.trail import decision_record
+from sessionary.stream_processors.core.verdict import begins_rules, read_arrival
 
 
 class Overlay:
@@ -42,6 +43,8 @@ class Overlay:
         self._next_offset = position.next_offset
         self._first_offset: int | None = None
         self._outcome_n = position.outcome_n
+        self._rules, self._announced = position.rules, position.announced
+        self._decoder = committed.decoder.as_of(position.rules.version)
         self._applied = self._duplicate = self._ticks = 0
         self._refusals: list[RefusalReason] = []
         self._judged = JudgedRecords()
@@ -60,6 +63,10 @@ class Overlay:
         settings = self._committed.settings
         if self.records >= settings.records_max or (self.records and self._bytes + size > settings.bytes_max):
             return False
+        if record.key is None and self._announced is not None and begins_rules(record, self._announced, self._decoder):
+            if self.records:
+                return False  # all records of a batch are judged by the same rules
+            self._begin_rules(self._announced)
         if self._first_offset is None:
             self._first_offset = record.offset
         if record.offset != self._next_offset:
@@ -77,6 +84,19 @@ class Overlay:
         self._next_offset, self._outcome_n = record.offset + 1, 0
         return True
 
+    def announce_rules(self, rules: RuleSet, principal: str) -> None:
+        """Let `rules` begin with the next record that says so; it leaves an audit record.
+
+        `principal`: who activated them. Raises `ValueError` unless they are newer than those in
+        force.
+        """
+        if rules.version <= self._rules.version:
+            raise ValueError(f"rules {self._rules.version} are in force, so {rules.version} cannot begin")
+        self._announced = AnnouncedRules(*rules, self._next_offset, principal)
+        place = self._next_place()
+        reason = f"rules {rules.version} begin, after rules {self._rules.version}"
+        self._emitted.append(Emitted("audit", None, decision_record("rules_announced", reason, principal, place)))
+
     @property
     def final_position(self) -> Position:
         """Where the partition is after this batch."""
@@ -87,6 +107,8 @@ class Overlay:
             batch_number=self._batch_number,
             outcome_n=self._outcome_n,
             previous_acknowledged_at=self._previous_acknowledged_at,
+            rules=self._rules,
+            announced=self._announced,
         )
 
     def finish(self, previous_acknowledged_at: int | None = None) -> Outcome:
@@ -110,6 +132,10 @@ class Overlay:
         return Outcome(
             self.rows, self._emitted, self.final_position, counts, self._judged, self._refusals, self._lateness_ms
         )
+
+    def _begin_rules(self, announced: AnnouncedRules) -> None:
+        self._rules, self._announced = RuleSet(announced.version, announced.row_bytes_max), None
+        self._decoder = self._committed.decoder.as_of(announced.version)
 
     def _row(self, key: bytes) -> Any:
         return self.rows[key] if key in self.rows else self._committed.rows.get(key)
@@ -172,7 +198,7 @@ class Overlay:
         committed, families = self._committed, self._families
         key = record.key or b""
         row = self._row(key) if key else None
-        arrival = read_arrival(record, row, committed.decoder, committed.log, self._clock.now_ms)
+        arrival = read_arrival(record, row, self._decoder, committed.log, self._clock.now_ms, self._rules)
         if arrival is None:
             self._ticks += 1
             return

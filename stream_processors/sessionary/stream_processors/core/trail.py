@@ -13,7 +13,7 @@ from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SessionStateName
 from sessionary.stream_processors.core.fast_replace import make_replacer
-from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
 from sessionary.stream_processors.core.model import Place
 
 # Refusals that suggest that the sender speaks for someone else.
@@ -110,6 +110,16 @@ def audit_record(
     )
 
 
+def decision_record(event_type: str, reason: str, principal: str, place: Place) -> AuditRecord:
+    """Return the record of what a person decided about a partition; it belongs to no session.
+
+    `event_type` names the decision, `reason` is for people.
+    """
+    return audit_record(NO_SESSION, UNKNOWN_SUBJECT, None, place, "decision")._replace(
+        event_type=event_type, reason_code=event_type, reason=reason, actor=principal
+    )
+
+
 def rejected_record(arrival: Arrival, reason: RefusalReason, detail: str) -> RejectedEvent:
     """Return what a refusal leaves on the rejected topic: the record as it came, and why."""
     record, envelope = arrival.record, arrival.event.envelope if arrival.event else None
@@ -138,6 +148,7 @@ __all__ = [
     "Numbered",
     "Subject",
     "audit_record",
+    "decision_record",
     "next_number",
     "rejected_record",
 ]

@@ -6,33 +6,36 @@ What fails here is a `Fault`; the machine turns it into a refusal, so that it is
 and kept like every other one.
 """
 
-from sessionary.schemas.codec import Decoder
+from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.ids import SessionKey, parse_key
-from sessionary.schemas.records import Tick
+from sessionary.schemas.records import RulesActivation, Tick
+from sessionary.schemas.types import AnnouncedRules, RuleSet
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Fault
 from sessionary.stream_processors.core.model import EventLog, LogRecord, Row
 
 
-def read_arrival(record: LogRecord, row: Row | None, decoder: Decoder, log: EventLog, now_ms: int) -> Arrival | None:
+def read_arrival(
+    record: LogRecord, row: Row | None, decoder: Decoder, log: EventLog, now_ms: int, rules: RuleSet
+) -> Arrival | None:
     """Read a record as an event of its key's session; None for a tick, which only moves the clock.
 
     `row` is the row under the record's own key, if there is one: its key needs no second look.
-    Raises `Unavailable` if a schema registry does not answer.
+    `decoder` knows what `rules` know. Raises `Unavailable` if a schema registry does not answer.
     """
     try:
-        if record.key is None and isinstance(decoder.decode_event(record.value), Tick):
+        if record.key is None and _is_control(decoder.decode_event(record.value), rules):
             return None
         session = SessionKey(row.tenant_id, row.session_id) if row is not None else parse_key(record.key)
     except Invalid as error:
         detail = error.detail if record.key is not None else "a record without key is a tick, and this is none"
-        return Arrival(record, NO_SESSION, None, Fault("bad_key", detail), log, now_ms)
+        return Arrival(record, NO_SESSION, None, Fault("bad_key", detail), log, now_ms, rules)
     try:
         event = decoder.decode_event(record.value)
     except DecodeError as error:
-        return Arrival(record, session, None, Fault(error.reason, error.detail), log, now_ms)
-    if isinstance(event, Tick):
-        return Arrival(record, session, None, Fault("bad_key", "a tick has no key"), log, now_ms)
+        return Arrival(record, session, None, Fault(error.reason, error.detail), log, now_ms, rules)
+    if not isinstance(event, Event):
+        return Arrival(record, session, None, Fault("bad_key", "a tick has no key"), log, now_ms, rules)
     envelope, fault = event.envelope, None
     if envelope.tenant_id != session.tenant_id:
         detail = f"tenant {envelope.tenant_id!r} under the key of {session.tenant_id!r}"
@@ -40,7 +43,26 @@ def read_arrival(record: LogRecord, row: Row | None, decoder: Decoder, log: Even
     elif envelope.session_id != session.session_id:
         detail = f"session {envelope.session_id!r} under the key of {session.session_id!r}"
         fault = Fault("key_mismatch", detail)
-    return Arrival(record, session, event, fault, log, now_ms)
+    return Arrival(record, session, event, fault, log, now_ms, rules)
 
 
-__all__ = ["read_arrival"]
+def _is_control(value: Event | Tick | RulesActivation, rules: RuleSet) -> bool:
+    """Return whether a record without a key is a tick, or repeats that rules have begun."""
+    return isinstance(value, Tick) or (isinstance(value, RulesActivation) and value.version <= rules.version)
+
+
+def begins_rules(record: LogRecord, announced: AnnouncedRules, decoder: Decoder) -> bool:
+    """Return whether the announced rules begin with a record.
+
+    Others cannot begin: any client may write to the events topic, but not to the changelog.
+    """
+    if record.key is not None or record.offset < announced.from_offset:
+        return False
+    try:
+        value = decoder.as_of(announced.version).decode_event(record.value)
+    except DecodeError:
+        return False
+    return isinstance(value, RulesActivation) and value[:2] == announced[:2]
+
+
+__all__ = ["begins_rules", "read_arrival"]

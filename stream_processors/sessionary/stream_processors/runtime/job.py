@@ -11,6 +11,7 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.codec.record_sizes import encode_to_fit
 from sessionary.schemas.records import BatchRecord
+from sessionary.schemas.rules import rules_to_write
 from sessionary.schemas.topics import TopicNames, record_bytes_limits
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
@@ -76,19 +77,20 @@ def _make_transaction(
     settings: ProcessorSettings, row_codec: MachineRows, partition: int, outcome: Outcome, started_at: int
 ) -> Transaction:
     topics = settings.topics
-    rows = {key: None if row is None else row_codec.pack(row) for key, row in outcome.rows.items()}
+    rules = rules_to_write(outcome.position.rules, outcome.position.announced)
+    rows = {key: None if row is None else row_codec.pack(row, rules) for key, row in outcome.rows.items()}
     batch = make_batch_record(settings, partition, outcome, started_at)
     records = [
         *(_changelog_record(topics.changelog, key, packed) for key, packed in rows.items()),
-        *(_emitted_record(topics, emitted) for emitted in outcome.emitted),
-        Produced(topics.batches, None, encode_record(batch)),
+        *(_emitted_record(topics, emitted, rules) for emitted in outcome.emitted),
+        Produced(topics.batches, None, encode_record(batch, rules)),
     ]
     return Transaction(records, {key: packed and packed.stored for key, packed in rows.items()})
 
 
-def _emitted_record(topics: TopicNames, emitted: Emitted) -> Produced:
+def _emitted_record(topics: TopicNames, emitted: Emitted, rules: int) -> Produced:
     stream, key, record = emitted
-    return Produced(getattr(topics, stream), *encode_to_fit(key, record, _LIMITS[stream]))
+    return Produced(getattr(topics, stream), *encode_to_fit(key, record, _LIMITS[stream], rules))
 
 
 def _changelog_record(topic: str, key: bytes, packed: PackedRow | None) -> Produced:
@@ -114,6 +116,7 @@ def make_batch_record(settings: ProcessorSettings, partition: int, outcome: Outc
         started_at=started_at,
         previous_acknowledged_at=position.previous_acknowledged_at,
         instance=settings.worker_name,
+        rules=position.rules.version,
     )
 
 

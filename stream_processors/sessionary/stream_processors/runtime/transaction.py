@@ -14,7 +14,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from sessionary.schemas.codec import encode_record
+from sessionary.schemas.codec import encode_position
 from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.stream_processors.core.model import POSITION_KEY, Outcome
@@ -88,7 +88,7 @@ class TransactionWriter:
             self._retry_in_place(self._producer.begin_transaction)
             self._produce(records)
             self._position_offset = None
-            position = Produced(self._topics.changelog, POSITION_KEY, encode_record(outcome.position))
+            position = Produced(self._topics.changelog, POSITION_KEY, encode_position(outcome.position))
             self._produce([position], self._on_position_delivered)
             self._retry_in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
         except (Aborted, Halted):

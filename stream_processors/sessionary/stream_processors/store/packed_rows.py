@@ -59,19 +59,20 @@ class MachineRows:
     """Packs the rows of a processor's machines. Implements `RowCodec`."""
 
     def __init__(self, machines: Sequence[AnyMachine]) -> None:
-        """The first machine also reads rows of old releases, which have no known prefix."""
+        """The first machine also reads rows that no known prefix begins."""
         self._home = machines[0]
         self._by_class: dict[type[Any], tuple[AnyMachine, RowKind]] = {}
         self._by_prefix: dict[bytes, tuple[AnyMachine, RowKind]] = {}
         for machine in machines:
             for kind in machine.row_kinds:
-                self._by_class[kind.row_class] = self._by_prefix[kind.prefix] = machine, kind
+                self._by_class[kind.row_class] = machine, kind
+                self._by_prefix.update(dict.fromkeys(kind.prefixes, (machine, kind)))
         self._prefixes = tuple(self._by_prefix)
 
-    def pack(self, row: Any) -> PackedRow:
-        """Return a row's bytes."""
+    def pack(self, row: Any, rules: int) -> PackedRow:
+        """Return a row's bytes, as they are written while a version of the rules is in force."""
         machine, kind = self._by_class[type(row)]
-        return PackedRow(_DUE.pack(machine.due_ms(row)), kind.encode(row))
+        return PackedRow(_DUE.pack(machine.due_ms(row)), kind.encode(row, rules))
 
     def unpack(self, stored: bytes) -> Any:
         """Return the row. Raises `DecodeError`."""
@@ -80,11 +81,13 @@ class MachineRows:
     def repack(self, value: bytes, due: bytes | None) -> bytes:
         """Return what a store keeps of a changelog record; `due` is its header.
 
-        A record of today's schemas that has the header is not decoded. Raises `DecodeError`.
+        A record of a known schema that has the header is not decoded; its row is written with the
+        schema of the rules in force when it is next touched. Raises `DecodeError`.
         """
         if due is not None and len(due) == _DUE.size and value.startswith(self._prefixes):
             return due + value
-        return self.pack(self._decode(value)).stored
+        row = self._decode(value)
+        return _DUE.pack(self._by_class[type(row)][0].due_ms(row)) + value
 
     def due_row(self, key: bytes, row: Any) -> DueRow:
         """Return when a row is due, and whether it is live."""
@@ -94,7 +97,7 @@ class MachineRows:
     def due_stored_row(self, key: bytes, stored: bytes) -> DueRow:
         """Return when a packed row is due, and whether it is live.
 
-        Decodes rows of old releases only.
+        Decodes rows of unknown schemas only.
         """
         kind = self._kind_of(stored, _DUE.size)
         live = kind.live if kind else self._by_class[type(self.unpack(stored))][1].live

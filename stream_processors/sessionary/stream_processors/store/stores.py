@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
-from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -178,7 +178,7 @@ class RocksStore:
     def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """Save packed rows (None deletes) and position in one write batch. Blocks for the disk."""
         batch = self._to_write_batch({**self._unwritten, **rows})
-        batch.put(POSITION_KEY, encode_record(saved.position))
+        batch.put(POSITION_KEY, encode_position(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
         self._db.write(batch)
         self._unwritten = {}

@@ -5,6 +5,7 @@ import pytest
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.codec.record_sizes import KEY_BYTES_MAX, LIST_MAX, TEXT_MAX, batch_bytes, encode_to_fit
 from sessionary.schemas.records import AuditRecord, Position, RejectedEvent
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import REJECTED_BYTES_MAX, TopicNames, record_bytes_limits
 from tests.support.sink_records import NOW_US, audit_record
 
@@ -20,7 +21,7 @@ def letter(**fields: object) -> RejectedEvent:
 
 
 def fitted_letter(record: RejectedEvent, key: bytes | None = b"k") -> tuple[bytes | None, RejectedEvent]:
-    found, value = encode_to_fit(key, record, LIMIT)
+    found, value = encode_to_fit(key, record, LIMIT, NEWEST_RULES.version)
     assert batch_bytes(found, value) <= LIMIT
     decoded = Decoder().decode_record(value)
     assert isinstance(decoded, RejectedEvent)
@@ -44,7 +45,7 @@ def test_a_batch_of_one_record_has_the_size_of_its_format(key: bytes | None, val
 def test_a_record_that_fits_exactly_stays_as_it_is() -> None:
     room = LIMIT - batch_bytes(b"k", encode_record(letter(value=b"v" * MIB))) + MIB
     fits = letter(value=b"v" * room)
-    assert encode_to_fit(b"k", fits, LIMIT) == (b"k", encode_record(fits))
+    assert encode_to_fit(b"k", fits, LIMIT, NEWEST_RULES.version) == (b"k", encode_record(fits))
     assert batch_bytes(b"k", encode_record(fits)) == LIMIT
     _, larger = fitted_letter(letter(value=b"v" * (room + 1)))
     assert larger.value is None
@@ -74,7 +75,7 @@ def test_a_key_that_does_not_fit_is_cut_and_the_value_stays_if_it_can() -> None:
 
 def test_texts_and_lists_of_an_audit_record_are_cut() -> None:
     long = audit_record(1, 1, reason="r" * MIB, actions_done=("a" * MIB, *("b",) * MIB), user_id="é" * MIB)
-    key, value = encode_to_fit(b"k" * MIB, long, MIB)
+    key, value = encode_to_fit(b"k" * MIB, long, MIB, NEWEST_RULES.version)
     assert batch_bytes(key, value) <= MIB
     found = Decoder().decode_record(value)
     assert isinstance(found, AuditRecord)
@@ -87,7 +88,7 @@ def test_a_record_whose_every_text_and_list_is_long_fits_the_smallest_limit() ->
     texts = {name: "😀" * MIB for name, kind in AuditRecord.__annotations__.items() if kind in (str, str | None)}
     lists = dict.fromkeys(("cleanup_actions", "actions_done", "actions_failed"), ("😀" * 2_000,) * 99)
     record = audit_record(1, 1)._replace(**texts, **lists)  # type: ignore[arg-type]
-    assert batch_bytes(*encode_to_fit(b"k", record, 512 << 10)) <= 512 << 10
+    assert batch_bytes(*encode_to_fit(b"k", record, 512 << 10, NEWEST_RULES.version)) <= 512 << 10
 
 
 def test_each_topic_has_a_limit() -> None:
@@ -99,4 +100,4 @@ def test_each_topic_has_a_limit() -> None:
 
 def test_a_record_without_texts_is_not_cut() -> None:
     position = Position(1, 2, 3, 4, 5)
-    assert encode_to_fit(None, position, 512 << 10) == (None, encode_record(position))
+    assert encode_to_fit(None, position, 512 << 10, NEWEST_RULES.version) == (None, encode_record(position))

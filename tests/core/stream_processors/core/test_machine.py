@@ -39,7 +39,7 @@ class RowSet(NamedTuple):
     row: ScriptedRow | None
 
 
-def encode_row(row: ScriptedRow) -> bytes:
+def encode_row(row: ScriptedRow, _rules: int) -> bytes:
     return repr(row).encode()
 
 
@@ -47,8 +47,8 @@ class ScriptedMachine:
     """Implements `Machine`: each event sets the script's next row. A live row that fires goes."""
 
     row_kinds: Sequence[RowKind] = (
-        RowKind(LiveRow, live=True, prefix=b"LiveRow", encode=encode_row),
-        RowKind(RestingRow, live=False, prefix=b"RestingRow", encode=encode_row),
+        RowKind(LiveRow, live=True, prefixes=frozenset({b"LiveRow"}), encode=encode_row),
+        RowKind(RestingRow, live=False, prefixes=frozenset({b"RestingRow"}), encode=encode_row),
     )
     event_types: frozenset[str] = frozenset()
     streams: frozenset[Stream] = frozenset()

@@ -5,6 +5,7 @@ rows.
 from collections.abc import Sequence
 
 from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
@@ -151,7 +152,7 @@ def test_any_cut_of_the_log_and_a_recovery_in_between_give_the_same() -> None:
         for start in range(0, len(story.log), size):
             outcome = fold_batch(state, story.log[start : start + size])
             emitted += [encode_record(record) for _, _, record in outcome.emitted if _has_no_batch(record)]
-            changelog = {key: codec.pack(row).value for key, row in state.rows.items()}
+            changelog = {key: codec.pack(row, NEWEST_RULES.version).value for key, row in state.rows.items()}
             state = recover_state(state, changelog)
         assert emitted == [
             encode_record(record)
@@ -184,7 +185,7 @@ def test_packed_rows_tell_each_family_apart() -> None:
     codec = MachineRows(MACHINES)
     tally, stub = Tally("acme", "s", 2, 5_000), TallyStub("acme", "s", 2, 9_000)
     for row, due_ms, live in ((tally, 15_000, True), (stub, 9_000, False)):
-        packed = codec.pack(row)
+        packed = codec.pack(row, NEWEST_RULES.version)
         assert codec.unpack(packed.stored) == row
         assert codec.repack(packed.value, packed.due) == packed.stored
         assert codec.due_stored_row(b"k", packed.stored) == (b"k", due_ms, live) == codec.due_row(b"k", row)

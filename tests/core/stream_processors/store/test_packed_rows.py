@@ -8,6 +8,7 @@ import pytest
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import Gravestone, Tick
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import DueRow
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.machine import SessionMachine
@@ -15,6 +16,8 @@ from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
+
+RULES = NEWEST_RULES.version
 
 MACHINE = SessionMachine()
 ROWS = MachineRows([MACHINE])
@@ -33,7 +36,7 @@ def rows() -> dict[bytes, SessionRow]:
 
 def test_a_packed_row_is_the_same_row_and_tells_its_deadline_undecoded(rows: dict[bytes, SessionRow]) -> None:
     for key, row in rows.items():
-        packed = ROWS.pack(row)
+        packed = ROWS.pack(row, RULES)
         assert packed.value == encode_record(row)
         assert encode_record(ROWS.unpack(packed.stored)) == packed.value
         assert ROWS.due_stored_row(key, packed.stored) == DueRow(key, MACHINE.due_ms(row), row is not GRAVE)
@@ -46,7 +49,7 @@ def test_a_packed_row_is_the_same_row_and_tells_its_deadline_undecoded(rows: dic
 
 def test_a_changelog_record_is_kept_as_it_stands_where_it_says_its_deadline(rows: dict[bytes, SessionRow]) -> None:
     for row in rows.values():
-        packed = ROWS.pack(row)
+        packed = ROWS.pack(row, RULES)
         assert ROWS.repack(packed.value, packed.due) == packed.stored
         assert ROWS.repack(packed.value, None) == packed.stored  # of a release that wrote no header
         assert ROWS.repack(packed.value, b"odd") == packed.stored
@@ -68,7 +71,7 @@ def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(rows: dic
             reads.append(stored)
             return super().unpack(stored)
 
-    kept = CachedRows({key: ROWS.pack(row).stored for key, row in rows.items()}, Counted([MACHINE]))
+    kept = CachedRows({key: ROWS.pack(row, RULES).stored for key, row in rows.items()}, Counted([MACHINE]))
     kept.RECENT_MAX = 2
     first, second, third = rows
     assert kept[first] is kept[first]
@@ -82,14 +85,14 @@ def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(rows: dic
 
 
 def test_what_is_set_rules_until_it_is_on_the_shelf(rows: dict[bytes, SessionRow]) -> None:
-    shelf = {key: ROWS.pack(row).stored for key, row in rows.items()}
+    shelf = {key: ROWS.pack(row, RULES).stored for key, row in rows.items()}
     kept, (first, second, third) = CachedRows(shelf, ROWS), rows
     assert kept[first] is kept[first]
     kept[first] = GRAVE
     del kept[second]
     assert (kept[first], kept.get(second), len(kept)) == (GRAVE, None, 2)
     assert set(kept.due_rows()) == {DueRow(first, 99_000, False), DueRow(third, 99_000, False)}
-    shelf[first] = ROWS.pack(GRAVE).stored
+    shelf[first] = ROWS.pack(GRAVE, RULES).stored
     del shelf[second]
     kept.mark_saved({first: None, second: None})
     assert kept.unsaved == {}

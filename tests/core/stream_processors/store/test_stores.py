@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sessionary.schemas.records import Gravestone, Position
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -22,6 +23,7 @@ from sessionary.stream_processors.store.stores import (
 )
 
 ROWS = MachineRows(all_machines())
+RULES = NEWEST_RULES.version
 
 
 def stone(name: str, epoch: int = 1) -> Gravestone:
@@ -38,14 +40,17 @@ def test_both_stores_are_the_same_mapping(store: Store) -> None:
     for name in ("a", "b", "c"):
         rows[name.encode()] = stone(name)
     saved = SavedPosition(Position(5, 1, 0, 2, 0), 11, time.time())
-    store.save_rows({name.encode(): ROWS.pack(stone(name)).stored for name in ("a", "b", "c")}, saved)
+    store.save_rows({name.encode(): ROWS.pack(stone(name), RULES).stored for name in ("a", "b", "c")}, saved)
     rows[b"a"] = stone("a", epoch=2)
     assert rows.pop(b"b", None) is not None
     assert rows.pop(b"none", None) is None
     assert rows[b"a"].epoch == 2
     assert sorted(rows) == [b"a", b"c"]
     assert len(rows) == 2
-    store.save_rows({b"a": ROWS.pack(stone("a", epoch=2)).stored, b"b": None}, saved._replace(changelog_next=12))
+    store.save_rows(
+        {b"a": ROWS.pack(stone("a", epoch=2), RULES).stored, b"b": None},
+        saved._replace(changelog_next=12),
+    )
     assert {key: row.epoch for key, row in rows.items()} == {b"a": 2, b"c": 1}
     assert store.saved_position is not None
     assert (store.saved_position.changelog_next, store.saved_position.position.next_offset) == (12, 5)
@@ -60,7 +65,10 @@ def test_both_stores_are_the_same_mapping(store: Store) -> None:
 def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
     first = RocksStore(tmp_path, ROWS)
     first.rows[b"kept"] = stone("kept")
-    first.save_rows({b"kept": ROWS.pack(stone("kept")).stored}, SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0))
+    first.save_rows(
+        {b"kept": ROWS.pack(stone("kept"), RULES).stored},
+        SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0),
+    )
     first.rows[b"merged, not saved"] = stone("lost")
     first.close()
     again = RocksStore(tmp_path, ROWS)
@@ -81,7 +89,10 @@ def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(
 
         def __contains__(self, key: object) -> bool:
             found = super().__contains__(key)
-            store.save_rows({b"a": ROWS.pack(stone("a")).stored}, SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0))
+            store.save_rows(
+                {b"a": ROWS.pack(stone("a"), RULES).stored},
+                SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0),
+            )
             return found
 
     store.rows.unsaved = SavedMeanwhile(store.rows.unsaved)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sessionary.schemas.codec import Decoder, encode_record, record_header
+from sessionary.schemas.codec import Decoder, encode_record, record_headers
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
@@ -40,8 +40,8 @@ class SessionMachine:
     """
 
     row_kinds: Sequence[RowKind] = (
-        RowKind(SessionState, live=True, prefix=record_header(SessionState), encode=encode_record),
-        RowKind(Gravestone, live=False, prefix=record_header(Gravestone), encode=encode_record),
+        RowKind(SessionState, live=True, prefixes=record_headers(SessionState), encode=encode_record),
+        RowKind(Gravestone, live=False, prefixes=record_headers(Gravestone), encode=encode_record),
     )
     event_types: frozenset[str] = frozenset(PAYLOADS)
     streams: frozenset[Stream] = frozenset({"audit", "rejected", "cleanup"})

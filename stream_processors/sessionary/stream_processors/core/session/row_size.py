@@ -1,8 +1,8 @@
 """Keeps a session's row within the changelog's limit.
 
 A row has texts of any length: its content, the user's name, an agent's error code, event ids. An
-event that makes these longer is refused if the row would exceed `ROW_BYTES_MAX`. All other parts of
-a row are bounded; together they take less than the changelog's topic allows above that
+event that makes these longer is refused if the row would exceed `RuleSet.row_bytes_max`. All other
+parts of a row are bounded; together they take less than the changelog's topic allows above that
 (`CHANGELOG_BYTES_MAX`). So a row that is full can still take refusals and deadlines.
 """
 
@@ -11,7 +11,6 @@ from typing import Final
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.topics import ROW_BYTES_MAX
 from sessionary.schemas.types import Refusal
 from sessionary.stream_processors.core.machine import Arrival
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
@@ -40,10 +39,10 @@ def object_to_size(row: SessionState | None, facts: Sequence[SessionFact], arriv
     if _fits_surely(row, arrival):
         return None
     after = _after_facts(row, facts)
-    size = _row_bytes(after, arrival)
-    if size <= ROW_BYTES_MAX or (row is not None and _text_bytes(after) <= _text_bytes(row)):
+    size, limit = _row_bytes(after, arrival), arrival.rules.row_bytes_max
+    if size <= limit or (row is not None and _text_bytes(after) <= _text_bytes(row)):
         return None
-    return Objection("state_too_large", f"the session's row would have {size} bytes, more than {ROW_BYTES_MAX}")
+    return Objection("state_too_large", f"the session's row would have {size} bytes, more than {limit}")
 
 
 def kept_refusal(row: SessionState, facts: Sequence[SessionFact], arrival: Arrival, why: Objection) -> Refusal:
@@ -57,7 +56,7 @@ def kept_refusal(row: SessionState, facts: Sequence[SessionFact], arrival: Arriv
     if len(event_id) <= EVENT_ID_MAX or _fits_surely(row, arrival):
         return whole
     after = _after_facts(row, (*facts, Refused(*why, whole, audited=False)))
-    if _row_bytes(after, arrival) <= ROW_BYTES_MAX:
+    if _row_bytes(after, arrival) <= arrival.rules.row_bytes_max:
         return whole
     return whole._replace(event_id=f"{event_id[:EVENT_ID_MAX]}…")
 
@@ -65,7 +64,7 @@ def kept_refusal(row: SessionState, facts: Sequence[SessionFact], arrival: Arriv
 def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
     """Return whether the row after an event cannot be too large: far cheaper than encoding it."""
     # A new row has the content of its event twice.
-    room = ROW_BYTES_MAX - _BOUNDED_BYTES_MAX - 2 * len(arrival.record.value or b"")
+    room = arrival.rules.row_bytes_max - _BOUNDED_BYTES_MAX - 2 * len(arrival.record.value or b"")
     if row is None:
         return room >= 0
     texts = _texts(row)
@@ -83,7 +82,7 @@ def _after_facts(row: SessionState | None, facts: Sequence[SessionFact]) -> Sess
 
 
 def _row_bytes(row: SessionState, arrival: Arrival) -> int:
-    return len(arrival.record.key or b"") + len(encode_record(row))
+    return len(arrival.record.key or b"") + len(encode_record(row, arrival.rules.version))
 
 
 def _text_bytes(row: SessionState) -> int:

@@ -1,18 +1,17 @@
 """Rows at the changelog's limit: which events are refused, and that each of them halted before."""
 
 from collections.abc import Callable
-from unittest.mock import patch
 
 import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.records import Gravestone
-from sessionary.schemas.topics import CHANGELOG_BYTES_MAX, ROW_BYTES_MAX
-from sessionary.schemas.types import ErrorInfo
+from sessionary.schemas.rules import ROW_BYTES_MAX
+from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
+from sessionary.schemas.types import ErrorInfo, RuleSet
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.sequencing import PRODUCERS_MAX, RANGES_MAX
-from sessionary.stream_processors.core.session import row_size
 from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
 from sessionary.stream_processors.core.session.row_size import EVENT_ID_MAX
 from tests.core.fold_rig import FoldRig
@@ -82,14 +81,14 @@ class FormerRig(FoldRig):
     """Judges without a limit for rows, as before; `row_batch` is the changelog batch of a row."""
 
     def append(self, key: bytes | None, value: bytes | None, headers: object = ()) -> str:
+        self.fold.load_position(self.fold.position._replace(rules=RuleSet(1, 1 << 40)))
         batch = self.fold.begin()
         assert batch.apply(LogRecord(self.offset, self.at, key, value))
         self.offset += 1
         outcome = batch.finish()
         self.fold.merge(batch)
-        self.row_batch = max(
-            (batch_bytes(name, encode_record(row)) for name, row in outcome.rows.items() if row is not None), default=0
-        )
+        rows = [(name, encode_record(row, 1)) for name, row in outcome.rows.items() if row is not None]
+        self.row_batch = max((batch_bytes(*row) for row in rows), default=0)
         return "applied" if outcome.counts.applied else "refused"
 
 
@@ -113,8 +112,7 @@ def test_an_event_that_makes_a_row_too_large_is_refused(story: Story) -> None:
 @pytest.mark.parametrize("story", STORIES, ids=story_name)
 def test_each_event_that_is_refused_for_its_row_halted_the_partition_before(story: Story) -> None:
     rig = FormerRig()
-    with patch.object(row_size, "ROW_BYTES_MAX", 1 << 40):
-        assert story(rig, EventFactory()) == "applied"
+    assert story(rig, EventFactory()) == "applied"
     assert rig.row_batch > FORMER_LIMIT
 
 
@@ -161,11 +159,10 @@ def test_the_first_id_that_a_row_has_no_room_for_halted_the_partition_before() -
         kept.append(rig.row_of(agent).refusals[-1].event_id == LONG_ID)
     former, agent = FormerRig(), EventFactory()
     fitted = []
-    with patch.object(row_size, "ROW_BYTES_MAX", 1 << 40):
-        former.start(agent)
-        for _ in range(4):
-            former.send(agent, "session_started", {"event_id": LONG_ID})
-            fitted.append(former.row_batch <= FORMER_LIMIT)
+    former.start(agent)
+    for _ in range(4):
+        former.send(agent, "session_started", {"event_id": LONG_ID})
+        fitted.append(former.row_batch <= FORMER_LIMIT)
     assert kept == fitted == [True, True, True, False]
 
 

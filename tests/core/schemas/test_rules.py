@@ -1,0 +1,79 @@
+"""The versions of the rules, and what each of them knows and writes."""
+
+import pytest
+
+from sessionary.schemas.codec import Decoder, Event, encode_event, encode_position, encode_record
+from sessionary.schemas.codec.catalogue import released_schemas, schema_fingerprint
+from sessionary.schemas.codec.formats import RECORD_FORMATS
+from sessionary.schemas.errors import DecodeError, EncodeError
+from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RulesActivation
+from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES, RULES_BY_RELEASE, rules_to_write
+from sessionary.schemas.types import AnnouncedRules
+from tests.support.values import every_example, example
+
+ANNOUNCED = AnnouncedRules(*NEWEST_RULES, from_offset=7, principal="ops")
+
+
+def test_every_release_has_rules_and_every_version_a_form() -> None:
+    assert RULES_BY_RELEASE.keys() == released_schemas().keys()
+    assert sorted(RECORD_FORMATS) == list(range(1, NEWEST_RULES.version + 1))
+    assert {FIRST_RULES.version, NEWEST_RULES.version} <= RECORD_FORMATS.keys()
+
+
+@pytest.mark.parametrize("release", sorted(RULES_BY_RELEASE))
+def test_each_record_is_written_with_the_schema_of_the_release_in_force(release: str) -> None:
+    for cls, format_ in RECORD_FORMATS[RULES_BY_RELEASE[release]].items():
+        schema = released_schemas()[release][f"sessionary.records.{cls.__name__}"]
+        assert format_.header[2:] == schema_fingerprint(schema)
+
+
+@pytest.mark.parametrize("rules", sorted(RECORD_FORMATS))
+def test_a_record_that_an_older_form_holds_is_read_as_it_was(rules: int) -> None:
+    decoder, read = Decoder(rules=rules), 0
+    for value in every_example():
+        if isinstance(value, Event) or type(value) not in RECORD_FORMATS[rules]:
+            continue
+        defaults = {
+            name: default for name, default in type(value)._field_defaults.items() if name in ("rules", "announced")
+        }
+        older = value._replace(**defaults) if rules < NEWEST_RULES.version else value
+        assert decoder.decode_record(encode_record(older, rules)) == older
+        assert Decoder(rules=rules, compiled=False).decode_record(encode_record(older, rules)) == older
+        read += 1
+    assert read >= 8
+
+
+def test_what_an_older_form_has_no_place_for_is_not_left_out() -> None:
+    batch = example(BatchRecord)._replace(rules=2)
+    audit = example(AuditRecord)._replace(kind="decision")
+    position = Position(5, 1, 0, 2, 0, rules=NEWEST_RULES)
+    for record in (batch, audit, position, Position(5, 1, 0, 2, 0, announced=ANNOUNCED)):
+        with pytest.raises(EncodeError):
+            encode_record(record, 1)
+        assert Decoder().decode_record(encode_record(record)) == record
+    with pytest.raises(EncodeError):
+        encode_record(RulesActivation(*NEWEST_RULES, "ops", "w1"), 1)
+
+
+def test_a_position_takes_the_oldest_form_that_holds_it() -> None:
+    first = Position(5, 1, 0, 2, 0)
+    assert Decoder(rules=1).decode_record(encode_position(first)) == first
+    for later in (first._replace(rules=NEWEST_RULES), first._replace(announced=ANNOUNCED)):
+        assert rules_to_write(later.rules, later.announced) == NEWEST_RULES.version
+        with pytest.raises(DecodeError, match="no schema has the fingerprint"):
+            Decoder(rules=1).decode_record(encode_position(later))
+        assert Decoder().decode_record(encode_position(later)) == later
+
+
+def test_older_rules_do_not_know_what_came_later() -> None:
+    decoder = Decoder()
+    value = encode_record(RulesActivation(*NEWEST_RULES, "ops", "w1"))
+    with pytest.raises(DecodeError) as raised:
+        decoder.as_of(1).decode_event(value)
+    assert raised.value.reason == "unknown_schema"
+    assert decoder.as_of(NEWEST_RULES.version) is decoder
+    assert decoder.as_of(1) is decoder.as_of(1)
+    assert isinstance(decoder.as_of(1).as_of(2).decode_event(value), RulesActivation)
+    for example_ in every_example():
+        if isinstance(example_, Event):
+            assert decoder.as_of(1).decode_event(encode_event(example_)) == example_
