@@ -233,6 +233,9 @@ class Position(NamedTuple):
     previous_acknowledged_at: int | None = None  # µs since the epoch
     rules: RuleSet = FIRST_RULES  # that next_offset is judged by
     announced: AnnouncedRules | None = None  # rules that are to begin
+    leader_epoch: int | None = None  # of the leader that appended the last record below next_offset
+    row_count: int | None = None  # the partition's rows
+    row_checksum: int | None = None  # sum of the rows' CRC-32 modulo 2**63
 
 
 __all__ = [

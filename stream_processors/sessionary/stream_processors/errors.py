@@ -18,6 +18,7 @@ HaltReason = Literal[
     "log_truncated",  # the log ended below the position: it lost records that were folded already
     "wrong_timestamp_type",  # a record has a client's time, not the broker's, by which deadlines are judged
     "record_too_large",  # the broker refuses a record of this processor for its size
+    "changelog_incomplete",  # the changelog lost rows: their number or checksum is not the position record's
     "changelog_unreadable",  # a changelog record cannot be decoded
     "judge_failed",  # an unexpected exception while a record was folded: it would come up again
 ]

@@ -28,6 +28,7 @@ from sessionary.schemas.codec.catalogue import (
     current_schemas,
     foreign_schema,
     schemas_as_of,
+    writer_schemas,
 )
 from sessionary.schemas.codec.compiled_reader import READER_GAVE_UP, Reader, compiled_reader
 from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer
@@ -79,10 +80,17 @@ class _CompiledReaders(dict[bytes, Reader | None]):
     def __missing__(self, header: bytes) -> Reader | None:
         """Compile the reader of a known schema; None for any other header."""
         writer = self._schemas.get(header[2:]) if header[:2] == SINGLE_OBJECT else None
-        if writer is None or (format_ := FORMATS_BY_NAME.get(writer.full_name)) is None:
+        if writer is None or writer.full_name not in FORMATS_BY_NAME:
             return None  # not kept: there is no end of other headers
-        self[header] = reader = compiled_reader(writer.parsed, format_.cls, Event if format_.is_event else None)
+        self[header] = reader = _compile_reader(writer.fingerprint)
         return reader
+
+
+@cache
+def _compile_reader(fingerprint: bytes) -> Reader:
+    writer = writer_schemas()[fingerprint]
+    format_ = FORMATS_BY_NAME[writer.full_name]
+    return compiled_reader(writer.parsed, format_.cls, Event if format_.is_event else None)
 
 
 @cache

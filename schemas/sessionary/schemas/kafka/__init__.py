@@ -1,6 +1,8 @@
 """What all roles need around their clients of Kafka.
 
-clients         discards a stuck client
-log_ends        asks for the ends of a topic's partitions
-log_progress    tells which partitions stand still
+    clients         discards a stuck client
+    log_ends        asks for the ends of a topic's partitions
+    log_progress    tells which partitions stand still
+
+No module here knows a role.
 """

@@ -37,6 +37,11 @@ class LogRecord(NamedTuple):
     value: bytes | None
     headers: Sequence[tuple[str, bytes]] = ()
 
+    @property
+    def leader_epoch(self) -> int | None:
+        """The epoch of the leader that appended the record; None if unknown."""
+        return None
+
 
 class EventLog(NamedTuple):
     """The partition of the events topic that a state is folded from."""

@@ -5,8 +5,9 @@ records only; the former owner's open transaction was ended when this owner's pr
 initialised, so the end is the true one.
 """
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -14,13 +15,16 @@ from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.headers import read_headers
 from sessionary.schemas.records import Position
+from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.runtime.transaction import Seal
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, RowCodec
 from sessionary.stream_processors.store.stores import Store, is_usable
 
+_log = logging.getLogger(__name__)
 PREFETCH_KIB = 4_096
 _BATCH_RECORDS = 5_000
 _SILENCE_MAX_S = 60.0
@@ -48,9 +52,41 @@ def recover(
 
     `row_codec` makes of a record's value and its header `due` what the store keeps.
 
-    Blocks. Raises `Halted` for a record that cannot be read, `Lost` where the broker stays silent
-    or the partition is no longer `wanted`.
+    Blocks. Raises `Halted` for a record that cannot be read and for missing rows, `Lost` where the
+    broker stays silent or the partition is no longer `wanted`.
     """
+    changelog_next = _recover_rows(settings, state, store, row_codec, wanted)
+    if not _holds_all_rows(store, state.position):
+        _log.warning("partition %d: its store differs from its changelog; reading it from the start", state.partition)
+        store.wipe()
+        changelog_next = _recover_rows(settings, state, store, row_codec, wanted)
+        if not _holds_all_rows(store, state.position):
+            raise _changelog_incomplete(state, store)
+    state.finish_loading(store.rows.due_rows())
+    return changelog_next
+
+
+def _holds_all_rows(store: Store, position: Position) -> bool:
+    """Return whether the store has the rows that the position record counts."""
+    expected = position.row_count, position.row_checksum
+    # A store that a crash left ahead of its position has the right rows, but not their sum.
+    return expected == (None, None) or store.row_sum == expected or store.count_again() == expected
+
+
+def _changelog_incomplete(state: PartitionState, store: Store) -> Halted:
+    position = state.position
+    return Halted(
+        "changelog_incomplete",
+        f"partition {state.partition}: the position record counts {position.row_count} rows with checksum "
+        f"{position.row_checksum}, but the changelog has {store.row_sum.rows} with {store.row_sum.checksum}. The "
+        "broker lost records of the changelog (unclean leader election, power loss, or a shorter retention). Bring "
+        "the replica back that has them",
+    )
+
+
+def _recover_rows(
+    settings: ProcessorSettings, state: PartitionState, store: Store, row_codec: RowCodec, wanted: Callable[[], bool]
+) -> int:
     reader = reader_of(settings)
     try:
         topic = TopicPartition(settings.topics.changelog, state.partition)
@@ -71,7 +107,6 @@ def recover(
         raise Lost(f"changelog of partition {state.partition}: {error.args[0]}") from error
     finally:
         reader.close()
-    state.finish_loading(store.rows.due_rows())
     return changelog_next
 
 
@@ -95,6 +130,21 @@ def _read(
         if time.monotonic() - heard_s > _SILENCE_MAX_S:
             raise Lost(f"changelog of partition {state.partition}: silent for {_SILENCE_MAX_S:g} s")
     raise Lost("no longer wanted")
+
+
+def seal_with(store: Store, leader_epoch: int | None) -> Seal:
+    """Return what adds to a position record by what losses are told: the rows' sum, and an epoch.
+
+    `leader_epoch` is that of the last record below the position. The first rules know neither.
+    """
+
+    def seal(position: Position, rows: Mapping[bytes, bytes | None]) -> Position:
+        if rules_to_write(position.rules, position.announced) == FIRST_RULES.version:
+            return position
+        count, checksum = store.sum_with(rows)
+        return position._replace(leader_epoch=leader_epoch, row_count=count, row_checksum=checksum)
+
+    return seal
 
 
 def _load(state: PartitionState, store: Store, row_codec: RowCodec, message: Message) -> None:
@@ -128,4 +178,4 @@ def _due(message: Message) -> bytes | None:
     return None
 
 
-__all__ = ["PREFETCH_KIB", "reader_of", "recover"]
+__all__ = ["PREFETCH_KIB", "reader_of", "recover", "seal_with"]

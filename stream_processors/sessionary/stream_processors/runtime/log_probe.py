@@ -6,11 +6,12 @@ told by one of three signs:
 - It ends below the position.
 - It has grown past the position since. Then the record below the position is another one than was
   folded. It was stamped later than the position's clock, which is the maximum of what was folded.
-- Or it was written under a later leader epoch than the partition had when the position was there.
+- Or it was written under a later leader epoch than the record that was folded.
 
-The position record holds no leader epoch, so the last sign exists only while a partition stays
-open. The second one fails if the new leader's clock is behind the former one's, and the log grew
-past the position within this difference.
+The last sign is exact, but a position record has the leader epoch only under rules 2 and later. By
+older rules, the epoch is known while a partition stays open. The second sign fails if the new
+leader's clock is behind the former one's, and the log grew past the position within this
+difference.
 """
 
 import time
@@ -65,7 +66,9 @@ class LogProbe(NamedTuple):
         if self.previous is None:
             return None
         stamp_ms, epoch = self.previous
-        if stamp_ms > position.clock_ms:
+        if position.leader_epoch is not None and epoch is not None:
+            leader_epoch_max = position.leader_epoch
+        elif stamp_ms > position.clock_ms:
             return log_truncated(
                 partition,
                 next_offset,

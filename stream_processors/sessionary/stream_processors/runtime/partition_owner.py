@@ -24,8 +24,8 @@ from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
-from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.runtime.changelog import recover
+from sessionary.stream_processors.metrics import Metrics, count_batch
+from sessionary.stream_processors.runtime.changelog import recover, seal_with
 from sessionary.stream_processors.runtime.executor import free_frames, wait_unless_hung
 from sessionary.stream_processors.runtime.fetching.pending_records import FetchControl, FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.job import Job
@@ -229,6 +229,7 @@ class PartitionOwner:
 
     async def _step(self) -> None:
         assert self._writer is not None
+        assert self._store is not None
         taken = self._take_batch()
         records = taken.records
         if not records:
@@ -242,7 +243,9 @@ class PartitionOwner:
             return
         outcome = overlay.finish(self._acknowledged_at)
         try:
-            written = await self._run_bounded(self._writer, self._writer.write_outcome, outcome, started_at)
+            epoch = records[folded - 1].leader_epoch if folded else self.state.position.leader_epoch
+            seal = seal_with(self._store, epoch)
+            written = await self._run_bounded(self._writer, self._writer.write_outcome, outcome, started_at, seal)
         except Aborted as fault:
             self._context.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
@@ -250,6 +253,7 @@ class PartitionOwner:
             await asyncio.sleep(_ABORT_PAUSE_S)
             return
         self.state.merge(overlay)
+        self.state.load_position(written.position)
         self.recent_outcomes.add_batch(outcome.judged)
         if folded < len(records):
             self._put_back(records[folded:])
@@ -259,9 +263,9 @@ class PartitionOwner:
     async def _after_commit(self, outcome: Outcome, written: CommitReceipt) -> None:
         self.commits += 1
         self.committed_s = time.monotonic()
-        _count(self._context.metrics, self.partition, outcome, written)
+        count_batch(self._context.metrics, self.partition, outcome, written.elapsed_s)
         self._wake_readers()
-        await self._save_to_store(written.rows, SavedPosition(outcome.position, written.changelog_next, time.time()))
+        await self._save_to_store(written.rows, SavedPosition(written.position, written.changelog_next, time.time()))
 
     async def _save_to_store(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         assert self._store is not None
@@ -375,26 +379,6 @@ def _free_task_frames(task: "asyncio.Task[None]") -> None:
     # collection would free that circle, and a worker nearly never makes one.
     if not task.cancelled():
         free_frames(task.exception())
-
-
-def _count(metrics: Metrics, partition: int, outcome: Outcome, written: CommitReceipt) -> None:
-    counts = outcome.counts
-    for name, number in (
-        ("applied", counts.applied),
-        ("duplicate", counts.duplicate),
-        ("refused", counts.refused),
-        ("tick", counts.ticks),
-    ):
-        metrics.records.labels(name).inc(number)
-    for reason in outcome.refusals:
-        metrics.refused.labels(reason).inc()
-    metrics.batches.inc()
-    metrics.commit_s.observe(written.elapsed_s)
-    if counts.timers:
-        metrics.timers.inc(counts.timers)
-        for lateness_ms in outcome.timer_lateness_ms:
-            metrics.lateness_s.observe(lateness_ms / 1_000)
-    metrics.position.labels(str(partition)).set(outcome.position.next_offset)
 
 
 __all__ = ["PartitionOwner", "WorkerContext"]

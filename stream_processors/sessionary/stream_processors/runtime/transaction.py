@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sessionary.schemas.codec import encode_position
 from sessionary.schemas.kafka.clients import discard_producer
+from sessionary.schemas.records import Position
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.stream_processors.core.model import POSITION_KEY, Outcome
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
@@ -33,10 +34,19 @@ _FULL_PAUSE_S = 0.01
 _LOGGED_ERRORS = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL)
 
 
+# Completes a position record; gets the position and the transaction's rows, as a store keeps them.
+Seal = Callable[[Position, Mapping[bytes, bytes | None]], Position]
+
+
+def _no_seal(position: Position, _rows: Mapping[bytes, bytes | None]) -> Position:
+    return position
+
+
 class CommitReceipt(NamedTuple):
     """An acknowledged transaction."""
 
     rows: Mapping[bytes, bytes | None]  # as a store keeps them
+    position: Position  # as it was written
     changelog_next: int  # the changelog's next offset, after the transaction's own records
     acknowledged_at: int  # µs since the epoch
     elapsed_s: float
@@ -77,19 +87,21 @@ class TransactionWriter:
         """Fence the partition's former producer and end its open transaction. Raises `Lost`."""
         self._retry_in_place(self._producer.init_transactions, _CALL_TIMEOUT_S)
 
-    def write_outcome(self, outcome: Outcome, started_at: int) -> CommitReceipt:
+    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal = _no_seal) -> CommitReceipt:
         """Write all of `outcome` in one transaction; `started_at` is in µs since the epoch.
 
-        Raises `Aborted` (nothing was written, the producer can go on), `Lost` or `Halted`.
+        `seal` completes the position record. Raises `Aborted` (nothing was written, the producer
+        can go on), `Lost` or `Halted`.
         """
         begun_s = time.monotonic()
         records, rows = self._make_transaction(outcome, started_at)
+        position = seal(outcome.position, rows)
         try:
             self._retry_in_place(self._producer.begin_transaction)
             self._produce(records)
             self._position_offset = None
-            position = Produced(self._topics.changelog, POSITION_KEY, encode_position(outcome.position))
-            self._produce([position], self._on_position_delivered)
+            sealed = Produced(self._topics.changelog, POSITION_KEY, encode_position(position))
+            self._produce([sealed], self._on_position_delivered)
             self._retry_in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
         except (Aborted, Halted):
             # An open transaction would hide all later records from readers, until it times out.
@@ -97,7 +109,8 @@ class TransactionWriter:
             raise
         if self._position_offset is None:
             raise Lost(f"partition {self._partition}: no delivery report for the position")
-        return CommitReceipt(rows, self._position_offset + 1, time.time_ns() // 1_000, time.monotonic() - begun_s)
+        acknowledged_at, elapsed_s = time.time_ns() // 1_000, time.monotonic() - begun_s
+        return CommitReceipt(rows, position, self._position_offset + 1, acknowledged_at, elapsed_s)
 
     def discard(self) -> None:
         """Free the producer in the background, at the owner's end. Never blocks.
@@ -164,4 +177,4 @@ class TransactionWriter:
         return Aborted(what) if cause.txn_requires_abort() else Lost(what)
 
 
-__all__ = ["CommitReceipt", "TransactionWriter"]
+__all__ = ["CommitReceipt", "Seal", "TransactionWriter"]

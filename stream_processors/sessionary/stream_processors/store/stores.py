@@ -10,6 +10,7 @@ is emptied and filled from the beginning.
     store.rows              the mapping that the fold works on
     store.save_rows(…)      save merged rows, position and changelog offset atomically
     store.wipe()            remove everything
+    store.row_sum           number and checksum of the rows
 """
 
 import json
@@ -26,6 +27,7 @@ from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import CachedRows, RowCodec
+from sessionary.stream_processors.store.row_sum import RowSum, sum_rows
 
 _log = logging.getLogger(__name__)
 # Kafka keeps tombstones for one day (delete.retention.ms): an older store could miss a deletion.
@@ -49,6 +51,7 @@ class Store(Protocol):
 
     rows: CachedRows
     blocks: bool  # whether `save_rows` waits for a disk
+    row_sum: RowSum  # of the rows that are loaded or saved
 
     @property
     def saved_position(self) -> SavedPosition | None:
@@ -61,6 +64,14 @@ class Store(Protocol):
 
     def finish_loading(self) -> None:
         """Make all loaded rows visible in `rows`. May block."""
+        ...
+
+    def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
+        """Return what `row_sum` will be once `rows` are saved. May block."""
+        ...
+
+    def count_again(self) -> RowSum:
+        """Set `row_sum` by reading every row, and return it. May block."""
         ...
 
     def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
@@ -97,6 +108,7 @@ class MemoryStore:
 
     def load_row(self, key: bytes, stored: bytes | None) -> None:
         """Take one packed row from the changelog; None deletes it."""
+        self.row_sum = self.sum_with({key: stored})
         if stored is None:
             self._shelf.pop(key, None)
         else:
@@ -105,8 +117,18 @@ class MemoryStore:
     def finish_loading(self) -> None:
         """Do nothing: loaded rows are visible at once."""
 
+    def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
+        """Return what `row_sum` will be once `rows` are saved."""
+        return self.row_sum.replace_rows(rows, self._shelf.get)
+
+    def count_again(self) -> RowSum:
+        """Set `row_sum` by reading every row, and return it."""
+        self.row_sum = sum_rows(self._shelf.items())
+        return self.row_sum
+
     def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """Save packed rows (None deletes) and position. Does not block."""
+        self.row_sum = _saved_sum(saved) or self.sum_with(rows)
         shelf: dict[bytes, Any] = self._shelf
         shelf.update(rows)
         for key in [key for key, stored in rows.items() if stored is None]:
@@ -118,6 +140,7 @@ class MemoryStore:
         """Remove all rows and the position."""
         self._shelf: dict[bytes, bytes] = {}
         self.rows = CachedRows(self._shelf, self._codec)
+        self.row_sum = RowSum()
         self._saved = None
 
     def close(self) -> None:
@@ -155,8 +178,10 @@ class RocksStore:
 
         self._folder.mkdir(parents=True, exist_ok=True)
         self._db = Rdict(str(self._folder), options=Options(raw_mode=True))
-        self.rows = CachedRows(_RocksShelf(self._db), self._codec)
+        self._shelf = _RocksShelf(self._db)
+        self.rows = CachedRows(self._shelf, self._codec)
         self._unwritten: dict[bytes, bytes | None] = {}
+        self.row_sum = _saved_sum(self.saved_position) or sum_rows(self._shelf.items())
 
     @property
     def saved_position(self) -> SavedPosition | None:
@@ -169,14 +194,27 @@ class RocksStore:
     def load_row(self, key: bytes, stored: bytes | None) -> None:
         """Take one packed row from the changelog; None deletes it. Writes a batch now and then.
 
-        `saved_position` is left behind: after a crash the same rows are read again.
+        `saved_position` is left behind: after a crash the same rows are read again, and `row_sum`
+        is wrong until they are counted again.
         """
+        self.row_sum = self.sum_with({key: stored})
         self._unwritten[key] = stored
         if len(self._unwritten) >= self.BATCH_ROWS:
             self._write_rows(self._unwritten)
 
+    def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
+        """Return what `row_sum` will be once `rows` are saved. Reads from disk."""
+        return self.row_sum.replace_rows(rows, self._stored_row)
+
+    def count_again(self) -> RowSum:
+        """Set `row_sum` by reading every row, and return it. Reads from disk."""
+        self.finish_loading()
+        self.row_sum = sum_rows(self._shelf.items())
+        return self.row_sum
+
     def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """Save packed rows (None deletes) and position in one write batch. Blocks for the disk."""
+        self.row_sum = _saved_sum(saved) or self.sum_with(rows)
         batch = self._to_write_batch({**self._unwritten, **rows})
         batch.put(POSITION_KEY, encode_position(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
@@ -202,6 +240,9 @@ class RocksStore:
             # The changelog holds what was not written; `saved_position` says from where on.
             _log.warning("store %s was closed with an error: %s", self._folder, error)
 
+    def _stored_row(self, key: bytes) -> bytes | None:
+        return self._unwritten[key] if key in self._unwritten else self._shelf.get(key)
+
     def _write_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         self._db.write(self._to_write_batch(rows))
         self._unwritten = {}
@@ -216,6 +257,12 @@ class RocksStore:
             else:
                 batch.put(key, value)
         return batch
+
+
+def _saved_sum(saved: SavedPosition | None) -> RowSum | None:
+    if saved is None or saved.position.row_count is None or saved.position.row_checksum is None:
+        return None
+    return RowSum(saved.position.row_count, saved.position.row_checksum)
 
 
 def is_usable(saved: SavedPosition | None, changelog_low: int, changelog_end: int, now_s: float | None = None) -> bool:

@@ -4,17 +4,12 @@ from unittest.mock import patch
 
 import pytest
 
-from sessionary.schemas.codec import Decoder
-from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import Gravestone, Position, SessionState
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
-from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, Counts, LogRecord
+from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS, SessionMachine
-from tests.core.fold_rig import FoldRig, activation_bytes
 from tests.core.oracle_rig import DECODER, SETTINGS, START_MS, OracleRig
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES
@@ -369,61 +364,3 @@ def test_a_batch_filled_by_timers_after_an_offset_gap_ends_at_its_record() -> No
     rest = fold.begin()
     assert rest.apply(tick(offset, START_MS + 60_000))
     assert audit_numbers(rest) == [("T06", 3, 2)]
-
-
-def test_rules_begin_with_the_record_that_their_owner_announced() -> None:
-    rig = FoldRig()
-    assert rig.append(None, activation_bytes(NEWEST_RULES)) == "refused bad_key"
-    assert rig.letter().detail == "a record without key is a tick, and this is none"
-    announced = rig.announce(NEWEST_RULES)
-    (decision,) = rig.audits()
-    assert (decision.kind, decision.event_type, decision.actor) == ("decision", "rules_announced", "ops")
-    assert (decision.source_offset, decision.source_n, decision.audit_seq) == (1, 0, 0)
-    assert announced.counts == Counts(0, 0, 0, 1, 0, 0, 1, 1)
-    assert rig.fold.position == Position(1, START_MS, 0, 2, 1, announced=AnnouncedRules(*NEWEST_RULES, 1, "ops"))
-    assert rig.append(None, activation_bytes(NEWEST_RULES._replace(row_bytes_max=1))) == "refused bad_key"
-    assert rig.append(b"acme:s", activation_bytes(NEWEST_RULES)).startswith("refused")
-    assert rig.fold.position.rules == FIRST_RULES
-    assert rig.append(None, activation_bytes(NEWEST_RULES)) == "tick"
-    assert (rig.fold.position.rules, rig.fold.position.announced) == (NEWEST_RULES, None)
-    assert rig.append(None, activation_bytes(NEWEST_RULES)) == "tick"  # the owner may have sent it twice
-    assert rig.append(None, activation_bytes(NEWEST_RULES._replace(version=3))) == "refused bad_key"
-    with pytest.raises(ValueError, match="are in force"):
-        rig.announce(NEWEST_RULES)
-
-
-def test_a_batch_is_judged_by_one_version_of_the_rules() -> None:
-    rig = FoldRig()
-    rig.announce(NEWEST_RULES)
-    batch = rig.fold.begin()
-    begins = LogRecord(1, START_MS, None, activation_bytes(NEWEST_RULES))
-    assert batch.apply(tick(0, START_MS))
-    assert not batch.apply(begins)
-    assert batch.finish().position.rules == FIRST_RULES
-    rig.fold.merge(batch)
-    batch = rig.fold.begin()
-    assert batch.apply(begins)
-    assert batch.apply(tick(2, START_MS))
-    assert batch.finish().position.rules == NEWEST_RULES
-
-
-def test_an_announcement_counts_from_its_place_in_the_log_on() -> None:
-    fold = open_fold()
-    fold.load_position(fold.position._replace(announced=AnnouncedRules(*NEWEST_RULES, 5, "ops")))
-    batch = fold.begin()
-    assert batch.apply(LogRecord(4, START_MS, None, activation_bytes(NEWEST_RULES)))
-    assert batch.finish().refusals == ["bad_key"]
-    assert batch.final_position.rules == FIRST_RULES
-
-
-def test_before_rules_are_announced_everything_is_written_as_the_first_release_did() -> None:
-    rig, agent = FoldRig(), EventFactory()
-    first, newest = Decoder(rules=1), Decoder()
-    rig.start(agent)
-    assert all(first.decode_record(value) for _, _, value, _ in rig.written if value is not None)
-    rig.activate(NEWEST_RULES)
-    assert rig.send(agent, "session_activity") == "applied"
-    written = [value for _, _, value, _ in rig.written if value is not None]
-    assert [type(newest.decode_record(value)).__name__ for value in written] == ["SessionState", "BatchRecord"]
-    with pytest.raises(DecodeError):
-        first.decode_record(written[-1])

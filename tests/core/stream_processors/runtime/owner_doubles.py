@@ -15,7 +15,7 @@ from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.partition_owner import WorkerContext
-from sessionary.stream_processors.runtime.transaction import CommitReceipt
+from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import RowCodec
 from sessionary.stream_processors.store.stores import PartitionStores, Store
@@ -54,8 +54,8 @@ class FakeWriter:
     def fence_former_owner(self) -> None:
         """There is no former owner."""
 
-    def write_outcome(self, outcome: Outcome, started_at: int) -> CommitReceipt:
-        return CommitReceipt({}, 1, started_at, 0.0)
+    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal) -> CommitReceipt:
+        return CommitReceipt({}, seal(outcome.position, {}), 1, started_at, 0.0)
 
     def discard(self) -> None:
         """There is no producer."""

@@ -43,6 +43,15 @@ def test_the_record_below_the_position_keeps_its_leader_epoch() -> None:
     assert LogProbe(0, 9, None, RecordStamp(1, None)).find_truncation(0, position(7), 3) is None
 
 
+def test_a_position_that_knows_its_leader_epoch_is_compared_by_that_alone() -> None:
+    known = position(7)._replace(leader_epoch=4)
+    assert LogProbe(0, 9, None, RecordStamp(CLOCK_MS + 1, 4)).find_truncation(0, known, 3) is None
+    fault = LogProbe(0, 9, None, RecordStamp(1, 5)).find_truncation(0, known, 9)
+    assert fault is not None
+    assert "was folded in epoch 4" in fault.detail
+    assert LogProbe(0, 9, None, RecordStamp(CLOCK_MS + 1, None)).find_truncation(0, known) is not None
+
+
 def test_the_fault_says_which_offsets_what_it_means_and_what_to_do() -> None:
     fault = LogProbe(0, 900).find_truncation(2, position(1_000))
     assert fault is not None

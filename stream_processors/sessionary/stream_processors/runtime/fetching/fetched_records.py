@@ -31,6 +31,11 @@ class LazyRecord(LogRecord):
         """
         return header_pairs(read_headers(cast(Message, self[4])))
 
+    @property
+    def leader_epoch(self) -> int | None:
+        """The epoch of the leader that appended the record; None if unknown."""
+        return cast(Message, self[4]).leader_epoch()
+
 
 class PartitionRecords(NamedTuple):
     """What one fetch holds of one partition: records up to its fault, if there is one."""
