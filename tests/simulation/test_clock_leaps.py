@@ -17,7 +17,7 @@ from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.assignment import HALT_RETRY_S, HALT_RETRY_S_MAX
 from sessionary.stream_processors.runtime.fetching.fetched_records import group_by_partition
 from sessionary.stream_processors.settings import ProcessorSettings
-from tests.core.oracle_rig import START_MS
+from tests.core.oracle_rig import START_MS, OracleRig
 from tests.simulation.adapter import LogRecord, PartitionSettings, opened
 from tests.support.event_factory import TICK, EventFactory
 
@@ -247,3 +247,36 @@ def test_heartbeats_survive_a_clock_that_leaps_again_and_again(seed: int) -> Non
     assert rig.fold.position.next_offset == len(rig.log)
     assert [timeout for timeout in rig.timeouts if timeout.reason_code == "inactive"] == []
     assert rig.halts
+
+
+class LeapingLog:
+    """A session, and a log whose clock may leap a day ahead for one record."""
+
+    def __init__(self) -> None:
+        self.rig, self.agent = OracleRig(), EventFactory()
+        self.rig.start(self.agent, limits=LIMITS)
+
+    def leap(self) -> None:
+        self.rig.at += DAY_MS
+        self.rig.tick()
+        self.rig.at -= DAY_MS - SECOND_MS
+
+
+def test_a_leap_past_the_maximum_duration_refuses_a_resume_in_the_grace_period() -> None:
+    for has_leapt in (False, True):
+        log = LeapingLog()
+        assert log.rig.advance(BUDGET_MS) == ["T06 inactive"]
+        if has_leapt:
+            log.leap()
+        expected = "refused max_duration_exceeded" if has_leapt else "applied"
+        assert log.rig.send(log.agent, "session_resumed") == expected
+
+
+def test_a_pause_after_a_leap_takes_the_leap_off_the_maximum_duration() -> None:
+    log = LeapingLog()
+    left_ms = log.rig.row_of(log.agent).max_due_at
+    assert left_ms is not None
+    assert left_ms - log.rig.at > 7 * 3_600_000
+    log.leap()
+    assert log.rig.send(log.agent, "session_paused") == "applied"
+    assert log.rig.row_of(log.agent).max_due_at == 0, "what is left of it"
