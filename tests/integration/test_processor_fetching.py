@@ -1,6 +1,7 @@
 """A partition's owner and the fetcher on a real broker: offsets without a record, lost batches."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
@@ -35,7 +37,8 @@ class Bench:
         self.kafka, self.agent, self.metrics, self.probes = kafka, Agent(), Metrics(), 0
         self.partition = partition_of(self.agent.key.encoded(), kafka.partitions)
         settings = ProcessorSettings(**kafka.model_dump(), instance="bench", hole_ms=60_000, commit_interval_ms=0)
-        self.fetcher = Fetcher(settings)
+        self.wall_clock_s: Callable[[], float] = time.time
+        self.fetcher = Fetcher(settings, lambda: self.wall_clock_s())
         job = processor_job(settings)
         context = WorkerContext(settings, job, self.metrics, UnboundedExecutor(), self.fetcher)
         self.assignment = Assignment(context, PartitionStores(settings, None, job.row_codec))
@@ -164,3 +167,30 @@ def test_records_that_are_deleted_before_they_are_fetched_halt_the_partition(
 
     bench.run(story)
     assert bench.folded() == (50, 50)
+
+
+def test_a_record_ahead_of_the_workers_clock_waits_until_that_clock_has_caught_up(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment_module, "HALT_RETRY_S", 0.3)
+    bench = Bench(kafka, monkeypatch)
+    events = [*bench.agent.start(), *(bench.agent.work() for _ in range(96))]
+
+    async def story() -> None:
+        before = await asyncio.to_thread(bench.send_in_transactions, events[:50], 50)
+        boundary_s = time.time() + 0.01
+        bench.wall_clock_s = lambda: boundary_s - 60.0
+        await bench.seen(lambda: time.time() > boundary_s + 0.01)
+        last = await asyncio.to_thread(bench.send_in_transactions, events[50:], 50)
+        await bench.seen(lambda: bench.assignment.halted_partitions)
+        fault, halted = bench.assignment.halted_partitions[bench.partition], bench.owner
+        assert fault.reason == "clock_ahead"
+        assert f"the record at offset {before + 2} " in fault.detail  # behind the transaction's marker
+        assert bench.owner.state.position.next_offset == before + 1
+        assert bench.owner.state.position.clock_ms <= boundary_s * 1_000
+        await bench.seen(lambda: bench.owner is not halted and bench.owner.halted)
+        bench.wall_clock_s = time.time
+        await bench.seen(lambda: bench.owner.state.position.next_offset == last + 1)
+
+    bench.run(story)
+    assert bench.folded() == (100, 100)

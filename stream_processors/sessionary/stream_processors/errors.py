@@ -17,6 +17,7 @@ HaltReason = Literal[
     "log_gap",  # the log begins after the position: records were deleted before they were folded
     "log_truncated",  # the log ended below the position: it lost records that were folded already
     "wrong_timestamp_type",  # a record has a client's time, not the broker's, by which deadlines are judged
+    "clock_ahead",  # a record's time lies too far ahead of the worker's clock: one of two clocks is wrong
     "record_too_large",  # the broker refuses a record of this processor for its size
     "changelog_incomplete",  # the changelog lost rows: their number or checksum is not the position record's
     "changelog_unreadable",  # a changelog record cannot be decoded
@@ -40,12 +41,14 @@ class Halted(ProcessorFault):
     """A partition stops; `reason` says why, `detail` what happened where, and what to do.
 
     It is opened again now and then, in case the cause is gone; most causes need an operator.
+    `clears_in_s`: seconds until the cause is gone by itself; None if that is not known.
     """
 
-    def __init__(self, reason: HaltReason, detail: str) -> None:
+    def __init__(self, reason: HaltReason, detail: str, clears_in_s: float | None = None) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason: HaltReason = reason
         self.detail = detail
+        self.clears_in_s = clears_in_s
 
 
 # What may come up while a record is folded without being its fault: a store or the machine fails.

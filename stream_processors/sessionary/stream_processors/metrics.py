@@ -22,6 +22,7 @@ MetricName = Literal[
     "sessionary_processor_partitions_halted",
     "sessionary_processor_next_offset",
     "sessionary_processor_held_records",
+    "sessionary_processor_clock_ahead_seconds",
     "sessionary_processor_rebalances_total",
     "sessionary_processor_ticks_sent_total",
     "sessionary_processor_errors_total",
@@ -42,6 +43,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_next_offset": "Offset of the next record to be folded, committed, by partition.",
     "sessionary_processor_held_records": "Records that an open transaction of another producer keeps from being read, "
     "by partition; only partitions that are held up.",
+    "sessionary_processor_clock_ahead_seconds": "Seconds by which the log clock of an open partition is ahead of "
+    "this worker's clock, by partition; negative in a silence and while old records are folded.",
     "sessionary_processor_rebalances_total": "Assignments that the group gave this worker.",
     "sessionary_processor_ticks_sent_total": "Ticks that the broker acknowledged.",
     "sessionary_processor_errors_total": "Faults by kind: aborted, reopened, hung, halted, sought, stuck, tick, "
@@ -71,10 +74,21 @@ class Metrics:
         self.halted = self._gauge("sessionary_processor_partitions_halted", "reason")
         self.position = self._gauge("sessionary_processor_next_offset", "partition")
         self.held_records = self._gauge("sessionary_processor_held_records", "partition")
+        self.clock_ahead_s = self._gauge("sessionary_processor_clock_ahead_seconds", "partition")
         self.rebalances = self._counter("sessionary_processor_rebalances_total")
         self.ticks_sent = self._counter("sessionary_processor_ticks_sent_total")
         self.errors = self._counter("sessionary_processor_errors_total", "kind")
         self.token_file_failures = self._counter("sessionary_processor_token_file_failures_total")
+
+    def report_clocks(self, clocks_ms: Mapping[int, int], wall_s: float) -> None:
+        """Set how far each partition's log clock is ahead of `wall_s`; forget other partitions.
+
+        A clock is in ms since the epoch; 0 is that of a partition that never had a record.
+        """
+        self.clock_ahead_s.clear()
+        for partition, clock_ms in clocks_ms.items():
+            if clock_ms:
+                self.clock_ahead_s.labels(str(partition)).set(clock_ms / 1_000 - wall_s)
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format, UTF-8."""

@@ -162,10 +162,15 @@ class Processor:
             await asyncio.sleep(LOOK_S)
 
     async def _report_offsets(self) -> None:
-        """Commit the group's offsets, for lag monitoring only: the changelog holds the position."""
+        """Commit the group's offsets, for lag monitoring only: the changelog holds the position.
+
+        Also measure the clocks of the logs.
+        """
         reported: dict[int, int] = {}
         while True:
             await asyncio.sleep(_REPORT_S)
+            clocks_ms = {partition: position.clock_ms for partition, position in self.assignment.open_positions.items()}
+            self._metrics.report_clocks(clocks_ms, time.time())
             next_offsets = self.assignment.next_offsets
             if next_offsets and next_offsets != reported:
                 consumer = cast(MemberConsumer, self.app.consumer)

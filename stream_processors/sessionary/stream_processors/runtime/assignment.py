@@ -176,6 +176,8 @@ class Assignment:
         former = self._halts.get(owner.partition)
         is_new = former is None or former.fault.reason != fault.reason
         pause_s = HALT_RETRY_S if former is None or is_new else min(HALT_RETRY_S_MAX, 2.0 * former.pause_s)
+        if fault.clears_in_s is not None:
+            pause_s = min(pause_s, max(HALT_RETRY_S, fault.clears_in_s))
         self._halts[owner.partition] = _Halt(fault, pause_s)
         if is_new:
             self._context.metrics.errors.labels("halted").inc()

@@ -241,6 +241,25 @@ def test_the_pauses_between_two_tries_double_up_to_five_minutes(monkeypatch: pyt
     run(story)
 
 
+def test_a_cause_that_clears_by_itself_is_not_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(bench: Bench) -> None:
+        pauses_s: list[float] = []
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "call_later", lambda pause_s, *call: pauses_s.append(pause_s))
+        bench.assignment.take_assignment([0])
+        owner = bench.assignment.owners[0]
+        left_s = 540.0
+        while left_s > 0:
+            bench.assignment._retry_halted_later(owner, Halted("clock_ahead", "ahead", left_s))
+            left_s -= pauses_s[-1]
+        assert pauses_s == [30.0, 60.0, 120.0, 240.0, 90.0]
+        bench.assignment._retry_halted_later(owner, Halted("clock_ahead", "ahead", 0.5))
+        assert pauses_s[-1] == 30.0, "opening costs too much for a shorter pause"
+        monkeypatch.undo()
+
+    run(story)
+
+
 def test_a_closed_assignment_takes_no_other() -> None:
     async def story(bench: Bench) -> None:
         bench.assignment.take_assignment([0])

@@ -1,5 +1,6 @@
 """Messages of librdkafka as records of their partitions."""
 
+import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby, repeat
 from operator import itemgetter
@@ -14,6 +15,8 @@ from sessionary.stream_processors.errors import Halted
 _kind, _ms = itemgetter(0), itemgetter(1)  # of a message's timestamp
 _LOG_APPEND_TIME = {TIMESTAMP_LOG_APPEND_TIME}
 _new = tuple.__new__  # the same as a NamedTuple's own constructor, in half the time
+
+_MS_PER_S = 1_000
 
 Fault = tuple[Halted, int]  # no record from this offset on may be folded
 
@@ -67,8 +70,13 @@ def split_messages(messages: Sequence[Message]) -> tuple[list[Message], FetchEve
     return records, FetchEvents(errors, ends)
 
 
-def group_by_partition(messages: Sequence[Message]) -> list[PartitionRecords]:
-    """Return the records of each partition."""
+def group_by_partition(messages: Sequence[Message], wall_s: float, clock_ahead_s_max: float) -> list[PartitionRecords]:
+    """Return the records of each partition, up to the first one that must not be folded.
+
+    That is one without the broker's time, or with a time that lies more than `clock_ahead_s_max`
+    ahead of `wall_s`, this process's clock in seconds since the epoch.
+    """
+    latest_ms = (wall_s + clock_ahead_s_max) * _MS_PER_S
     batches: dict[int, list[LogRecord]] = {}
     faults: dict[int, Fault] = {}
     for found_in, found in groupby(messages, Message.partition):
@@ -81,6 +89,10 @@ def group_by_partition(messages: Sequence[Message]) -> list[PartitionRecords]:
         if set(map(_kind, stamps)) != _LOG_APPEND_TIME:
             right = next(n for n, stamp in enumerate(stamps) if stamp[0] != TIMESTAMP_LOG_APPEND_TIME)
             faults[partition] = _wrong_timestamp_type(group[right])
+            group, stamps = group[:right], stamps[:right]
+        if max(map(_ms, stamps), default=0) > latest_ms:
+            right = next(n for n, (_, ms) in enumerate(stamps) if ms > latest_ms)
+            faults[partition] = _clock_ahead(group[right], wall_s, clock_ahead_s_max)
             group, stamps = group[:right], stamps[:right]
         records.extend(_to_records(group, stamps))
     return [PartitionRecords(partition, records, faults.get(partition)) for partition, records in batches.items()]
@@ -95,6 +107,28 @@ def _wrong_timestamp_type(message: Message) -> Fault:
         f"broker (LogAppendTime), so any client could move the clock. Set message.timestamp.type of "
         f"{message.topic()} back with `sessionary topics apply`; records that were written in between keep their times",
     ), offset
+
+
+def _clock_ahead(message: Message, wall_s: float, clock_ahead_s_max: float) -> Fault:
+    """Return the fault of a message whose time lies too far ahead of `wall_s`, and its offset."""
+    offset, stamp_s = message.offset() or 0, message.timestamp()[1] / _MS_PER_S
+    ahead_s = stamp_s - wall_s
+    clears_in_s = ahead_s - clock_ahead_s_max
+    return Halted(
+        "clock_ahead",
+        f"partition {message.partition()}: the broker stamped the record at offset {offset} with "
+        f"{_format_utc(stamp_s)}, {ahead_s:,.1f} s ahead of this worker's clock, {_format_utc(wall_s)}; at most "
+        f"{clock_ahead_s_max:g} s are allowed (SESSIONARY_CLOCK_AHEAD_S_MAX). Correct the broker's clock; or this "
+        "worker's, if all of its partitions are ahead by as much and those of other workers are not. The stamp stays "
+        f"in the log: the partition goes on by itself in {clears_in_s:,.0f} s, when this worker's clock has caught up, "
+        "or before that with a higher limit. If the broker's clock was ahead for longer than SESSIONARY_QUIET_MS, "
+        "raise that first, or deadlines fire early",
+        clears_in_s,
+    ), offset
+
+
+def _format_utc(time_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
 
 
 def _to_records(messages: list[Message], stamps: list[tuple[int, int]]) -> Iterable[LogRecord]:

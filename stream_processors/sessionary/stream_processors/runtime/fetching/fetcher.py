@@ -86,7 +86,10 @@ class Fetcher:
     soon as 16 batches wait.
     """
 
-    def __init__(self, settings: ProcessorSettings) -> None:
+    def __init__(self, settings: ProcessorSettings, wall_clock_s: Callable[[], float] = time.time) -> None:
+        """`wall_clock_s` returns this process's time, in seconds since the epoch."""
+        self._wall_clock_s = wall_clock_s
+        self._clock_ahead_s_max = settings.clock_ahead_s_max
         self._topic = settings.topics.events
         self._config = _consumer_config(settings)
         self._consumer = Consumer(self._config)
@@ -250,7 +253,8 @@ class Fetcher:
         messages, (errors, ends) = split_messages([first, *more])
         for message in errors:
             self._next_offsets.pop(message.partition() or 0, None)
-        batches = [self._follow_up(*found) for found in group_by_partition(messages)]
+        groups = group_by_partition(messages, self._wall_clock_s(), self._clock_ahead_s_max)
+        batches = [self._follow_up(*found) for found in groups]
         for message in errors:
             self._take_error(message)
         with self._room:

@@ -11,6 +11,7 @@ def message(
     value: bytes | None = b"v",
     error: KafkaError | None = None,
     timestamp_type: int = LOG_APPEND_TIME,
+    timestamp_ms: int | None = None,
 ) -> Message:
     return Message(
         topic="events",
@@ -20,7 +21,7 @@ def message(
         value=value,
         headers=[("event", b"%d" % offset), ("trace", None)],
         error=error,
-        timestamp=(timestamp_type, 1_000 + offset),
+        timestamp=(timestamp_type, 1_000 + offset if timestamp_ms is None else timestamp_ms),
     )
 
 

@@ -16,10 +16,13 @@ from sessionary.stream_processors.runtime.fetching.fetched_records import (
 from tests.core.stream_processors.runtime.fetching.messages import CREATE_TIME, LOG_APPEND_TIME, end_of, message
 from tests.support.broken_headers import BrokenMessage
 
+WALL_S, CLOCK_AHEAD_S_MAX = 1_700_000_000.0, 60.0
+LATEST_MS = 1_700_000_060_000
+
 
 def grouped(*messages: Message) -> dict[int, PartitionRecords]:
     """Return the batches of these messages, by partition."""
-    return {batch.partition: batch for batch in group_by_partition(messages)}
+    return {batch.partition: batch for batch in group_by_partition(messages, WALL_S, CLOCK_AHEAD_S_MAX)}
 
 
 def offsets(batch: PartitionRecords) -> list[int]:
@@ -74,6 +77,50 @@ def test_records_from_the_first_one_without_the_brokers_time_are_not_delivered(t
     assert (fault.reason, offset) == ("wrong_timestamp_type", 7)
     for part in ("partition 1", "offset 7", "sessionary topics apply"):
         assert part in fault.detail
+
+
+def test_records_from_the_first_one_that_is_too_far_ahead_are_not_delivered() -> None:
+    batches = grouped(
+        message(1, 5),
+        message(1, 6, timestamp_ms=LATEST_MS),
+        message(1, 7, timestamp_ms=LATEST_MS + 1),
+        message(2, 3, timestamp_ms=LATEST_MS + 86_400_000),
+        message(1, 8),
+        message(0, 1),
+    )
+    assert {partition: offsets(batch) for partition, batch in batches.items()} == {1: [5, 6], 2: [], 0: [1]}
+    assert batches[0].fault is None
+    assert batches[1].fault is not None
+    assert batches[2].fault is not None
+    assert (batches[1].fault[0].reason, batches[1].fault[1]) == ("clock_ahead", 7)
+    fault, offset = batches[2].fault
+    assert (fault.reason, offset, fault.clears_in_s) == ("clock_ahead", 3, 86_400)
+    for part in (
+        "partition 2",
+        "offset 3 with 2023-11-15 22:14:20 UTC, 86,460.0 s ahead",
+        "this worker's clock, 2023-11-14 22:13:20 UTC",
+        "SESSIONARY_CLOCK_AHEAD_S_MAX",
+        "by itself in 86,400 s",
+    ):
+        assert part in fault.detail
+
+
+def test_the_latest_stamp_that_there_is_can_be_told() -> None:
+    [batch] = grouped(message(0, 1, timestamp_ms=(1 << 63) - 1)).values()
+    assert batch.fault is not None
+    assert "with 292278994-08-17 07:12:56 UTC" in batch.fault[0].detail
+
+
+@pytest.mark.parametrize(("ahead", "sent", "reason"), [(5, 6, "clock_ahead"), (6, 5, "wrong_timestamp_type")])
+def test_of_two_faults_the_first_one_counts(ahead: int, sent: int, reason: str) -> None:
+    found = {
+        ahead: message(0, ahead, timestamp_ms=LATEST_MS + 1),
+        sent: message(0, sent, timestamp_type=CREATE_TIME, timestamp_ms=LATEST_MS + 2),
+    }
+    batch = grouped(message(0, 4), found[5], found[6])[0]
+    assert offsets(batch) == [4]
+    assert batch.fault is not None
+    assert (batch.fault[0].reason, batch.fault[1]) == (reason, 5)
 
 
 def test_the_end_of_a_partition_is_no_record_and_no_error() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -17,12 +18,13 @@ from tests.core.stream_processors.runtime.fetching.messages import CREATE_TIME, 
 class Delivered:
     """A fetcher without a broker; the test plays its thread. `batches` holds what was delivered."""
 
-    def __init__(self, story: Callable[["Delivered"], None]) -> None:
+    def __init__(self, story: Callable[["Delivered"], None], **settings: Any) -> None:
+        self.wall_s = 1_700_000_000.0
         self.batches: list[tuple[int, list[int]]] = []
         self.begin_offsets: list[int] = []
         self.halts: list[tuple[int, str, int]] = []
         self.threads: set[int] = set()
-        self.fetcher = Fetcher(ProcessorSettings(bootstrap_servers="127.0.0.1:1"))
+        self.fetcher = Fetcher(ProcessorSettings(bootstrap_servers="127.0.0.1:1", **settings), lambda: self.wall_s)
         self.fetcher._thread = threading.Thread(target=story, args=[self])
         asyncio.run(self._play())
 
@@ -142,6 +144,19 @@ def test_a_fault_is_delivered_after_the_records_before_it() -> None:
     delivered = Delivered(story)
     assert delivered.batches == [(1, [5])]
     assert delivered.halts == [(1, "wrong_timestamp_type", 6), (2, "wrong_timestamp_type", 3)]
+
+
+def test_a_record_ahead_of_the_workers_clock_is_delivered_once_that_clock_has_caught_up() -> None:
+    def story(test: Delivered) -> None:
+        stamp_ms = int(test.wall_s * 1_000) + 600_000
+        for wait_s in (0.0, 569.9, 0.1):
+            test.wall_s += wait_s
+            test.fetcher._hand_over(message(1, 5), [message(1, 6, timestamp_ms=stamp_ms)])
+            test.on_loop(lambda: None)
+
+    delivered = Delivered(story, clock_ahead_s_max=30)
+    assert delivered.batches == [(1, [5]), (1, [5]), (1, [5, 6])]
+    assert delivered.halts == [(1, "clock_ahead", 6)] * 2
 
 
 def run_commands(fetcher: Fetcher) -> None:

@@ -1,0 +1,120 @@
+"""A broker whose clock leaps ahead and back, under load, and the worker whose clock is right."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.producers import SessionClient
+from sessionary.schemas.settings import KafkaSettings
+from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
+from tests.integration.processor_load import changelog_of
+from tests.integration.test_no_false_timeouts import SESSIONS, heartbeat_sessions, read_timeouts, wait_applied
+from tests.integration.test_processor_api import get
+from tests.support.logs import log_folder
+from tests.support.metrics_page import metric_value
+from tests.support.pipelines import new_pipeline
+from tests.support.processes import Processes
+from tests.support.shifted_clock import ShiftedClock, needs_compiler
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.long, needs_compiler]
+
+LEAP_S, AHEAD_S_MAX = 600, 60
+TOKENS = json.dumps({TOKEN: TENANT, "token-op": {"principal": "on-call", "roles": ["operator"]}})
+
+
+class ShiftedPipeline:
+    """A broker and a worker, each with a clock of its own."""
+
+    def __init__(self, folder: Path, processes: Processes) -> None:
+        self.passed_s = 0
+        self.broker_clock, self.worker_clock = ShiftedClock(folder / "broker"), ShiftedClock(folder / "worker")
+        self.broker = LocalBroker(folder / "kafka", None, log_folder() / "test_clock_leaps.broker.log")
+        with self.broker_clock.preload():
+            self.broker.start()
+        self.broker.wait_ready()
+        self.kafka: KafkaSettings = new_pipeline(self.broker.bootstrap_servers)
+        self.rig = PipelineRig(self.kafka, None, processes)
+        with self.worker_clock.preload():
+            self.rig.start_processor(quiet_ms="6000", api_tokens=TOKENS)
+
+    def partitions(self) -> list[Any]:
+        """Return the control API's list of partitions."""
+        answer = get(f"{self.rig.control_url}/v1/partitions", "token-op")
+        return answer.body["partitions"] if answer.status == 200 else []
+
+    def halted(self) -> list[Any]:
+        """Return the halted partitions."""
+        return [partition for partition in self.partitions() if partition["state"] == "halted"]
+
+    def retry_halted(self) -> bool:
+        """Open all halted partitions again; return whether all are open then."""
+        for partition in self.halted():
+            get(f"{self.rig.control_url}/v1/partitions/{partition['partition']}/retry", "token-op", "POST")
+        return [partition["state"] for partition in self.partitions()] == ["open"] * self.kafka.partitions
+
+    def pass_seconds(self, seconds: int) -> None:
+        """Let time pass for the worker and for the broker, whose clocks are equal."""
+        self.passed_s += seconds
+        self.worker_clock.shift_by(self.passed_s)  # first, so that the broker is not ahead of it
+        self.broker_clock.shift_by(self.passed_s)
+
+    def clocks_ahead_s(self) -> list[float]:
+        """Return how far the log clocks are ahead of the worker's, of open partitions."""
+        series = "sessionary_processor_clock_ahead_seconds"
+        found = [
+            metric_value(self.rig.api_port, f'{series}{{partition="{number}"}}')
+            for number in range(self.kafka.partitions)
+        ]
+        return [ahead_s for ahead_s in found if ahead_s is not None]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, processes: Processes) -> Iterator[ShiftedPipeline]:
+    started = ShiftedPipeline(tmp_path, processes)
+    try:
+        yield started
+    finally:
+        processes.stop()
+        started.broker.stop()
+
+
+def test_a_leap_of_ten_minutes_halts_before_a_deadline_fires_and_ends_in_no_false_timeout(
+    pipeline: ShiftedPipeline, tmp_path: Path
+) -> None:
+    kafka, rig = pipeline.kafka, pipeline.rig
+    with (
+        SessionClient(
+            tenant_id=TENANT, service_id="billing", agent_id="a", settings=rig.client_settings(tmp_path)
+        ) as client,
+        heartbeat_sessions(client) as sessions,
+    ):
+        wait_applied(kafka, "T02", SESSIONS)
+        live = {partition["partition"] for partition in pipeline.partitions() if partition["next_offset"]}
+        pipeline.broker_clock.shift_by(LEAP_S)
+        wait_until(lambda: {found["partition"] for found in pipeline.halted()} == live, 60, "the partitions to halt")
+        pipeline.broker_clock.shift_by(0)
+        for found in pipeline.halted():
+            assert found["reason"] == "clock_ahead"
+            assert f"the record at offset {found['next_offset']} " in found["detail"]
+        _, positions = changelog_of(kafka)
+        for partition in live:
+            assert positions[partition].clock_ms < (time.time() + AHEAD_S_MAX) * 1_000
+        assert not pipeline.retry_halted(), "the stamps are still there"
+        assert read_timeouts(kafka) == []
+
+        pipeline.pass_seconds(LEAP_S - AHEAD_S_MAX)
+        wait_until(pipeline.retry_halted, 60, "the partitions to go on")
+        wait_until(lambda: len(pipeline.clocks_ahead_s()) >= len(live), 30, "the clocks to be measured")
+        assert max(pipeline.clocks_ahead_s()) <= AHEAD_S_MAX
+        silent = sessions.pop()
+        silent.detach()
+        pipeline.pass_seconds(AHEAD_S_MAX)
+        wait_applied(kafka, "T06", 1)
+    wait_applied(kafka, "T13", SESSIONS - 1)
+    assert [record.session_id for record in read_timeouts(kafka)] == [silent.session_id]
