@@ -8,6 +8,8 @@ from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from sessionary.stream_processors.core.model import Outcome
+
 MetricName = Literal[
     "sessionary_processor_records_total",
     "sessionary_processor_refused_total",
@@ -37,7 +39,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_partition_open_seconds": "Seconds that a partition took to open: fence, recover, seek.",
     "sessionary_processor_partitions_owned": "Partitions that this worker owns, open or not.",
     "sessionary_processor_partitions_halted": "Owned partitions that are halted, by reason, until its cause is gone.",
-    "sessionary_processor_next_offset": "Offset of the next record to be folded, committed, by partition.",
+    "sessionary_processor_next_offset": "Offset of the next record to be folded, by partition; all before it is "
+    "committed, but for ticks that changed nothing.",
     "sessionary_processor_held_records": "Records that an open transaction of another producer keeps from being read, "
     "by partition; only partitions that are held up.",
     "sessionary_processor_rebalances_total": "Assignments that the group gave this worker.",
@@ -73,6 +76,25 @@ class Metrics:
         self.ticks_sent = self._counter("sessionary_processor_ticks_sent_total")
         self.errors = self._counter("sessionary_processor_errors_total", "kind")
         self.token_file_failures = self._counter("sessionary_processor_token_file_failures_total")
+
+    def count_outcome(self, outcome: Outcome, commit_s: float) -> None:
+        """Count a committed transaction, which took `commit_s`."""
+        counts = outcome.counts
+        for name, number in (
+            ("applied", counts.applied),
+            ("duplicate", counts.duplicate),
+            ("refused", counts.refused),
+            ("tick", counts.ticks),
+        ):
+            self.records.labels(name).inc(number)
+        for reason in outcome.refusals:
+            self.refused.labels(reason).inc()
+        self.batches.inc()
+        self.commit_s.observe(commit_s)
+        if counts.timers:
+            self.timers.inc(counts.timers)
+            for lateness_ms in outcome.timer_lateness_ms:
+                self.lateness_s.observe(lateness_ms / 1_000)
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format, UTF-8."""

@@ -25,6 +25,13 @@ class ProcessorSettings(KafkaSettings):
     commit_interval_ms: int = Field(
         30, description="a partition's transactions begin at least this far apart; 0 = back to back", ge=0, le=1_000
     )
+    tick_commit_interval_ms: int = Field(
+        60_000,
+        description="ticks that change nothing are committed this long after the partition's last transaction, or "
+        "with the next event; 0 = at once",
+        ge=0,
+        le=3_600_000,
+    )
     session_timeout_ms: int = Field(
         6_000, description="the group expels a worker that was silent for this long", ge=1_000
     )

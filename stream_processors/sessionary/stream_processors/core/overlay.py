@@ -89,6 +89,16 @@ class Overlay:
             previous_acknowledged_at=self._previous_acknowledged_at,
         )
 
+    @property
+    def holds_only_ticks(self) -> bool:
+        """Whether this batch holds ticks and no other record, and changes nothing but the clock.
+
+        False too if a row is due, or a hole was found.
+        """
+        effects = self.rows or self._emitted or self._lateness_ms
+        is_new_hole = self._clock.quiet_until_ms != self._committed.position.quiet_until_ms
+        return 0 < self.records == self._ticks and not effects and not is_new_hole
+
     def finish(self, previous_acknowledged_at: int | None = None) -> Outcome:
         """Return what the transaction has to write.
 

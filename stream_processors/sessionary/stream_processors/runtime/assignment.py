@@ -110,19 +110,17 @@ class Assignment:
                 _log.warning("%s did not end within %g s", task.get_name(), _CLOSE_S)
         self.owners = {}
         self._stores.close()
-        return {owner.partition: owner.state.position.next_offset for owner in opened}
+        return {owner.partition: owner.position.next_offset for owner in opened}
 
     @property
     def next_offsets(self) -> dict[int, int]:
         """The next offset to be folded, of each open partition."""
-        return {
-            partition: owner.state.position.next_offset for partition, owner in self.owners.items() if owner.is_open
-        }
+        return {partition: owner.position.next_offset for partition, owner in self.owners.items() if owner.is_open}
 
     @property
     def open_positions(self) -> dict[int, Position]:
-        """The committed position of each open partition."""
-        return {partition: owner.state.position for partition, owner in self.owners.items() if owner.is_open}
+        """The `position` of each open partition."""
+        return {partition: owner.position for partition, owner in self.owners.items() if owner.is_open}
 
     @property
     def halted_partitions(self) -> dict[int, Halted]:

@@ -20,16 +20,17 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import LogRecord, Outcome
-from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
-from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
+from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover
 from sessionary.stream_processors.runtime.executor import free_frames, wait_unless_hung
 from sessionary.stream_processors.runtime.fetching.pending_records import FetchControl, FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import probe_log
+from sessionary.stream_processors.runtime.open_batch import REGISTRY_PAUSE_S, OpenBatch
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import SavedPosition, Store
@@ -41,11 +42,8 @@ CALL_S_MAX = 12.0  # longer than the time-out of each call into librdkafka
 # Recoveries at a time in a worker. Each has a thread, and all want the interpreter's lock: with 64
 # the event loop waited for seconds, longer than the group waits for a heartbeat.
 RECOVERIES_MAX = 4
-_SLICE_S = 0.005  # between two yields to the event loop
-_LOOK_EACH = 8  # records between two readings of the clock
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
-_REGISTRY_PAUSE_S = 0.2
 _REPORT_EACH_S = 30.0
 
 
@@ -93,6 +91,7 @@ class PartitionOwner:
         self._store: Store | None = None
         self._writer: TransactionWriter | None = None
         self._pending = PendingRecords(partition, context.fetch_control)
+        self._open_batch: OpenBatch | None = None
         self._turn_wait: asyncio.Timeout | None = None  # while this owner waits for its recovery
         self._arrived = asyncio.Event()
         self._advanced = asyncio.Event()
@@ -101,6 +100,16 @@ class PartitionOwner:
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
         self.task.add_done_callback(_free_task_frames)
+
+    @property
+    def position(self) -> Position:
+        """Up to where the log is folded, as all but readers need to know.
+
+        The committed position, or the one after ticks that were folded since and changed nothing
+        but the clock.
+        """
+        batch = self._open_batch
+        return self.state.position if batch is None else batch.ticks_position or self.state.position
 
     def offer_records(self, begin_offset: int, records: Sequence[LogRecord]) -> None:
         """Take a fetch of the partition's records; too many pending ones interrupt the fetching.
@@ -126,7 +135,7 @@ class PartitionOwner:
 
         Nothing happens unless the partition is open and its position is not past `offset`.
         """
-        position = self.state.position.next_offset
+        position = self.position.next_offset
         if self.is_open and self._halt is None and (offset is None or offset >= position):
             self._halt = position if offset is None else offset, fault
             self._arrived.set()
@@ -152,13 +161,14 @@ class PartitionOwner:
         try:
             await self._open_partition()
             while not self.end_requested:
-                await self._arrived.wait()
-                self._arrived.clear()
+                await self._wait_for_work()
                 while self._pending and not self.end_requested and not self._is_at_halt():
                     await self._wait_for_interval()
                     await self._step()
                 if self._halt is not None and not self.end_requested:
                     raise self._halt[1]
+                if self._open_batch is not None and not self.end_requested and self._commits_ticks():
+                    await self._commit_batch(self._open_batch, (), _now_us())
         except Halted as fault:
             self.halted, self.halted_at_ms = fault, time.time_ns() // 1_000_000
             raise
@@ -173,7 +183,7 @@ class PartitionOwner:
         """Drop what is large or has threads: an ended owner may be held for a while."""
         if self._writer is not None:
             self._writer.discard()
-        self._writer = self._store = None
+        self._writer = self._store = self._open_batch = None
         self.recent_outcomes = RecentOutcomes()
         position = self.state.position
         self.state = self._context.job.new_state(self.partition)
@@ -205,7 +215,7 @@ class PartitionOwner:
         self._context.fetch_control.fetch_from(self.partition, position.next_offset)
         self.is_open, self.committed_s = True, time.monotonic()
         self._context.metrics.open_s.observe(time.monotonic() - begun_s)
-        self._context.metrics.position.labels(str(self.partition)).set(self.state.position.next_offset)
+        self._show_position()
         _log.info("partition %d is open at %d", self.partition, self.state.position.next_offset)
         self._wake_readers()
 
@@ -221,6 +231,24 @@ class PartitionOwner:
         self._turn_wait = None
         return True
 
+    async def _wait_for_work(self) -> None:
+        """Wait for records; also until ticks that wait are to be committed."""
+        left_s = None if self._open_batch is None else self._ticks_wait_s()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._arrived.wait(), left_s)
+        self._arrived.clear()
+
+    def _ticks_wait_s(self) -> float:
+        """Return for how long ticks alone need no transaction. An owner's first batch always does.
+
+        That transaction shows on `batches` who owns the partition.
+        """
+        interval_s = self._context.settings.tick_commit_interval_ms / 1_000 if self.commits else 0.0
+        return max(0.0, self.committed_s + interval_s - time.monotonic())
+
+    def _commits_ticks(self) -> bool:
+        return self._ticks_wait_s() == 0.0
+
     async def _wait_for_interval(self) -> None:
         """Wait until the next transaction may begin: what arrives until then shares its cost."""
         pause_s = self._begun_s + self._context.settings.commit_interval_ms / 1_000 - time.monotonic()
@@ -228,38 +256,48 @@ class PartitionOwner:
             await asyncio.sleep(pause_s)
 
     async def _step(self) -> None:
-        assert self._writer is not None
         taken = self._take_batch()
         records = taken.records
         if not records:
             return
-        if taken.begin_offset > self.state.position.next_offset and not await self._is_next(taken):
+        if taken.begin_offset > self.position.next_offset and not await self._is_next(taken):
             return
-        self._begun_s, started_at = time.monotonic(), time.time_ns() // 1_000
-        overlay = self.state.begin()
-        folded = await self._fold_records(overlay, records)
+        self._begun_s, started_at = time.monotonic(), _now_us()
+        self._open_batch = batch = self._open_batch or OpenBatch(self.state)
+        folded = await batch.fold_records(records, self._is_wanted, self._report_wait)
         if self.end_requested:
             return
-        outcome = overlay.finish(self._acknowledged_at)
+        if folded == len(records) and not self._commits_ticks() and batch.wait_for_more():
+            self._show_position()
+        else:
+            await self._commit_batch(batch, records[folded:], started_at)
+
+    async def _commit_batch(self, batch: OpenBatch, left: Sequence[LogRecord], started_at: int) -> None:
+        """Commit a batch in one transaction; `left` follow on it. If that aborts, put all back."""
+        assert self._writer is not None
+        outcome = batch.overlay.finish(self._acknowledged_at)
         try:
             written = await self._run_bounded(self._writer, self._writer.write_outcome, outcome, started_at)
         except Aborted as fault:
             self._context.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
-            self._put_back(records)
+            self._open_batch = None
+            self._put_back([*batch.records, *left])
             await asyncio.sleep(_ABORT_PAUSE_S)
             return
-        self.state.merge(overlay)
+        self.state.merge(batch.overlay)
+        self._open_batch = None
         self.recent_outcomes.add_batch(outcome.judged)
-        if folded < len(records):
-            self._put_back(records[folded:])
+        if left:
+            self._put_back(left)
         self._acknowledged_at = written.acknowledged_at
         await self._after_commit(outcome, written)
 
     async def _after_commit(self, outcome: Outcome, written: CommitReceipt) -> None:
         self.commits += 1
         self.committed_s = time.monotonic()
-        _count(self._context.metrics, self.partition, outcome, written)
+        self._context.metrics.count_outcome(outcome, written.elapsed_s)
+        self._show_position()
         self._wake_readers()
         await self._save_to_store(written.rows, SavedPosition(outcome.position, written.changelog_next, time.time()))
 
@@ -271,11 +309,11 @@ class PartitionOwner:
             self._store.save_rows(rows, saved)
 
     def _take_batch(self) -> FollowingRecords:
-        return self._pending.take_batch(self.state.position.next_offset, self.state.settings.records_max)
+        return self._pending.take_batch(self.position.next_offset, self.state.settings.records_max)
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:
         """Let the next batch begin with these records, which follow on the position."""
-        self._pending.put_back(FollowingRecords(self.state.position.next_offset, records))
+        self._pending.put_back(FollowingRecords(self.position.next_offset, records))
         self._arrived.set()
 
     async def _is_next(self, taken: FollowingRecords) -> bool:
@@ -284,7 +322,7 @@ class PartitionOwner:
         That is so if no offset between holds a record. Otherwise drop them and fetch from the
         position again, at most once a second. Raises `Halted` if the log begins after it.
         """
-        position = self.state.position.next_offset
+        position = self.position.next_offset
         pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
         if pause_s > 0:
             self._pending.put_back(taken)
@@ -294,7 +332,7 @@ class PartitionOwner:
             return False
         self._sought_s = time.monotonic()
         log = await self._run_blocking(probe_log, self._context.settings, self.partition, position)
-        log.check_position(self.partition, self.state.position)
+        log.check_position(self.partition, self.position)
         if log.first_offset == taken.records[0].offset:
             return True
         self._context.metrics.errors.labels("sought").inc()
@@ -302,47 +340,22 @@ class PartitionOwner:
         self._context.fetch_control.fetch_from(self.partition, position)
         return False
 
-    async def _fold_records(self, overlay: Overlay, records: Sequence[LogRecord]) -> int:
-        """Fold until `overlay` is full; return how many went in. Yields to the event loop.
-
-        Raises `Halted` if the fold fails.
-        """
-        slice_ends_s = time.perf_counter() + _SLICE_S
-        for n, record in enumerate(records):
-            if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
-                await asyncio.sleep(0)
-                if self.end_requested:
-                    return n
-                slice_ends_s = time.perf_counter() + _SLICE_S
-            while True:
-                try:
-                    if not overlay.apply(record):
-                        return n
-                    break
-                except Unavailable as trouble:
-                    self._report_wait(trouble)
-                    await asyncio.sleep(min(trouble.retry_after_s, _REGISTRY_PAUSE_S))
-                    if self.end_requested:
-                        return n
-                except EXPECTED_ERRORS:
-                    raise
-                except Exception as error:  # the fold is pure: a new owner would fail at the same record
-                    raise judge_failed(f"partition {self.partition}, offset {record.offset}", error) from error
-        return len(records)
-
     def _report_wait(self, trouble: Unavailable) -> None:
         """Log and count a failed look-up, every 30 s at most; one under way is no trouble."""
         now_s = time.monotonic()
-        if trouble.retry_after_s > _REGISTRY_PAUSE_S and now_s - self._reported_s >= _REPORT_EACH_S:
+        if trouble.retry_after_s > REGISTRY_PAUSE_S and now_s - self._reported_s >= _REPORT_EACH_S:
             self._reported_s = now_s
             self._context.metrics.errors.labels("registry").inc()
             _log.warning("partition %d waits: %s", self.partition, trouble)
 
     def _is_at_halt(self) -> bool:
-        return self._halt is not None and self.state.position.next_offset >= self._halt[0]
+        return self._halt is not None and self.position.next_offset >= self._halt[0]
 
     def _is_wanted(self) -> bool:
         return not self.end_requested
+
+    def _show_position(self) -> None:
+        self._context.metrics.position.labels(str(self.partition)).set(self.position.next_offset)
 
     def _wake_readers(self) -> None:
         advanced, self._advanced = self._advanced, asyncio.Event()
@@ -370,31 +383,15 @@ class PartitionOwner:
             raise Lost(f"partition {self.partition}: a call into librdkafka hangs for {CALL_S_MAX:g} s") from None
 
 
+def _now_us() -> int:
+    return time.time_ns() // 1_000
+
+
 def _free_task_frames(task: "asyncio.Task[None]") -> None:
     # They hold the owner, which holds the task, which holds the error: only a full garbage
     # collection would free that circle, and a worker nearly never makes one.
     if not task.cancelled():
         free_frames(task.exception())
-
-
-def _count(metrics: Metrics, partition: int, outcome: Outcome, written: CommitReceipt) -> None:
-    counts = outcome.counts
-    for name, number in (
-        ("applied", counts.applied),
-        ("duplicate", counts.duplicate),
-        ("refused", counts.refused),
-        ("tick", counts.ticks),
-    ):
-        metrics.records.labels(name).inc(number)
-    for reason in outcome.refusals:
-        metrics.refused.labels(reason).inc()
-    metrics.batches.inc()
-    metrics.commit_s.observe(written.elapsed_s)
-    if counts.timers:
-        metrics.timers.inc(counts.timers)
-        for lateness_ms in outcome.timer_lateness_ms:
-            metrics.lateness_s.observe(lateness_ms / 1_000)
-    metrics.position.labels(str(partition)).set(outcome.position.next_offset)
 
 
 __all__ = ["PartitionOwner", "WorkerContext"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from sessionary.stream_processors.core.model import Outcome
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.errors import Lost
+from sessionary.stream_processors.errors import Aborted, Lost
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
@@ -59,6 +59,24 @@ class FakeWriter:
 
     def discard(self) -> None:
         """There is no producer."""
+
+
+class RecordingWriter(FakeWriter):
+    """A transaction writer that keeps what it commits; as many as `aborts` abort before that.
+
+    Both belong to the class, because each owner makes its own writer.
+    """
+
+    written: list[Outcome] = []
+    aborts = 0
+
+    def write_outcome(self, outcome: Outcome, started_at: int) -> CommitReceipt:
+        if RecordingWriter.aborts:
+            RecordingWriter.aborts -= 1
+            raise Aborted("told so")
+        # The owner may go on with what an outcome refers to.
+        self.written.append(outcome._replace(rows=dict(outcome.rows), emitted=list(outcome.emitted)))
+        return super().write_outcome(outcome, started_at)
 
 
 class RefusedWriter(FakeWriter):

@@ -1,0 +1,83 @@
+"""A batch before its transaction: how its records are folded, and whether it can wait.
+
+A batch that holds only ticks need not be committed at once: it changes nothing but the clock, and
+if its ticks are folded again, by any owner, the result is the same. So it stays open, and the
+records that follow go into it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.errors import EXPECTED_ERRORS, judge_failed
+
+REGISTRY_PAUSE_S = 0.2
+_SLICE_S = 0.005  # between two yields to the event loop
+_LOOK_EACH = 8  # records between two readings of the clock
+
+
+class OpenBatch:
+    """The overlay of a batch and the records that went into it. Belongs to the event loop.
+
+    `ticks_position` is the position after its records while it holds only ticks and waits, else
+    None.
+    """
+
+    def __init__(self, state: PartitionState) -> None:
+        """A batch of `state` that was begun before is void from now on."""
+        self.overlay = state.begin()
+        self.records: list[LogRecord] = []
+        self.ticks_position: Position | None = None
+        self._partition = state.partition
+
+    async def fold_records(
+        self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report_wait: Callable[[Unavailable], None]
+    ) -> int:
+        """Fold until the batch is full or not wanted; return how many went in.
+
+        Yields to the event loop. `report_wait` is called for each failed look-up of a schema, which
+        is then repeated. Raises `Halted` if the fold fails.
+        """
+        folded = await self._fold_records(records, is_wanted, report_wait)
+        self.records += records[:folded]
+        return folded
+
+    async def _fold_records(
+        self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report_wait: Callable[[Unavailable], None]
+    ) -> int:
+        slice_ends_s = time.perf_counter() + _SLICE_S
+        for n, record in enumerate(records):
+            if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
+                await asyncio.sleep(0)
+                if not is_wanted():
+                    return n
+                slice_ends_s = time.perf_counter() + _SLICE_S
+            while True:
+                try:
+                    if not self.overlay.apply(record):
+                        return n
+                    break
+                except Unavailable as trouble:
+                    report_wait(trouble)
+                    await asyncio.sleep(min(trouble.retry_after_s, REGISTRY_PAUSE_S))
+                    if not is_wanted():
+                        return n
+                except EXPECTED_ERRORS:
+                    raise
+                except Exception as error:  # the fold is pure: a new owner would fail at the same record
+                    raise judge_failed(f"partition {self._partition}, offset {record.offset}", error) from error
+        return len(records)
+
+    def wait_for_more(self) -> bool:
+        """Note the position and return True if the batch holds only ticks."""
+        if not self.overlay.holds_only_ticks:
+            return False
+        self.ticks_position = self.overlay.final_position
+        return True
+
+
+__all__ = ["REGISTRY_PAUSE_S", "OpenBatch"]
