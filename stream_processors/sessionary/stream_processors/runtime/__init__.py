@@ -13,5 +13,6 @@ In the order in which a record passes:
     transaction        writes what a batch comes to, in one transaction
     ticker             appends ticks, so that time passes in silence
     watchdog           finds partitions that are stuck, and logs that lost folded records
+    worker_context     what the owners of a worker share
     executor           runs blocking calls that may never return
 """

@@ -6,6 +6,7 @@ records that follow go into it.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,10 +15,29 @@ from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, judge_failed
+from sessionary.stream_processors.metrics import Metrics
 
-REGISTRY_PAUSE_S = 0.2
+_log = logging.getLogger(__name__)
+_REGISTRY_PAUSE_S = 0.2
+_REPORT_EACH_S = 30.0
 _SLICE_S = 0.005  # between two yields to the event loop
 _LOOK_EACH = 8  # records between two readings of the clock
+
+
+class LookupReport:
+    """Logs and counts failed look-ups of schemas, at most every 30 s."""
+
+    def __init__(self, metrics: Metrics, partition: int) -> None:
+        self._metrics, self._partition = metrics, partition
+        self._reported_s = -_REPORT_EACH_S
+
+    def report_wait(self, trouble: Unavailable) -> None:
+        """Take a look-up that is waited for; one that is only under way is no trouble."""
+        now_s = time.monotonic()
+        if trouble.retry_after_s > _REGISTRY_PAUSE_S and now_s - self._reported_s >= _REPORT_EACH_S:
+            self._reported_s = now_s
+            self._metrics.errors.labels("registry").inc()
+            _log.warning("partition %d waits: %s", self._partition, trouble)
 
 
 class OpenBatch:
@@ -35,19 +55,19 @@ class OpenBatch:
         self._partition = state.partition
 
     async def fold_records(
-        self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report_wait: Callable[[Unavailable], None]
+        self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report: LookupReport
     ) -> int:
         """Fold until the batch is full or not wanted; return how many went in.
 
-        Yields to the event loop. `report_wait` is called for each failed look-up of a schema, which
-        is then repeated. Raises `Halted` if the fold fails.
+        Yields to the event loop. A failed look-up of a schema is reported and repeated. Raises
+        `Halted` if the fold fails.
         """
-        folded = await self._fold_records(records, is_wanted, report_wait)
+        folded = await self._fold_records(records, is_wanted, report)
         self.records += records[:folded]
         return folded
 
     async def _fold_records(
-        self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report_wait: Callable[[Unavailable], None]
+        self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report: LookupReport
     ) -> int:
         slice_ends_s = time.perf_counter() + _SLICE_S
         for n, record in enumerate(records):
@@ -62,8 +82,8 @@ class OpenBatch:
                         return n
                     break
                 except Unavailable as trouble:
-                    report_wait(trouble)
-                    await asyncio.sleep(min(trouble.retry_after_s, REGISTRY_PAUSE_S))
+                    report.report_wait(trouble)
+                    await asyncio.sleep(min(trouble.retry_after_s, _REGISTRY_PAUSE_S))
                     if not is_wanted():
                         return n
                 except EXPECTED_ERRORS:
@@ -80,4 +100,4 @@ class OpenBatch:
         return True
 
 
-__all__ = ["REGISTRY_PAUSE_S", "OpenBatch"]
+__all__ = ["LookupReport", "OpenBatch"]

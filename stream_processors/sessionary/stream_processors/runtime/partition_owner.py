@@ -1,12 +1,13 @@
-"""One partition during one assignment: from fencing the former owner to the last commit.
+"""One partition while it is this worker's: from fencing the former owner to the last commit.
 
     open    fence the former owner → wait for a turn → read the changelog → fetch the log from the
             position on
     loop    take pending records → fold into an overlay → one transaction → merge → wake readers
     end     finish the transaction under way; free producer, state, timers and pending records
 
-A `PartitionOwner` is used once: a partition that comes back to the same worker gets a new one.
-Readers see committed state only.
+A `PartitionOwner` is used once: a partition that leaves and comes back gets a new one. One that
+stays in a rebalance keeps its owner. Readers see committed state only, and none at all until a
+transaction shows that the partition is still this worker's.
 """
 
 import asyncio
@@ -15,52 +16,31 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
-from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.changelog import recover
 from sessionary.stream_processors.runtime.executor import free_frames, wait_unless_hung
-from sessionary.stream_processors.runtime.fetching.pending_records import FetchControl, FollowingRecords, PendingRecords
-from sessionary.stream_processors.runtime.job import Job
+from sessionary.stream_processors.runtime.fetching.pending_records import FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.log_probe import probe_log
-from sessionary.stream_processors.runtime.open_batch import REGISTRY_PAUSE_S, OpenBatch
+from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, TransactionWriter
-from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 CALL_S_MAX = 12.0  # longer than the time-out of each call into librdkafka
-# Recoveries at a time in a worker. Each has a thread, and all want the interpreter's lock: with 64
-# the event loop waited for seconds, longer than the group waits for a heartbeat.
-RECOVERIES_MAX = 4
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
-_REPORT_EACH_S = 30.0
-
-
-@dataclass(frozen=True)
-class WorkerContext:
-    """What all partition owners of a worker share. `recovery_turns` are taken in order."""
-
-    settings: ProcessorSettings
-    job: Job
-    metrics: Metrics
-    executor: Executor
-    fetch_control: FetchControl
-    recovery_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RECOVERIES_MAX))
 
 
 class PartitionOwner:
-    """The owner of one partition of one assignment. Belongs to the event loop.
+    """The owner of one partition. Belongs to the event loop.
 
     `task` ends with it; `end_requested` is set if we asked it to end. A failure is the task's
     exception: `Lost` or `Halted`, the latter also in `halted`, and its time in `halted_at_ms`. From
@@ -81,6 +61,8 @@ class PartitionOwner:
         self.is_open = False
         self.end_requested = False
         self._over = False
+        # Assignments since this owner began, and those of them after which it has committed.
+        self._assignments = self._confirmed = 0
         self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
@@ -92,11 +74,11 @@ class PartitionOwner:
         self._writer: TransactionWriter | None = None
         self._pending = PendingRecords(partition, context.fetch_control)
         self._open_batch: OpenBatch | None = None
+        self._lookup_report = LookupReport(context.metrics, partition)
         self._turn_wait: asyncio.Timeout | None = None  # while this owner waits for its recovery
         self._arrived = asyncio.Event()
         self._advanced = asyncio.Event()
         self._sought_s = self._begun_s = 0.0
-        self._reported_s = -_REPORT_EACH_S
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
         self.task.add_done_callback(_free_task_frames)
@@ -130,6 +112,32 @@ class PartitionOwner:
         self._arrived.set()
         self._advanced.set()
 
+    def require_confirmation(self) -> None:
+        """Answer no reader until a transaction is committed that begins from now on.
+
+        The partition stays this worker's, but may have been another one's in between. Then that
+        one has fenced this owner's producer, and the transaction fails.
+        """
+        self._assignments += 1
+        self._arrived.set()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether readers may be answered: the partition is open, and surely this worker's."""
+        return self.is_open and self._is_confirmed
+
+    @property
+    def tick_deadline_ms(self) -> int | None:
+        """The earliest deadline that a tick is needed for, ms since the epoch; None: there is none.
+
+        Ticks are needed at once while a transaction is to confirm the ownership.
+        """
+        return self.state.next_deadline_ms if self._is_confirmed else 0
+
+    @property
+    def _is_confirmed(self) -> bool:
+        return self._confirmed == self._assignments
+
     def request_halt(self, fault: Halted, offset: int | None = None) -> None:
         """Fold no record from `offset` on, by default from the position on; end with `fault`.
 
@@ -143,7 +151,7 @@ class PartitionOwner:
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         """Wait until the record at `offset` is committed. Return False after `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
-        while not (self.is_open and self.state.position.next_offset > offset):
+        while not (self.is_readable and self.state.position.next_offset > offset):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or self.end_requested or self._over:
                 return False
@@ -239,11 +247,13 @@ class PartitionOwner:
         self._arrived.clear()
 
     def _ticks_wait_s(self) -> float:
-        """Return for how long ticks alone need no transaction. An owner's first batch always does.
+        """Return for how long ticks alone need no transaction. An owner's first batch needs one.
 
-        That transaction shows on `batches` who owns the partition.
+        It shows on `batches` who owns the partition. So does the first one of each assignment.
         """
-        interval_s = self._context.settings.tick_commit_interval_ms / 1_000 if self.commits else 0.0
+        if not self.commits or not self._is_confirmed:
+            return 0.0
+        interval_s = self._context.settings.tick_commit_interval_ms / 1_000
         return max(0.0, self.committed_s + interval_s - time.monotonic())
 
     def _commits_ticks(self) -> bool:
@@ -256,7 +266,7 @@ class PartitionOwner:
             await asyncio.sleep(pause_s)
 
     async def _step(self) -> None:
-        taken = self._take_batch()
+        taken = self._pending.take_batch(self.position.next_offset, self.state.settings.records_max)
         records = taken.records
         if not records:
             return
@@ -264,7 +274,7 @@ class PartitionOwner:
             return
         self._begun_s, started_at = time.monotonic(), _now_us()
         self._open_batch = batch = self._open_batch or OpenBatch(self.state)
-        folded = await batch.fold_records(records, self._is_wanted, self._report_wait)
+        folded = await batch.fold_records(records, self._is_wanted, self._lookup_report)
         if self.end_requested:
             return
         if folded == len(records) and not self._commits_ticks() and batch.wait_for_more():
@@ -275,6 +285,7 @@ class PartitionOwner:
     async def _commit_batch(self, batch: OpenBatch, left: Sequence[LogRecord], started_at: int) -> None:
         """Commit a batch in one transaction; `left` follow on it. If that aborts, put all back."""
         assert self._writer is not None
+        assignments = self._assignments
         outcome = batch.overlay.finish(self._acknowledged_at)
         try:
             written = await self._run_bounded(self._writer, self._writer.write_outcome, outcome, started_at)
@@ -290,7 +301,7 @@ class PartitionOwner:
         self.recent_outcomes.add_batch(outcome.judged)
         if left:
             self._put_back(left)
-        self._acknowledged_at = written.acknowledged_at
+        self._acknowledged_at, self._confirmed = written.acknowledged_at, assignments
         await self._after_commit(outcome, written)
 
     async def _after_commit(self, outcome: Outcome, written: CommitReceipt) -> None:
@@ -307,9 +318,6 @@ class PartitionOwner:
             await self._run_blocking(self._store.save_rows, rows, saved)
         else:
             self._store.save_rows(rows, saved)
-
-    def _take_batch(self) -> FollowingRecords:
-        return self._pending.take_batch(self.position.next_offset, self.state.settings.records_max)
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:
         """Let the next batch begin with these records, which follow on the position."""
@@ -339,14 +347,6 @@ class PartitionOwner:
         self._pending.drop_all()
         self._context.fetch_control.fetch_from(self.partition, position)
         return False
-
-    def _report_wait(self, trouble: Unavailable) -> None:
-        """Log and count a failed look-up, every 30 s at most; one under way is no trouble."""
-        now_s = time.monotonic()
-        if trouble.retry_after_s > REGISTRY_PAUSE_S and now_s - self._reported_s >= _REPORT_EACH_S:
-            self._reported_s = now_s
-            self._context.metrics.errors.labels("registry").inc()
-            _log.warning("partition %d waits: %s", self.partition, trouble)
 
     def _is_at_halt(self) -> bool:
         return self._halt is not None and self.position.next_offset >= self._halt[0]
@@ -394,4 +394,4 @@ def _free_task_frames(task: "asyncio.Task[None]") -> None:
         free_frames(task.exception())
 
 
-__all__ = ["PartitionOwner", "WorkerContext"]
+__all__ = ["PartitionOwner"]

@@ -14,8 +14,8 @@ from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
-from sessionary.stream_processors.runtime.partition_owner import WorkerContext
 from sessionary.stream_processors.runtime.transaction import CommitReceipt
+from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import RowCodec
 from sessionary.stream_processors.store.stores import PartitionStores, Store
