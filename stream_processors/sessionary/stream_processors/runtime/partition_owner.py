@@ -182,6 +182,7 @@ class PartitionOwner:
             raise
         finally:
             self.is_open, self._over = False, True
+            self._context.open_partitions.discard(self.partition)
             self._context.fetch_control.drop_partition(self.partition)
             self._pending.drop_all()
             self._wake_readers()
@@ -222,6 +223,7 @@ class PartitionOwner:
         self._sought_s = time.monotonic()
         self._context.fetch_control.fetch_from(self.partition, position.next_offset)
         self.is_open, self.committed_s = True, time.monotonic()
+        context.open_partitions.add(self.partition)
         self._context.metrics.open_s.observe(time.monotonic() - begun_s)
         self._show_position()
         _log.info("partition %d is open at %d", self.partition, self.state.position.next_offset)
@@ -261,7 +263,7 @@ class PartitionOwner:
 
     async def _wait_for_interval(self) -> None:
         """Wait until the next transaction may begin: what arrives until then shares its cost."""
-        pause_s = self._begun_s + self._context.settings.commit_interval_ms / 1_000 - time.monotonic()
+        pause_s = self._begun_s + self._context.commit_interval_s - time.monotonic()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
 
@@ -272,7 +274,7 @@ class PartitionOwner:
             return
         if taken.begin_offset > self.position.next_offset and not await self._is_next(taken):
             return
-        self._begun_s, started_at = time.monotonic(), _now_us()
+        started_at, self._begun_s = _now_us(), time.monotonic()
         self._open_batch = batch = self._open_batch or OpenBatch(self.state)
         folded = await batch.fold_records(records, self._is_wanted, self._lookup_report)
         if self.end_requested:

@@ -64,16 +64,18 @@ class FakeWriter:
 class RecordingWriter(FakeWriter):
     """A transaction writer that keeps what it commits; as many as `aborts` abort before that.
 
-    Both belong to the class, because each owner makes its own writer.
+    They belong to the class, because each owner makes its own writer.
     """
 
     written: list[Outcome] = []
+    started_at: list[int] = []  # of each of them, µs
     aborts = 0
 
     def write_outcome(self, outcome: Outcome, started_at: int) -> CommitReceipt:
         if RecordingWriter.aborts:
             RecordingWriter.aborts -= 1
             raise Aborted("told so")
+        self.started_at.append(started_at)
         # The owner may go on with what an outcome refers to.
         self.written.append(outcome._replace(rows=dict(outcome.rows), emitted=list(outcome.emitted)))
         return super().write_outcome(outcome, started_at)

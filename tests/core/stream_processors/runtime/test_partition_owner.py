@@ -23,6 +23,7 @@ from tests.core.stream_processors.runtime.owner_doubles import (
     FakeRecovery,
     FakeWriter,
     OwnerBench,
+    RecordingWriter,
     RefusedWriter,
     count_descriptors,
     count_threads,
@@ -278,6 +279,33 @@ def test_ticks_that_wait_confirm_a_partition_that_stays(recovery: FakeRecovery) 
         await bench.seen(lambda: owner.is_readable)
         assert owner.commits == 2
         await bench.assignment.close()
+
+    asyncio.run(story())
+
+
+def test_owners_count_as_open_until_they_end_and_pace_each_other(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_owner, "TransactionWriter", RecordingWriter)
+    monkeypatch.setattr(RecordingWriter, "written", [])
+    monkeypatch.setattr(RecordingWriter, "started_at", [])
+
+    async def story() -> None:
+        bench = OwnerBench(partitions=50, commit_interval_ms=1, tick_commit_interval_ms=0)
+        bench.assignment.take_assignment(range(50))
+        assert not bench.context.open_partitions
+        recovery.gate.release(50)
+        await bench.seen(lambda: len(bench.context.open_partitions) == 50)
+        owner = bench.assignment.owners[0]
+        for offset in range(2):
+            owner.offer_records(offset, [LogRecord(offset, 1_000, None, TICK)])
+            await bench.seen(lambda offset=offset: owner.commits == offset + 1)  # type: ignore[misc]
+        first, second = RecordingWriter.started_at
+        assert second - first >= 99_000  # µs; two clocks are compared
+        bench.assignment.take_assignment([0])
+        await bench.seen(lambda: bench.context.open_partitions == {0})
+        await bench.assignment.close()
+        assert not bench.context.open_partitions
 
     asyncio.run(story())
 
