@@ -185,7 +185,8 @@ class ChaosStack:
         return self.part(f"sink-{kind}", [*_COMMAND, "sink", kind], None, more)
 
     def _worker(self, name: str, port: int) -> Part:
-        more = {"INSTANCE": name, "API_PORT": str(port)}
+        # A fault is over when each partition has a newer transaction, be it of ticks alone.
+        more = {"INSTANCE": name, "API_PORT": str(port), "TICK_COMMIT_INTERVAL_MS": "1000"}
         if name == CRAMPED_STORE:
             more |= {"STORE": "rocksdb", "STATE_DIR": str(self.disks[name].folder)}
         argv = [sys.executable, "-m", "sessionary.stream_processors"]

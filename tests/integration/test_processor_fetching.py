@@ -21,7 +21,8 @@ from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
-from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import PartitionStores
 from tests.integration.processor_load import Agent, OutgoingRecord

@@ -28,7 +28,8 @@ from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.fetching.pending_records import PENDING_BYTES_MAX
 from sessionary.stream_processors.runtime.job import machines_job
-from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import wait_for_topics
 from sessionary.stream_processors.store.packed_rows import MachineRows

@@ -20,6 +20,8 @@ Counted = tuple[bytes, bytes, bytes]  # key, its count in digits, the event's va
 class CountingBatch:
     """An overlay on a fold, with the interface of the product's `Overlay`."""
 
+    holds_only_ticks = False  # a tick would be an error
+
     def __init__(self, fold: "CountingFold") -> None:
         self._committed = fold.counts
         self._before = self.position = fold.position

@@ -40,7 +40,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_partition_open_seconds": "Seconds that a partition took to open: fence, recover, seek.",
     "sessionary_processor_partitions_owned": "Partitions that this worker owns, open or not.",
     "sessionary_processor_partitions_halted": "Owned partitions that are halted, by reason, until its cause is gone.",
-    "sessionary_processor_next_offset": "Offset of the next record to be folded, committed, by partition.",
+    "sessionary_processor_next_offset": "Offset of the next record to be folded, by partition; all before it is "
+    "committed, but for ticks that changed nothing.",
     "sessionary_processor_held_records": "Records that an open transaction of another producer keeps from being read, "
     "by partition; only partitions that are held up.",
     "sessionary_processor_clock_ahead_seconds": "Seconds by which the log clock of an open partition is ahead of "
@@ -90,6 +91,25 @@ class Metrics:
             if clock_ms:
                 self.clock_ahead_s.labels(str(partition)).set(clock_ms / 1_000 - wall_s)
 
+    def count_outcome(self, outcome: Outcome, commit_s: float) -> None:
+        """Count a committed transaction, which took `commit_s`."""
+        counts = outcome.counts
+        for name, number in (
+            ("applied", counts.applied),
+            ("duplicate", counts.duplicate),
+            ("refused", counts.refused),
+            ("tick", counts.ticks),
+        ):
+            self.records.labels(name).inc(number)
+        for reason in outcome.refusals:
+            self.refused.labels(reason).inc()
+        self.batches.inc()
+        self.commit_s.observe(commit_s)
+        if counts.timers:
+            self.timers.inc(counts.timers)
+            for lateness_ms in outcome.timer_lateness_ms:
+                self.lateness_s.observe(lateness_ms / 1_000)
+
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format, UTF-8."""
         return generate_latest(self.registry)
@@ -104,25 +124,4 @@ class Metrics:
         return Histogram(name, HELP[name], buckets=buckets, registry=self.registry)
 
 
-def count_batch(metrics: Metrics, partition: int, outcome: Outcome, commit_s: float) -> None:
-    """Count a committed transaction, which took `commit_s` seconds."""
-    counts = outcome.counts
-    for name, number in (
-        ("applied", counts.applied),
-        ("duplicate", counts.duplicate),
-        ("refused", counts.refused),
-        ("tick", counts.ticks),
-    ):
-        metrics.records.labels(name).inc(number)
-    for reason in outcome.refusals:
-        metrics.refused.labels(reason).inc()
-    metrics.batches.inc()
-    metrics.commit_s.observe(commit_s)
-    if counts.timers:
-        metrics.timers.inc(counts.timers)
-        for lateness_ms in outcome.timer_lateness_ms:
-            metrics.lateness_s.observe(lateness_ms / 1_000)
-    metrics.position.labels(str(partition)).set(outcome.position.next_offset)
-
-
-__all__ = ["HELP", "MetricName", "Metrics", "count_batch"]
+__all__ = ["HELP", "MetricName", "Metrics"]

@@ -23,7 +23,18 @@ class ProcessorSettings(KafkaSettings):
     store: Literal["memory", "rocksdb"] = Field("memory", description="where session state lives: memory or rocksdb")
     state_dir: Path | None = Field(None, description="folder of the RocksDB store; by default a temporary one")
     commit_interval_ms: int = Field(
-        30, description="a partition's transactions begin at least this far apart; 0 = back to back", ge=0, le=1_000
+        30,
+        description="a partition's transactions begin at least this far apart, and 4 ms for each open partition of the "
+        "worker, up to 100 ms; 0 = back to back",
+        ge=0,
+        le=1_000,
+    )
+    tick_commit_interval_ms: int = Field(
+        60_000,
+        description="ticks that change nothing are committed this long after the partition's last transaction, or "
+        "with the next event; 0 = at once",
+        ge=0,
+        le=3_600_000,
     )
     session_timeout_ms: int = Field(
         6_000, description="the group expels a worker that was silent for this long", ge=1_000

@@ -36,9 +36,9 @@ from sessionary.stream_processors.runtime.faust_transport import FaustGroup, Mem
 from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
-from sessionary.stream_processors.runtime.partition_owner import WorkerContext
 from sessionary.stream_processors.runtime.ticker import LOOK_S, Ticker
 from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
+from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import configure_logging, tune_interpreter, wait_for_topics
 from sessionary.stream_processors.store.stores import PartitionStores, temporary_state_folder
@@ -80,9 +80,7 @@ class Processor:
             lambda: transport.heartbeat_s,
         )
         self.app = make_faust_app(settings, folder)
-        transport = MemberTransport(
-            self.app.conf.broker, self.app, self.assignment, self._fetcher, settings.topics.events
-        )
+        transport = MemberTransport(self.app.conf.broker, self.app, self.assignment, settings.topics.events)
         self.app.transport = transport
         # Without an agent or a stream: records do not pass through Faust.
         self.app.topics.add(self.app.topic(settings.topics.events, partitions=settings.partitions, acks=False))
@@ -154,7 +152,7 @@ class Processor:
     async def _send_ticks(self) -> None:
         while True:
             deadlines = {
-                partition: owner.state.next_deadline_ms
+                partition: owner.tick_deadline_ms
                 for partition, owner in self.assignment.owners.items()
                 if owner.is_open
             }
@@ -172,6 +170,8 @@ class Processor:
             clocks_ms = {partition: position.clock_ms for partition, position in self.assignment.open_positions.items()}
             self._metrics.report_clocks(clocks_ms, time.time())
             next_offsets = self.assignment.next_offsets
+            if self.assignment.is_rebalancing:
+                continue  # aiokafka answers a refused commit by joining the group as a new member
             if next_offsets and next_offsets != reported:
                 consumer = cast(MemberConsumer, self.app.consumer)
                 if await consumer.commit_offsets(next_offsets):

@@ -112,7 +112,7 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
     `halted_at_ms` (wall clock, ms since the epoch). Position and live rows are null as long as the
     changelog is not read.
     """
-    halted, position = owner.halted, owner.state.position
+    halted, position = owner.halted, owner.position
     # Of a changelog that was not read to its end, the position may be an old one.
     is_recovered = owner.is_open or (halted is not None and halted.reason != "changelog_unreadable")
     return {
@@ -125,7 +125,7 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
         "detail": halted and halted.detail,
         "halted_at_ms": owner.halted_at_ms,
         "next_offset": position.next_offset if is_recovered else None,
-        "batch_number": position.batch_number if is_recovered else None,
+        "batch_number": owner.state.position.batch_number if is_recovered else None,
         "live_rows": owner.state.live if owner.is_open else None,
     }
 

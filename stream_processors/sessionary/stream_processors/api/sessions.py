@@ -128,7 +128,7 @@ class ControlApi:
     async def _read_session(self, owner: PartitionOwner, question: Question) -> dict[str, Any]:
         after = -1 if question.after is None else question.after
         if not await owner.wait_until_committed(after, question.wait_s):
-            if not owner.is_open:
+            if not owner.is_readable:
                 raise not_ready(f"partition {question.partition} is not open yet")
             next_offset = owner.state.position.next_offset
             raise not_ready(f"partition {question.partition} is at offset {next_offset}, not yet after {after}")
@@ -153,7 +153,7 @@ class ControlApi:
 def _partition_state(owner: PartitionOwner, stalled: StalledPartition | None) -> str:
     if owner.halted:
         return f"halted: {owner.halted}"
-    if not owner.is_open:
+    if not owner.is_readable:
         return "opening"
     return "open" if stalled is None else f"stands {stalled}"
 

@@ -111,6 +111,18 @@ class Overlay:
             announced=self._announced,
         )
 
+    @property
+    def holds_only_ticks(self) -> bool:
+        """Whether this batch holds ticks and no other record, and changes nothing but the clock.
+
+        False too if a row is due, a hole was found, or other rules began.
+        """
+        effects = self.rows or self._emitted or self._lateness_ms
+        position = self._committed.position
+        is_new_hole = self._clock.quiet_until_ms != position.quiet_until_ms
+        begins_rules = self._rules != position.rules
+        return 0 < self.records == self._ticks and not (effects or is_new_hole or begins_rules)
+
     def finish(self, previous_acknowledged_at: int | None = None) -> Outcome:
         """Return what the transaction has to write.
 

@@ -6,11 +6,13 @@ In the order in which a record passes:
     assignment         the partitions that this worker owns, and their owners
     fetching/          fetches records with librdkafka, delivers them on the event loop
     partition_owner    one partition during one assignment: open, fold, commit, end
+    open_batch         a batch before its transaction; ticks alone may wait
     changelog          reads a partition's changelog when it opens
     log_probe          asks the broker what a partition's log holds
     job                what is done with a partition: its fold, its rows, its outputs
     transaction        writes what a batch comes to, in one transaction
     ticker             appends ticks, so that time passes in silence
     watchdog           finds partitions that are stuck, and logs that lost folded records
+    worker_context     what the owners of a worker share
     executor           runs blocking calls that may never return
 """

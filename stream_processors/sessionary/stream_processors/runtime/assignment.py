@@ -10,7 +10,8 @@ from typing import NamedTuple
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.store.stores import PartitionStores
 
 _log = logging.getLogger(__name__)
@@ -55,26 +56,40 @@ class Assignment:
         self._retiring: dict[int, PartitionOwner] = {}
         self._pauses_s: dict[int, float] = {}  # before the last new start after a failure, by partition
         self._halts: dict[int, _Halt] = {}  # also while the partition is opened again
+        self.is_rebalancing = False  # whether the group gives another assignment soon
         self._closed = False
 
-    def take_assignment(self, partitions: Iterable[int]) -> None:
-        """Take the whole assignment of a new generation: all owners end, and new ones begin.
+    def begin_rebalance(self) -> None:
+        """Open no failed partition again before the next assignment: another worker may get it.
 
-        Partitions that stay get a new owner too: in between they may have been another worker's.
+        All owners go on: if another worker gets a partition, it fences its owner here.
+        """
+        self.is_rebalancing = True
+
+    def take_assignment(self, partitions: Iterable[int]) -> None:
+        """Take the whole assignment of a new generation.
+
+        The owner of a partition that stays goes on. It answers no reader until it has committed,
+        because in between the partition may have been another worker's.
         """
         if self._closed:
             return
-        self.has_assignment = True
+        self.has_assignment, self.is_rebalancing = True, False
         self._context.metrics.rebalances.inc()
+        wanted = sorted(partitions)
         former, self.owners = self.owners, {}
         for partition, owner in former.items():
-            owner.request_end()
-            self._retiring[partition] = owner
+            if partition in wanted and not owner.task.done() and not owner.end_requested:
+                owner.require_confirmation()
+                self.owners[partition] = owner
+            else:
+                owner.request_end()
+                self._retiring[partition] = owner
         self._pauses_s.clear()
-        self._halts.clear()
-        wanted = sorted(partitions)
+        self._halts = {partition: halt for partition, halt in self._halts.items() if partition in self.owners}
         for partition in wanted:
-            self._start_owner(partition)
+            if partition not in self.owners:
+                self._start_owner(partition)
         for partition in former.keys() - set(wanted):
             self._retire_owner(partition)
         self._update_gauges()
@@ -110,19 +125,17 @@ class Assignment:
                 _log.warning("%s did not end within %g s", task.get_name(), _CLOSE_S)
         self.owners = {}
         self._stores.close()
-        return {owner.partition: owner.state.position.next_offset for owner in opened}
+        return {owner.partition: owner.position.next_offset for owner in opened}
 
     @property
     def next_offsets(self) -> dict[int, int]:
         """The next offset to be folded, of each open partition."""
-        return {
-            partition: owner.state.position.next_offset for partition, owner in self.owners.items() if owner.is_open
-        }
+        return {partition: owner.position.next_offset for partition, owner in self.owners.items() if owner.is_open}
 
     @property
     def open_positions(self) -> dict[int, Position]:
-        """The committed position of each open partition."""
-        return {partition: owner.state.position for partition, owner in self.owners.items() if owner.is_open}
+        """The `position` of each open partition."""
+        return {partition: owner.position for partition, owner in self.owners.items() if owner.is_open}
 
     @property
     def halted_partitions(self) -> dict[int, Halted]:
@@ -163,6 +176,9 @@ class Assignment:
         if isinstance(fault, Halted):
             self._retry_halted_later(owner, fault)
             return
+        if isinstance(fault, Lost) and self.is_rebalancing:
+            _log.info("partition %d waits for the assignment: %s", owner.partition, fault)
+            return
         self._context.metrics.errors.labels("reopened").inc()
         known = isinstance(fault, Lost)
         _log.warning("partition %d is opened again: %s", owner.partition, fault, exc_info=None if known else fault)
@@ -202,8 +218,8 @@ class Assignment:
         Without an answer for a session time-out, another worker may have the partition, which a new
         owner here would fence.
         """
-        if self._closed or self.owners.get(owner.partition) is not owner:
-            return
+        if self._closed or self.is_rebalancing or self.owners.get(owner.partition) is not owner:
+            return  # during a rebalance, the assignment decides
         unheard_s = time.monotonic() - self._heartbeat_s()
         if unheard_s <= self._context.settings.session_timeout_ms / 1_000:
             self.reopen_partition(owner.partition)

@@ -6,8 +6,8 @@ subscribes, assigns and heartbeats, and carries no record:
 
 - `IdleFetcher` replaces the loop that asks Faust's consumer for records. aiokafka fetches next to
   nothing, and what it fetches is not read; records come from `fetcher.py`, past Faust.
-- `RebalanceListener` is called first in a rebalance. It holds the delivery of records, then passes
-  the assignment on; the owners open their partitions as tasks.
+- `RebalanceListener` is called first in a rebalance, before Faust does anything else. It passes its
+  beginning and the assignment on; the owners go on meanwhile, and open new partitions as tasks.
 - `MemberThread` records the group's heartbeats, commits the offsets that show the group's lag, and
   leaves the group when it stops.
 - `FaustGroup` answers what the control API asks of the group.
@@ -40,22 +40,14 @@ _COMMIT_S = 2.0
 
 
 class AssignmentListener(Protocol):
-    """Takes the partitions of the events topic that this worker has."""
+    """Takes the partitions of the events topic that this worker has. Nothing may block."""
+
+    def begin_rebalance(self) -> None:
+        """Learn that partitions may be another worker's soon; an assignment follows."""
+        ...
 
     def take_assignment(self, partitions: Iterable[int]) -> None:
-        """Take the whole assignment of a new generation. Must not block."""
-        ...
-
-
-class Delivery(Protocol):
-    """The delivery of fetched records to the owners."""
-
-    def hold_delivery(self) -> None:
-        """Deliver nothing for now."""
-        ...
-
-    def restart_delivery(self) -> None:
-        """Deliver again, but not what was fetched before."""
+        """Take the whole assignment of a new generation."""
         ...
 
 
@@ -65,15 +57,14 @@ class RebalanceListener(TransactionManager):
     logger = _FAUST_LOG
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Hold the delivery: what is fetched now may belong to another worker soon."""
-        cast(MemberTransport, self.transport).delivery.hold_delivery()
+        """Pass the beginning on. All partitions are revoked, those too that will come back."""
+        cast(MemberTransport, self.transport).owners.begin_rebalance()
 
     async def on_rebalance(self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP]) -> None:
         """Pass the assignment on. Must return soon: until then the group gets no heartbeats."""
         transport = cast(MemberTransport, self.transport)
         transport.heartbeat_s = time.monotonic()
         transport.owners.take_assignment([tp.partition for tp in assigned if tp.topic == transport.events_topic])
-        transport.delivery.restart_delivery()
 
     async def commit(self, offsets: object, start_new_transaction: bool = True) -> bool:
         """Do nothing: the changelog holds the position, and `commit_offsets` shows the lag."""
@@ -159,12 +150,9 @@ class MemberTransport(driver.Transport):
     TransactionManager = RebalanceListener
     Fetcher = IdleFetcher
 
-    def __init__(
-        self, url: list[URL], app: Any, owners: AssignmentListener, delivery: Delivery, events_topic: str
-    ) -> None:
+    def __init__(self, url: list[URL], app: Any, owners: AssignmentListener, events_topic: str) -> None:
         super().__init__(url, app)
         self.owners = owners
-        self.delivery = delivery
         self.events_topic = events_topic
         self.heartbeat_s = time.monotonic()
 
@@ -212,7 +200,6 @@ class FaustGroup:
 __all__ = [
     "AssignmentListener",
     "Assignor",
-    "Delivery",
     "FaustGroup",
     "IdleFetcher",
     "MemberConsumer",

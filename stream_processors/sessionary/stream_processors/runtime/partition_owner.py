@@ -1,12 +1,13 @@
-"""One partition during one assignment: from fencing the former owner to the last commit.
+"""One partition while it is this worker's: from fencing the former owner to the last commit.
 
     open    fence the former owner → wait for a turn → read the changelog → fetch the log from the
             position on
     loop    take pending records → fold into an overlay → one transaction → merge → wake readers
     end     finish the transaction under way; free producer, state, timers and pending records
 
-A `PartitionOwner` is used once: a partition that comes back to the same worker gets a new one.
-Readers see committed state only.
+A `PartitionOwner` is used once: a partition that leaves and comes back gets a new one. One that
+stays in a rebalance keeps its owner. Readers see committed state only, and none at all until a
+transaction shows that the partition is still this worker's.
 """
 
 import asyncio
@@ -15,54 +16,31 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import LogRecord, Outcome
-from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
-from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
-from sessionary.stream_processors.metrics import Metrics, count_batch
+from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.runtime.changelog import recover, seal_with
 from sessionary.stream_processors.runtime.executor import free_frames, wait_unless_hung
-from sessionary.stream_processors.runtime.fetching.pending_records import FetchControl, FollowingRecords, PendingRecords
-from sessionary.stream_processors.runtime.job import Job
+from sessionary.stream_processors.runtime.fetching.pending_records import FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.log_probe import probe_log
+from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, TransactionWriter
-from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 CALL_S_MAX = 12.0  # longer than the time-out of each call into librdkafka
-# Recoveries at a time in a worker. Each has a thread, and all want the interpreter's lock: with 64
-# the event loop waited for seconds, longer than the group waits for a heartbeat.
-RECOVERIES_MAX = 4
-_SLICE_S = 0.005  # between two yields to the event loop
-_LOOK_EACH = 8  # records between two readings of the clock
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
-_REGISTRY_PAUSE_S = 0.2
-_REPORT_EACH_S = 30.0
-
-
-@dataclass(frozen=True)
-class WorkerContext:
-    """What all partition owners of a worker share. `recovery_turns` are taken in order."""
-
-    settings: ProcessorSettings
-    job: Job
-    metrics: Metrics
-    executor: Executor
-    fetch_control: FetchControl
-    recovery_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RECOVERIES_MAX))
 
 
 class PartitionOwner:
-    """The owner of one partition of one assignment. Belongs to the event loop.
+    """The owner of one partition. Belongs to the event loop.
 
     `task` ends with it; `end_requested` is set if we asked it to end. A failure is the task's
     exception: `Lost` or `Halted`, the latter also in `halted`, and its time in `halted_at_ms`. From
@@ -83,6 +61,8 @@ class PartitionOwner:
         self.is_open = False
         self.end_requested = False
         self._over = False
+        # Assignments since this owner began, and those of them after which it has committed.
+        self._assignments = self._confirmed = 0
         self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
@@ -93,14 +73,25 @@ class PartitionOwner:
         self._store: Store | None = None
         self._writer: TransactionWriter | None = None
         self._pending = PendingRecords(partition, context.fetch_control)
+        self._open_batch: OpenBatch | None = None
+        self._lookup_report = LookupReport(context.metrics, partition)
         self._turn_wait: asyncio.Timeout | None = None  # while this owner waits for its recovery
         self._arrived = asyncio.Event()
         self._advanced = asyncio.Event()
         self._sought_s = self._begun_s = 0.0
-        self._reported_s = -_REPORT_EACH_S
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
         self.task.add_done_callback(_free_task_frames)
+
+    @property
+    def position(self) -> Position:
+        """Up to where the log is folded, as all but readers need to know.
+
+        The committed position, or the one after ticks that were folded since and changed nothing
+        but the clock.
+        """
+        batch = self._open_batch
+        return self.state.position if batch is None else batch.ticks_position or self.state.position
 
     def offer_records(self, begin_offset: int, records: Sequence[LogRecord]) -> None:
         """Take a fetch of the partition's records; too many pending ones interrupt the fetching.
@@ -121,12 +112,38 @@ class PartitionOwner:
         self._arrived.set()
         self._advanced.set()
 
+    def require_confirmation(self) -> None:
+        """Answer no reader until a transaction is committed that begins from now on.
+
+        The partition stays this worker's, but may have been another one's in between. Then that
+        one has fenced this owner's producer, and the transaction fails.
+        """
+        self._assignments += 1
+        self._arrived.set()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether readers may be answered: the partition is open, and surely this worker's."""
+        return self.is_open and self._is_confirmed
+
+    @property
+    def tick_deadline_ms(self) -> int | None:
+        """The earliest deadline that a tick is needed for, ms since the epoch; None: there is none.
+
+        Ticks are needed at once while a transaction is to confirm the ownership.
+        """
+        return self.state.next_deadline_ms if self._is_confirmed else 0
+
+    @property
+    def _is_confirmed(self) -> bool:
+        return self._confirmed == self._assignments
+
     def request_halt(self, fault: Halted, offset: int | None = None) -> None:
         """Fold no record from `offset` on, by default from the position on; end with `fault`.
 
         Nothing happens unless the partition is open and its position is not past `offset`.
         """
-        position = self.state.position.next_offset
+        position = self.position.next_offset
         if self.is_open and self._halt is None and (offset is None or offset >= position):
             self._halt = position if offset is None else offset, fault
             self._arrived.set()
@@ -134,7 +151,7 @@ class PartitionOwner:
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         """Wait until the record at `offset` is committed. Return False after `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
-        while not (self.is_open and self.state.position.next_offset > offset):
+        while not (self.is_readable and self.state.position.next_offset > offset):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or self.end_requested or self._over:
                 return False
@@ -152,18 +169,20 @@ class PartitionOwner:
         try:
             await self._open_partition()
             while not self.end_requested:
-                await self._arrived.wait()
-                self._arrived.clear()
+                await self._wait_for_work()
                 while self._pending and not self.end_requested and not self._is_at_halt():
                     await self._wait_for_interval()
                     await self._step()
                 if self._halt is not None and not self.end_requested:
                     raise self._halt[1]
+                if self._open_batch is not None and not self.end_requested and self._ticks_wait_s() == 0:
+                    await self._commit_batch(self._open_batch, (), _now_us())
         except Halted as fault:
             self.halted, self.halted_at_ms = fault, time.time_ns() // 1_000_000
             raise
         finally:
             self.is_open, self._over = False, True
+            self._context.open_partitions.discard(self.partition)
             self._context.fetch_control.drop_partition(self.partition)
             self._pending.drop_all()
             self._wake_readers()
@@ -173,7 +192,7 @@ class PartitionOwner:
         """Drop what is large or has threads: an ended owner may be held for a while."""
         if self._writer is not None:
             self._writer.discard()
-        self._writer = self._store = None
+        self._writer = self._store = self._open_batch = None
         self.recent_outcomes = RecentOutcomes()
         position = self.state.position
         self.state = self._context.job.new_state(self.partition)
@@ -204,8 +223,9 @@ class PartitionOwner:
         self._sought_s = time.monotonic()
         self._context.fetch_control.fetch_from(self.partition, position.next_offset)
         self.is_open, self.committed_s = True, time.monotonic()
+        context.open_partitions.add(self.partition)
         self._context.metrics.open_s.observe(time.monotonic() - begun_s)
-        self._context.metrics.position.labels(str(self.partition)).set(self.state.position.next_offset)
+        self._show_position()
         _log.info("partition %d is open at %d", self.partition, self.state.position.next_offset)
         self._wake_readers()
 
@@ -221,49 +241,76 @@ class PartitionOwner:
         self._turn_wait = None
         return True
 
+    async def _wait_for_work(self) -> None:
+        """Wait for records; also until ticks that wait are to be committed."""
+        left_s = None if self._open_batch is None else self._ticks_wait_s()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._arrived.wait(), left_s)
+        self._arrived.clear()
+
+    def _ticks_wait_s(self) -> float:
+        """Return for how long ticks alone need no transaction. An owner's first batch needs one.
+
+        It shows on `batches` who owns the partition. So does the first one of each assignment.
+        """
+        if not self.commits or not self._is_confirmed:
+            return 0.0
+        interval_s = self._context.settings.tick_commit_interval_ms / 1_000
+        return max(0.0, self.committed_s + interval_s - time.monotonic())
+
     async def _wait_for_interval(self) -> None:
         """Wait until the next transaction may begin: what arrives until then shares its cost."""
-        pause_s = self._begun_s + self._context.settings.commit_interval_ms / 1_000 - time.monotonic()
+        pause_s = self._begun_s + self._context.commit_interval_s - time.monotonic()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
 
     async def _step(self) -> None:
-        assert self._writer is not None
-        assert self._store is not None
-        taken = self._take_batch()
+        taken = self._pending.take_batch(self.position.next_offset, self.state.settings.records_max)
         records = taken.records
         if not records:
             return
-        if taken.begin_offset > self.state.position.next_offset and not await self._is_next(taken):
+        if taken.begin_offset > self.position.next_offset and not await self._is_next(taken):
             return
-        self._begun_s, started_at = time.monotonic(), time.time_ns() // 1_000
-        overlay = self.state.begin()
-        folded = await self._fold_records(overlay, records)
+        started_at, self._begun_s = _now_us(), time.monotonic()
+        self._open_batch = batch = self._open_batch or OpenBatch(self.state)
+        folded = await batch.fold_records(records, self._is_wanted, self._lookup_report)
         if self.end_requested:
             return
-        outcome = overlay.finish(self._acknowledged_at)
+        if folded == len(records) and self._ticks_wait_s() > 0 and batch.wait_for_more():
+            self._show_position()
+        else:
+            await self._commit_batch(batch, records[folded:], started_at)
+
+    async def _commit_batch(self, batch: OpenBatch, left: Sequence[LogRecord], started_at: int) -> None:
+        """Commit a batch in one transaction; `left` follow on it. If that aborts, put all back."""
+        assert self._writer is not None
+        assert self._store is not None
+        assignments = self._assignments
+        outcome = batch.overlay.finish(self._acknowledged_at)
         try:
-            epoch = records[folded - 1].leader_epoch if folded else self.state.position.leader_epoch
-            seal = seal_with(self._store, epoch)
+            seal = seal_with(self._store, batch.leader_epoch)
             written = await self._run_bounded(self._writer, self._writer.write_outcome, outcome, started_at, seal)
         except Aborted as fault:
             self._context.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
-            self._put_back(records)
+            self._open_batch = None
+            self._put_back([*batch.records, *left])
             await asyncio.sleep(_ABORT_PAUSE_S)
             return
-        self.state.merge(overlay)
+        self.state.merge(batch.overlay)
         self.state.load_position(written.position)
+        self._open_batch = None
         self.recent_outcomes.add_batch(outcome.judged)
-        if folded < len(records):
-            self._put_back(records[folded:])
-        self._acknowledged_at = written.acknowledged_at
+        if left:
+            self._put_back(left)
+        self._acknowledged_at, self._confirmed = written.acknowledged_at, assignments
         await self._after_commit(outcome, written)
 
     async def _after_commit(self, outcome: Outcome, written: CommitReceipt) -> None:
         self.commits += 1
         self.committed_s = time.monotonic()
-        count_batch(self._context.metrics, self.partition, outcome, written.elapsed_s)
+        self._context.metrics.count_outcome(outcome, written.elapsed_s)
+        self._show_position()
         self._wake_readers()
         await self._save_to_store(written.rows, SavedPosition(written.position, written.changelog_next, time.time()))
 
@@ -274,12 +321,9 @@ class PartitionOwner:
         else:
             self._store.save_rows(rows, saved)
 
-    def _take_batch(self) -> FollowingRecords:
-        return self._pending.take_batch(self.state.position.next_offset, self.state.settings.records_max)
-
     def _put_back(self, records: Sequence[LogRecord]) -> None:
         """Let the next batch begin with these records, which follow on the position."""
-        self._pending.put_back(FollowingRecords(self.state.position.next_offset, records))
+        self._pending.put_back(FollowingRecords(self.position.next_offset, records))
         self._arrived.set()
 
     async def _is_next(self, taken: FollowingRecords) -> bool:
@@ -288,7 +332,7 @@ class PartitionOwner:
         That is so if no offset between holds a record. Otherwise drop them and fetch from the
         position again, at most once a second. Raises `Halted` if the log begins after it.
         """
-        position = self.state.position.next_offset
+        position = self.position.next_offset
         pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
         if pause_s > 0:
             self._pending.put_back(taken)
@@ -298,7 +342,7 @@ class PartitionOwner:
             return False
         self._sought_s = time.monotonic()
         log = await self._run_blocking(probe_log, self._context.settings, self.partition, position)
-        log.check_position(self.partition, self.state.position)
+        log.check_position(self.partition, self.position)
         if log.first_offset == taken.records[0].offset:
             return True
         self._context.metrics.errors.labels("sought").inc()
@@ -306,47 +350,14 @@ class PartitionOwner:
         self._context.fetch_control.fetch_from(self.partition, position)
         return False
 
-    async def _fold_records(self, overlay: Overlay, records: Sequence[LogRecord]) -> int:
-        """Fold until `overlay` is full; return how many went in. Yields to the event loop.
-
-        Raises `Halted` if the fold fails.
-        """
-        slice_ends_s = time.perf_counter() + _SLICE_S
-        for n, record in enumerate(records):
-            if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
-                await asyncio.sleep(0)
-                if self.end_requested:
-                    return n
-                slice_ends_s = time.perf_counter() + _SLICE_S
-            while True:
-                try:
-                    if not overlay.apply(record):
-                        return n
-                    break
-                except Unavailable as trouble:
-                    self._report_wait(trouble)
-                    await asyncio.sleep(min(trouble.retry_after_s, _REGISTRY_PAUSE_S))
-                    if self.end_requested:
-                        return n
-                except EXPECTED_ERRORS:
-                    raise
-                except Exception as error:  # the fold is pure: a new owner would fail at the same record
-                    raise judge_failed(f"partition {self.partition}, offset {record.offset}", error) from error
-        return len(records)
-
-    def _report_wait(self, trouble: Unavailable) -> None:
-        """Log and count a failed look-up, every 30 s at most; one under way is no trouble."""
-        now_s = time.monotonic()
-        if trouble.retry_after_s > _REGISTRY_PAUSE_S and now_s - self._reported_s >= _REPORT_EACH_S:
-            self._reported_s = now_s
-            self._context.metrics.errors.labels("registry").inc()
-            _log.warning("partition %d waits: %s", self.partition, trouble)
-
     def _is_at_halt(self) -> bool:
-        return self._halt is not None and self.state.position.next_offset >= self._halt[0]
+        return self._halt is not None and self.position.next_offset >= self._halt[0]
 
     def _is_wanted(self) -> bool:
         return not self.end_requested
+
+    def _show_position(self) -> None:
+        self._context.metrics.position.labels(str(self.partition)).set(self.position.next_offset)
 
     def _wake_readers(self) -> None:
         advanced, self._advanced = self._advanced, asyncio.Event()
@@ -374,6 +385,10 @@ class PartitionOwner:
             raise Lost(f"partition {self.partition}: a call into librdkafka hangs for {CALL_S_MAX:g} s") from None
 
 
+def _now_us() -> int:
+    return time.time_ns() // 1_000
+
+
 def _free_task_frames(task: "asyncio.Task[None]") -> None:
     # They hold the owner, which holds the task, which holds the error: only a full garbage
     # collection would free that circle, and a worker nearly never makes one.
@@ -381,4 +396,4 @@ def _free_task_frames(task: "asyncio.Task[None]") -> None:
         free_frames(task.exception())
 
 
-__all__ = ["PartitionOwner", "WorkerContext"]
+__all__ = ["PartitionOwner"]

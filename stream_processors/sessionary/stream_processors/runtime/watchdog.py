@@ -53,7 +53,7 @@ class StuckPartitionWatchdog:
         for partition, end in log_ends.items():
             owner, seen = self._assignment.owners.get(partition), self._progress.get(partition)
             if owner is not None and owner.is_open and seen is not None:
-                position = owner.state.position.next_offset
+                position = owner.position.next_offset
                 if position == seen.position and self._is_stuck(seen, end, now_s):
                     suspects[partition] = position
         return suspects
@@ -67,7 +67,7 @@ class StuckPartitionWatchdog:
             owner, seen = self._assignment.owners.get(partition), self._progress.get(partition)
             if owner is None or not owner.is_open:
                 continue
-            position = owner.state.position.next_offset
+            position = owner.position.next_offset
             # Time without an answer of the log, or with the partition not open, does not count.
             if seen is None or now_s - seen.checked_s >= self._stuck_s or seen.position != position or position >= end:
                 self._progress[partition] = _Progress(position, end, now_s, now_s)

@@ -31,13 +31,13 @@ class FakeOwner:
     """Owns the session's partition; its state holds a gravestone."""
 
     def __init__(self, heard_s: float, is_open: bool = True) -> None:
-        self.committed_s, self.is_open, self.halted = heard_s, is_open, None
+        self.committed_s, self.is_readable, self.halted = heard_s, is_open, None
         self.state = self
         self.position = Position(100, 0, 0, 0, 0)
         self.rows = {KEY.encoded(): Gravestone("acme", KEY.session_id, (), "closed", 1, 7, 99)}
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
-        return self.is_open and offset < self.position.next_offset
+        return self.is_readable and offset < self.position.next_offset
 
 
 class FakeGroup:

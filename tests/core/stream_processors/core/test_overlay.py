@@ -344,6 +344,30 @@ def test_a_new_partition_begins_with_nothing() -> None:
     assert (dict(fold.rows), fold.live, fold.expiries, len(fold.timers), fold.next_deadline_ms) == ({}, 0, [], 0, None)
 
 
+def test_only_ticks_that_change_no_row_and_find_no_hole_can_wait() -> None:
+    empty = open_fold().begin()
+    assert not empty.holds_only_ticks
+    assert empty.apply(tick(0, 1_000))
+    assert empty.holds_only_ticks
+    assert empty.apply(LogRecord(1, 1_000, None, b"no tick"))
+    assert not empty.holds_only_ticks
+
+    fold, end, _ = about_to_be_archived()
+    due_ms = fold.next_deadline_ms
+    assert due_ms is not None
+    batch = fold.begin()
+    assert batch.apply(tick(end, due_ms - 1))
+    assert batch.holds_only_ticks
+    assert batch.apply(tick(end + 1, due_ms))
+    assert not batch.holds_only_ticks, "a deadline fired"
+
+    rig = OracleRig()
+    rig.start(EventFactory())
+    batch = rig.fold.begin()
+    assert batch.apply(tick(len(rig.log), rig.at + 5_001))
+    assert not batch.holds_only_ticks, "the quiet time after a hole counts for the next deadline"
+
+
 def test_records_fill_a_batch_exactly() -> None:
     batch = open_fold(SETTINGS._replace(records_max=3, timers_max=50)).begin()
     assert [batch.apply(tick(n, START_MS)) for n in range(5)] == [True] * 3 + [False] * 2

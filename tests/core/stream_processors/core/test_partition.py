@@ -103,7 +103,10 @@ def all_outputs(rig: OracleRig) -> tuple[Any, ...]:
 
 
 def fold_again(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
-    """Return the outputs of another fold: small batches, some dropped, sometimes reloaded."""
+    """Return the outputs of another fold: small batches, some dropped, sometimes reloaded.
+
+    Ticks alone are sometimes a batch, sometimes they wait for what follows.
+    """
     records, timers, size = rng.randint(1, 7), rng.randint(1, 2), rng.randint(1, 5_000)
     fold = PartitionState(
         0, SETTINGS._replace(records_max=records, timers_max=timers, bytes_max=size), DECODER, MACHINES
@@ -111,7 +114,12 @@ def fold_again(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
     fold.finish_loading()
     kept: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
     while fold.position.next_offset < len(log):
-        batch = fill_batch(fold, log, rng)
+        batch = fold.begin()
+        fill_batch(batch, log, rng)
+        # The records that follow on ticks alone may go into the same batch.
+        while batch.holds_only_ticks and batch.final_position.next_offset < len(log) and rng.random() < 0.8:
+            check_clock_only(batch, fold)
+            fill_batch(batch, log, rng)
         if rng.random() < 0.2:
             continue  # a transaction that was aborted
         outcome, before = batch.finish(), fold.position
@@ -126,12 +134,18 @@ def fold_again(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
     return audit_bytes(kept[0]), kept[1], kept[2], table_bytes(fold), fold.position._replace(batch_number=0)
 
 
-def fill_batch(fold: PartitionState, log: list[LogRecord], rng: Random) -> Overlay:
-    batch = fold.begin()
-    for record in log[fold.position.next_offset :]:
+def fill_batch(batch: Overlay, log: list[LogRecord], rng: Random) -> None:
+    for record in log[batch.final_position.next_offset :]:
         if not batch.apply(record) or rng.random() < 0.1:
             break
-    return batch
+
+
+def check_clock_only(batch: Overlay, fold: PartitionState) -> None:
+    """Assert that a batch comes to nothing but a later offset and clock."""
+    outcome, before = batch.finish(), fold.position
+    assert (outcome.rows, outcome.emitted, outcome.counts.timers) == ({}, [], 0)
+    assert outcome.counts.ticks == outcome.position.next_offset - before.next_offset
+    assert outcome.position.quiet_until_ms == before.quiet_until_ms
 
 
 def reload_fold(fold: PartitionState) -> PartitionState:

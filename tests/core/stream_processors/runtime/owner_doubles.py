@@ -9,13 +9,13 @@ from typing import Any
 
 from sessionary.stream_processors.core.model import Outcome
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.errors import Lost
+from sessionary.stream_processors.errors import Aborted, Lost
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
-from sessionary.stream_processors.runtime.partition_owner import WorkerContext
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
+from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import RowCodec
 from sessionary.stream_processors.store.stores import PartitionStores, Store
@@ -59,6 +59,26 @@ class FakeWriter:
 
     def discard(self) -> None:
         """There is no producer."""
+
+
+class RecordingWriter(FakeWriter):
+    """A transaction writer that keeps what it commits; as many as `aborts` abort before that.
+
+    They belong to the class, because each owner makes its own writer.
+    """
+
+    written: list[Outcome] = []
+    started_at: list[int] = []  # of each of them, µs
+    aborts = 0
+
+    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal) -> CommitReceipt:
+        if RecordingWriter.aborts:
+            RecordingWriter.aborts -= 1
+            raise Aborted("told so")
+        self.started_at.append(started_at)
+        # The owner may go on with what an outcome refers to.
+        self.written.append(outcome._replace(rows=dict(outcome.rows), emitted=list(outcome.emitted)))
+        return super().write_outcome(outcome, started_at, seal)
 
 
 class RefusedWriter(FakeWriter):

@@ -15,7 +15,8 @@ from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import PartitionStores
 from tests.core.stream_processors.runtime.owner_doubles import FakeFetchControl
@@ -82,19 +83,75 @@ def run(story: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(play())
 
 
-def test_each_assignment_ends_all_owners_and_starts_new_ones() -> None:
+def test_an_assignment_ends_the_owners_that_leave_and_starts_those_that_come() -> None:
     async def story(bench: Bench) -> None:
         assert not bench.assignment.has_assignment
         bench.assignment.take_assignment([0, 1])
         first = dict(bench.assignment.owners)
+        bench.assignment.begin_rebalance()
+        assert not any(owner.end_requested for owner in first.values())
         bench.assignment.take_assignment([1, 2])
         assert sorted(bench.assignment.owners) == [1, 2]
-        assert bench.assignment.owners[1] is not first[1]
-        assert all(owner.end_requested for owner in first.values())
+        assert bench.assignment.owners[1] is first[1]
+        assert (first[0].end_requested, first[1].end_requested) == (True, False)
         assert (bench.assignment.has_assignment, bench.assignment.is_ready) == (True, False)
         assert (bench.metrics.rebalances._value.get(), bench.metrics.owned._value.get()) == (2, 2)
-        for owner in first.values():
-            owner.task.cancel()
+        bench.assignment.take_assignment([0, 1])
+        assert bench.assignment.owners[0] is not first[0], "it was another worker's in between"
+        first[0].task.cancel()
+
+    run(story)
+
+
+def test_a_partition_that_failed_gets_a_new_owner_with_the_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S", 3_600.0)
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S_MAX", 3_600.0)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        first = bench.assignment.owners[0]
+        await bench.fail_all(Lost("fenced"))
+        bench.assignment.take_assignment([0])
+        assert bench.is_replaced(first)
+
+    run(story)
+
+
+def test_a_partition_that_is_lost_during_a_rebalance_waits_for_the_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assignment_module, "_BACK_OFF_S", 0.0)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0, 1])
+        first = bench.assignment.owners[0]
+        bench.assignment.begin_rebalance()
+        await bench.fail_all(Lost("fenced"))
+        bench.assignment._reopen_if_current(first)  # as after a failure just before
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert bench.executor.calls == []  # nothing was asked of a broker
+        assert bench.assignment.owners[0] is first
+        assert bench.metrics.errors.labels("reopened")._value.get() == 0, "the partition may have moved"
+        bench.assignment.take_assignment([0])
+        assert bench.is_replaced(first)
+
+    run(story)
+
+
+def test_a_halted_partition_that_is_opened_again_stays_reported_over_an_assignment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(assignment_module, "HALT_RETRY_S", 0.001)
+    monkeypatch.setattr(assignment_module, "_HALT_OVER_S", 0.001)
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        halted = bench.assignment.owners[0]
+        await bench.fail_all(Halted("log_gap", "gone"))
+        await bench.seen(functools.partial(bench.is_replaced, halted))
+        bench.assignment.take_assignment([0])
+        assert list(bench.assignment.halted_partitions) == [0], "it is not well before it works"
+        bench.assignment.owners[0].is_open = True
+        await bench.seen(lambda: not bench.assignment.halted_partitions)
 
     run(story)
 

@@ -6,7 +6,7 @@ import pytest
 
 from sessionary.stream_processors.runtime import changelog
 from sessionary.stream_processors.runtime.changelog import PREFETCH_KIB, reader_of
-from sessionary.stream_processors.runtime.partition_owner import RECOVERIES_MAX
+from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
 from sessionary.stream_processors.settings import ProcessorSettings
 
 

@@ -41,31 +41,28 @@ def test_offsets_are_committed_as_kafka_has_them() -> None:
 
 
 class FakeTransport:
-    """Takes assignments and the commands to the delivery, in order."""
+    """Takes rebalances, in order."""
 
     events_topic = "events"
 
     def __init__(self) -> None:
-        self.owners = self.delivery = self.transport = self
+        self.owners = self.transport = self
         self.heartbeat_s = 0.0
         self.calls: list[object] = []
 
-    def hold_delivery(self) -> None:
-        self.calls.append("hold")
-
-    def restart_delivery(self) -> None:
-        self.calls.append("restart")
+    def begin_rebalance(self) -> None:
+        self.calls.append("begin")
 
     def take_assignment(self, partitions: list[int]) -> None:
         self.calls.append(partitions)
 
 
-def test_a_rebalance_holds_the_delivery_until_the_owners_have_their_partitions() -> None:
+def test_the_owners_learn_of_a_rebalance_when_it_begins_and_when_it_ends() -> None:
     transport: Any = FakeTransport()
     assigned = {TP("events", 2), TP("other", 1)}
     asyncio.run(RebalanceListener.on_partitions_revoked(transport, {TP("events", 0)}))
     asyncio.run(RebalanceListener.on_rebalance(transport, assigned, {TP("events", 0)}, assigned))
-    assert transport.calls == ["hold", [2], "restart"]
+    assert transport.calls == ["begin", [2]]
 
 
 def test_an_assignment_is_an_answer_of_the_group() -> None:

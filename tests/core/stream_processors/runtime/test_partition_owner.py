@@ -12,18 +12,23 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import assignment, partition_owner, transaction
 from sessionary.stream_processors.runtime.log_probe import LogProbe
-from sessionary.stream_processors.runtime.partition_owner import RECOVERIES_MAX, PartitionOwner
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
+from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
 from tests.core.stream_processors.runtime.owner_doubles import (
     FakeRecovery,
     FakeWriter,
     OwnerBench,
+    RecordingWriter,
     RefusedWriter,
     count_descriptors,
     count_threads,
 )
+from tests.support.event_factory import TICK
 from tests.support.waiting import wait_until
 
 PARTITIONS = range(4)
@@ -204,6 +209,118 @@ def test_a_failed_recovery_gives_its_turn_back(recovery: FakeRecovery, monkeypat
         recovery.gate.release(100)
         monkeypatch.setattr(partition_owner, "recover", recovery.recover)
         await bench.seen(lambda: bench.assignment.is_ready)
+        await bench.assignment.close()
+
+    asyncio.run(story())
+
+
+class GatedWriter(FakeWriter):
+    """A transaction writer whose commits each wait for `gate` to be released once."""
+
+    gate = threading.Semaphore(0)
+    under_way = 0
+
+    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal) -> CommitReceipt:
+        GatedWriter.under_way += 1
+        assert self.gate.acquire(timeout=30)
+        return super().write_outcome(outcome, started_at, seal)
+
+
+def test_a_partition_that_stays_is_open_all_along_and_answers_readers_after_a_commit(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_owner, "TransactionWriter", GatedWriter)
+    monkeypatch.setattr(GatedWriter, "gate", threading.Semaphore(0))
+    monkeypatch.setattr(GatedWriter, "under_way", 0)
+
+    def offer_tick(owner: PartitionOwner, offset: int) -> None:
+        owner.offer_records(offset, [LogRecord(offset, 1_000, None, TICK)])
+
+    async def story() -> None:
+        bench = OwnerBench(partitions=1, commit_interval_ms=0)
+        bench.assignment.take_assignment([0])
+        owner = bench.assignment.owners[0]
+        recovery.gate.release()
+        await bench.seen(lambda: owner.is_readable)  # its changelog was read after the fencing
+        offer_tick(owner, 0)
+        await bench.seen(lambda: GatedWriter.under_way == 1)
+        bench.assignment.begin_rebalance()
+        assert owner.is_readable
+        bench.assignment.take_assignment([0])
+        assert (bench.assignment.owners[0], owner.is_open, owner.is_readable) == (owner, True, False)
+        assert owner.tick_deadline_ms == 0, "a tick is needed at once"
+        GatedWriter.gate.release()
+        await bench.seen(lambda: owner.commits == 1)
+        assert not owner.is_readable, "this transaction began before the assignment"
+        assert not await owner.wait_until_committed(0, 0.0)
+        offer_tick(owner, 1)
+        await bench.seen(lambda: GatedWriter.under_way == 2)
+        GatedWriter.gate.release()
+        assert await owner.wait_until_committed(1, 30.0)
+        assert (owner.is_readable, owner.tick_deadline_ms) == (True, None)
+        assert recovery.ended == 1
+        await bench.assignment.close()
+
+    asyncio.run(story())
+
+
+def test_ticks_that_wait_confirm_a_partition_that_stays(recovery: FakeRecovery) -> None:
+    async def story() -> None:
+        bench = OwnerBench(partitions=1, commit_interval_ms=0)
+        bench.assignment.take_assignment([0])
+        owner = bench.assignment.owners[0]
+        recovery.gate.release()
+        await bench.seen(lambda: owner.is_open)
+        for offset in range(2):
+            owner.offer_records(offset, [LogRecord(offset, 1_000, None, TICK)])
+            await bench.seen(lambda offset=offset: owner.position.next_offset > offset)  # type: ignore[misc]
+        assert owner.commits == 1
+        bench.assignment.take_assignment([0])
+        await bench.seen(lambda: owner.is_readable)
+        assert owner.commits == 2
+        await bench.assignment.close()
+
+    asyncio.run(story())
+
+
+def test_owners_count_as_open_until_they_end_and_pace_each_other(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_owner, "TransactionWriter", RecordingWriter)
+    monkeypatch.setattr(RecordingWriter, "written", [])
+    monkeypatch.setattr(RecordingWriter, "started_at", [])
+
+    async def story() -> None:
+        bench = OwnerBench(partitions=50, commit_interval_ms=1, tick_commit_interval_ms=0)
+        bench.assignment.take_assignment(range(50))
+        assert not bench.context.open_partitions
+        recovery.gate.release(50)
+        await bench.seen(lambda: len(bench.context.open_partitions) == 50)
+        owner = bench.assignment.owners[0]
+        for offset in range(2):
+            owner.offer_records(offset, [LogRecord(offset, 1_000, None, TICK)])
+            await bench.seen(lambda offset=offset: owner.commits == offset + 1)  # type: ignore[misc]
+        first, second = RecordingWriter.started_at
+        assert second - first >= 99_000  # µs; two clocks are compared
+        bench.assignment.take_assignment([0])
+        await bench.seen(lambda: bench.context.open_partitions == {0})
+        await bench.assignment.close()
+        assert not bench.context.open_partitions
+
+    asyncio.run(story())
+
+
+def test_a_partition_that_stays_while_it_opens_reads_its_changelog_once(recovery: FakeRecovery) -> None:
+    async def story() -> None:
+        bench = OwnerBench(partitions=1)
+        bench.assignment.take_assignment([0])
+        owner = bench.assignment.owners[0]
+        await bench.seen(lambda: recovery.under_way)
+        bench.assignment.take_assignment([0])
+        recovery.gate.release()
+        await bench.seen(lambda: owner.is_open)
+        assert (bench.assignment.owners[0], recovery.ended) == (owner, 1)
+        assert not owner.is_readable, "another worker may have had the partition in between"
         await bench.assignment.close()
 
     asyncio.run(story())

@@ -82,8 +82,8 @@ class Fetcher:
     """One worker's fetching.
 
     The commands of a partition may come from any thread and return at once; a thread executes them
-    in order. Everything else belongs to the event loop. While delivery is held, fetching stops as
-    soon as 16 batches wait.
+    in order. Everything else belongs to the event loop. While 16 batches wait for it, nothing is
+    fetched.
     """
 
     def __init__(self, settings: ProcessorSettings, wall_clock_s: Callable[[], float] = time.time) -> None:
@@ -101,7 +101,6 @@ class Fetcher:
         self._room = threading.Condition()  # guards the three above; notified when there is room for more
         self._fetch_progress = LogProgress()
         self._observed_s = self._drained_s = time.monotonic()  # nothing fetched was left to be handed over
-        self._delivery_held = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
 
@@ -117,17 +116,6 @@ class Fetcher:
             self._room.notify()
         if self._thread.is_alive():
             self._thread.join(5.0)
-
-    def hold_delivery(self) -> None:
-        """Deliver nothing for now."""
-        self._delivery_held = True
-
-    def restart_delivery(self) -> None:
-        """Deliver again, but not what waits: its owners are gone."""
-        with self._room:
-            self._waiting.clear()
-            self._room.notify()
-        self._delivery_held = False
 
     def add_pending_bytes(self, size: int) -> None:
         """Count bytes that wait to be folded; negative: that wait no longer."""
@@ -299,8 +287,6 @@ class Fetcher:
                 fetched.next_offset = max(fetched.next_offset, end)
 
     def _deliver_waiting(self) -> None:
-        if self._delivery_held:
-            return
         with self._room:
             waiting = tuple(self._waiting)
             self._waiting.clear()

@@ -66,19 +66,6 @@ def test_batches_are_delivered_on_the_event_loop_in_order_and_once() -> None:
     assert [offset for partition, offsets in batches if partition == 2 for offset in offsets] == list(range(0, 40, 2))
 
 
-def test_held_delivery_delivers_nothing_and_a_restart_drops_what_waits() -> None:
-    def story(test: Delivered) -> None:
-        test.fetch_from(1, 1, 2)
-        test.on_loop(test.fetcher.hold_delivery)
-        test.fetch_from(1, 3)
-        test.on_loop(lambda: None)
-        assert test.batches == [(1, [1, 2])]
-        test.on_loop(test.fetcher.restart_delivery)
-        test.fetch_from(1, 7)
-
-    assert Delivered(story).batches == [(1, [1, 2]), (1, [7])]
-
-
 def test_records_from_before_a_new_fetch_or_a_drop_are_not_delivered() -> None:
     def story(test: Delivered) -> None:
         loop_is_busy = threading.Event()

@@ -1,0 +1,108 @@
+"""A batch before its transaction: how its records are folded, and whether it can wait.
+
+A batch that holds only ticks need not be committed at once: it changes nothing but the clock, and
+if its ticks are folded again, by any owner, the result is the same. So it stays open, and the
+records that follow go into it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.errors import EXPECTED_ERRORS, judge_failed
+from sessionary.stream_processors.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+_REGISTRY_PAUSE_S = 0.2
+_REPORT_EACH_S = 30.0
+_SLICE_S = 0.005  # between two yields to the event loop
+_LOOK_EACH = 8  # records between two readings of the clock
+
+
+class LookupReport:
+    """Logs and counts failed look-ups of schemas, at most every 30 s."""
+
+    def __init__(self, metrics: Metrics, partition: int) -> None:
+        self._metrics, self._partition = metrics, partition
+        self._reported_s = -_REPORT_EACH_S
+
+    def report_wait(self, trouble: Unavailable) -> None:
+        """Take a look-up that is waited for; one that is only under way is no trouble."""
+        now_s = time.monotonic()
+        if trouble.retry_after_s > _REGISTRY_PAUSE_S and now_s - self._reported_s >= _REPORT_EACH_S:
+            self._reported_s = now_s
+            self._metrics.errors.labels("registry").inc()
+            _log.warning("partition %d waits: %s", self._partition, trouble)
+
+
+class OpenBatch:
+    """The overlay of a batch and the records that went into it. Belongs to the event loop.
+
+    `ticks_position` is the position after its records while it holds only ticks and waits, else
+    None.
+    """
+
+    def __init__(self, state: PartitionState) -> None:
+        """A batch of `state` that was begun before is void from now on."""
+        self.overlay = state.begin()
+        self.records: list[LogRecord] = []
+        self.ticks_position: Position | None = None
+        self._partition, self._leader_epoch = state.partition, state.position.leader_epoch
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """The epoch of the leader that appended the last record below the position, if known."""
+        return self.records[-1].leader_epoch if self.records else self._leader_epoch
+
+    async def fold_records(
+        self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report: LookupReport
+    ) -> int:
+        """Fold until the batch is full or not wanted; return how many went in.
+
+        Yields to the event loop. A failed look-up of a schema is reported and repeated. Raises
+        `Halted` if the fold fails.
+        """
+        folded = await self._fold_records(records, is_wanted, report)
+        self.records += records[:folded]
+        return folded
+
+    async def _fold_records(
+        self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report: LookupReport
+    ) -> int:
+        slice_ends_s = time.perf_counter() + _SLICE_S
+        for n, record in enumerate(records):
+            if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
+                await asyncio.sleep(0)
+                if not is_wanted():
+                    return n
+                slice_ends_s = time.perf_counter() + _SLICE_S
+            while True:
+                try:
+                    if not self.overlay.apply(record):
+                        return n
+                    break
+                except Unavailable as trouble:
+                    report.report_wait(trouble)
+                    await asyncio.sleep(min(trouble.retry_after_s, _REGISTRY_PAUSE_S))
+                    if not is_wanted():
+                        return n
+                except EXPECTED_ERRORS:
+                    raise
+                except Exception as error:  # the fold is pure: a new owner would fail at the same record
+                    raise judge_failed(f"partition {self._partition}, offset {record.offset}", error) from error
+        return len(records)
+
+    def wait_for_more(self) -> bool:
+        """Note the position and return True if the batch holds only ticks."""
+        if not self.overlay.holds_only_ticks:
+            return False
+        self.ticks_position = self.overlay.final_position
+        return True
+
+
+__all__ = ["LookupReport", "OpenBatch"]

@@ -1,0 +1,52 @@
+"""What the owners of a worker's partitions share."""
+
+import asyncio
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.runtime.fetching.pending_records import FetchControl
+from sessionary.stream_processors.runtime.job import Job
+from sessionary.stream_processors.settings import ProcessorSettings
+
+# Recoveries at a time in a worker. Each has a thread, and all want the interpreter's lock: with 64
+# the event loop waited for seconds, longer than the group waits for a heartbeat.
+RECOVERIES_MAX = 4
+# A transaction costs the brokers some 4 ms of one core: 270 a second kept one busy. So a worker
+# keeps at most one busy, until the cap: beyond 25 partitions, latency matters more.
+MS_PER_PARTITION = 4
+SPREAD_MS_MAX = 100
+
+
+def spread_interval_ms(commit_interval_ms: int, open_partitions: int) -> int:
+    """Return how far apart each partition's transactions begin if a worker has several open.
+
+    `commit_interval_ms` is the setting: the least, and 0 turns this off.
+    """
+    if commit_interval_ms == 0:
+        return 0
+    return max(commit_interval_ms, min(SPREAD_MS_MAX, MS_PER_PARTITION * open_partitions))
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What all partition owners of a worker share.
+
+    `recovery_turns` are taken in order. Each owner enters its partition in `open_partitions`.
+    """
+
+    settings: ProcessorSettings
+    job: Job
+    metrics: Metrics
+    executor: Executor
+    fetch_control: FetchControl
+    recovery_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RECOVERIES_MAX))
+    open_partitions: set[int] = field(default_factory=set)
+
+    @property
+    def commit_interval_s(self) -> float:
+        """How far apart a partition's transactions begin, at least."""
+        return spread_interval_ms(self.settings.commit_interval_ms, len(self.open_partitions)) / 1_000
+
+
+__all__ = ["MS_PER_PARTITION", "RECOVERIES_MAX", "SPREAD_MS_MAX", "WorkerContext", "spread_interval_ms"]

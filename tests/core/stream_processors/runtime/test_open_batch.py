@@ -1,0 +1,144 @@
+"""Batches that hold only ticks: which of them wait, for how long, and what others see meanwhile."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from sessionary.schemas.kafka.log_ends import LogEnd
+from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.runtime import partition_owner
+from sessionary.stream_processors.runtime.log_probe import LogProbe
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
+from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
+from tests.support.event_factory import TICK, EventFactory
+
+START_MS = 1_700_000_000_000
+Story = Callable[[OwnerBench, PartitionOwner], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(autouse=True)
+def written(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+    """Let partitions open without a broker; return what their owners commit."""
+    recovery = FakeRecovery()
+    recovery.gate.release(100)
+    monkeypatch.setattr(partition_owner, "TransactionWriter", RecordingWriter)
+    monkeypatch.setattr(partition_owner, "recover", recovery.recover)
+    monkeypatch.setattr(partition_owner, "probe_log", lambda settings, partition, offset: LogProbe(0, 0))
+    monkeypatch.setattr(RecordingWriter, "written", [])
+    monkeypatch.setattr(RecordingWriter, "aborts", 0)
+    return RecordingWriter.written
+
+
+def run(story: Story, **settings: Any) -> None:
+    async def play() -> None:
+        bench = OwnerBench(partitions=1, commit_interval_ms=0, **settings)
+        bench.assignment.take_assignment([0])
+        owner = bench.assignment.owners[0]
+        await bench.seen(lambda: owner.is_open)
+        await story(bench, owner)
+        await bench.assignment.close()
+
+    asyncio.run(play())
+
+
+def tick(offset: int) -> LogRecord:
+    return LogRecord(offset, START_MS + offset * 1_000, None, TICK)
+
+
+def creation(offset: int) -> LogRecord:
+    agent = EventFactory()
+    return LogRecord(offset, START_MS + offset * 1_000, agent.key.encoded(), agent.event_bytes("session_created"))
+
+
+async def fold(bench: OwnerBench, owner: PartitionOwner, *records: LogRecord) -> None:
+    """Offer records one by one, and wait until each is folded."""
+    for record in records:
+        owner.offer_records(record.offset, [record])
+        await bench.seen(lambda record=record: owner.position.next_offset > record.offset)  # type: ignore[misc]
+
+
+def offsets(written: list[Outcome]) -> list[tuple[int, int, int, int]]:
+    """Return number, first offset, last offset and ticks of each batch."""
+    return [
+        (one.position.batch_number, one.counts.first_offset, one.counts.last_offset, one.counts.ticks)
+        for one in written
+    ]
+
+
+def test_ticks_alone_are_committed_with_the_next_event(written: list[Outcome]) -> None:
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        await fold(bench, owner, *map(tick, range(5)))
+        assert offsets(written) == [(1, 0, 0, 1)], "an owner's first batch shows who owns the partition"
+        assert owner.state.position.next_offset == 1
+        await fold(bench, owner, creation(5), tick(6))
+        assert offsets(written) == [(1, 0, 0, 1), (2, 1, 5, 4)]
+
+    run(story)
+
+
+def test_ticks_alone_are_committed_once_their_time_has_come(written: list[Outcome]) -> None:
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        await fold(bench, owner, tick(0))
+        await bench.seen(lambda: owner.commits == 1)
+        first_s = owner.committed_s
+        await fold(bench, owner, tick(1), tick(2))
+        await bench.seen(lambda: owner.commits == 2)  # without another record
+        assert time.monotonic() - first_s >= 0.3
+        assert offsets(written) == [(1, 0, 0, 1), (2, 1, 2, 2)]
+
+    run(story, tick_commit_interval_ms=300)
+
+
+def test_without_an_interval_each_tick_is_committed(written: list[Outcome]) -> None:
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        await fold(bench, owner, *map(tick, range(3)))
+        assert len(written) == 3
+
+    run(story, tick_commit_interval_ms=0)
+
+
+def test_the_ticks_of_an_aborted_transaction_are_folded_again(written: list[Outcome]) -> None:
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        await fold(bench, owner, *map(tick, range(3)))
+        RecordingWriter.aborts = 1
+        owner.offer_records(3, [creation(3)])
+        await bench.seen(lambda: bench.count_errors("aborted"))
+        await bench.seen(lambda: owner.commits == 2)
+        assert offsets(written) == [(1, 0, 0, 1), (2, 1, 3, 2)]
+
+    run(story)
+
+
+def test_a_batch_full_of_ticks_is_committed(written: list[Outcome]) -> None:
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        owner.state.settings = owner.state.settings._replace(records_max=3)
+        await fold(bench, owner, *map(tick, range(6)))
+        assert offsets(written) == [(1, 0, 0, 1), (2, 1, 3, 3)]
+        assert (owner.position.next_offset, owner.state.position.next_offset) == (6, 4)
+
+    run(story)
+
+
+def test_ticks_that_wait_count_as_folded_for_lag_and_for_the_watchdogs() -> None:
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        await fold(bench, owner, *map(tick, range(5)))
+        assert bench.assignment.next_offsets == {0: 5}
+        positions = bench.assignment.open_positions
+        assert positions == {0: owner.position}
+        assert (positions[0].next_offset, positions[0].clock_ms) == (5, START_MS + 4_000)
+        assert bench.metrics.position.labels("0")._value.get() == 5
+        stuck = StuckPartitionWatchdog(bench.assignment, bench.metrics, 60.0, pytest.fail)
+        stuck.check_progress({0: 5}, 0.0)
+        assert stuck.find_suspects({0: 5}, 60.0) == {}
+        truncation = TruncationWatchdog(bench.assignment)
+        for _ in range(2):
+            truncation.check_ends(positions, {0: LogEnd(4, 0)})  # behind the committed position, but folded
+        await bench.seen(lambda: bench.assignment.halted_partitions)
+        assert bench.assignment.halted_partitions[0].reason == "log_truncated"
+        assert bench.assignment.owners[0].position.next_offset == 1, "the next owner begins at what is committed"
+
+    run(story)
