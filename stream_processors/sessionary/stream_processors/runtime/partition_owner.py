@@ -30,7 +30,7 @@ from sessionary.stream_processors.runtime.executor import free_frames, wait_unle
 from sessionary.stream_processors.runtime.fetching.pending_records import FetchControl, FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import probe_log
-from sessionary.stream_processors.runtime.transaction import CommitReceipt, TransactionWriter
+from sessionary.stream_processors.runtime.transaction import BatchLimits, CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
@@ -59,6 +59,7 @@ class WorkerContext:
     executor: Executor
     fetch_control: FetchControl
     recovery_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RECOVERIES_MAX))
+    batch_limits: BatchLimits = field(default_factory=BatchLimits)
 
 
 class PartitionOwner:
@@ -79,6 +80,7 @@ class PartitionOwner:
         """`open_store` may block. `former`: the last owner in this process; its end is awaited."""
         self.partition = partition
         self.state = context.job.new_state(partition)
+        context.batch_limits.limit_batches(self.state)
         self.recent_outcomes = RecentOutcomes()
         self.is_open = False
         self.end_requested = False
@@ -229,7 +231,7 @@ class PartitionOwner:
 
     async def _step(self) -> None:
         assert self._writer is not None
-        taken = self._take_batch()
+        taken = self._pending.take_batch(self.state.position.next_offset, self.state.settings.records_max)
         records = taken.records
         if not records:
             return
@@ -242,7 +244,8 @@ class PartitionOwner:
             return
         outcome = overlay.finish(self._acknowledged_at)
         try:
-            written = await self._run_bounded(self._writer, self._writer.write_outcome, outcome, started_at)
+            with self._context.batch_limits.adapt_to_transaction(self.state):
+                written = await self._run_bounded(self._writer, self._writer.write_outcome, outcome, started_at)
         except Aborted as fault:
             self._context.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
@@ -269,9 +272,6 @@ class PartitionOwner:
             await self._run_blocking(self._store.save_rows, rows, saved)
         else:
             self._store.save_rows(rows, saved)
-
-    def _take_batch(self) -> FollowingRecords:
-        return self._pending.take_batch(self.state.position.next_offset, self.state.settings.records_max)
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:
         """Let the next batch begin with these records, which follow on the position."""

@@ -12,10 +12,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import assignment, partition_owner, transaction
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.runtime.partition_owner import RECOVERIES_MAX, PartitionOwner
+from sessionary.stream_processors.runtime.transaction import CommitReceipt
 from tests.core.stream_processors.runtime.owner_doubles import (
     FakeRecovery,
     FakeWriter,
@@ -24,6 +26,7 @@ from tests.core.stream_processors.runtime.owner_doubles import (
     count_descriptors,
     count_threads,
 )
+from tests.support.event_factory import TICK
 from tests.support.waiting import wait_until
 
 PARTITIONS = range(4)
@@ -207,3 +210,47 @@ def test_a_failed_recovery_gives_its_turn_back(recovery: FakeRecovery, monkeypat
         await bench.assignment.close()
 
     asyncio.run(story())
+
+
+class NarrowWriter(FakeWriter):
+    """A transaction writer that loses each transaction of more than 700 records."""
+
+    RECORDS_MAX = 700
+    written: list[int] = []  # records of the transactions, lost ones too
+
+    def write_outcome(self, outcome: Outcome, started_at: int) -> CommitReceipt:
+        self.written.append(outcome.counts.ticks)
+        if outcome.counts.ticks > self.RECORDS_MAX:
+            raise Lost("timed out")
+        return CommitReceipt({}, 1, started_at, 0.0)
+
+
+def test_a_batch_that_is_lost_is_folded_again_in_smaller_ones(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_owner, "TransactionWriter", NarrowWriter)
+    monkeypatch.setattr(assignment, "_BACK_OFF_S_MAX", 0.0)
+    NarrowWriter.written.clear()
+    ticks = [LogRecord(n, 1_000, None, TICK) for n in range(4_000)]
+    recovery.gate.release(100)
+
+    async def story() -> None:
+        bench = OwnerBench(partitions=1, commit_interval_ms=0)
+        bench.assignment.take_assignment([0])
+        offered: PartitionOwner | None = None
+        while True:
+            async with asyncio.timeout(30):
+                while (owner := bench.assignment.owners[0]) is offered or not owner.is_open:
+                    await asyncio.sleep(0.001)
+            offered = owner
+            owner.offer_records(0, ticks)
+            await bench.seen(lambda: owner.task.done() or owner.state.position.next_offset == len(ticks))
+            if not owner.task.done():
+                break
+        await bench.assignment.close()
+
+    asyncio.run(story())
+    # Each owner begins at the same offset, for the changelog of this test is empty.
+    assert NarrowWriter.written[:7] == [4_000, 2_500, 1_250, 625, 664, 703, 351]
+    assert sum(NarrowWriter.written[6:]) == 4_000
+    assert max(NarrowWriter.written[6:]) <= NarrowWriter.RECORDS_MAX
