@@ -113,6 +113,7 @@ class TransactionWriter:
                 "transactional.id": f"{settings.group_id}-{self._topics.events}-{partition}",
                 "transaction.timeout.ms": 10_000,
                 "linger.ms": 2,
+                "compression.type": "lz4",
                 # Back-to-back transactions get CONCURRENT_TRANSACTIONS; the default is 100 ms.
                 "retry.backoff.ms": 2,
                 "queue.buffering.max.messages": 1_000_000,
