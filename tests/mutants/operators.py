@@ -45,7 +45,8 @@ _SIBLINGS = {
     "network_ms": "model_ms",
     "hole_ms": "quiet_ms",
     "records_max": "timers_max",
-    "timers_max": "records_max",
+    "timers_max": "output_bytes_max",
+    "output_bytes_max": "records_max",
     "first": "last",
 }
 _DROPPED_STATEMENTS = (ast.AugAssign, ast.Return, ast.Raise, ast.Continue, ast.Break, ast.Delete)

@@ -16,6 +16,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 from tests.recorded.log_format import LoggedEvent, Output, RecordedSettings
 
 _DECODER = Decoder()
+_UNBOUNDED = 1 << 62
 
 
 class Border(NamedTuple):
@@ -73,7 +74,7 @@ def fold_at_borders(
     """Fold a partition in exactly the batches that `borders` end."""
     # What closed a batch then is in the borders; only a border within a record's timers is the
     # fold's own.
-    state, job = _opened(settings, partition, len(events) + 1, 1 << 62, settings.timers_max)
+    state, job = _opened(settings, partition, len(events) + 1, settings.timers_max)
     records = _records(events)
     n = 0
     for border in borders:
@@ -99,7 +100,7 @@ def fold_in_cuts(
     The batch number is the one thing in an audit record that depends on the cuts: it is replaced
     by the number of the batch that has the record's place in the log, by `borders`.
     """
-    state, job = _opened(settings, partition, records_max, 1 << 62, timers_max)
+    state, job = _opened(settings, partition, records_max, timers_max)
     ends = [(border.next_offset, border.outcome_n) for border in borders]
     records = _records(events)
     n = 0
@@ -123,7 +124,7 @@ def fold_in_cuts(
 
 
 def _opened(
-    settings: RecordedSettings, partition: int, records_max: int, bytes_max: int, timers_max: int
+    settings: RecordedSettings, partition: int, records_max: int, timers_max: int
 ) -> tuple[PartitionState, Job]:
     processor = ProcessorSettings(
         topic_prefix=settings.topic_prefix,
@@ -139,8 +140,9 @@ def _opened(
         settings.hole_ms,
         settings.quiet_ms,
         records_max,
-        bytes_max,
+        _UNBOUNDED,
         timers_max,
+        _UNBOUNDED,
     )
     state = PartitionState(partition, bounds, _DECODER, machines)
     state.finish_loading()

@@ -97,7 +97,8 @@ def folded(
     machines: Sequence[AnyMachine] = MACHINES,
 ) -> Folded:
     """Fold a log without any trouble, in batches of `cut` records; timers do not cut."""
-    fold = opened(partition, settings._replace(records_max=cut, bytes_max=1 << 40, timers_max=1 << 40), (), machines)
+    unbounded = settings._replace(records_max=cut, bytes_max=1 << 40, timers_max=1 << 40, output_bytes_max=1 << 40)
+    fold = opened(partition, unbounded, (), machines)
     outcomes: list[Outcome] = []
     for start in range(0, len(log), cut):
         batch = fold.begin()

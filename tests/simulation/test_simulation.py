@@ -22,7 +22,7 @@ TROUBLE = {
     *(f"crash: processor {stage}" for stage in STAGES),
     *(f"crash: sink {stage}" for stage in ("gathering", "taken", "declared")),
     *(f"zombie: goes on when {stage}" for stage in STAGES),
-    *(f"batch: full by {bound}" for bound in ("records", "bytes", "timers")),
+    *(f"batch: full by {bound}" for bound in ("records", "bytes", "timers", "output")),
     *(f"recovery: {source}" for source in ("whole changelog", "compacted changelog", "own store and the rest")),
     *("transaction: aborted by the next owner", "transaction: aborted, folded again"),
     *("transaction: committed, answer lost", "owner: fenced", "cluster: partition moved"),

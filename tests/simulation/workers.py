@@ -83,8 +83,13 @@ class Owner:
     def _note_what_filled_it(self) -> None:
         assert self.batch is not None
         outcome = self.batch.finish()
-        full = "timers" if outcome.counts.timers >= self.settings.timers_max else "bytes"
-        self.world.mark(f"batch: full by {'records' if self.batch.records >= self.settings.records_max else full}")
+        if self.batch.records >= self.settings.records_max:
+            full = "records"
+        elif outcome.counts.timers >= self.settings.timers_max:
+            full = "timers"
+        else:
+            full = "output" if self.batch.is_output_full else "bytes"
+        self.world.mark(f"batch: full by {full}")
 
     def _leave_finished(self) -> None:
         assert self.outcome is not None

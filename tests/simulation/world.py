@@ -108,6 +108,7 @@ class World:
             records_max=rng.choice((1, 2, 3, 7, 50, 5_000)),
             bytes_max=rng.choice((200, 1_000, 4_000, 8 << 20)),
             timers_max=rng.choice((1, 1, 2, 5_000)),
+            output_bytes_max=rng.choice((1, 2_000, 16 << 20, 16 << 20)),
         )
 
     # Time

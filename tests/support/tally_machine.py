@@ -139,6 +139,9 @@ class TallyMachine:
         session_key = key.removesuffix(KEY_SUFFIX)
         return [Emitted("cleanup", session_key, closing_request(row, place))]
 
+    def estimate_bytes(self, row: TallyRow) -> int:
+        return 100
+
     def due_ms(self, row: TallyRow) -> int:
         return row.last_at + self.silence_ms if isinstance(row, Tally) else row.expires_at
 

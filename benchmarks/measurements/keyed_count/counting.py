@@ -101,6 +101,10 @@ class CountCodec:
         """Return what a store keeps: the digits."""
         return value
 
+    def estimate_bytes(self, row: int) -> int:
+        """Return about how many bytes a count takes."""
+        return 10
+
     def due_row(self, key: bytes, row: int) -> DueRow:
         """Return a row that is never due."""
         return DueRow(key, 0, live=False)

@@ -1,7 +1,8 @@
 """How large a record is in Kafka, and records that are cut to their topic's limit.
 
-The broker compares a topic's limit with the size of a whole batch. A processor's and a sink's
-producers compress nothing, and a record of such a size is a batch of its own.
+The broker compares a topic's limit with the size of a whole batch, compressed if it is. A record of
+such a size is a batch of its own. Sizes here are uncompressed: a producer sends a batch that does
+not get smaller as it is, so that no batch is larger.
 
 Source: https://kafka.apache.org/documentation/#recordbatch (record batch, version 2).
 """

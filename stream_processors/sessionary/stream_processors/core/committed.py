@@ -20,6 +20,7 @@ class PartitionSettings(NamedTuple):
     records_max: int = 5_000
     bytes_max: int = 8 << 20
     timers_max: int = 5_000
+    output_bytes_max: int = 16 << 20
 
 
 class Families(NamedTuple):

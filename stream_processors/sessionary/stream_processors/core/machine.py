@@ -103,6 +103,13 @@ class Machine(Protocol[RowT, FactT]):
         """
         ...
 
+    def estimate_bytes(self, row: RowT) -> int:
+        """Return about how many bytes a row takes in the changelog; no text of it is left out.
+
+        Encodes nothing: it is called once per row and batch.
+        """
+        ...
+
     def due_ms(self, row: RowT) -> int:
         """Return when a row is due, in ms of log time."""
         ...

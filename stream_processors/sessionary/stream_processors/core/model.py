@@ -9,6 +9,7 @@ from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 
 POSITION_KEY = b"\x00position"  # of a partition's position record in the changelog
 RECORD_OVERHEAD_BYTES = 100  # what a record weighs beside its key and value
+EMITTED_BYTES = 1_000  # about what an emitted record weighs beside the texts and bytes that it repeats
 
 # A topic that machines write to; the name of its field in `TopicNames`.
 Stream = Literal["audit", "rejected", "cleanup"]
@@ -41,6 +42,12 @@ class LogRecord(NamedTuple):
     def leader_epoch(self) -> int | None:
         """The epoch of the leader that appended the record; None if unknown."""
         return None
+
+    @property
+    def whole_bytes(self) -> int:
+        """The record's size with its headers, in bytes. Reads the headers."""
+        named = sum(len(name) + len(content) for name, content in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + named + RECORD_OVERHEAD_BYTES
 
 
 class EventLog(NamedTuple):
@@ -115,6 +122,7 @@ class Outcome(NamedTuple):
 
 
 __all__ = [
+    "EMITTED_BYTES",
     "POSITION_KEY",
     "RECORD_OVERHEAD_BYTES",
     "Counts",

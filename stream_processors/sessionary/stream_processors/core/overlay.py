@@ -4,6 +4,10 @@ Each record first moves the partition's clock. Then every row that is due fires,
 deadlines, and the record itself is judged. Rows are never written before the merge. Entries of the
 committed timers do move meanwhile, because every deadline is looked up there; see
 `PartitionState.begin`.
+
+A batch is full after so many records, input bytes or timers, and after so many bytes of output: a
+heartbeat of 100 bytes writes a row that may have 4 MiB. A row counts once, when it is first
+touched. What events add to rows, and what outputs repeat of events, is bounded by the input bytes.
 """
 
 import heapq
@@ -15,6 +19,7 @@ from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState
 from sessionary.stream_processors.core.machine import AnyMachine, apply_facts
 from sessionary.stream_processors.core.model import (
+    EMITTED_BYTES,
     RECORD_OVERHEAD_BYTES,
     Counts,
     Emitted,
@@ -28,7 +33,10 @@ from sessionary.stream_processors.core.verdict import begins_rules, read_arrival
 
 
 class Overlay:
-    """A batch. `rows` are those it touched (None: gone); forget the batch, and nothing happened."""
+    """A batch. `rows` are those it touched (None: gone); forget the batch, and nothing happened.
+
+    `is_output_full`: what it writes is enough for one transaction.
+    """
 
     def __init__(self, committed: CommittedState) -> None:
         self._committed = committed
@@ -36,7 +44,8 @@ class Overlay:
         self.rows: dict[bytes, Any] = {}
         self.live = committed.live
         self.records = 0
-        self._bytes = 0
+        self._bytes = self._output_bytes = 0
+        self.is_output_full = False
         position = committed.position
         self._batch_number = position.batch_number + 1
         self._clock = Clock(position.clock_ms, position.quiet_until_ms)
@@ -61,7 +70,11 @@ class Overlay:
         """
         size = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
         settings = self._committed.settings
-        if self.records >= settings.records_max or (self.records and self._bytes + size > settings.bytes_max):
+        if (
+            self.is_output_full
+            or self.records >= settings.records_max
+            or (self.records and self._bytes + size > settings.bytes_max)
+        ):
             return False
         if record.key is None and self._announced is not None and begins_rules(record, self._announced, self._decoder):
             if self.records:
@@ -75,8 +88,7 @@ class Overlay:
         self._clock = self._clock.advance_to(
             record.timestamp_ms, live=self.live > 0, hole_ms=settings.hole_ms, quiet_ms=settings.quiet_ms
         )
-        self._drop_expired()
-        if not self._fire_due():
+        if not self._drop_expired() or not self._fire_due():
             return False
         self._judge_record(record)
         self.records += 1
@@ -153,6 +165,8 @@ class Overlay:
         return self.rows[key] if key in self.rows else self._committed.rows.get(key)
 
     def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
+        if key not in self.rows:
+            self._count_output(len(key) + (RECORD_OVERHEAD_BYTES if row is None else machine.estimate_bytes(row)))
         self.rows[key] = row
         live_classes = self._families.live_classes
         if type(row) in live_classes:
@@ -167,6 +181,11 @@ class Overlay:
         if row is not None and (before is None or type(before) in live_classes):
             heapq.heappush(self._committed.expiries, (machine.due_ms(row), key))
 
+    def _count_output(self, size: int) -> None:
+        self._output_bytes += size
+        if self._output_bytes >= self._committed.settings.output_bytes_max:
+            self.is_output_full = True
+
     def _next_place(self) -> Place:
         # `apply` has moved `_next_offset` to its record.
         place = Place(
@@ -179,20 +198,26 @@ class Overlay:
         row = self._row(key)
         return self._committed.due_ms(row) if self._committed.is_live(row) else None
 
-    def _drop_expired(self) -> None:
+    def _drop_expired(self) -> bool:
+        """Drop every row that vanishes; False if the batch is full before the last one."""
         expiries, now_ms = self._committed.expiries, self._clock.now_ms
         while expiries and expiries[0][0] <= now_ms:
+            if self.is_output_full:
+                return False
             _, key = heapq.heappop(expiries)
             row = self._row(key)
             if row is not None and not self._committed.is_live(row) and self._committed.due_ms(row) <= now_ms:
+                if key not in self.rows:
+                    self._count_output(len(key) + RECORD_OVERHEAD_BYTES)
                 self.rows[key] = None
+        return True
 
     def _fire_due(self) -> bool:
         """Fire every row that is due; False if the batch is full before the last one."""
         if self._clock.is_quiet:
             return True
         while due := self._committed.timers.next_due(self._live_due_ms, self._clock.now_ms):
-            if len(self._lateness_ms) >= self._committed.settings.timers_max:
+            if self.is_output_full or len(self._lateness_ms) >= self._committed.settings.timers_max:
                 return False
             self._fire_row(*due)
         return True
@@ -204,6 +229,7 @@ class Overlay:
         after, emitted = apply_facts(machine, key, row, facts, None, self._next_place)
         self._lateness_ms.append(now_ms - due_ms)
         self._emitted += emitted
+        self._count_output(EMITTED_BYTES * len(emitted))
         self._put_row(machine, key, row, after)
 
     def _judge_record(self, record: LogRecord) -> None:
@@ -234,8 +260,10 @@ class Overlay:
         else:
             self._refusals.append(decision.refusal)
             self._judged.refusals[record.offset] = decision.refusal
+            self._count_output(record.whole_bytes)
         if emitted:
             self._emitted += emitted
+            self._count_output(EMITTED_BYTES * len(emitted))
         if after is not row:
             self._put_row(machine, key, row, after)
 

@@ -12,18 +12,16 @@ transaction shows that the partition is still this worker's.
 
 import asyncio
 import contextlib
-import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import ParamSpec, TypeVar
 
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
-from sessionary.stream_processors.errors import Aborted, Halted, Lost
+from sessionary.stream_processors.errors import Aborted, Halted
 from sessionary.stream_processors.runtime.changelog import recover, seal_with
-from sessionary.stream_processors.runtime.executor import free_frames, wait_unless_hung
+from sessionary.stream_processors.runtime.executor import free_frames
 from sessionary.stream_processors.runtime.fetching.pending_records import FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
@@ -32,9 +30,6 @@ from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
 _log = logging.getLogger(__name__)
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-CALL_S_MAX = 12.0  # longer than the time-out of each call into librdkafka
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
 
@@ -57,6 +52,7 @@ class PartitionOwner:
         """`open_store` may block. `former`: the last owner in this process; its end is awaited."""
         self.partition = partition
         self.state = context.job.new_state(partition)
+        context.batch_limits.limit_batches(self.state)
         self.recent_outcomes = RecentOutcomes()
         self.is_open = False
         self.end_requested = False
@@ -200,21 +196,21 @@ class PartitionOwner:
 
     async def _open_partition(self) -> None:
         begun_s, context = time.monotonic(), self._context
-        self._writer = await self._run_blocking(
+        self._writer = await self._context.run_blocking(
             TransactionWriter, context.settings, context.job, self.partition, self._is_wanted
         )
-        await self._run_bounded(self._writer, self._writer.fence_former_owner)
+        await self._context.run_bounded(self.partition, self._writer, self._writer.fence_former_owner)
         if not await self._take_recovery_turn():
             return
         try:
-            self._store = store = await self._run_blocking(self._open_store)
-            changelog_next = await self._run_blocking(
+            self._store = store = await self._context.run_blocking(self._open_store)
+            changelog_next = await self._context.run_blocking(
                 recover, context.settings, self.state, store, context.job.row_codec, self._is_wanted
             )
         finally:
             context.recovery_turns.release()
         position = self.state.position
-        log = await self._run_blocking(probe_log, context.settings, self.partition, position.next_offset)
+        log = await self._context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
         log.check_position(self.partition, position)
         await self._save_to_store({}, SavedPosition(position, changelog_next, time.time()))
         if self.end_requested:
@@ -283,13 +279,17 @@ class PartitionOwner:
 
     async def _commit_batch(self, batch: OpenBatch, left: Sequence[LogRecord], started_at: int) -> None:
         """Commit a batch in one transaction; `left` follow on it. If that aborts, put all back."""
-        assert self._writer is not None
+        writer = self._writer
+        assert writer is not None
         assert self._store is not None
         assignments = self._assignments
         outcome = batch.overlay.finish(self._acknowledged_at)
         try:
             seal = seal_with(self._store, batch.leader_epoch)
-            written = await self._run_bounded(self._writer, self._writer.write_outcome, outcome, started_at, seal)
+            with self._context.batch_limits.adapt_to_transaction(self.state):
+                written = await self._context.run_bounded(
+                    self.partition, self._writer, self._writer.write_outcome, outcome, started_at, seal
+                )
         except Aborted as fault:
             self._context.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
@@ -317,7 +317,7 @@ class PartitionOwner:
     async def _save_to_store(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         assert self._store is not None
         if self._store.blocks:
-            await self._run_blocking(self._store.save_rows, rows, saved)
+            await self._context.run_blocking(self._store.save_rows, rows, saved)
         else:
             self._store.save_rows(rows, saved)
 
@@ -341,7 +341,7 @@ class PartitionOwner:
                 await asyncio.wait_for(self._arrived.wait(), pause_s)
             return False
         self._sought_s = time.monotonic()
-        log = await self._run_blocking(probe_log, self._context.settings, self.partition, position)
+        log = await self._context.run_blocking(probe_log, self._context.settings, self.partition, position)
         log.check_position(self.partition, self.position)
         if log.first_offset == taken.records[0].offset:
             return True
@@ -362,27 +362,6 @@ class PartitionOwner:
     def _wake_readers(self) -> None:
         advanced, self._advanced = self._advanced, asyncio.Event()
         advanced.set()
-
-    async def _run_blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._context.executor, functools.partial(call, *args, **kwargs))
-
-    async def _run_bounded(
-        self, writer: TransactionWriter, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
-    ) -> _T:
-        """Wait for a call of `writer` as long as its calls into librdkafka return in time.
-
-        Raises `Lost` if one hangs. Its thread is left behind: the next producer fences its
-        producer, and it touches nothing of ours.
-        """
-        writer.called_s = time.monotonic()
-        try:
-            return await wait_unless_hung(
-                self._run_blocking(call, *args, **kwargs), lambda: writer.called_s, CALL_S_MAX
-            )
-        except TimeoutError:
-            self._context.metrics.errors.labels("hung").inc()
-            raise Lost(f"partition {self.partition}: a call into librdkafka hangs for {CALL_S_MAX:g} s") from None
 
 
 def _now_us() -> int:

@@ -9,7 +9,8 @@ Everything here blocks and runs in an executor, in one thread at a time.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -18,7 +19,9 @@ from sessionary.schemas.codec import encode_position
 from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.records import Position
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
+from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import POSITION_KEY, Outcome
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Produced, Transaction
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -31,6 +34,9 @@ _CALL_TIMEOUT_S = 10.0
 _PATIENCE_S = 30.0
 _RETRY_PAUSE_S = 0.02
 _FULL_PAUSE_S = 0.01
+# The share of a batch's bounds after lost transactions: at least 19 records; it grows per commit.
+_SHARE_MIN = 1 / 256
+_SHARE_STEP = 1 / 128
 _LOGGED_ERRORS = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL)
 
 
@@ -50,6 +56,49 @@ class CommitReceipt(NamedTuple):
     changelog_next: int  # the changelog's next offset, after the transaction's own records
     acknowledged_at: int  # µs since the epoch
     elapsed_s: float
+
+
+class BatchLimits:
+    """How large the batches of a worker's partitions may be after transactions that were lost.
+
+    A transaction that is too large for its broker times out, and the same batch would time out
+    again. So a lost one halves the bounds of its partition's next batches; each commit gives back a
+    little. An outage halves them too, which costs little. Belongs to the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._shares: dict[int, float] = {}  # below 1, by partition
+        self._wholes: dict[int, PartitionSettings] = {}
+
+    def limit_batches(self, state: PartitionState) -> None:
+        """Bound the batches of an owner's new state, which has the whole bounds."""
+        self._wholes[state.partition] = state.settings
+        self._set_bounds(state)
+
+    @contextmanager
+    def adapt_to_transaction(self, state: PartitionState) -> Iterator[None]:
+        """Adapt the bounds to what becomes of the transaction that is written inside.
+
+        If it is lost, the partition's next state has them; if it is committed, `state`.
+        """
+        share = self._shares.get(state.partition, 1.0)
+        try:
+            yield
+        except Lost:
+            self._shares[state.partition] = max(_SHARE_MIN, share / 2)
+            raise
+        if share < 1.0:
+            self._shares[state.partition] = min(1.0, share + _SHARE_STEP)
+            self._set_bounds(state)
+
+    def _set_bounds(self, state: PartitionState) -> None:
+        whole, share = self._wholes[state.partition], self._shares.get(state.partition, 1.0)
+        state.settings = whole._replace(
+            records_max=max(1, int(whole.records_max * share)),
+            timers_max=max(1, int(whole.timers_max * share)),
+            bytes_max=int(whole.bytes_max * share),
+            output_bytes_max=int(whole.output_bytes_max * share),
+        )
 
 
 def _log_refusal(error: KafkaError) -> None:
@@ -74,6 +123,7 @@ class TransactionWriter:
                 "transactional.id": f"{settings.group_id}-{self._topics.events}-{partition}",
                 "transaction.timeout.ms": 10_000,
                 "linger.ms": 2,
+                "compression.type": "lz4",
                 # Back-to-back transactions get CONCURRENT_TRANSACTIONS; the default is 100 ms.
                 "retry.backoff.ms": 2,
                 "queue.buffering.max.messages": 1_000_000,
@@ -177,4 +227,4 @@ class TransactionWriter:
         return Aborted(what) if cause.txn_requires_abort() else Lost(what)
 
 
-__all__ = ["CommitReceipt", "Seal", "TransactionWriter"]
+__all__ = ["BatchLimits", "CommitReceipt", "Seal", "TransactionWriter"]

@@ -46,6 +46,10 @@ class RowCodec(Protocol):
         """
         ...
 
+    def estimate_bytes(self, row: Any) -> int:
+        """Return about how many bytes a row takes packed; encodes nothing."""
+        ...
+
     def due_row(self, key: bytes, row: Any) -> DueRow:
         """Return when a row is due."""
         ...
@@ -89,6 +93,10 @@ class MachineRows:
         row = self._decode(value)
         return _DUE.pack(self._by_class[type(row)][0].due_ms(row)) + value
 
+    def estimate_bytes(self, row: Any) -> int:
+        """Return about how many bytes a row takes packed; encodes nothing."""
+        return self._by_class[type(row)][0].estimate_bytes(row)
+
     def due_row(self, key: bytes, row: Any) -> DueRow:
         """Return when a row is due, and whether it is live."""
         machine, kind = self._by_class[type(row)]
@@ -128,43 +136,48 @@ class Shelf(Protocol):
 class CachedRows(MutableMapping[bytes, Any]):
     """The mapping that a partition's state works on.
 
-    A row that is set stays in `unsaved` until its bytes are on the shelf.
+    A row that is set stays in `unsaved` until its bytes are on the shelf. Of the rows used last, so
+    many stay decoded that neither their number nor their packed bytes exceed a bound.
 
     One thread works on it; another may replace `unsaved` once rows are on the shelf. Reading a row
     raises `Halted` if its bytes cannot be read.
     """
 
     RECENT_MAX = 4_096
+    RECENT_BYTES_MAX = 16 << 20  # as they are packed; decoded, a small row takes four times as much
 
     def __init__(self, shelf: Shelf, codec: RowCodec) -> None:
         self._shelf = shelf
         self._codec = codec
         self._recent: dict[bytes, Any] = {}
+        self._recent_sizes: dict[bytes, int] = {}  # packed, by key
+        self._recent_bytes = 0  # their sum
         self.unsaved: dict[bytes, Any] = {}
 
     def __getitem__(self, key: bytes) -> Any:
         if (row := self._recent.get(key)) is not None:
             return row
         unsaved = self.unsaved  # read once: a save in another thread replaces it after the rows are on the shelf
+        size = 0
         if key in unsaved:
             row = unsaved[key]
         elif (stored := self._shelf.get(key)) is not None:
-            row = self._unpack_row(key, stored)
+            row, size = self._unpack_row(key, stored), len(stored)
         if row is None:
             raise KeyError(key)
-        self._keep_recent(key, row)
+        self._keep_recent(key, row, size or self._codec.estimate_bytes(row))
         return row
 
     def __setitem__(self, key: bytes, row: Any) -> None:
         self.unsaved[key] = row
-        self._recent.pop(key, None)  # to the end: the first one is the one used longest ago
-        self._keep_recent(key, row)
+        self._drop_recent(key)  # to the end: the first one is the one used longest ago
+        self._keep_recent(key, row, self._codec.estimate_bytes(row))
 
     def __delitem__(self, key: bytes) -> None:
         if key not in self:
             raise KeyError(key)
         self.unsaved[key] = None
-        self._recent.pop(key, None)
+        self._drop_recent(key)
 
     def __iter__(self) -> Iterator[bytes]:
         unsaved = dict(self.unsaved)
@@ -186,7 +199,7 @@ class CachedRows(MutableMapping[bytes, Any]):
 
     def forget_unsaved(self) -> None:
         """Keep nothing but what is on the shelf."""
-        self.unsaved, self._recent = {}, {}
+        self.unsaved, self._recent, self._recent_sizes, self._recent_bytes = {}, {}, {}, 0
 
     def mark_saved(self, keys: Mapping[bytes, object]) -> None:
         """Note that these rows are on the shelf."""
@@ -198,10 +211,16 @@ class CachedRows(MutableMapping[bytes, Any]):
         except DecodeError as error:
             raise Halted("changelog_unreadable", f"the row of {key!r}: {error.detail}") from error
 
-    def _keep_recent(self, key: bytes, row: Any) -> None:
+    def _keep_recent(self, key: bytes, row: Any, size: int) -> None:
         self._recent[key] = row
-        if len(self._recent) > self.RECENT_MAX:
-            del self._recent[next(iter(self._recent))]
+        self._recent_sizes[key] = size
+        self._recent_bytes += size
+        while len(self._recent) > self.RECENT_MAX or self._recent_bytes > self.RECENT_BYTES_MAX:
+            self._drop_recent(next(iter(self._recent)))
+
+    def _drop_recent(self, key: bytes) -> None:
+        if self._recent.pop(key, None) is not None:
+            self._recent_bytes -= self._recent_sizes.pop(key)
 
 
 __all__ = ["DUE_HEADER", "CachedRows", "MachineRows", "PackedRow", "RowCodec", "Shelf"]

@@ -17,6 +17,7 @@ import json
 import logging
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -162,25 +163,60 @@ class _RocksShelf(NamedTuple):
         return ((key, value) for key, value in self.db.items() if not key.startswith(b"\x00"))
 
 
+class RocksMemory:
+    """The memory of all databases of a process, however many partitions it owns.
+
+    RocksDB's defaults are 160 MiB for each partition's database.
+    """
+
+    CACHE_BYTES_MAX = 64 << 20  # of blocks read from files
+    BUFFERS_BYTES_MAX = 256 << 20  # of rows that no file has yet
+    _BUFFERS = 2  # of a database: one is filled while the other is written
+    _BUFFER_BYTES = range(1 << 20, 16 << 20)
+
+    def __init__(self, partitions: int) -> None:
+        """`partitions`: how many databases there may be."""
+        from rocksdict import Cache  # an extra that the memory store does not need
+
+        self._cache = Cache(self.CACHE_BYTES_MAX)
+        share = self.BUFFERS_BYTES_MAX // (self._BUFFERS * partitions)
+        self._buffer_bytes = min(max(share, self._BUFFER_BYTES.start), self._BUFFER_BYTES.stop)
+
+    def database_options(self) -> Any:
+        """Return the options of a database that shares this memory."""
+        from rocksdict import BlockBasedOptions, Options
+
+        tables = BlockBasedOptions()
+        tables.set_block_cache(self._cache)
+        options = Options(raw_mode=True)
+        options.set_block_based_table_factory(tables)
+        options.set_write_buffer_size(self._buffer_bytes)
+        options.set_max_write_buffer_number(self._BUFFERS)
+        return options
+
+
 class RocksStore:
     """Rows in a RocksDB database, in a folder of its own."""
 
     BATCH_ROWS = 10_000  # loaded rows that are written at once
+    BATCH_BYTES = 8 << 20
     blocks = True
 
-    def __init__(self, folder: Path, row_codec: RowCodec) -> None:
+    def __init__(self, folder: Path, row_codec: RowCodec, memory: RocksMemory) -> None:
         self._folder = folder
         self._codec = row_codec
+        self._memory = memory
         self._open_database()
 
     def _open_database(self) -> None:
-        from rocksdict import Options, Rdict  # an extra that the memory store does not need
+        from rocksdict import Rdict
 
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._db = Rdict(str(self._folder), options=Options(raw_mode=True))
+        self._db = Rdict(str(self._folder), options=self._memory.database_options())
         self._shelf = _RocksShelf(self._db)
         self.rows = CachedRows(self._shelf, self._codec)
         self._unwritten: dict[bytes, bytes | None] = {}
+        self._unwritten_bytes = 0
         self.row_sum = _saved_sum(self.saved_position) or sum_rows(self._shelf.items())
 
     @property
@@ -199,7 +235,8 @@ class RocksStore:
         """
         self.row_sum = self.sum_with({key: stored})
         self._unwritten[key] = stored
-        if len(self._unwritten) >= self.BATCH_ROWS:
+        self._unwritten_bytes += len(stored or b"")
+        if len(self._unwritten) >= self.BATCH_ROWS or self._unwritten_bytes >= self.BATCH_BYTES:
             self._write_rows(self._unwritten)
 
     def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
@@ -219,7 +256,7 @@ class RocksStore:
         batch.put(POSITION_KEY, encode_position(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
         self._db.write(batch)
-        self._unwritten = {}
+        self._unwritten, self._unwritten_bytes = {}, 0
         self.rows.mark_saved(rows)
 
     def finish_loading(self) -> None:
@@ -245,7 +282,7 @@ class RocksStore:
 
     def _write_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         self._db.write(self._to_write_batch(rows))
-        self._unwritten = {}
+        self._unwritten, self._unwritten_bytes = {}, 0
 
     def _to_write_batch(self, rows: Mapping[bytes, bytes | None]) -> Any:
         from rocksdict import WriteBatch
@@ -285,7 +322,10 @@ class PartitionStores:
         self._codec = row_codec
         self._rocks = settings.store == "rocksdb"
         self._prefix = settings.topic_prefix
+        self._partitions = settings.partitions
         self._stores: dict[int, Store] = {}
+        self._memory: RocksMemory | None = None  # of all databases, once there is one
+        self._memory_lock = threading.Lock()  # stores are opened in any thread
 
     def store_of(self, partition: int) -> Store:
         """Return the partition's store, opened. Blocks; raises if another process has it open."""
@@ -307,7 +347,9 @@ class PartitionStores:
     def _new_store(self, partition: int) -> Store:
         if not self._rocks or self._folder is None:
             return MemoryStore(self._codec)
-        return RocksStore(self._folder / f"{self._prefix}-{partition}", self._codec)
+        with self._memory_lock:
+            self._memory = self._memory or RocksMemory(self._partitions)
+        return RocksStore(self._folder / f"{self._prefix}-{partition}", self._codec, self._memory)
 
 
 def temporary_state_folder(settings: ProcessorSettings) -> "tempfile.TemporaryDirectory[str] | None":
@@ -321,6 +363,7 @@ __all__ = [
     "SAVED_AGE_MAX_S",
     "MemoryStore",
     "PartitionStores",
+    "RocksMemory",
     "RocksStore",
     "SavedPosition",
     "Store",

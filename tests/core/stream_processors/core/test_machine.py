@@ -80,6 +80,9 @@ class ScriptedMachine:
     ) -> Sequence[Emitted]:
         raise NotImplementedError("no fact is reported")
 
+    def estimate_bytes(self, row: ScriptedRow) -> int:
+        return 100
+
     def due_ms(self, row: ScriptedRow) -> int:
         return row.due_at
 

@@ -51,7 +51,9 @@ def audit_numbers(batch: Overlay) -> list[tuple[str | None, int, int]]:
 
 
 def test_the_bounds_of_a_batch_and_of_the_quiet_are_as_documented() -> None:
-    assert PartitionSettings("t", 4) == PartitionSettings("t", 4, 5_000, 25_000, 5_000, 8 * 1_048_576, 5_000)
+    assert PartitionSettings("t", 4) == PartitionSettings(
+        "t", 4, 5_000, 25_000, 5_000, 8 * 1_048_576, 5_000, 16 * 1_048_576
+    )
     assert GRAVESTONE_MS == 14 * 86_400_000
 
 

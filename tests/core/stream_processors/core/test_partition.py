@@ -107,10 +107,13 @@ def fold_again(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
 
     Ticks alone are sometimes a batch, sometimes they wait for what follows.
     """
-    records, timers, size = rng.randint(1, 7), rng.randint(1, 2), rng.randint(1, 5_000)
-    fold = PartitionState(
-        0, SETTINGS._replace(records_max=records, timers_max=timers, bytes_max=size), DECODER, MACHINES
+    bounds = SETTINGS._replace(
+        records_max=rng.randint(1, 7),
+        timers_max=rng.randint(1, 2),
+        bytes_max=rng.randint(1, 5_000),
+        output_bytes_max=rng.randint(1, 10_000),
     )
+    fold = PartitionState(0, bounds, DECODER, MACHINES)
     fold.finish_loading()
     kept: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
     while fold.position.next_offset < len(log):

@@ -324,3 +324,47 @@ def test_a_partition_that_stays_while_it_opens_reads_its_changelog_once(recovery
         await bench.assignment.close()
 
     asyncio.run(story())
+
+
+class NarrowWriter(FakeWriter):
+    """A transaction writer that loses each transaction of more than 700 records."""
+
+    RECORDS_MAX = 700
+    written: list[int] = []  # records of the transactions, lost ones too
+
+    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal) -> CommitReceipt:
+        self.written.append(outcome.counts.ticks)
+        if outcome.counts.ticks > self.RECORDS_MAX:
+            raise Lost("timed out")
+        return CommitReceipt({}, seal(outcome.position, {}), 1, started_at, 0.0)
+
+
+def test_a_batch_that_is_lost_is_folded_again_in_smaller_ones(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_owner, "TransactionWriter", NarrowWriter)
+    monkeypatch.setattr(assignment, "_BACK_OFF_S_MAX", 0.0)
+    NarrowWriter.written.clear()
+    ticks = [LogRecord(n, 1_000, None, TICK) for n in range(4_000)]
+    recovery.gate.release(100)
+
+    async def story() -> None:
+        bench = OwnerBench(partitions=1, commit_interval_ms=0)
+        bench.assignment.take_assignment([0])
+        offered: PartitionOwner | None = None
+        while True:
+            async with asyncio.timeout(30):
+                while (owner := bench.assignment.owners[0]) is offered or not owner.is_open:
+                    await asyncio.sleep(0.001)
+            offered = owner
+            owner.offer_records(0, ticks)
+            await bench.seen(lambda: owner.task.done() or owner.state.position.next_offset == len(ticks))
+            if not owner.task.done():
+                break
+        await bench.assignment.close()
+
+    asyncio.run(story())
+    # Each owner begins at the same offset, for the changelog of this test is empty.
+    assert NarrowWriter.written[:7] == [4_000, 2_500, 1_250, 625, 664, 703, 351]
+    assert sum(NarrowWriter.written[6:]) == 4_000
+    assert max(NarrowWriter.written[6:]) <= NarrowWriter.RECORDS_MAX

@@ -173,6 +173,13 @@ def test_an_aborted_transaction_can_be_written_again() -> None:
     assert producer.written == 2 * [*RECORDS, producer.written[-1]]
 
 
+def test_what_is_written_is_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs: list[dict[str, Any]] = []
+    monkeypatch.setattr(transaction, "Producer", configs.append)
+    retrying_writer()
+    assert [config["compression.type"] for config in configs] == ["lz4"]
+
+
 class FakeTransactions:
     """Fails as told, then works."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.records import Gravestone, Tick
+from sessionary.schemas.records import Gravestone, SessionState, Tick
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import DueRow
 from sessionary.stream_processors.core.session.effects import SessionRow
@@ -82,6 +82,44 @@ def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(rows: dic
     assert len(reads) == 3
     assert kept[first] is kept[first]
     assert len(reads) == 4
+
+
+def test_few_large_rows_stay_decoded(rows: dict[bytes, SessionRow]) -> None:
+    reads: list[bytes] = []
+
+    class Counted(MachineRows):
+        def unpack(self, stored: bytes) -> Any:
+            reads.append(stored)
+            return super().unpack(stored)
+
+    session = next(row for row in rows.values() if isinstance(row, SessionState))
+    large = session._replace(state_json='"' + 200_000 * "ä" + '"')
+    shelf = {b"%d" % n: ROWS.pack(large, RULES).stored for n in range(100)}
+    kept = CachedRows(shelf, Counted([MACHINE]))
+    for key in shelf:
+        kept[key] = large
+    kept.mark_saved(shelf)
+    for key in reversed(shelf):  # those that are decoded come first
+        assert kept[key].version == 1
+    decoded = len(shelf) - len(reads)
+    assert 0 < decoded * 400_000 <= CachedRows.RECENT_BYTES_MAX
+    reads.clear()
+    for key in shelf:
+        assert kept[key].version == 1
+    assert decoded - 1 <= len(shelf) - len(reads) <= decoded + 1
+
+
+def test_a_row_that_is_set_often_counts_once(rows: dict[bytes, SessionRow]) -> None:
+    session = next(row for row in rows.values() if isinstance(row, SessionState))
+    large = session._replace(state_json=1_000_000 * "a")
+    kept = CachedRows({}, ROWS)
+    for _ in range(100):
+        kept[b"first"] = kept[b"second"] = large
+        del kept[b"second"]
+    assert kept._recent == {b"first": large}
+    assert kept._recent_bytes == ROWS.estimate_bytes(large)
+    kept.forget_unsaved()
+    assert kept._recent_bytes == 0
 
 
 def test_what_is_set_rules_until_it_is_on_the_shelf(rows: dict[bytes, SessionRow]) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,12 +16,14 @@ from sessionary.stream_processors.store.stores import (
     SAVED_AGE_MAX_S,
     MemoryStore,
     PartitionStores,
+    RocksMemory,
     RocksStore,
     SavedPosition,
     Store,
     is_usable,
     temporary_state_folder,
 )
+from tests.support.waiting import wait_until
 
 ROWS = MachineRows(all_machines())
 RULES = NEWEST_RULES.version
@@ -32,7 +35,7 @@ def stone(name: str, epoch: int = 1) -> Gravestone:
 
 @pytest.fixture(params=["memory", "rocksdb"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return MemoryStore(ROWS) if request.param == "memory" else RocksStore(tmp_path / "rows", ROWS)
+    return MemoryStore(ROWS) if request.param == "memory" else RocksStore(tmp_path / "rows", ROWS, RocksMemory(1))
 
 
 def test_both_stores_are_the_same_mapping(store: Store) -> None:
@@ -63,7 +66,7 @@ def test_both_stores_are_the_same_mapping(store: Store) -> None:
 
 
 def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
-    first = RocksStore(tmp_path, ROWS)
+    first = RocksStore(tmp_path, ROWS, RocksMemory(1))
     first.rows[b"kept"] = stone("kept")
     first.save_rows(
         {b"kept": ROWS.pack(stone("kept"), RULES).stored},
@@ -71,7 +74,7 @@ def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
     )
     first.rows[b"merged, not saved"] = stone("lost")
     first.close()
-    again = RocksStore(tmp_path, ROWS)
+    again = RocksStore(tmp_path, ROWS, RocksMemory(1))
     assert again.saved_position == SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0)
     assert list(again.rows) == [b"kept"]
     again.close()
@@ -81,7 +84,7 @@ def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CachedRows, "RECENT_MAX", 0)
-    store = RocksStore(tmp_path, ROWS)
+    store = RocksStore(tmp_path, ROWS, RocksMemory(1))
     store.rows[b"a"] = stone("a")
 
     class SavedMeanwhile(dict[bytes, SessionRow | None]):
@@ -143,3 +146,35 @@ def test_only_rocksdb_without_a_folder_needs_a_temporary_one(tmp_path: Path) -> 
     assert folder is not None
     with folder as name:
         assert Path(name).is_dir()
+
+
+def test_databases_of_a_process_share_bounded_memory(tmp_path: Path) -> None:
+    stores = PartitionStores(ProcessorSettings(store="rocksdb", partitions=16), tmp_path, ROWS)
+    opened = [stores.store_of(partition) for partition in range(16)]
+
+    def buffered_bytes() -> int:
+        return sum(
+            cast("RocksStore", store)._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0 for store in opened
+        )
+
+    for store in opened:
+        assert isinstance(store, RocksStore)
+        assert store._db.property_int_value("rocksdb.block-cache-capacity") == RocksMemory.CACHE_BYTES_MAX
+        for row in range(60):
+            store.load_row(b"%d" % row, bytes(500_000))
+        store.finish_loading()
+    # A buffer may exceed its size by one batch of writes.
+    wait_until(lambda: buffered_bytes() <= RocksMemory.BUFFERS_BYTES_MAX, 30, "flushes")
+    stores.close()
+
+
+def test_loaded_rows_are_written_before_they_take_much_memory(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path, ROWS, RocksMemory(1))
+    held = []
+    for row in range(50):
+        store.load_row(b"%d" % row, bytes(500_000))
+        held.append(sum(len(stored or b"") for stored in store._unwritten.values()))
+    assert max(held) <= RocksStore.BATCH_BYTES
+    store.finish_loading()
+    assert len(store.rows) == 50
+    store.close()

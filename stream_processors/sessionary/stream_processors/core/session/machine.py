@@ -20,6 +20,7 @@ from sessionary.stream_processors.core.session.decide import decide_event, sessi
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
+from sessionary.stream_processors.core.session.row_size import estimate_row_bytes
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS, Transition
 
 GRAVESTONE_MS = 1_209_600_000  # 14 days: the events topic's retention + the age limit of a client's spool
@@ -71,6 +72,8 @@ class SessionMachine:
 
     evolve = staticmethod(apply_fact)
     report = staticmethod(report_fact)
+
+    estimate_bytes = staticmethod(estimate_row_bytes)
 
     def due_ms(self, row: SessionRow) -> int:
         """Return a session's earliest deadline, or a gravestone's end (ms of log time)."""

@@ -1,4 +1,4 @@
-"""Keeps a session's row within the changelog's limit.
+"""How large a session's row is, and how it is kept within the changelog's limit.
 
 A row has texts of any length: its content, the user's name, an agent's error code, event ids. An
 event that makes these longer is refused if the row would exceed `RuleSet.row_bytes_max`. All other
@@ -29,6 +29,8 @@ EVENT_ID_MAX: Final = 128  # characters that a full row keeps of an event id; a 
 _REASON_CODE_MAX = 64  # characters; only an agent's error code is longer
 _BYTES_PER_CHARACTER_MAX = 4
 _BOUNDED_BYTES_MAX = 64 << 10  # of all parts but the texts
+_FIXED_BYTES = 400  # about what a row takes beside its texts and ledgers, and its record beside the row
+_LEDGER_BYTES = 100  # about what a producer's ledger takes, with a gap or two
 
 
 def object_to_size(row: SessionState | None, facts: Sequence[SessionFact], arrival: Arrival) -> Objection | None:
@@ -59,6 +61,12 @@ def kept_refusal(row: SessionState, facts: Sequence[SessionFact], arrival: Arriv
     if _row_bytes(after, arrival) <= arrival.rules.row_bytes_max:
         return whole
     return whole._replace(event_id=f"{event_id[:EVENT_ID_MAX]}…")
+
+
+def estimate_row_bytes(row: SessionRow) -> int:
+    """Return about how many bytes a row's changelog record takes; no text of it is left out."""
+    texts = "".join(_texts(row)) if isinstance(row, SessionState) else row.reason_code
+    return _FIXED_BYTES + _LEDGER_BYTES * len(row.producers) + len(texts.encode())
 
 
 def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
@@ -92,7 +100,7 @@ def _text_bytes(row: SessionState) -> int:
 def _texts(row: SessionState) -> list[str]:
     """Return the texts of a row whose length nothing else bounds."""
     snapshot = row.snapshot
-    return [
+    texts = [
         row.state_json,
         row.user_id or "",
         row.reason_code if len(row.reason_code) > _REASON_CODE_MAX else "",
@@ -103,8 +111,10 @@ def _texts(row: SessionState) -> list[str]:
         snapshot.content_hash,
         snapshot.state_json,
         snapshot.context or "",
-        *(refusal.event_id for refusal in row.refusals),
     ]
+    if row.refusals:
+        texts.extend(refusal.event_id for refusal in row.refusals)
+    return texts
 
 
-__all__ = ["CONTENT_FACTS", "EVENT_ID_MAX", "kept_refusal", "object_to_size"]
+__all__ = ["CONTENT_FACTS", "EVENT_ID_MAX", "estimate_row_bytes", "kept_refusal", "object_to_size"]

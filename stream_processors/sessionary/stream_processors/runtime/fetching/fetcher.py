@@ -39,6 +39,7 @@ from sessionary.schemas.kafka.log_progress import LogProgress
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.fetching.fetched_records import Fault, group_by_partition, split_messages
+from sessionary.stream_processors.runtime.fetching.pending_records import bytes_of
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ _BATCH_RECORDS = 4_000
 _PENDING_BYTES_MAX = 8 << 20  # fetched and not yet folded; above it the thread waits, then takes more at once
 _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a partition that is halted
 _WAITING_MAX = 16  # batches not yet delivered on the event loop
+_WAITING_BYTES_MAX = 16 << 20  # of these; the records of one fetch may exceed it
+_FETCH_BYTES_MAX = 16 << 20  # of one answer of a broker, as compressed as its batches are
 _POLL_S = 0.02
 RENEW_S = 10.0  # a partition stands still for this long, although others can read its log: longer than any fetch
 
@@ -96,9 +99,9 @@ class Fetcher:
         self._commands: deque[Callable[[], None]] = deque()
         self._next_offsets: dict[int, int] = {}  # after the last batch of a partition; the thread's own
         self._waiting: deque[FetchedBatch] = deque()
-        self._pending_bytes = 0
+        self._pending_bytes = self._waiting_bytes = 0
         self._fetched: dict[int, _Progress] = {}  # of the partitions that are assigned
-        self._room = threading.Condition()  # guards the three above; notified when there is room for more
+        self._room = threading.Condition()  # guards the four above; notified when there is room for more
         self._fetch_progress = LogProgress()
         self._observed_s = self._drained_s = time.monotonic()  # nothing fetched was left to be handed over
         self._stopped = False
@@ -209,6 +212,7 @@ class Fetcher:
             kept = [fetched for fetched in self._waiting if fetched.partition != partition]
             self._waiting.clear()
             self._waiting.extend(kept)
+            self._waiting_bytes = sum(bytes_of(fetched.records) for fetched in kept)
 
     def _run(self) -> None:
         try:
@@ -225,7 +229,7 @@ class Fetcher:
             except KafkaException as error:
                 _log.warning("fetching: %s", error.args[0])
         with self._room:
-            if len(self._waiting) >= _WAITING_MAX:
+            if len(self._waiting) >= _WAITING_MAX or self._waiting_bytes > _WAITING_BYTES_MAX:
                 self._room.wait(_POLL_S)
                 return
             if self._pending_bytes > _PENDING_BYTES_MAX:
@@ -248,6 +252,7 @@ class Fetcher:
         with self._room:
             scheduled = bool(self._waiting)
             self._waiting.extend(batches)
+            self._waiting_bytes += sum(bytes_of(batch.records) for batch in batches)
             self._note_progress(batches, ends)
         if batches and not scheduled and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver_waiting)
@@ -290,6 +295,7 @@ class Fetcher:
         with self._room:
             waiting = tuple(self._waiting)
             self._waiting.clear()
+            self._waiting_bytes = 0
             self._room.notify()
         for partition, begin_offset, records, fault in waiting:
             if records:
@@ -301,7 +307,13 @@ class Fetcher:
 def _consumer_config(settings: ProcessorSettings) -> dict[str, str | int | float | bool]:
     # If the log no longer holds the position, fetching must not go on elsewhere as if nothing were
     # left out: the reader's `auto.offset.reset` is an error; see `_take_error`.
-    return {**settings.reader_config(), "queued.min.messages": 20_000, "queued.max.messages.kbytes": 16_384}
+    # The queue's bounds count unpacked records, and are compared before a fetch.
+    return {
+        **settings.reader_config(),
+        "queued.min.messages": 20_000,
+        "queued.max.messages.kbytes": 16_384,
+        "fetch.max.bytes": _FETCH_BYTES_MAX,
+    }
 
 
 __all__ = ["RENEW_S", "Deliver", "FetchedBatch", "Fetcher"]

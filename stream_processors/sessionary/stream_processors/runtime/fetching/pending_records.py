@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
 
 PENDING_BYTES_MAX = 8 << 20
-_value_of = attrgetter("value")
+_key_of, _value_of = attrgetter("key"), attrgetter("value")
 
 
 class FetchControl(Protocol):
@@ -61,7 +61,7 @@ class PendingRecords:
 
     def append_batch(self, fetch: FollowingRecords) -> None:
         """Add a fetch (not empty) as the last one; interrupt the fetching if too much waits."""
-        self._batches.append((fetch, _size_of(fetch.records)))
+        self._batches.append((fetch, bytes_of(fetch.records)))
         self._count_bytes(self._batches[-1][1])
         if self._bytes > PENDING_BYTES_MAX and not self._paused:
             self._paused = True
@@ -69,7 +69,7 @@ class PendingRecords:
 
     def put_back(self, fetch: FollowingRecords) -> None:
         """Add a fetch (not empty) as the first one."""
-        self._batches.appendleft((fetch, _size_of(fetch.records)))
+        self._batches.appendleft((fetch, bytes_of(fetch.records)))
         self._count_bytes(self._batches[0][1])
 
     def take_batch(self, position: int, records_max: int) -> FollowingRecords:
@@ -128,8 +128,10 @@ class PendingRecords:
         self._fetch_control.resume_partition(self._partition)
 
 
-def _size_of(records: Sequence[LogRecord]) -> int:
-    return sum(map(len, filter(None, map(_value_of, records)))) + RECORD_OVERHEAD_BYTES * len(records)
+def bytes_of(records: Sequence[LogRecord]) -> int:
+    """Return about how much memory records take, in bytes. Headers, still packed, are left out."""
+    keys = sum(map(len, filter(None, map(_key_of, records))))
+    return keys + sum(map(len, filter(None, map(_value_of, records)))) + RECORD_OVERHEAD_BYTES * len(records)
 
 
-__all__ = ["PENDING_BYTES_MAX", "FetchControl", "FollowingRecords", "PendingRecords"]
+__all__ = ["PENDING_BYTES_MAX", "FetchControl", "FollowingRecords", "PendingRecords", "bytes_of"]

@@ -3,10 +3,10 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
@@ -79,6 +79,45 @@ def test_records_from_before_a_new_fetch_or_a_drop_are_not_delivered() -> None:
         loop_is_busy.set()
 
     assert Delivered(story).batches == [(3, [5])]
+
+
+class IdleConsumer:
+    """A consumer that has nothing; it counts the polls."""
+
+    def __init__(self) -> None:
+        self.polls = 0
+
+    def poll(self, timeout_s: float) -> None:
+        self.polls += 1
+
+    def assignment(self) -> list[TopicPartition]:
+        return []
+
+
+@pytest.mark.parametrize("freed_by", ["delivery", "drop"])
+def test_nothing_is_fetched_while_many_bytes_wait_for_the_event_loop(freed_by: str) -> None:
+    consumer = IdleConsumer()
+
+    def story(test: Delivered) -> None:
+        loop_is_busy = threading.Event()
+        test.fetcher._consumer = cast(Consumer, consumer)
+        test.fetcher._loop.call_soon_threadsafe(loop_is_busy.wait, 10)
+        for offset in range(4):
+            test.fetcher._run_once()
+            assert consumer.polls == offset + 1
+            test.fetcher._hand_over(message(1, offset, bytes(5 << 20)), [])
+        test.fetcher._run_once()
+        assert consumer.polls == 4
+        if freed_by == "drop":
+            test.fetcher.drop_partition(1)
+        else:
+            loop_is_busy.set()
+            test.on_loop(lambda: None)
+        test.fetcher._run_once()
+        assert consumer.polls == 5
+        loop_is_busy.set()
+
+    assert len(Delivered(story).batches) == (4 if freed_by == "delivery" else 0)
 
 
 def test_a_batch_begins_where_the_one_before_it_ended() -> None:

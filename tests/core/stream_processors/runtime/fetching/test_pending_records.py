@@ -119,13 +119,21 @@ def test_too_much_interrupts_the_fetching_until_half_is_taken() -> None:
     for offset in range(3):
         pending.append_batch(fetch(offset, size=third))
     assert control.asked == ["pause 3"]
-    assert control.pending_bytes == 3 * (third + RECORD_OVERHEAD_BYTES)
+    assert control.pending_bytes == 3 * (third + len(b"key") + RECORD_OVERHEAD_BYTES)
     pending.take_batch(0, 1)
     assert control.asked == ["pause 3"]
     pending.take_batch(1, 1)
     assert control.asked == ["pause 3", "resume 3"]
     pending.take_batch(2, 1)
     assert (control.pending_bytes, bool(pending)) == (0, False)
+
+
+def test_keys_count_too() -> None:
+    control = FakeFetchControl()
+    pending = PendingRecords(3, control)
+    pending.append_batch(FollowingRecords(0, [LogRecord(0, 1_000, bytes(PENDING_BYTES_MAX), None)]))
+    assert control.asked == ["pause 3"]
+    assert control.pending_bytes == PENDING_BYTES_MAX + RECORD_OVERHEAD_BYTES
 
 
 def test_what_is_dropped_waits_no_longer() -> None:
