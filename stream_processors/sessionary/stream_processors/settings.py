@@ -30,6 +30,12 @@ class ProcessorSettings(KafkaSettings):
     )
     hole_ms: int = Field(5_000, description="a partition had an outage if it had no record for longer than this", ge=1)
     quiet_ms: int = Field(25_000, description="no deadline fires for this long after an outage", ge=0)
+    faust_agents: str | None = Field(
+        None,
+        description="function that registers Faust agents in this worker, as `package.module:function`; "
+        "the same for every worker of the group",
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+    )
     api_host: str = Field("127.0.0.1", description="address the control API listens on")
     api_port: int = Field(8600, description="port of the control API; 0 = no API", ge=0, le=65_535)
     api_advertised_url: str | None = Field(

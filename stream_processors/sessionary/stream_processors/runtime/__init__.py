@@ -3,6 +3,7 @@
 In the order in which a record passes:
 
     faust_transport    the membership of the group: rebalances, heartbeats, the group's offsets
+    stream_transport   the same with Faust agents of users, whose topics are fetched too
     assignment         the partitions that this worker owns, and their owners
     fetching/          fetches records with librdkafka, delivers them on the event loop
     partition_owner    one partition during one assignment: open, fold, commit, end
