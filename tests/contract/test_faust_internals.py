@@ -23,6 +23,8 @@ from faust.transport.consumer import Consumer, ConsumerThread, ThreadDelegateCon
 from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import Message
 from faust.web.drivers.aiohttp import Web
+from mode import OneForOneSupervisor
+from mode.utils.times import Bucket
 
 from sessionary.stream_processors import faust_app
 
@@ -53,6 +55,8 @@ def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
         (TransactionManager, "commit"),
         (TransactionManager, "send"),
         (Table, "data"),
+        (OneForOneSupervisor, "start_services"),
+        (OneForOneSupervisor, "restart_services"),
         (PartitionAssignor, "on_assignment"),
         (PartitionAssignor, "external_topic_distribution"),
         (App, "in_transaction"),
@@ -165,6 +169,15 @@ def test_a_handled_record_is_committed_by_the_hook_for_transactions_after_what_w
     assert "await self.transactions.commit(" in source
     assert "if self.in_transaction:" in source
     assert "return self.consumer.transactions" in inspect.getsource(App.maybe_start_producer.__wrapped__)
+
+
+def test_a_supervisor_waits_instead_of_ending_the_process_if_it_has_no_error_to_raise() -> None:
+    assert "rate_limit(self.max_restarts, self.over, raises=raises)" in inspect.getsource(OneForOneSupervisor.__init__)
+    entered = inspect.getsource(Bucket.__aenter__)
+    assert entered.index("if self.raises:") < entered.index("asyncio.sleep(")
+    look = inspect.getsource(inspect.getmodule(OneForOneSupervisor))  # type: ignore[arg-type]  # it has one
+    look = look[look.index("async def _supervisor") :]
+    assert look.index("to_restart.append(service)") < look.index("to_start.append(service)")
 
 
 def test_a_record_that_is_marked_as_acknowledged_is_not_counted_for_the_next_commit() -> None:

@@ -24,6 +24,7 @@ from tests.integration.processor_load import (
 )
 from tests.support import Processes, environment, read_topic, wait_until
 
+FAILURES = 400  # in a second: more than Faust starts an agent again
 EXAMPLE = "examples.join_sessions.agents:register"
 PROBES = "tests.support.probing_agents:register"
 WATCHED_WORKER = "tests.support.watched_worker"
@@ -177,3 +178,21 @@ def test_aiokafka_fetches_the_topics_of_agents_and_never_the_events(kafka: Kafka
 
 def fetched_topics(worker: Child) -> list[str]:
     return re.findall(r"aiokafka fetches (\S+)", worker.log.read_text())
+
+
+def test_an_agent_that_raises_again_and_again_does_not_end_the_worker(
+    kafka: KafkaSettings, processes: Processes
+) -> None:
+    make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
+    worker = start_processor(processes, kafka, "w1", faust_agents=PROBES)
+    key = start_sessions(kafka)[0].key.encoded()
+    producer = Producer({**kafka.client_config(), "partitioner": "murmur2_random"})
+    for _ in range(FAILURES):
+        producer.produce(f"{kafka.topic_prefix}.tool-invoices", b"raise", key)
+    assert producer.flush(30) == 0
+    send_invoices(kafka, [key])
+    wait_until(lambda: read_topic(kafka, f"{kafka.topic_prefix}.charged-invoices"), 60, "the agent goes on")
+    assert worker.exit_code is None
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(15)
+    assert worker.exit_code == 0

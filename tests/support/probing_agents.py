@@ -11,13 +11,18 @@ from sessionary.stream_processors.streams.sessions_table import SessionsTable
 
 
 def register(app: faust.App, sessions: SessionsTable) -> None:
-    """Register an agent that answers each record by the kinds of errors that it met."""
+    """Register an agent that answers each record by the kinds of errors that it met.
+
+    It raises an error at the record `raise`.
+    """
     probes = app.topic(f"{PREFIX}.tool-invoices", value_type=bytes, value_serializer="raw")
     answers = app.topic(f"{PREFIX}.charged-invoices", value_serializer="json")
 
     @app.agent(probes)
     async def probe_table(stream: Any) -> None:
-        async for key, _ in stream.items():  # noqa: PERF102 - a stream is no dict and has no keys
+        async for key, value in stream.items():
+            if value == b"raise":
+                raise ValueError("told so")
             attempts: list[Callable[[], object]] = [
                 lambda key=key: sessions.__setitem__(key, None),  # type: ignore[misc]
                 lambda key=key: sessions.pop(key),  # type: ignore[misc]

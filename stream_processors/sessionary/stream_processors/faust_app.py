@@ -7,7 +7,7 @@ import faust
 from yarl import URL
 
 from sessionary.stream_processors.runtime.faust_transport import Assignor
-from sessionary.stream_processors.runtime.stream_transport import LocalStream
+from sessionary.stream_processors.runtime.stream_transport import AgentSupervisor, LocalStream
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _NEVER_S = 1e9
@@ -44,6 +44,7 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
         topic_disable_leader=True,
         topic_allow_declare=False,
         Stream=LocalStream,
+        agent_supervisor=AgentSupervisor,
         stream_wait_empty=False,
         store="memory://",
         datadir=datadir,

@@ -7,6 +7,7 @@ of that partition can be read:
 - `StreamConsumer` asks for no record of a partition that is not open. Offsets are committed after
   the records were handled; a record may come twice after a crash or a rebalance.
 - `LocalStream` holds records that were fetched before their partition closed.
+- `AgentSupervisor` starts agents that raised an exception again.
 - `StreamTransactions` sends what agents send at once. It takes no part in the transactions of the
   partitions' owners.
 """
@@ -20,6 +21,7 @@ import faust
 from faust.exceptions import Skip
 from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import TP, RecordMetadata
+from mode import OneForOneSupervisor, ServiceT
 
 from sessionary.stream_processors.runtime.faust_transport import MemberConsumer, MemberTransport, RebalanceListener
 
@@ -105,4 +107,20 @@ class LocalStream(faust.Stream[Any]):
         return value
 
 
-__all__ = ["LocalStream", "StreamConsumer", "StreamTransactions", "StreamTransport"]
+class AgentSupervisor(OneForOneSupervisor):
+    """Starts an agent that raised again: at once, at most 100 times a second, however often.
+
+    Faust's own ends the process if an agent raises too often, and with it the partitions.
+    """
+
+    def __init__(self, *services: ServiceT, **kwargs: Any) -> None:
+        super().__init__(*services, **{**kwargs, "raises": None})  # None: wait instead of giving up
+
+    async def restart_services(self, services: list[ServiceT]) -> None:
+        """Start new agents for failed ones."""
+        await super().restart_services(services)
+        # Left to the next look, an agent that has failed by then would wait 5 s for the one after.
+        await self.start_services([service for service in self._services if not service.started])
+
+
+__all__ = ["AgentSupervisor", "LocalStream", "StreamConsumer", "StreamTransactions", "StreamTransport"]
