@@ -162,6 +162,7 @@ def test_a_worker_whose_stream_is_not_copartitioned_does_not_start(
     assert assigned_partitions(kafka) == []  # it never joined
 
 
+@pytest.mark.long
 def test_aiokafka_fetches_the_topics_of_agents_and_never_the_events(kafka: KafkaSettings, processes: Processes) -> None:
     make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
     plain = start_processor(processes, kafka, "plain", WATCHED_WORKER)
@@ -180,6 +181,7 @@ def fetched_topics(worker: Child) -> list[str]:
     return re.findall(r"aiokafka fetches (\S+)", worker.log.read_text())
 
 
+@pytest.mark.long
 def test_an_agent_that_raises_again_and_again_does_not_end_the_worker(
     kafka: KafkaSettings, processes: Processes
 ) -> None:
