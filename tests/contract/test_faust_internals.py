@@ -11,15 +11,20 @@ import aiokafka
 import faust
 import pytest
 from aiohttp.web import AppRunner, RequestHandler, Server
+from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from faust.agents.manager import AgentManager
 from faust.app.base import App
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.tables.recovery import Recovery
+from faust.tables.table import Table
 from faust.transport.conductor import Conductor
 from faust.transport.consumer import Consumer, ConsumerThread, ThreadDelegateConsumer, TransactionManager
 from faust.transport.drivers import aiokafka as driver
+from faust.types.tuples import Message
 from faust.web.drivers.aiohttp import Web
+from mode import OneForOneSupervisor
+from mode.utils.times import Bucket
 
 from sessionary.stream_processors import faust_app
 
@@ -39,10 +44,19 @@ def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
         (driver.AIOKafkaConsumerThread, "on_start"),
         (driver.AIOKafkaConsumerThread, "on_thread_stop"),
         (driver.AIOKafkaConsumerThread, "call_thread"),
+        (driver.AIOKafkaConsumerThread, "on_partitions_assigned"),
+        (driver.Consumer, "verify_event_path"),
+        (driver.Consumer, "_getmany"),
+        (driver.Consumer, "assignment"),
+        (aiokafka.AIOKafkaConsumer, "pause"),
         (Conductor, "add"),
         (TransactionManager, "on_partitions_revoked"),
         (TransactionManager, "on_rebalance"),
         (TransactionManager, "commit"),
+        (TransactionManager, "send"),
+        (Table, "data"),
+        (OneForOneSupervisor, "start_services"),
+        (OneForOneSupervisor, "restart_services"),
         (PartitionAssignor, "on_assignment"),
         (PartitionAssignor, "external_topic_distribution"),
         (App, "in_transaction"),
@@ -65,6 +79,9 @@ def test_a_name_that_is_overridden_or_called_exists(owner: Any, name: str) -> No
         (aiokafka.AIOKafkaConsumer.__init__, "_coordinator"),
         (GroupCoordinator.__init__, "_group_instance_id"),
         (ThreadDelegateConsumer.__init__, "_thread"),
+        (TransactionManager.__init__, "producer"),
+        (TransactionManager.__init__, "consumer"),
+        (faust.Stream._py_aiter, "current_event"),
         (Web.__init__, "web_app"),
         (Web.__init__, "_runner"),
         (Server.__init__, "_loop"),
@@ -132,7 +149,45 @@ def test_a_member_that_reads_no_record_stays_in_the_group() -> None:
     assert "self._max_poll_interval" in source
     made = inspect.getsource(driver.AIOKafkaConsumerThread._create_worker_consumer)
     assert "max_poll_interval_ms=int(max_poll_interval * 1000.0)" in made
-    assert "max_partition_fetch_bytes=conf.consumer_max_fetch_size" in made
+
+
+def test_a_partition_that_is_paused_when_it_is_assigned_is_never_fetched() -> None:
+    joined = inspect.getsource(GroupCoordinator._on_join_complete)
+    begun, told = joined.index("start_commit_offsets_refresh_task("), joined.index("on_partitions_assigned(assigned)")
+    assert joined.index("assign_from_subscribed(") < begun < told
+    assert "await" not in joined[begun : joined.index("assigned = set(")]  # no offset is known before it is paused
+    actions = inspect.getsource(Fetcher._get_actions_per_node)
+    assert (
+        actions.index("not tp_state.has_valid_position")
+        < actions.index("tp_state.paused")
+        < actions.index("fetchable[")
+    )
+
+
+def test_a_handled_record_is_committed_by_the_hook_for_transactions_after_what_was_sent() -> None:
+    source = inspect.getsource(Consumer._commit_offsets)
+    assert "await self.transactions.commit(" in source
+    assert "if self.in_transaction:" in source
+    assert "return self.consumer.transactions" in inspect.getsource(App.maybe_start_producer.__wrapped__)
+
+
+def test_a_supervisor_waits_instead_of_ending_the_process_if_it_has_no_error_to_raise() -> None:
+    assert "rate_limit(self.max_restarts, self.over, raises=raises)" in inspect.getsource(OneForOneSupervisor.__init__)
+    entered = inspect.getsource(Bucket.__aenter__)
+    assert entered.index("if self.raises:") < entered.index("asyncio.sleep(")
+    look = inspect.getsource(inspect.getmodule(OneForOneSupervisor))  # type: ignore[arg-type]  # it has one
+    look = look[look.index("async def _supervisor") :]
+    assert look.index("to_restart.append(service)") < look.index("to_start.append(service)")
+
+
+def test_a_record_that_is_marked_as_acknowledged_is_not_counted_for_the_next_commit() -> None:
+    assert "if not self.acked:" in inspect.getsource(Message.ack)
+    source = inspect.getsource(faust.Stream._py_aiter)
+    assert (
+        source.index("await _maybe_async(processor(value))")
+        < source.index("except Skip:")
+        < source.index("yield value")
+    )
 
 
 def test_the_assignor_compares_addresses_last() -> None:

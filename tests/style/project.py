@@ -44,8 +44,8 @@ def product_modules() -> list[Module]:
 
 @cache
 def all_modules() -> list[Module]:
-    """Return every module, including tests and benchmarks."""
-    rest = (ROOT / name for name in ("tests", "benchmarks") if (ROOT / name).is_dir())
+    """Return every module, including examples, tests and benchmarks."""
+    rest = (ROOT / name for name in ("examples", "tests", "benchmarks") if (ROOT / name).is_dir())
     return product_modules() + [module for folder in rest for module in _modules(folder)]
 
 

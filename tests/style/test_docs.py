@@ -20,7 +20,11 @@ from tests.support.transition_docs import BEGIN, END, with_diagram
 
 DOCUMENTS = (
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))),
+    *(
+        path.relative_to(ROOT).as_posix()
+        for folder in ("docs", "examples")
+        for path in sorted((ROOT / folder).rglob("*.md"))
+    ),
 )
 COMPOSE = ROOT / "infra" / "compose" / "docker-compose.yml"
 

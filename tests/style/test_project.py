@@ -13,7 +13,7 @@ from tests.style.project import PACKAGES, ROOT, pyproject, tracked_files
 
 TOP_LEVEL = (
     *PACKAGES,
-    *("tests", "infra/compose", ".ci/run", "Makefile", "pyproject.toml", "constraints.txt"),
+    *("tests", "examples", "infra/compose", ".ci/run", "Makefile", "pyproject.toml", "constraints.txt"),
     *("docs/tutorial.md", "mkdocs.yml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
 )
 # A Java runtime (GPL with the classpath exception) for the local broker, a separate process. It is

@@ -1,14 +1,18 @@
 """A processor's errors, by their consequence.
 
 SessionaryError
-└── ProcessorFault
-    ├── Aborted          the transaction was undone: fold the same records again
-    ├── Lost             the producer is fenced or broken: open the partition again
-    ├── Halted(reason)   this partition stops until the cause is removed, the others go on
-    └── ProcessorFailed  the process cannot go on
+├── ProcessorFault
+│   ├── Aborted          the transaction was undone: fold the same records again
+│   ├── Lost             the producer is fenced or broken: open the partition again
+│   ├── Halted(reason)   this partition stops until the cause is removed, the others go on
+│   └── ProcessorFailed  the process cannot go on
+└── TableFault
+    ├── NotLocal(key, partition)   the session is another worker's, or its partition is not open yet
+    └── ReadOnly                   the table of sessions cannot be written
 """
 
 import traceback
+from collections.abc import Iterable
 from typing import Final, Literal
 
 from sessionary.schemas.errors import SessionaryError, Unavailable
@@ -70,13 +74,40 @@ class ProcessorFailed(ProcessorFault):
     """The process ended by itself; the message says why."""
 
 
+class TableFault(SessionaryError):
+    """Base of the errors of the table of sessions."""
+
+
+class NotLocal(TableFault):
+    """A session's partition is not open on this worker, so it cannot be told whether it exists.
+
+    It is no `KeyError`: `get` of such a key must not answer that there is no such session.
+    """
+
+    def __init__(self, key: object, partition: int, open_partitions: Iterable[int]) -> None:
+        here = ", ".join(map(str, sorted(open_partitions))) or "none"
+        super().__init__(
+            f"session {key!r} belongs to partition {partition}, which is not open on this worker (open: {here}). "
+            "Either the partition is moving, or the record with this key was sent by a producer with another "
+            "partitioner than Kafka's murmur2 (librdkafka: partitioner=murmur2_random)"
+        )
+        self.key, self.partition = key, partition
+
+
+class ReadOnly(TableFault):
+    """The table of sessions cannot be written."""
+
+
 __all__ = [
     "EXPECTED_ERRORS",
     "Aborted",
     "HaltReason",
     "Halted",
     "Lost",
+    "NotLocal",
     "ProcessorFailed",
     "ProcessorFault",
+    "ReadOnly",
+    "TableFault",
     "judge_failed",
 ]

@@ -8,6 +8,7 @@ from yarl import URL
 
 from sessionary.stream_processors.runtime.faust_transport import Assignor
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.streams.stream_transport import AgentSupervisor, LocalStream
 
 _NEVER_S = 1e9
 _REBALANCE_S = 10.0
@@ -29,13 +30,12 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
         # A coordinator that falls silent is given up after this long; Faust's default is 90 s. The
         # answer to JoinGroup comes when the rebalance, or the session of a lost member, times out.
         broker_request_timeout=max(_REBALANCE_S, settings.session_timeout_ms / 1_000) + _ANSWER_S,
-        # What aiokafka fetches is not read: it fetches little, and is not expelled for that.
-        consumer_max_fetch_size=1,
+        # A worker without agents never asks aiokafka for records, and is not expelled for that.
         broker_max_poll_interval=_NEVER_S,
         broker_client_id=f"sessionary-{settings.worker_name}",
         consumer_group_instance_id=settings.instance,
         consumer_auto_offset_reset="earliest",
-        # Only this mode calls the hook of a rebalance. Faust's own producers are not used.
+        # Only this mode calls the hook of a rebalance. Faust's own transactions are not used.
         processing_guarantee="exactly_once",
         # Keeps Faust's assignor, which tells every worker the others' URLs. There is no table.
         table_standby_replicas=1,
@@ -43,10 +43,10 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
         topic_partitions=settings.partitions,
         topic_disable_leader=True,
         topic_allow_declare=False,
+        Stream=LocalStream,
+        agent_supervisor=AgentSupervisor,
         stream_wait_empty=False,
         store="memory://",
-        key_serializer="raw",
-        value_serializer="raw",
         datadir=datadir,
         canonical_url=settings.api_url,
         web_enabled=settings.api_port != 0,

@@ -44,6 +44,12 @@ class ProcessorSettings(KafkaSettings):
     clock_ahead_s_max: float = Field(
         60.0, description="a record whose time lies further ahead of the worker's clock halts its partition", gt=0
     )
+    faust_agents: str | None = Field(
+        None,
+        description="function that registers Faust agents in this worker, as `package.module:function`; "
+        "the same for every worker of the group",
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+    )
     api_host: str = Field("127.0.0.1", description="address the control API listens on")
     api_port: int = Field(8600, description="port of the control API; 0 = no API", ge=0, le=65_535)
     api_advertised_url: str | None = Field(

@@ -1,8 +1,8 @@
 """The worker: a process that joins the group, owns partitions and answers the control API.
 
 Faust is the worker's frame, the member of the group (with the assignment) and the web server. It
-carries no record and has no table, so neither its streams nor its recovery run: the fetcher hands
-batches to the owners of their partitions, and each owner writes its own transactions.
+carries no event and recovers no table: the fetcher hands batches to the owners of their partitions,
+and each owner writes its own transactions. Streams run only for the agents that a user brings.
 
 Stopping: the owners finish their transactions, then Faust stops, and the worker leaves its group.
 """
@@ -42,6 +42,9 @@ from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import configure_logging, tune_interpreter, wait_for_topics
 from sessionary.stream_processors.store.stores import PartitionStores, temporary_state_folder
+from sessionary.stream_processors.streams.agents import check_agent_topics, load_agents
+from sessionary.stream_processors.streams.sessions_table import SessionsTable
+from sessionary.stream_processors.streams.stream_transport import StreamTransport
 
 _log = logging.getLogger(__name__)
 STUCK_S = 60.0
@@ -60,7 +63,8 @@ class Processor:
 
     def __init__(self, settings: ProcessorSettings, folder: str, job: Job | None = None) -> None:
         """`folder`: for Faust's files. `job`: what is done with partitions; default:
-        `processor_job`. Raises `SettingsError` if the token file cannot be used.
+        `processor_job`. Raises `SettingsError` if the token file or the Faust agents of the
+        settings cannot be used.
         """
         job = job or processor_job(settings)
         self._settings = settings
@@ -80,8 +84,11 @@ class Processor:
             lambda: transport.heartbeat_s,
         )
         self.app = make_faust_app(settings, folder)
-        transport = MemberTransport(self.app.conf.broker, self.app, self.assignment, settings.topics.events)
+        make_transport = StreamTransport if settings.faust_agents else MemberTransport
+        transport = make_transport(self.app.conf.broker, self.app, self.assignment, settings.topics.events)
         self.app.transport = transport
+        self.sessions = SessionsTable(self.app, self.assignment, settings.partitions)
+        self._agent_topics = load_agents(settings, self.app, self.sessions)
         # Without an agent or a stream: records do not pass through Faust.
         self.app.topics.add(self.app.topic(settings.topics.events, partitions=settings.partitions, acks=False))
         if settings.api_port:
@@ -99,7 +106,15 @@ class Processor:
         )
 
     async def run(self) -> None:
-        """Work until `stop` is called. Raises `ProcessorFailed`."""
+        """Work until `stop` is called.
+
+        Raises `ProcessorFailed`, and `SettingsError` if a topic of a Faust agent is missing or has
+        another number of partitions.
+        """
+        if self._agent_topics:
+            await asyncio.get_running_loop().run_in_executor(
+                self._executor, check_agent_topics, self._settings, self._agent_topics, self._stop.is_set
+            )
         tasks: list[asyncio.Task[None]] = []
         try:
             self._fetcher.start(self.assignment.offer_records, self.assignment.halt_partition)

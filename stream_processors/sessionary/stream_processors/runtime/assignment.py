@@ -127,6 +127,11 @@ class Assignment:
         self._stores.close()
         return {owner.partition: owner.position.next_offset for owner in opened}
 
+    def is_open(self, partition: int) -> bool:
+        """Return whether this worker has the partition open."""
+        owner = self.owners.get(partition)
+        return owner is not None and owner.is_readable
+
     @property
     def next_offsets(self) -> dict[int, int]:
         """The next offset to be folded, of each open partition."""

@@ -4,13 +4,15 @@ Stock Faust wraps every message in two asyncio tasks, and its exactly-once mode 
 inside the rebalance callback, where the group's heartbeats stop. Here Faust joins the group,
 subscribes, assigns and heartbeats, and carries no record:
 
-- `IdleFetcher` replaces the loop that asks Faust's consumer for records. aiokafka fetches next to
-  nothing, and what it fetches is not read; records come from `fetcher.py`, past Faust.
+- `MemberThread` pauses the partitions of the events topic, so that aiokafka fetches nothing, and
+  `IdleFetcher` replaces the loop that asks for records. They come from `fetcher.py`, past Faust.
 - `RebalanceListener` is called first in a rebalance, before Faust does anything else. It passes its
   beginning and the assignment on; the owners go on meanwhile, and open new partitions as tasks.
-- `MemberThread` records the group's heartbeats, commits the offsets that show the group's lag, and
-  leaves the group when it stops.
+- `MemberThread` also records the group's heartbeats, commits the offsets that show the group's lag,
+  and leaves the group when it stops.
 - `FaustGroup` answers what the control API asks of the group.
+
+A worker with Faust agents of users has the transport of `stream_transport.py`.
 
 All names of Faust and aiokafka that are used here are named by
 tests/contract/test_faust_internals.py.
@@ -20,7 +22,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from aiohttp import ClientSession
 from aiokafka.errors import ConsumerStoppedError, KafkaError
@@ -30,7 +32,7 @@ from faust.exceptions import ConsumerNotStarted
 from faust.transport.consumer import TransactionManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import TP
-from mode import Service
+from mode import Service, ServiceT
 from yarl import URL
 
 _log = logging.getLogger(__name__)
@@ -50,6 +52,10 @@ class AssignmentListener(Protocol):
         """Take the whole assignment of a new generation."""
         ...
 
+    def is_open(self, partition: int) -> bool:
+        """Return whether the partition's rows can be read."""
+        ...
+
 
 class RebalanceListener(TransactionManager):
     """Replaces Faust's transactions: passes rebalances on and commits nothing."""
@@ -66,7 +72,7 @@ class RebalanceListener(TransactionManager):
         transport.heartbeat_s = time.monotonic()
         transport.owners.take_assignment([tp.partition for tp in assigned if tp.topic == transport.events_topic])
 
-    async def commit(self, offsets: object, start_new_transaction: bool = True) -> bool:
+    async def commit(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
         """Do nothing: the changelog holds the position, and `commit_offsets` shows the lag."""
         return True
 
@@ -90,6 +96,13 @@ class MemberThread(driver.AIOKafkaConsumerThread):
             return acknowledged
 
         coordinator._do_heartbeat = record_heartbeat
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """Pause the events topic, then pass the assignment on."""
+        events_topic = cast(MemberTransport, self.transport).events_topic
+        # Before anything is awaited: until then aiokafka knows no position to fetch from.
+        self._ensure_consumer().pause(*(TopicPartition(*tp) for tp in assigned if tp.topic == events_topic))
+        await super().on_partitions_assigned(assigned, generation_id)
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> bool:
         """Commit the group's offsets. Return False if the broker refuses or takes more than 2 s."""
@@ -130,13 +143,22 @@ class MemberConsumer(driver.Consumer):
     async def commit_offsets(self, positions: Mapping[int, int]) -> bool:
         """Commit each partition's next offset, for lag monitoring. Return False if that fails."""
         topic = cast(MemberTransport, self.transport).events_topic
-        offsets = {TopicPartition(topic, partition): n for partition, n in positions.items()}
+        return await self.commit_places({TP(topic, partition): n for partition, n in positions.items()})
+
+    async def commit_places(self, places: Mapping[TP, int]) -> bool:
+        """Commit next offsets. Return False if that fails."""
+        offsets = {TopicPartition(*place): n for place, n in places.items()}
         member = cast(MemberThread, self._thread)
         try:
             committed: bool = await asyncio.wait_for(member.call_thread(member.commit_offsets, offsets), 2 * _COMMIT_S)
         except TimeoutError:
             return False  # a thread that has just ended does not answer
         return committed
+
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Let Faust complain of a partition that stands still, unless it is one of the events."""
+        if tp.topic != cast(MemberTransport, self.transport).events_topic:
+            super().verify_event_path(now, tp)
 
 
 class MemberTransport(driver.Transport):
@@ -148,7 +170,7 @@ class MemberTransport(driver.Transport):
 
     Consumer = MemberConsumer
     TransactionManager = RebalanceListener
-    Fetcher = IdleFetcher
+    Fetcher: ClassVar[type[ServiceT]] = IdleFetcher
 
     def __init__(self, url: list[URL], app: Any, owners: AssignmentListener, events_topic: str) -> None:
         super().__init__(url, app)

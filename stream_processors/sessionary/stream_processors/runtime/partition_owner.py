@@ -288,7 +288,7 @@ class PartitionOwner:
             seal = seal_with(self._store, batch.leader_epoch)
             with self._context.batch_limits.adapt_to_transaction(self.state):
                 written = await self._context.run_bounded(
-                    self.partition, self._writer, self._writer.write_outcome, outcome, started_at, seal
+                    self.partition, writer, writer.write_outcome, outcome, started_at, seal
                 )
         except Aborted as fault:
             self._context.metrics.errors.labels("aborted").inc()

@@ -2,15 +2,17 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka.errors import CommitFailedError, ConsumerStoppedError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from faust.exceptions import ConsumerNotStarted
+from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import TP
 
-from sessionary.stream_processors.runtime.faust_transport import MemberThread, RebalanceListener
+from sessionary.stream_processors.runtime.faust_transport import MemberConsumer, MemberThread, RebalanceListener
 
 
 class FakeMember:
@@ -70,3 +72,28 @@ def test_an_assignment_is_an_answer_of_the_group() -> None:
     begun_s = time.monotonic()
     asyncio.run(RebalanceListener.on_rebalance(transport, set(), set(), set()))
     assert transport.heartbeat_s >= begun_s
+
+
+def test_the_events_are_paused_before_the_assignment_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    async def pass_on(self: object, assigned: set[TP], generation_id: int) -> None:
+        calls.append(("assigned", assigned, generation_id))
+
+    thread: Any = object.__new__(MemberThread)
+    thread.transport = FakeTransport()
+    thread._consumer = SimpleNamespace(pause=lambda *places: calls.append(("paused", set(places))))
+    monkeypatch.setattr(driver.AIOKafkaConsumerThread, "on_partitions_assigned", pass_on)
+    assigned = {TP("events", 2), TP("events", 3), TP("other", 1)}
+    asyncio.run(MemberThread.on_partitions_assigned(thread, assigned, 7))
+    assert calls == [("paused", {TP("events", 2), TP("events", 3)}), ("assigned", assigned, 7)]
+
+
+def test_faust_does_not_complain_that_events_are_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[TP] = []
+    monkeypatch.setattr(driver.Consumer, "verify_event_path", lambda self, now, tp: looked.append(tp))
+    consumer: Any = object.__new__(MemberConsumer)
+    consumer.transport = FakeTransport()
+    for place in (TP("events", 2), TP("other", 1)):
+        MemberConsumer.verify_event_path(consumer, 0.0, place)
+    assert looked == [TP("other", 1)]

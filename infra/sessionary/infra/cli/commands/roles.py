@@ -65,13 +65,23 @@ def clickhouse_command(
     run_clickhouse(data, port, os.environ.get(PASSWORD_VARIABLE))
 
 
-def processor_command() -> None:
+def processor_command(
+    faust_agents: Annotated[
+        str | None,
+        typer.Option(
+            "--faust-agents",
+            metavar="MODULE:FUNCTION",
+            help="Run the Faust agents that this function registers. Default: SESSIONARY_FAUST_AGENTS.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Run a processor: session state, audit trail, timeouts, control API."""
     from sessionary.stream_processors.settings import ProcessorSettings
     from sessionary.stream_processors.worker import run_processor
 
     _configure_logging()
-    run_processor(ProcessorSettings.from_env())
+    run_processor(ProcessorSettings.from_env(faust_agents=faust_agents))
 
 
 def sink_command(kind: Annotated[SinkName, typer.Argument(help="The topic to write to ClickHouse.")]) -> None:

@@ -1,0 +1,200 @@
+"""Faust agents of users in a worker: the example, rebalances, and what must not happen."""
+
+import itertools
+import json
+import re
+import signal
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from sessionary.infra.local.process import Child
+from sessionary.schemas.ids import new_session_id, partition_of
+from sessionary.schemas.settings import KafkaSettings
+from tests.integration.pipeline_rig import COMMAND
+from tests.integration.processor_load import (
+    Agent,
+    Sender,
+    check_everything,
+    count_judged,
+    last_writers,
+    start_processor,
+)
+from tests.support import Processes, environment, read_topic, wait_until
+
+FAILURES = 400  # in a second: more than Faust starts an agent again
+EXAMPLE = "examples.join_sessions.agents:register"
+PROBES = "tests.support.probing_agents:register"
+WATCHED_WORKER = "tests.support.watched_worker"
+
+
+def make_topics(kafka: KafkaSettings, partitions: int, *names: str) -> None:
+    admin = AdminClient(kafka.client_config())
+    wanted = [
+        NewTopic(f"{kafka.topic_prefix}.{name}", num_partitions=partitions, replication_factor=1) for name in names
+    ]
+    for made in admin.create_topics(wanted).values():
+        made.result(30)
+
+
+def send_invoices(kafka: KafkaSettings, keys: list[bytes], tool: str = "search") -> None:
+    producer = Producer({**kafka.client_config(), "partitioner": "murmur2_random"})
+    for key in keys:
+        value = json.dumps({"tool": tool, "cost_usd_micros": 700})
+        producer.produce(f"{kafka.topic_prefix}.tool-invoices", value, key)
+    assert producer.flush(30) == 0
+
+
+def assigned_partitions(kafka: KafkaSettings) -> list[dict[str, set[int]]]:
+    """Return the partitions of each topic that each member of the group has."""
+    group = f"{kafka.topic_prefix}.processor"
+    admin = AdminClient(kafka.client_config())  # referenced until the result is there
+    described = admin.describe_consumer_groups([group])[group].result(30)
+    members = [member.assignment.topic_partitions for member in described.members if member.assignment]
+    return [
+        {topic: {place.partition for place in places if place.topic == topic} for topic in {p.topic for p in places}}
+        for places in members
+    ]
+
+
+def charged(kafka: KafkaSettings) -> list[tuple[bytes | None, tuple[str, str | None, str | None]]]:
+    """Return each charged invoice's key, tool, owner of the session and state of the session."""
+    found = []
+    for stored in read_topic(kafka, f"{kafka.topic_prefix}.charged-invoices"):
+        value = json.loads(stored.value or b"")
+        assert value["cost_usd_micros"] == 700
+        found.append((stored.key, (value["tool"], value["owner_service"], value["state"])))
+    return found
+
+
+def agent_in(kafka: KafkaSettings, partition: int) -> Agent:
+    return next(
+        agent for agent in iter(Agent, None) if partition_of(agent.key.encoded(), kafka.partitions) == partition
+    )
+
+
+def start_sessions(kafka: KafkaSettings) -> list[Agent]:
+    """Start two sessions in each partition; wait until they are committed."""
+    agents = [agent_in(kafka, partition) for partition in range(kafka.partitions) for _ in range(2)]
+    sender = Sender(kafka)
+    for agent in agents:
+        sender.send(*agent.start())
+    judged = len(sender.flush())
+    wait_until(lambda: count_judged(kafka) == judged, 60, f"{judged} records judged", pause_s=0.3)
+    return agents
+
+
+def test_the_example_joins_its_stream_with_the_sessions(kafka: KafkaSettings, processes: Processes) -> None:
+    make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
+    env = environment(kafka, api_port="0")
+    worker = processes.run([COMMAND, "processor", "--faust-agents", EXAMPLE], env=env, name="worker")
+    keys = [agent.key.encoded() for agent in start_sessions(kafka)]
+    unknown = f"acme:{new_session_id()}".encode()
+    send_invoices(kafka, [*keys, unknown])
+    wait_until(lambda: len(charged(kafka)) == len(keys) + 1, 30, "all invoices charged")
+    expected = dict.fromkeys(keys, ("search", "billing", "Active"))
+    assert dict(charged(kafka)) == expected | {unknown: ("search", None, None)}
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(15)
+    assert worker.exit_code == 0
+
+
+@pytest.mark.long
+def test_streams_move_with_their_sessions_and_no_invoice_is_lost(kafka: KafkaSettings, processes: Processes) -> None:
+    make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
+    one = start_processor(processes, kafka, "w1", faust_agents=EXAMPLE)
+    keys = [agent.key.encoded() for agent in start_sessions(kafka)]
+    sent, tools = set[tuple[bytes | None, tuple[str, str, str]]](), itertools.count()
+
+    def send_until_written_by(names: set[str]) -> None:
+        def send_and_look() -> bool:
+            tool = f"tool-{next(tools)}"
+            send_invoices(kafka, keys, tool)
+            sent.update((key, (tool, "billing", "Active")) for key in keys)
+            return set(last_writers(kafka).values()) == names
+
+        wait_until(send_and_look, 40, f"written by {names}")
+        wait_until(lambda: sent <= set(charged(kafka)), 40, f"all invoices charged by {names}", pause_s=0.3)
+
+    send_until_written_by({"w1"})
+    two = start_processor(processes, kafka, "w2", faust_agents=EXAMPLE)
+    send_until_written_by({"w1", "w2"})
+    invoices, assigned = f"{kafka.topic_prefix}.tool-invoices", assigned_partitions(kafka)
+    assert [len(of_member[invoices]) for of_member in assigned] == [2, 2]
+    assert [of_member[kafka.topics.events] for of_member in assigned] == [of_member[invoices] for of_member in assigned]
+    one.signal(signal.SIGTERM)
+    send_until_written_by({"w2"})
+    assert one.wait(15)
+    three = start_processor(processes, kafka, "w3", faust_agents=EXAMPLE)
+    send_until_written_by({"w2", "w3"})
+    two.kill()
+    send_until_written_by({"w3"})
+    assert set(charged(kafka)) == sent  # some twice perhaps, but none without its session
+    three.signal(signal.SIGTERM)
+    assert three.wait(15)
+    assert (one.exit_code, three.exit_code) == (0, 0)
+    check_everything(kafka)
+
+
+def test_an_agent_can_read_the_table_but_not_write_it(kafka: KafkaSettings, processes: Processes) -> None:
+    make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
+    start_processor(processes, kafka, "w1", faust_agents=PROBES)
+    agents = start_sessions(kafka)
+    send_invoices(kafka, [agents[0].key.encoded()])
+    answers = wait_until(lambda: read_topic(kafka, f"{kafka.topic_prefix}.charged-invoices"), 30, "the agent's answer")
+    expected = {"errors": ["ReadOnly", "ReadOnly", "ReadOnly", None], "sessions": len(agents)}
+    assert [json.loads(answer.value or b"") for answer in answers] == [expected]
+
+
+@pytest.mark.parametrize(("partitions", "fault"), [(3, "has 3 partitions"), (0, "does not exist")])
+def test_a_worker_whose_stream_is_not_copartitioned_does_not_start(
+    kafka: KafkaSettings, processes: Processes, partitions: int, fault: str
+) -> None:
+    if partitions:
+        make_topics(kafka, partitions, "tool-invoices")
+    worker = start_processor(processes, kafka, "w1", faust_agents=EXAMPLE)
+    assert worker.wait(60)
+    assert worker.exit_code not in (0, None)
+    log = worker.log.read_text()
+    assert f"topic {kafka.topic_prefix}.tool-invoices of a Faust agent {fault}. It needs 4 partitions" in log
+    assert assigned_partitions(kafka) == []  # it never joined
+
+
+@pytest.mark.long
+def test_aiokafka_fetches_the_topics_of_agents_and_never_the_events(kafka: KafkaSettings, processes: Processes) -> None:
+    make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
+    plain = start_processor(processes, kafka, "plain", WATCHED_WORKER)
+    keys = [agent.key.encoded() for agent in start_sessions(kafka)]
+    send_invoices(kafka, keys)
+    plain.signal(signal.SIGTERM)
+    assert plain.wait(15)
+    assert plain.exit_code == 0
+    assert fetched_topics(plain) == []
+    with_agent = start_processor(processes, kafka, "with-agent", WATCHED_WORKER, faust_agents=EXAMPLE)
+    wait_until(lambda: len(charged(kafka)) == len(keys), 30, "all invoices charged")
+    assert fetched_topics(with_agent) == [f"{kafka.topic_prefix}.tool-invoices"]
+
+
+def fetched_topics(worker: Child) -> list[str]:
+    return re.findall(r"aiokafka fetches (\S+)", worker.log.read_text())
+
+
+@pytest.mark.long
+def test_an_agent_that_raises_again_and_again_does_not_end_the_worker(
+    kafka: KafkaSettings, processes: Processes
+) -> None:
+    make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
+    worker = start_processor(processes, kafka, "w1", faust_agents=PROBES)
+    key = start_sessions(kafka)[0].key.encoded()
+    producer = Producer({**kafka.client_config(), "partitioner": "murmur2_random"})
+    for _ in range(FAILURES):
+        producer.produce(f"{kafka.topic_prefix}.tool-invoices", b"raise", key)
+    assert producer.flush(30) == 0
+    send_invoices(kafka, [key])
+    wait_until(lambda: read_topic(kafka, f"{kafka.topic_prefix}.charged-invoices"), 60, "the agent goes on")
+    assert worker.exit_code is None
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(15)
+    assert worker.exit_code == 0
