@@ -14,7 +14,7 @@ connection unless it is asked to.
     errors       the errors that every role shares
     kafka_clients    discards a stuck client
     log_ends     asks for the ends of a topic's partitions
-    log_progress    tells which partitions stand still
+    log_progress    tells which partitions and consumers stand still
 
 The Avro schemas are in `avro/`: `common`, `events`, `records`, and those of every release in
 `released`.
