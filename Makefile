@@ -9,8 +9,9 @@ DOCS := .venv/installed-docs
 WORKERS ?= 2
 MINUTES ?= 1
 SEED ?= 1
+RECORDS ?= 1000000
 
-.PHONY: help install demo bench test test-long chaos mutants check lint format docs clean
+.PHONY: help install demo bench test test-long chaos fuzz mutants check lint format docs clean
 
 # Say what there is.
 help:
@@ -61,6 +62,10 @@ test-long: $(DEV)
 # Kill, freeze and fill a real stack under load, then audit it: make chaos MINUTES=10 SEED=2.
 chaos: $(DEV)
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+# Fold fuzzed records on all cores and count what they reach: make fuzz RECORDS=10000000 SEED=2.
+fuzz: $(DEV)
+	@$(BIN)/python -m tests.fuzz --records $(RECORDS) --seed $(SEED) $(ARGS)
 
 # Make small faults in the pure core, one at a time, and see whether the tests notice; ARGS='--only PATTERN'.
 mutants: $(DEV)

@@ -11,7 +11,21 @@ from tests.auditor.decoding import LogEntry, Refusal, Row, read_event
 from tests.auditor.evidence import Evidence
 from tests.auditor.oracle import Oracle, find_differences, replay_log
 
-Kind = Literal["lost", "doubled", "order", "chain", "timeout", "false timeout", "refusal", "table", "judgement", "rows"]
+Kind = Literal[
+    "lost",
+    "doubled",
+    "order",
+    "chain",
+    "timeout",
+    "false timeout",
+    "refusal",
+    "table",
+    "judgement",
+    "rows",
+    "rare fault",
+    "readiness",
+    "growth",
+]
 
 
 class Difference(NamedTuple):

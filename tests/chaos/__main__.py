@@ -19,8 +19,10 @@ from tests.auditor.evidence import Evidence, gather_evidence
 from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.faults import Faults
 from tests.chaos.load import Load
+from tests.chaos.process_watch import Growth, ProcessWatch
+from tests.chaos.readiness_watch import ReadinessWatch
 from tests.chaos.report import Result, as_json, format_report
-from tests.chaos.schedule import KINDS, draw_faults
+from tests.chaos.schedule import KINDS, draw_faults, find_rare_kinds, kinds_in_deck
 from tests.chaos.settle import settle_stack
 from tests.chaos.small_disk import enter_namespace
 from tests.chaos.stack import DATABASE, PARTITIONS, PREFIX, ChaosStack
@@ -72,6 +74,8 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
         load = Load(stack, seed=options.seed, rate=options.rate, seconds=seconds)
         watch, stop = CommitWatch(stack.servers_address), threading.Event()
         faults = Faults(stack, load, watch, _say)
+        readiness = ReadinessWatch(stack, watch, faults.is_stalling)
+        processes = ProcessWatch(lambda: {**stack.pids(), **load.pids()})
         progress = threading.Thread(target=_report_progress, args=(load, watch, time.monotonic(), stop), daemon=True)
         try:
             load.start()
@@ -82,9 +86,10 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
                 _FLOWS_S,
                 "every partition to have a transaction",
             )
-            faults.carry_out(draw_faults(options.seed, seconds, options.only, stack.brokers), load.until_s)
-            faults.wait()
-            time.sleep(max(0.0, load.until_s - time.time()))
+            with readiness, processes:
+                faults.carry_out(draw_faults(options.seed, seconds, options.only, stack.brokers), load.until_s)
+                faults.wait()
+                time.sleep(max(0.0, load.until_s - time.time()))
             unsettled = settle_stack(stack, load, _say)
         finally:
             stop.set()
@@ -95,27 +100,51 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
             stack.servers_address, PREFIX, stack.clickhouse_url, DATABASE, load.journal_paths(), PARTITIONS
         )._replace(sessions=load.planned_sessions(), lifetimes=load.lifetimes())
         (logs / "evidence.pickle").write_bytes(pickle.dumps(evidence))  # to investigate differences
-        return _result(options, evidence, faults, unsettled, time.monotonic() - began_s, namespace=namespace)
+        findings = _find_differences(options, faults, readiness, processes, unsettled, namespace=namespace)
+        return _result(
+            options, evidence, faults, findings, processes.growth(), time.monotonic() - began_s, namespace=namespace
+        )
     finally:
         stack.close()
+
+
+def _find_differences(
+    options: argparse.Namespace,
+    faults: Faults,
+    readiness: ReadinessWatch,
+    processes: ProcessWatch,
+    unsettled: list[str],
+    *,
+    namespace: bool,
+) -> list[Difference]:
+    """Return what went wrong while the stack ran."""
+    found = [Difference("lost", text) for text in unsettled]
+    for one in faults.outcomes:
+        if one.recovered_s is None:
+            text = f"no recovery from {one.fault.kind} {one.fault.target} at {one.began_s} s: {one.note}"
+            found.append(Difference("judgement", text))
+    # Without a namespace no disk of a store can be filled.
+    deck = [kind for kind in kinds_in_deck(options.minutes * 60, options.only) if namespace or kind != "full store"]
+    happened = [one.fault.kind for one in faults.outcomes]
+    found += [Difference("rare fault", text) for text in find_rare_kinds(happened, deck, options.minutes)]
+    found += [Difference("readiness", text) for text in readiness.sentences]
+    if not readiness.observations:
+        found.append(Difference("readiness", "the brokers never answered, so no readiness was checked"))
+    return found + [Difference("growth", text) for one in processes.growth() for text in one.faults]
 
 
 def _result(
     options: argparse.Namespace,
     evidence: Evidence,
     faults: Faults,
-    unsettled: list[str],
+    findings: list[Difference],
+    growth: list[Growth],
     seconds: float,
     *,
     namespace: bool,
 ) -> Result:
     inputs = replay_evidence(evidence)
-    differences = [Difference("lost", text) for text in unsettled]
-    for one in faults.outcomes:
-        if one.recovered_s is None:
-            text = f"no recovery from {one.fault.kind} {one.fault.target} at {one.began_s} s: {one.note}"
-            differences.append(Difference("judgement", text))
-    differences += run_checks(inputs)
+    differences = findings + run_checks(inputs)
     audits = [fields for _, fields in evidence.outputs["audit"]]
     return Result(
         seed=options.seed,
@@ -132,6 +161,7 @@ def _result(
         seconds=round(seconds, 1),
         left_out=len(faults.left_out),
         outcomes=sorted(faults.outcomes, key=lambda one: one.began_s),
+        growth=growth,
         differences=differences,
     )
 

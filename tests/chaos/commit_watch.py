@@ -1,28 +1,38 @@
-"""Follows the committed transactions: per partition, who wrote the newest one and when."""
+"""Follows events and transactions: how far a partition goes, who wrote its newest one and when."""
 
 import contextlib
 import threading
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from tests.auditor.decoding import decode_record
 from tests.chaos.stack import PARTITIONS, PREFIX
 
 
 class Commit(NamedTuple):
-    """A partition's newest transaction; `at_ms` is the broker's timestamp, ms since the epoch."""
+    """A partition's newest transaction.
+
+    `at_ms` is the broker's timestamp, ms since the epoch; `next_offset` that of the first event
+    that is not folded.
+    """
 
     at_ms: int
     instance: str
     number: int
+    next_offset: int
 
 
 class CommitWatch:
-    """Reads the topic of batches in a thread. `commits` is replaced, never changed in place."""
+    """Reads the topics of batches and events in a thread.
+
+    `event_ends` has the offset after the last event of each partition, ticks apart. It and
+    `commits` are replaced, never changed in place.
+    """
 
     def __init__(self, servers: str) -> None:
         self.commits: dict[int, Commit] = {}
+        self.event_ends: dict[int, int] = {}
         self._consumer = Consumer(
             {
                 "bootstrap.servers": servers,
@@ -34,7 +44,8 @@ class CommitWatch:
                 "log_level": 0,
             }
         )
-        self._consumer.assign([TopicPartition(f"{PREFIX}.batches", number, 0) for number in range(PARTITIONS)])
+        topics = (f"{PREFIX}.batches", f"{PREFIX}.events")
+        self._consumer.assign([TopicPartition(topic, number, 0) for topic in topics for number in range(PARTITIONS)])
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
@@ -60,11 +71,24 @@ class CommitWatch:
                 for message in self._consumer.consume(500, 0.05):
                     if message.error() is not None:
                         continue
-                    value = message.value()
-                    assert isinstance(value, bytes)
-                    fields = decode_record(value)[1]
-                    commit = Commit(message.timestamp()[1], fields["instance"], fields["number"])
-                    self.commits = {**self.commits, fields["partition"]: commit}
+                    if message.topic() == f"{PREFIX}.events":
+                        self._note_event(message)
+                    else:
+                        self._note_batch(message)
+
+    def _note_event(self, message: Message) -> None:
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        if message.key() is not None:  # otherwise it is a tick
+            self.event_ends = {**self.event_ends, partition: offset + 1}
+
+    def _note_batch(self, message: Message) -> None:
+        value = message.value()
+        assert isinstance(value, bytes)
+        fields = decode_record(value)[1]
+        commit = Commit(message.timestamp()[1], fields["instance"], fields["number"], fields["last_offset"] + 1)
+        self.commits = {**self.commits, fields["partition"]: commit}
 
 
 __all__ = ["Commit", "CommitWatch"]

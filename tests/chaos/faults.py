@@ -54,6 +54,7 @@ class Faults:
         self.left_out: list[Fault] = []
         self._lock = threading.Lock()
         self._stall_ended_s = 0.0  # monotonic, of the last stall
+        self._stalls = 0  # that last now
         self._network = threading.Lock()  # a proxy does one thing at a time
         self._began_s = time.monotonic()
         self._threads: list[threading.Thread] = []
@@ -79,6 +80,10 @@ class Faults:
 
     def _open(self) -> int:
         return sum(thread.is_alive() for thread in self._threads)
+
+    def is_stalling(self) -> bool:
+        """Return whether a broker is frozen now, or the network to one is disturbed."""
+        return self._stalls > 0
 
     def wait(self) -> None:
         """Wait until each fault has recovered or timed out."""
@@ -139,16 +144,21 @@ class Faults:
     def _wait_broker(self, fault: Fault, note: str = "") -> FaultOutcome:
         """Wait until all partitions and sinks go on: within 60 s of the brokers' first answer.
 
-        Another stall may begin meanwhile; then within 60 s of its end.
+        Another stall may begin meanwhile, or another fault may kill the brokers; then within 60 s
+        of its end.
         """
         since_ms, answered_s, ends = now_ms(), None, dict[str, dict[int, int]]()
 
         def goes_on(at_ms: int) -> bool:
             nonlocal answered_s
-            offsets = {
-                kind: self._stack.group_offsets(f"{PREFIX}.sink.{kind}", f"{PREFIX}.{topic}")
-                for kind, topic in SINK_TOPICS.items()
-            }
+            try:
+                offsets = {
+                    kind: self._stack.group_offsets(f"{PREFIX}.sink.{kind}", f"{PREFIX}.{topic}")
+                    for kind, topic in SINK_TOPICS.items()
+                }
+            except KafkaException:
+                answered_s = None  # away again
+                raise
             answered_s = answered_s or time.monotonic()
             for kind, found in offsets.items():
                 ends.setdefault(kind, {number: end for number, (end, _) in found.items()})
@@ -165,6 +175,16 @@ class Faults:
 
     def _stall_broker(self, fault: Fault) -> None:
         """Freeze a broker, or disturb the network between it and all parts; then end that."""
+        with self._lock:
+            self._stalls += 1
+        try:
+            self._disturb_broker(fault)
+        finally:
+            with self._lock:
+                self._stalls -= 1
+            self._stall_ended_s = time.monotonic()
+
+    def _disturb_broker(self, fault: Fault) -> None:
         proxy, deadline_s = self._stack.proxies[fault.target], time.monotonic() + fault.lasts_s
         if fault.kind == "freeze broker":
             pid = self._stack.signal(fault.target, signal.SIGSTOP)
@@ -182,7 +202,6 @@ class Faults:
                     proxy.delay_packets(_DELAY_S)
                 time.sleep(fault.lasts_s)
                 proxy.pass_packets()
-        self._stall_ended_s = time.monotonic()
 
     def _hit_processor(self, fault: Fault) -> FaultOutcome:
         owned = self._watch.owned_by(fault.target)

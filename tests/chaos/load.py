@@ -63,6 +63,10 @@ class Load:
         """Return the agent's process id; None if it does not run."""
         return self._supervisor.pid(f"agent-{name}")
 
+    def pids(self) -> dict[str, int | None]:
+        """Return the process id of each agent; None if it does not run."""
+        return {f"agent-{name}": self.pid(name) for name in AGENTS}
+
     def kill(self, name: str) -> None:
         """Kill the agent with SIGKILL, as soon as it runs."""
         os.killpg(wait_until(lambda: self.pid(name) or 0, 20, f"agent {name} to run"), signal.SIGKILL)

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 from tests.auditor.checks import Difference
 from tests.chaos.faults import FaultOutcome
+from tests.chaos.process_watch import Growth
 from tests.chaos.schedule import KINDS
 
 _SHOWN_MAX = 40
+_MIB = 1 << 20
 
 
 class Result(NamedTuple):
@@ -29,6 +31,7 @@ class Result(NamedTuple):
     seconds: float
     left_out: int
     outcomes: list[FaultOutcome]
+    growth: list[Growth]
     differences: list[Difference]
 
     @property
@@ -70,9 +73,20 @@ def fault_table(outcomes: list[FaultOutcome]) -> list[str]:
     return lines
 
 
+def growth_table(growth: list[Growth]) -> list[str]:
+    """Return lines: what each process used in the middle and at the end of its life."""
+    widths = (20, 9, 14, 16, 16)
+    lines = ["", _row(("middle → end", "lived s", "threads", "descriptors", "MiB"), widths)]
+    for one in growth:
+        memory = (one.memory_bytes[0] / _MIB, one.memory_bytes[1] / _MIB)
+        pairs = (f"{before:.0f} → {after:.0f}" for before, after in (one.threads, one.descriptors, memory))
+        lines.append(_row((one.name, f"{one.lived_s:.0f}", *pairs), widths))
+    return lines if growth else ["", "no process lived long enough to tell how it grew"]
+
+
 def format_report(result: Result) -> list[str]:
     """Return the whole report as lines."""
-    lines = fault_table(result.outcomes)
+    lines = fault_table(result.outcomes) + growth_table(result.growth)
     disk = "small tmpfs in a user namespace" if result.namespace else "ENOSPC injected when the spool allocates blocks"
     lines += ["", f"full disks: {disk}; sinks write nothing to disk", ""]
     figures = {
@@ -85,6 +99,9 @@ def format_report(result: Result) -> list[str]:
         "dropped and reported": result.dropped,
         "faults": len(result.outcomes),
         "faults left out for time": result.left_out,
+        "too rare kinds of faults": result.count("rare fault"),
+        "ready but standing still": result.count("readiness"),
+        "processes that grew": result.count("growth"),
         "lost": result.count("lost"),
         "doubled": result.count("doubled"),
         "false timeouts": result.count("false timeout"),
@@ -109,8 +126,9 @@ def as_json(result: Result) -> dict[str, Any]:
             {**one.fault._asdict(), "recovered_s": one.recovered_s, "note": one.note, "began_s": one.began_s}
             for one in result.outcomes
         ],
+        "growth": [one._asdict() for one in result.growth],
         "differences": [difference._asdict() for difference in result.differences],
     }
 
 
-__all__ = ["Result", "as_json", "fault_table", "format_report"]
+__all__ = ["Result", "as_json", "fault_table", "format_report", "growth_table"]

@@ -1,6 +1,7 @@
 """The schedule of faults. Pure: the same seed and duration give the same faults."""
 
 import random
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -93,13 +94,35 @@ def _lasts_s(kind: FaultKind, rng: random.Random) -> float:
     return rng.uniform(5.0, 9.0) if kind in ("slow clickhouse", "full spool", "full store") else 0.0
 
 
+def kinds_in_deck(seconds: float, only: Collection[FaultKind] = ()) -> tuple[FaultKind, ...]:
+    """Return the kinds of faults of a run; `only` restricts them."""
+    return tuple(only) or (_SHORT if seconds < SHORT_S else KINDS)
+
+
+def count_required(minutes: float) -> int:
+    """Return how often each kind must happen in a run: three times in ten minutes."""
+    return int(3 * minutes / 10)
+
+
+def find_rare_kinds(happened: Collection[FaultKind], deck: Collection[FaultKind], minutes: float) -> list[str]:
+    """Return a sentence for each kind of the deck that happened too rarely."""
+    counts, required = Counter(happened), count_required(minutes)
+    return [
+        f"{kind} happened {counts[kind]} times in {minutes:g} minutes, must be {required}"
+        for kind in deck
+        if counts[kind] < required
+    ]
+
+
 def draw_faults(
     seed: int, seconds: float, only: Collection[FaultKind] = (), brokers: Sequence[str] = ("broker",)
 ) -> list[Fault]:
     """Return the faults of a run in order of time.
 
-    Kinds come in shuffled decks, so that each occurs before one occurs again. An agent is killed
-    while a broker is down, because then its spool contains events. `only` restricts the kinds.
+    Kinds come in rounds, each a shuffled deck: every kind occurs before one occurs again. So a
+    machine that is too slow for the whole schedule leaves out late rounds, and no kind. An agent is
+    killed while a broker is down, because then its spool contains events. `only` restricts the
+    kinds.
     """
     rng = random.Random(seed)
     faults: list[Fault] = []
@@ -107,7 +130,7 @@ def draw_faults(
     at_s = _FIRST_S
     while at_s < seconds - _LAST_S:
         if not deck:
-            deck = list(only or (_SHORT if seconds < SHORT_S else KINDS))
+            deck = list(kinds_in_deck(seconds, only))
             rng.shuffle(deck)
         kind = deck.pop()
         if kind == "kill agent":
@@ -130,5 +153,8 @@ __all__ = [
     "SINK_TOPICS",
     "Fault",
     "FaultKind",
+    "count_required",
     "draw_faults",
+    "find_rare_kinds",
+    "kinds_in_deck",
 ]

@@ -51,7 +51,7 @@ class ChaosStack:
         self.logs = logs
         self._folder = tempfile.TemporaryDirectory(prefix="sessionary-chaos-")
         self.folder = Path(self._folder.name)
-        names = ("broker", "clickhouse", *PROCESSORS)
+        names = ("broker", "clickhouse", *PROCESSORS, *SINKS)
         spare = free_ports(len(names) + 2 * brokers)
         ports = dict(zip(names, spare, strict=False))
         broker_data = self.folder / "broker"
@@ -68,6 +68,7 @@ class ChaosStack:
         }
         self.clickhouse_url = f"http://{LOOPBACK}:{ports['clickhouse']}"
         self.control_urls = {name: f"http://{LOOPBACK}:{ports[name]}" for name in PROCESSORS}
+        self.sink_urls = {kind: f"http://{LOOPBACK}:{ports[kind]}" for kind in SINKS}
         self.tokens = {tenant: f"token-of-{tenant}" for tenant in TENANTS}
         self.kafka = KafkaSettings(bootstrap_servers=self.servers_address, topic_prefix=PREFIX, partitions=PARTITIONS)
         self.disks = {
@@ -87,7 +88,7 @@ class ChaosStack:
         }
         self.servers = Supervisor([*map(self._broker, processes, listeners), self._clickhouse(ports["clickhouse"])])
         self.workers = Supervisor([self._worker(name, ports[name]) for name in PROCESSORS])
-        self.sinks = Supervisor([self._sink(kind) for kind in SINKS])
+        self.sinks = Supervisor([self._sink(kind, ports[kind]) for kind in SINKS])
         self._closing = ExitStack()
         self._supervisors = (self.servers, self.workers, self.sinks)
 
@@ -128,6 +129,10 @@ class ChaosStack:
             if name in supervisor.states():
                 return supervisor.pid(name)
         raise KeyError(name)
+
+    def pids(self) -> dict[str, int | None]:
+        """Return the process ids of processors and sinks; None while one does not run."""
+        return {name: self.pid(name) for name in (*PROCESSORS, *(f"sink-{kind}" for kind in SINKS))}
 
     def signal(self, name: str, number: signal.Signals, timeout_s: float = 20.0) -> int:
         """Send a signal to the part's process group, as soon as it runs; return the pid."""
@@ -179,9 +184,9 @@ class ChaosStack:
         options = ["--data", str(self.folder / "clickhouse"), "--port", str(port)]
         return self.part("clickhouse", [*_COMMAND, "clickhouse", *options], ready)
 
-    def _sink(self, kind: str) -> Part:
+    def _sink(self, kind: str, port: int) -> Part:
         # Half are static members, which rejoin at once; the others must time out first.
-        more = {"INSTANCE": "s1"} if kind in SINKS[:2] else {}
+        more = {"METRICS_PORT": str(port), **({"INSTANCE": "s1"} if kind in SINKS[:2] else {})}
         return self.part(f"sink-{kind}", [*_COMMAND, "sink", kind], None, more)
 
     def _worker(self, name: str, port: int) -> Part:

@@ -3,13 +3,23 @@
 import json
 import signal
 import sys
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.faults import written_bytes
-from tests.chaos.schedule import AGENTS, KINDS, SHORT_S, Fault, draw_faults
+from tests.chaos.schedule import (
+    AGENTS,
+    KINDS,
+    SHORT_S,
+    Fault,
+    count_required,
+    draw_faults,
+    find_rare_kinds,
+    kinds_in_deck,
+)
 from tests.support.processes import Processes
 
 SEED = 1
@@ -48,6 +58,30 @@ def test_ten_minutes_have_all_kinds_of_faults_and_one_minute_the_important_ones(
     assert all(4 <= fault.at_s <= 53 for fault in brief)
     assert [fault.at_s for fault in brief] == sorted(fault.at_s for fault in brief)
     assert SHORT_S > 60
+
+
+@pytest.mark.parametrize("seed", range(1, 30))
+def test_each_kind_comes_three_times_before_any_comes_a_fifth_time(seed: int) -> None:
+    """So a slow machine, which leaves out the last faults, still has three of each kind."""
+    drawn = draw_faults(seed, 600)
+    for_agents = {n for n, fault in enumerate(drawn[1:]) if fault.kind == "kill agent"}  # brokers killed for them
+    seen: Counter[str] = Counter()
+    for n, fault in enumerate(drawn):
+        seen[fault.kind] += n not in for_agents
+        if seen[fault.kind] == 5:
+            break
+    assert set(seen) == set(KINDS)
+    assert min(seen.values()) >= 3
+
+
+def test_a_run_with_too_few_faults_of_a_kind_names_it() -> None:
+    deck = kinds_in_deck(600)
+    enough = [*deck * 3]
+    assert find_rare_kinds(enough, deck, 10) == []
+    assert find_rare_kinds(enough[1:], deck, 10) == [f"{deck[0]} happened 2 times in 10 minutes, must be 3"]
+    assert find_rare_kinds((), deck, 3.3) == []
+    assert find_rare_kinds((), deck[2:3], 3.4) == ["kill sink happened 0 times in 3.4 minutes, must be 1"]
+    assert [count_required(minutes) for minutes in (1, 5, 10, 20)] == [0, 1, 3, 6]
 
 
 def test_the_first_agent_is_never_killed_and_the_others_only_while_the_broker_is_down() -> None:

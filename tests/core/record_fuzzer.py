@@ -41,6 +41,7 @@ _STARTABLE = (*LIMITS[:10], *[Limits(max_duration_ms=20_000)] * 4)
 _TICK_MS = (1, *(900, 1_000, 2_500, 5_000) * 10, 5_001)  # the last one makes a hole
 _CROWD = 90  # producers of one session, more than it takes
 _LARGE_EVERY = 500  # records
+_CONTENT_CHARS = (100_000, *[2_200_000] * 4)
 _LARGE_BYTES = (70_000, 700_000, 1_250_000, 1_250_000, 3_000_000)
 
 
@@ -87,9 +88,10 @@ class RecordFuzzer:
             (self._send_forged, 4),
             (self._skip_or_repeat_numbers, 5),
             (self._start_session, 5),
-            (self._recover_again, 2),
+            (self._recover_again, 3),
+            (self._send_stale, 1),
             (self._confirm_release, 3),
-            (self._crowd_session, 2),
+            (self._crowd_session, 4),
             (self._send_elsewhere, 3),
             (self._tick, 5),
             (self._fall_silent, 1),
@@ -211,6 +213,12 @@ class RecordFuzzer:
             self._send(agent, "session_phase_changed", {"phase": "recovery"}, epoch=epoch + attempt)
             self._send(agent, "session_recovered", epoch=epoch + attempt)
 
+    def _send_stale(self) -> None:
+        """Send as if the session had not been resumed or recovered."""
+        agent = self._pick_agent()
+        row = self._state_of(agent)
+        self._send(agent, self._random.choice(WORK), epoch=0 if row is None else row.epoch - 1)
+
     def _confirm_release(self) -> None:
         agent = self._pick_agent()
         row = self._state_of(agent)
@@ -222,7 +230,11 @@ class RecordFuzzer:
     def _crowd_session(self) -> None:
         """Send as one of many producers of a session that does not end."""
         agent = self._crowd
-        if self._state_of(agent) is None:
+        row = self._state_of(agent)
+        if row is not None and row.state != "Active" and self._random.random() < 0.2:
+            agent = self._crowd = self._new_agent()  # nothing would be applied any more
+            row = None
+        if row is None:
             self._send(agent, "session_created", {"limits": _FOREVER})
             self._start_created(agent)
             return
@@ -305,7 +317,8 @@ class RecordFuzzer:
             key = agent.key.encoded()
             self._send(agent, "session_created", {"limits": SHORT, "snapshot": snapshot("large", text)})
         elif chance == 3:
-            self._send(agent, "state_updated", {"state_json": text})
+            agent, key = self._crowd, self._crowd.key.encoded()  # mostly too large for its row
+            self._send(agent, "state_updated", {"state_json": "é" * self._random.choice(_CONTENT_CHARS)})
         elif chance == 4:
             self._send(agent, "session_errored", {"error": ErrorInfo("retryable", text, text)})
         elif chance == 5:

@@ -1,203 +1,33 @@
 """No record stops a partition or a sink: fuzzed records through the fold and every row builder."""
 
-from collections import Counter
-from collections.abc import Callable
-from random import Random
-from typing import Any, get_args
-
 import pytest
 
-from sessionary.schemas.codec import Decoder
-from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.topics import record_bytes_limits
-from sessionary.schemas.types import Refusal, RefusalReason
-from sessionary.sinks.core.rows.audit import audit_row
-from sessionary.sinks.core.rows.batches import batch_row
-from sessionary.sinks.core.rows.dead_letters import dead_letter_row
-from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
-from sessionary.sinks.core.rows.raw_record import RawRecord
-from sessionary.sinks.core.rows.rejected import rejected_row
-from sessionary.sinks.core.rows.shared import RowBuilder
-from sessionary.sinks.errors import BadRow
-from sessionary.sinks.runtime.dead_letter_producer import encode_letter
-from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.overlay import Overlay
-from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
-from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
-from sessionary.stream_processors.families import processor_job
-from sessionary.stream_processors.runtime.fetching.fetched_records import LazyRecord
-from sessionary.stream_processors.settings import ProcessorSettings
-from tests.core.oracle_rig import START_MS
-from tests.core.record_fuzzer import PARTITIONS, FuzzedRecord, RecordFuzzer
-from tests.support.event_factory import TICK
-
-SETTINGS = ProcessorSettings(partitions=PARTITIONS)
-LIMITS = {topic: record_bytes_limits()[field] for field, topic in SETTINGS.topics._asdict().items()}
-BUILDERS: dict[str, RowBuilder] = {
-    SETTINGS.topics.audit: audit_row,
-    SETTINGS.topics.rejected: rejected_row,
-    SETTINGS.topics.batches: batch_row,
-}
-_OTHER_BUILDERS = tuple(BUILDERS.values())
-ACCEPTABLE = set().union(
-    *ACCEPTED.values(), (transition.event_type for transition in TRANSITIONS if transition.by != "processor")
-)
-# `bad_row` is a sink's.
-REASONS = set(get_args(RefusalReason)) - {"UNKNOWN", "bad_row"}
-_ERROR, _EVENT_TYPE = HISTORY_COLUMNS.index("decode_error"), HISTORY_COLUMNS.index("event_type")
-_MISSING = object()
-HEADER_BYTES = 32  # more than a row's deadline takes as a header
+from sessionary.schemas.types import Refusal
+from tests.core.record_fuzzer import RecordFuzzer
+from tests.fuzz.campaign import RunResult, find_gaps, format_report, memory_growth, plan_runs, run_campaign, run_seed
+from tests.fuzz.fuzz_run import ACCEPTABLE, REASONS, FuzzRun, check_refused
 
 
-class TracedRows(dict[bytes, Any]):
-    """The rows of a batch; `changes` are the keys that were set, with their former rows."""
-
-    def __init__(self, committed: Callable[[bytes], Any]) -> None:
-        super().__init__()
-        self._committed = committed
-        self.changes: list[tuple[bytes, Any]] = []
-
-    def __setitem__(self, key: bytes, row: Any) -> None:
-        self.changes.append((key, self.current(key)))
-        super().__setitem__(key, row)
-
-    def current(self, key: bytes) -> Any:
-        found = self.get(key, _MISSING)
-        return self._committed(key) if found is _MISSING else found
-
-
-class FuzzRun:
-    """Folds fuzzed records in batches, writes their transactions, and builds the sinks' rows."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = Random(seed)
-        self._job = processor_job(SETTINGS)
-        self._state = self._job.new_state(0)
-        self._state.finish_loading()
-        self._rows = TracedRows(self._state.rows.get)
-        self._fuzzer = RecordFuzzer(seed, self._rows_current)
-        self._decoder = Decoder()
-        self._offset, self._at_ms = 0, START_MS
-        self._postponed: LogRecord | None = None
-        self.decoded = 0
-        self.seen: Counter[str] = Counter()
-        self.applied: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-
-    def _rows_current(self, key: bytes) -> Any:
-        return self._rows.current(key)
-
-    def fold_batch(self, records_max: int) -> int:
-        """Fold records as a batch; return how many. Every tenth batch is void and folded again."""
-        batch = self._begin_batch()
-        made: list[LogRecord] = []
-        while len(made) < records_max:
-            record = self._postponed or self._next_record()
-            self._postponed = None if self._judge(batch, record) else record
-            if self._postponed is not None:
-                break  # the batch has its bytes
-            made.append(record)
-        if self._random.random() < 0.1:
-            batch = self._begin_batch()
-            assert all(batch.apply(record) for record in made)
-        outcome = batch.finish()
-        for topic, key, value, headers in self._job.transaction(0, outcome, START_MS * 1_000).records:
-            assert batch_bytes(key, value) + (HEADER_BYTES if headers else 0) <= LIMITS[topic], topic
-            if (build := BUILDERS.get(topic)) is not None:
-                build(RawRecord(topic, 0, 0, self._at_ms, key, value), self._decoder)
-        self._state.merge(batch)
-        return len(made)
-
-    def _begin_batch(self) -> Overlay:
-        batch = self._state.begin()
-        batch.rows = self._rows = TracedRows(self._state.rows.get)
-        return batch
-
-    def _next_record(self) -> LogRecord:
-        fuzzed = self._fuzzer.next_record()
-        self._at_ms += fuzzed.later_ms
-        fields: Any = (self._offset, self._at_ms, fuzzed.key, fuzzed.value, fuzzed.header_source)
-        self._build_rows(fuzzed)
-        self._offset += 1
-        return tuple.__new__(LazyRecord, fields)
-
-    def _judge(self, batch: Overlay, record: LogRecord) -> bool:
-        """Apply a record and check what it changed; return False if the batch is full."""
-        before, refused, applied = self._rows.current(record.key or b""), len(batch._refusals), batch._applied
-        self._rows.changes.clear()
-        if not batch.apply(record):
-            return False
-        is_tick = record.key is None and record.value == TICK
-        for key, former in self._rows.changes if not is_tick else ():
-            # No other row changes, but one that was due already.
-            assert key == record.key or self._state.due_ms(former) <= self._at_ms, (record.offset, key)
-        after = self._rows.current(record.key or b"")
-        was_due = before is not None and self._state.due_ms(before) <= self._at_ms  # it may have fired first
-        if batch._applied > applied:
-            self.applied[self._event_type] += 1
-        elif len(batch._refusals) > refused:
-            self.refused[batch._refusals[-1]] += 1
-            if not was_due:
-                check_refused(before, after)
-        else:
-            assert after is before or was_due
-        return True
-
-    def _build_rows(self, fuzzed: FuzzedRecord) -> None:
-        topic = SETTINGS.topics.events
-        raw = RawRecord(topic, 0, self._offset, self._at_ms, fuzzed.key, fuzzed.value, fuzzed.header_source)
-        row = history_row(raw, self._decoder)
-        self._event_type: str = row[_EVENT_TYPE]
-        if not row[_ERROR]:
-            self.decoded += 1
-            self.seen[self._event_type] += 1
-        build = _OTHER_BUILDERS[self._offset % len(_OTHER_BUILDERS)]  # as if it were on another sink's topic
-        try:
-            build(raw, self._decoder)
-        except BadRow as error:
-            dead_letter_row("audit", raw, error.detail)
-            if self._offset % 20 < len(_OTHER_BUILDERS):
-                key, value = encode_letter(raw, error.detail)
-                assert batch_bytes(key, value) <= LIMITS[SETTINGS.topics.sink_rejected]
-
-
-def check_refused(before: Any, after: Any) -> None:
-    """Assert that a refusal left nothing in a row but its own trace."""
-    if before is None or after is before:
-        assert after is before
-        return
-    kept = {"audit_seq": before.audit_seq, "producers": before.producers}
-    if isinstance(before, SessionState):
-        kept |= {"refusals": before.refusals, "late_epoch": before.late_epoch}
-        assert len(after.refusals) <= REFUSALS_KEPT
-    assert after._replace(**kept) == before
-
-
-def run_fuzzer(seed: int, records: int) -> FuzzRun:
-    run, sizes = FuzzRun(seed), Random(seed)
-    left = records
-    while left > 0:
-        left -= run.fold_batch(min(left, sizes.choice((1, 5, 40, 100))))
-    return run
-
-
-def check_reach(run: FuzzRun, records: int) -> None:
-    assert 0.4 <= run.decoded / records <= 0.6
-    assert set(run.seen) == {*PAYLOADS, "tick"}
-    assert ACCEPTABLE ^ set(run.applied) == set()
-    assert REASONS ^ set(run.refused) == set()
+def check_reach(seed: int, records: int) -> None:
+    result = run_seed(seed, records)
+    assert find_gaps(result) == []
+    assert result.records == records
+    assert result.decoded / records <= 0.6
+    assert set(result.seen) == {*PAYLOADS, "tick"}
+    assert ACCEPTABLE ^ set(result.applied) == set()
+    assert REASONS ^ {reason for _, reason in result.refused} == set()
 
 
 def test_fuzzed_records_stop_neither_processor_nor_sinks() -> None:
-    check_reach(run_fuzzer(1, 20_000), 20_000)
+    check_reach(1, 20_000)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 8))
 def test_many_more_fuzzed_records_stop_neither_processor_nor_sinks(seed: int) -> None:
-    check_reach(run_fuzzer(seed, 50_000), 50_000)
+    check_reach(seed, 50_000)
 
 
 def test_a_seed_always_gives_the_same_records() -> None:
@@ -210,7 +40,8 @@ def test_a_seed_always_gives_the_same_records() -> None:
 
 
 def test_the_check_of_refusals_can_fail() -> None:
-    run = run_fuzzer(3, 300)
+    run = FuzzRun(3)
+    run.fold_records(300)
     row = next(row for row in run._state.rows.values() if isinstance(row, SessionState))
     check_refused(row, row._replace(audit_seq=row.audit_seq + 1))
     for changed in (row._replace(version=row.version + 1), row._replace(refusals=[Refusal(1, "late", "")] * 17)):
@@ -218,3 +49,48 @@ def test_the_check_of_refusals_can_fail() -> None:
             check_refused(row, changed)
     with pytest.raises(AssertionError):
         check_refused(None, row)
+
+
+def test_a_campaign_has_each_run_once_and_its_sum() -> None:
+    assert plan_runs(7, 120_000) == [(7, 50_000), (8, 50_000), (9, 20_000)]
+    (alone,) = run_campaign(3, 400, 1)
+    assert (alone.records, alone.failures) == (400, ())
+    assert sum(alone.seen.values()) == alone.decoded
+    twice = alone.combine(alone)
+    assert (twice.records, twice.decoded) == (800, 2 * alone.decoded)
+    assert dict(twice.refused) == {key: 2 * count for key, count in alone.refused.items()}
+    table = "\n".join(format_report(twice, 2.0))
+    assert "800 records in 2 s, 400 records/s" in table
+    assert "heartbeat" in table
+
+
+def test_memory_grows_from_a_process_s_first_run_to_its_last() -> None:
+    total = RunResult()
+    for pid, bytes_ in ((1, 50), (2, 90), (1, 70), (1, 60), (2, 91)):
+        total = total.combine(RunResult(memory_bytes={pid: (bytes_, bytes_)}))
+    assert memory_growth(total) == 10
+
+
+def test_a_rare_kind_and_too_much_damage_are_gaps() -> None:
+    seen = dict.fromkeys((*PAYLOADS, "tick"), 2)
+    refused = {("heartbeat", reason): 2 for reason in REASONS}
+    good = RunResult(20_000, 9_000, seen, {}, refused)
+    assert find_gaps(good) == []
+    assert find_gaps(good._replace(seen=seen | {"tick": 1})) == [
+        "event type tick came 1 times in 20,000 records, must be 2"
+    ]
+    del refused["heartbeat", "late"]
+    assert find_gaps(good) == ["refusal reason late came 0 times in 20,000 records, must be 2"]
+    assert "only 35.0% of the records decode" in find_gaps(good._replace(decoded=7_000))[-1]
+
+
+def test_a_record_that_raises_is_a_failure_that_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fold_records(run: FuzzRun, records: int) -> None:
+        run._offset = 100
+        raise KeyError("a fault of the fold")
+
+    monkeypatch.setattr(FuzzRun, "fold_records", fold_records)
+    result = run_seed(9, 1_000)
+    (failure,) = find_gaps(result)[:1]
+    assert "seed 9, at offset 99; to repeat: make fuzz SEED=9 RECORDS=1000" in failure
+    assert "a fault of the fold" in failure

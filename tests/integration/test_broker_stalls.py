@@ -1,4 +1,4 @@
-"""A broker that freezes again and again: processor and sinks go on after the last thaw.
+"""A broker that freezes again and again: processor, sinks and clean-up go on after the last thaw.
 
 A node whose session with its own controller expired during a freeze answers for a moment that the
 cluster has no broker. A librdkafka client that hears this forgets its only broker for ever.
@@ -100,7 +100,7 @@ def send_broken_records(kafka: KafkaSettings) -> None:
 
 
 @pytest.mark.long
-def test_processor_and_sinks_go_on_after_repeated_freezes(
+def test_processor_sinks_and_clean_up_go_on_after_repeated_freezes(
     broker: LocalBroker, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
@@ -114,7 +114,9 @@ def test_processor_and_sinks_go_on_after_repeated_freezes(
         for kind, topic in zip(SINKS, (topics.audit, topics.events, topics.rejected, topics.batches), strict=True)
     }
     settings = rig.client_settings(tmp_path)
+    cleaned: set[str] = set()
     with SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client:
+        client.on_cleanup(lambda request: cleaned.add(request.session_id))
         sessions = [client.create(user_id="u").start() for _ in range(SESSIONS)]
         send_broken_records(kafka)
         assert client.flush(30) == 0
@@ -137,4 +139,5 @@ def test_processor_and_sinks_go_on_after_repeated_freezes(
         assert client.flush(30) == 0
         for session in sessions:
             session.close()
+        wait_until(lambda: len(cleaned) == SESSIONS, RECOVERY_S, "the clean-up of each session")
     assert count_timeouts(kafka) == 0

@@ -1,9 +1,10 @@
-"""A Kafka consumer without a broker: one topic, one group, the methods that a sink uses.
+"""A Kafka consumer without a broker: one topic, one group, the methods that sinks and clients use.
 
 `tests/contract/test_kafka_consumer.py` runs it and the driver through the same steps.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Literal, overload
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -12,9 +13,10 @@ from sessionary.sinks.runtime.ports import ErrorCallback, RebalanceCallback
 _NO_OFFSET = -1001
 
 
-def make_message(topic: str, partition: int, offset: int) -> Message:
+def make_message(topic: str, partition: int, offset: int, key: bytes | None = None, value: bytes = b"v") -> Message:
     """Return a record as the driver delivers it; its log time is the offset in ms, plus 1,000."""
-    return Message(topic=topic, partition=partition, offset=offset, value=b"v", timestamp=(1, 1_000 + offset))
+    at_ms = 1_000 + offset
+    return Message(topic=topic, partition=partition, offset=offset, key=key, value=value, timestamp=(1, at_ms))
 
 
 class FakeConsumer:
@@ -41,6 +43,7 @@ class FakeConsumer:
         self.commit_error: KafkaError | None = None
         self.committed_error: KafkaError | None = None
         self._ends: dict[int, int] = {}
+        self._contents: dict[tuple[int, int], tuple[bytes, bytes]] = {}
         self._events: list[Message] = []
         self._ends_told: set[int] = set()
         self._rebalances: list[Callable[[], None]] = []
@@ -56,6 +59,11 @@ class FakeConsumer:
         end = self._ends.get(partition, first or 0)
         self._ends[partition] = end + count
         self._ends_told.discard(partition)
+
+    def append_record(self, partition: int, key: bytes, value: bytes) -> None:
+        """Append one record with this key and value to a partition's log."""
+        self._contents[partition, self._ends.get(partition, 0)] = key, value
+        self.append_records(partition, 1)
 
     def deliver_error(self, error: KafkaError) -> None:
         """Deliver an error as a message."""
@@ -89,6 +97,9 @@ class FakeConsumer:
     def _places(self, partitions: Iterable[int]) -> list[TopicPartition]:
         return [TopicPartition(self.topic, partition) for partition in partitions]
 
+    def _group_offset(self, partition: int) -> int:
+        return self.offsets.get(partition, (0, ""))[0]
+
     # The methods of the driver.
 
     def subscribe(
@@ -114,7 +125,10 @@ class FakeConsumer:
                 continue
             end = self._ends.get(partition, 0)
             last = min(end, position + num_messages - len(messages))
-            messages += [make_message(self.topic, partition, offset) for offset in range(position, last)]
+            messages += [
+                make_message(self.topic, partition, offset, *self._contents.get((partition, offset), ()))
+                for offset in range(position, last)
+            ]
             self.positions[partition] = max(position, last)
             if self.positions[partition] >= end and partition not in self._ends_told:
                 self._ends_told.add(partition)
@@ -128,7 +142,10 @@ class FakeConsumer:
     def assign(self, partitions: list[TopicPartition]) -> None:
         """See `KafkaConsumer`."""
         self.calls.append(f"assign {[(place.partition, place.offset) for place in partitions]}")
-        self.positions = {place.partition: max(0, place.offset) for place in partitions}
+        self.positions = {
+            place.partition: max(0, self._group_offset(place.partition) if place.offset == _NO_OFFSET else place.offset)
+            for place in partitions
+        }
         self._ends_told.clear()
 
     def pause(self, partitions: list[TopicPartition]) -> None:
@@ -147,16 +164,19 @@ class FakeConsumer:
         found = ((place.partition, *self.offsets.get(place.partition, (_NO_OFFSET, ""))) for place in partitions)
         return [TopicPartition(self.topic, partition, offset, metadata) for partition, offset, metadata in found]
 
-    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
+    @overload
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: Literal[False]) -> list[TopicPartition]: ...
+    @overload
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: Literal[True]) -> None: ...
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition] | None:
         """See `KafkaConsumer`."""
-        assert not asynchronous
         self.on_commit()
         if self.commit_error is not None:
             raise KafkaException(self.commit_error)
         for place in offsets:
             self.offsets[place.partition] = place.offset, place.metadata or ""
             self.commits.append((place.partition, place.offset, place.metadata or ""))
-        return offsets
+        return None if asynchronous else offsets
 
     def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> tuple[int, int] | None:
         """See `KafkaConsumer`."""

@@ -33,6 +33,7 @@ from sessionary.producers.errors import (
     SessionLost,
     SettingsError,
     Unavailable,
+    UnreadableRequest,
     VerdictPending,
 )
 from sessionary.producers.ports import Counters, Json, OnError, Ports, SessionView, Verdict
@@ -92,6 +93,7 @@ __all__ = [
     "StartFailureReason",
     "Step",
     "Unavailable",
+    "UnreadableRequest",
     "Verdict",
     "VerdictPending",
 ]

@@ -230,6 +230,10 @@ class SessionClient:
         `handler(request)` is called on a thread of its own, also for sessions that ended before
         this client was made. After a crash it may be called again for the same `cleanup_id`.
 
+        Requests are read in the order of their partition. One that this version cannot read
+        because its schema is newer stops its partition, and `on_error` gets `UnreadableRequest`;
+        a newer client of the service goes on with it.
+
         Args:
             handler: Takes a `CleanupRequest`. Returns or yields one `CleanupAction` per action
                 of `request.actions`, in order, or returns None if all are done. If it raises,

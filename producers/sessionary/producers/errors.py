@@ -12,11 +12,12 @@ SessionaryError
     ├── Refused(reason)            the processor refused an event that the caller waits for
     ├── SessionLost                the session does not exist, or is archived
     ├── SessionEnded               a verb on a session that this object has ended
+    ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
     ├── VerdictPending(verb)       another verb while a verdict is awaited
     └── ClientClosed               a verb after `close`, or in a forked child
 """
 
-from sessionary.schemas.errors import EncodeError, Invalid, SessionaryError, SettingsError, Unavailable
+from sessionary.schemas.errors import DecodeError, EncodeError, Invalid, SessionaryError, SettingsError, Unavailable
 from sessionary.schemas.types import RefusalReason
 
 
@@ -72,6 +73,35 @@ class SessionEnded(ProducerError):
     """The session has ended. Create a new one."""
 
 
+class UnreadableRequest(ProducerError):
+    """A clean-up request cannot be read, mostly because its schema is newer than this client.
+
+    Its partition stops there; the other partitions go on. The request stays in the log: a newer
+    client of the same service goes on with it.
+
+    Attributes:
+        topic: The topic of the clean-up requests.
+        partition: The partition that stops.
+        offset: The request's offset, which is not committed.
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, group_id: str, why: DecodeError) -> None:
+        if why.reason == "undecodable":
+            cure = (
+                f"no version reads such bytes; to leave the record out, close the service's clients and "
+                f"set the offset of group {group_id} to {offset + 1}"
+            )
+        else:
+            cure = "its schema is newer than this client; upgrade the package sessionary in this process"
+        super().__init__(
+            f"the clean-up request in {topic}, partition {partition}, offset {offset} cannot be read ({why}): {cure}. "
+            "Until then this client answers no further request of that partition"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
 class VerdictPending(ProducerError):
     """The verdict on an earlier verb is still awaited. Call that verb again to go on waiting.
 
@@ -102,5 +132,6 @@ __all__ = [
     "SessionaryError",
     "SettingsError",
     "Unavailable",
+    "UnreadableRequest",
     "VerdictPending",
 ]

@@ -9,7 +9,8 @@
     stale_epoch       an epoch below the session's       refused: stale_epoch
     duplicate         one valid event sent twice         one applied, one duplicate
 
-Each acknowledged record becomes a journal line, in the format of the client's journal.
+Each acknowledged record becomes a journal line, in the format of the client's journal. A record may
+be in the log twice, if its first acknowledgement is lost.
 """
 
 import json
@@ -28,10 +29,13 @@ from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.events import ProgressReported
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Envelope
 
-_FLUSH_S = 30.0
+_SEND_S = 30.0
+_RENEW_S = 10.0
+_POLL_S = 0.1
 _log = logging.getLogger(__name__)
 
 
@@ -42,20 +46,37 @@ class _Record(NamedTuple):
     times: int = 1
 
 
-class BrokenSender:
-    """Sends broken records. Not thread-safe: one caller at a time."""
+def _kafka_producer(settings: KafkaSettings) -> Producer:
+    config = {**settings.client_config(), "partitioner": "murmur2_random", "enable.idempotence": True}
+    return Producer(config, logger=_log)
 
-    def __init__(self, settings: KafkaSettings, journal: Path) -> None:
-        """Connect lazily. Lines are appended to `journal`."""
+
+class BrokenSender:
+    """Sends broken records. Not thread-safe: one caller at a time.
+
+    After 10 s without an acknowledgement a new producer sends all open records again: librdkafka
+    may lose its last broker for ever.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        journal: Path,
+        *,
+        new_producer: Callable[[], Producer] | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Connect lazily. Lines are appended to `journal`.
+
+        `new_producer` and `clock_s` replace Kafka's producer and the monotonic clock for tests.
+        """
         self._topic = settings.topics.events
-        self._producer = Producer(
-            {
-                **settings.client_config(),
-                "partitioner": "murmur2_random",
-                "enable.idempotence": True,
-            },
-            logger=_log,
-        )
+        self._new_producer = new_producer or (lambda: _kafka_producer(settings))
+        self._clock_s = clock_s
+        self._producer = self._new_producer()
+        self._open: dict[int, _Record] = {}  # by the number of the attempt
+        self._attempts = 0
+        self._progress_s = 0.0  # when an acknowledgement came, or the first attempt was made
         self._producer_id = str(uuid.uuid4())
         self._sequences: dict[str, int] = {}
         self._journal = journal.open("a")
@@ -68,15 +89,11 @@ class BrokenSender:
         Raises `Unavailable` if the broker does not acknowledge it within 30 s.
         """
         record = self._make_record(kind, session)
-        headers: list[tuple[str, str | bytes | None]] = []
-        headers.extend(event_headers(record.envelope) if record.envelope is not None else ())
         for _ in range(record.times):
             self.sent += 1
-            self._producer.produce(
-                self._topic, record.value, record.key, headers=headers, on_delivery=self._journal_writer(record)
-            )
-        if self._producer.flush(_FLUSH_S):
-            raise Unavailable(f"Kafka does not acknowledge a record to {self._topic} within {_FLUSH_S:g} s", _FLUSH_S)
+            self._produce(record)
+        if not self._wait_acknowledged():
+            raise Unavailable(f"Kafka does not acknowledge a record to {self._topic} within {_SEND_S:g} s", _SEND_S)
 
     def poll_acknowledgements(self) -> None:
         """Process acknowledgements that came after `send_record` stopped waiting.
@@ -84,31 +101,60 @@ class BrokenSender:
         Does not block.
         """
         if not self._journal.closed:
-            self._producer.poll(0)
+            self._poll_producer(0)
 
     def close(self) -> None:
         """Wait up to 30 s for outstanding acknowledgements, then close the journal."""
-        self._producer.flush(_FLUSH_S)
+        self._wait_acknowledged()
         self._journal.close()
 
-    def _journal_writer(self, record: _Record) -> Callable[[KafkaError | None, Message], None]:
-        def on_delivery(error: KafkaError | None, message: Message) -> None:
-            envelope = record.envelope
-            self.delivered += error is None
-            line = {
-                "event_id": envelope.event_id if envelope else "",
-                "event_type": envelope.event_type if envelope else "",
-                "tenant_id": envelope.tenant_id if envelope else "",
-                "session_id": envelope.session_id if envelope else "",
-                "producer_id": self._producer_id,
-                "producer_seq": envelope.producer_seq if envelope else 0,
-                "partition": message.partition(),
-                "offset": message.offset(),
-                "error": str(error) if error is not None else None,
-            }
-            self._journal.write(json.dumps(line) + "\n")
+    def _wait_acknowledged(self) -> bool:
+        """Block until nothing is open, for 30 s at most; return whether nothing is."""
+        deadline_s = self._clock_s() + _SEND_S
+        while self._open and self._clock_s() < deadline_s:
+            self._poll_producer(_POLL_S)
+        return not self._open
 
-        return on_delivery
+    def _poll_producer(self, timeout_s: float) -> None:
+        self._producer.poll(timeout_s)
+        if self._open and self._clock_s() - self._progress_s >= _RENEW_S:
+            former, self._producer = self._producer, self._new_producer()
+            unsent, self._open = list(self._open.values()), {}
+            discard_producer(former)
+            for record in unsent:
+                self._produce(record)
+
+    def _produce(self, record: _Record) -> None:
+        self._attempts += 1
+        number = self._attempts
+
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            if self._open.pop(number, None) is not None:  # otherwise a later attempt replaces it
+                self._progress_s = self._clock_s()
+                self._write_line(record, error, message)
+
+        headers: list[tuple[str, str | bytes | None]] = []
+        headers.extend(event_headers(record.envelope) if record.envelope is not None else ())
+        if not self._open:
+            self._progress_s = self._clock_s()
+        self._open[number] = record
+        self._producer.produce(self._topic, record.value, record.key, headers=headers, on_delivery=on_delivery)
+
+    def _write_line(self, record: _Record, error: KafkaError | None, message: Message) -> None:
+        envelope = record.envelope
+        self.delivered += error is None
+        line = {
+            "event_id": envelope.event_id if envelope else "",
+            "event_type": envelope.event_type if envelope else "",
+            "tenant_id": envelope.tenant_id if envelope else "",
+            "session_id": envelope.session_id if envelope else "",
+            "producer_id": self._producer_id,
+            "producer_seq": envelope.producer_seq if envelope else 0,
+            "partition": message.partition(),
+            "offset": message.offset(),
+            "error": str(error) if error is not None else None,
+        }
+        self._journal.write(json.dumps(line) + "\n")
 
     def _make_record(self, kind: BrokenRecord, session: PlannedSession) -> _Record:
         key = SessionKey(session.tenant_id, session.session_id).encoded()

@@ -1,18 +1,30 @@
 """Reads the clean-up requests for one service from Kafka.
 
-The offset of a request is committed once its answer has its place in the log.
+The offset of a request is committed once its answer has its place in the log. A record that this
+version cannot read may be a request: it stops its partition, and is left to a newer client.
+
+A client of librdkafka may lose its last broker for ever. A consumer that reads nothing of a log
+that goes on, or gets no assignment, is replaced; each partition begins at the group's offset.
 """
 
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.producers.errors import ProducerError, QueueFull, Unavailable
-from sessionary.producers.ports import OnCleanupRequest, OnError, Receipt
+from sessionary.producers.control.kafka_consumer import RequestConsumer, open_consumer
+from sessionary.producers.control.request_backlog import RequestBacklog
+from sessionary.producers.errors import Invalid, ProducerError, Unavailable, UnreadableRequest
+from sessionary.producers.ports import OnCleanupRequest, OnError
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.ids import parse_key
+from sessionary.schemas.kafka.clients import close_in_background
+from sessionary.schemas.kafka.log_ends import LogEndClient
+from sessionary.schemas.kafka.log_progress import ASK_EVERY_S, LogAnswer, StuckConsumerDetector
 from sessionary.schemas.records import CleanupRequest
 
 _REQUESTS_PER_POLL = 200
@@ -20,6 +32,14 @@ _OPEN_REQUESTS_MAX = 1_000
 _POLL_S = 0.1
 _POLL_WHILE_OPEN_S = 0.005
 _RETRY_S = 0.5
+_ASK_S = 2.0
+_METADATA_S = 1.0
+_CLOSE_S = 5.0
+# A rebalance waits for members whose handlers run. A new consumer would have to wait for them too.
+_JOIN_S = 60.0
+
+AskEnds = Callable[[Iterable[int]], Mapping[int, int]]
+"""Returns the log's end of each of these partitions that answers; may block for seconds."""
 
 
 class KafkaCleanupConsumer:
@@ -29,12 +49,36 @@ class KafkaCleanupConsumer:
     are skipped.
     """
 
-    def __init__(self, settings: ProducerSettings, tenant_id: str, service_id: str, on_error: OnError) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        tenant_id: str,
+        service_id: str,
+        on_error: OnError,
+        *,
+        new_consumer: Callable[[], RequestConsumer] | None = None,
+        ask_ends: AskEnds | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Connects when it is started.
+
+        `new_consumer` and `ask_ends` replace Kafka for tests, `clock_s` the monotonic clock.
+        """
+        self._topic = settings.topics.cleanup
         self._tenant_id = tenant_id
         self._service_id = service_id
+        self._group_id = f"{settings.topic_prefix}.cleanup.{tenant_id}:{service_id}"
         self._on_error = on_error
+        self._new_consumer = new_consumer or (lambda: open_consumer(settings, self._group_id))
+        self._ask_ends = ask_ends or _ask_by_client(settings)
+        self._clock_s = clock_s
+        self._ask_at_s = clock_s() + ASK_EVERY_S
+        self._answer = LogAnswer(0, {})
+        self._stuck = StuckConsumerDetector(_JOIN_S)
         self._decoder = Decoder()
+        self._backlog = RequestBacklog()
+        self._consumer: RequestConsumer
+        self._consumers = self._assignments = 0  # so far
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -47,110 +91,157 @@ class KafkaCleanupConsumer:
         thread.start()
 
     def close(self) -> None:
-        """Stop after the current request. Blocks until the thread has ended."""
+        """Stop after the current request. Blocks until the thread has ended.
+
+        A Kafka that does not answer holds it up for some seconds at most.
+        """
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _new_consumer(self) -> Consumer:
-        return Consumer(
-            {
-                **self._settings.client_config(),
-                "group.id": f"{self._settings.topic_prefix}.cleanup.{self._tenant_id}:{self._service_id}",
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "fetch.wait.max.ms": 100,
-            }
-        )
-
     def _run_consumer(self, on_request: OnCleanupRequest) -> None:
-        consumer = self._new_consumer()
-        consumer.subscribe([self._settings.topics.cleanup])
-        waiting: list[_OpenRequest] = []
+        self._join_group()
         try:
             while not self._stop.is_set():
-                # Answers are delivered meanwhile; pausing instead would cost a new fetch each time.
-                pause_s = _POLL_WHILE_OPEN_S if waiting else _POLL_S
-                if room := _OPEN_REQUESTS_MAX - len(waiting):
-                    opened = map(self._open_request, consumer.consume(min(_REQUESTS_PER_POLL, room), pause_s))
-                    waiting += [one for one in opened if one is not None]
-                else:
-                    self._stop.wait(pause_s)
-                for one in waiting:
+                self._take_requests()
+                for one in self._backlog.waiting:
                     if not self._stop.is_set():
                         one.try_answer(on_request)
-                waiting = self._commit_answered(consumer, waiting)
+                self._commit_answered()
+                self._check_progress()
         except Exception as error:  # noqa: BLE001 - a thread must not die without a report
             self._on_error(error)
         finally:
-            consumer.close()
+            close_in_background(self._consumer).join(_CLOSE_S)
 
-    def _open_request(self, message: Message) -> "_OpenRequest | None":
-        if (error := message.error()) is not None:
+    def _join_group(self) -> None:
+        """Open a consumer and subscribe it; callbacks of former consumers have no effect."""
+        self._consumers += 1
+        number = self._consumers
+
+        def on_assign(_consumer: object, partitions: list[TopicPartition]) -> None:
+            if number == self._consumers:
+                self._assignments += 1
+                self._backlog.begin_assignment(place.partition for place in partitions)
+
+        def on_revoke(_consumer: object, _partitions: list[TopicPartition]) -> None:
+            if number == self._consumers:
+                self._assignments += 1
+                self._backlog.end_assignment()
+
+        self._consumer = self._new_consumer()
+        self._consumer.subscribe([self._topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
+
+    def _take_requests(self) -> None:
+        # Answers are delivered meanwhile; pausing instead would cost a new fetch each time.
+        pause_s = _POLL_WHILE_OPEN_S if self._backlog.waiting else _POLL_S
+        room = min(_REQUESTS_PER_POLL, _OPEN_REQUESTS_MAX - len(self._backlog.waiting))
+        if room <= 0:
+            self._stop.wait(pause_s)
+            return
+        assignments = self._assignments
+        messages = self._consumer.consume(room, pause_s)
+        self._stuck.note_fetch(drained=len(messages) < room)
+        if assignments != self._assignments:
+            # Some of these may have been fetched before the assignment: all are fetched again.
+            places = [TopicPartition(self._topic, number) for number in self._backlog.partitions]
+            self._consumer.assign(places)
+            self._consumer.resume(places)
+            return
+        for message in messages:
+            self._take_message(message)
+
+    def _take_message(self, message: Message) -> None:
+        error = message.error()
+        partition, offset = cast(int, message.partition()), cast(int, message.offset())
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
             self._on_error(Unavailable(f"clean-up requests: {error.str()}", _RETRY_S))
-            return None
-        return _OpenRequest(message, self._decode_request(message))
-
-    def _commit_answered(self, consumer: Consumer, waiting: list["_OpenRequest"]) -> list["_OpenRequest"]:
-        """Commit each partition up to its first unanswered request; return the requests left."""
-        left: list[_OpenRequest] = []
-        held: set[int | None] = set()
-        done: list[Message] = []
-        for one in waiting:
-            partition = one.message.partition()
-            if partition in held or not one.delivered:
-                held.add(partition)
-                left.append(one)
+        elif self._backlog.takes_from(partition):
+            if error is not None:
+                self._backlog.note_position(partition, offset)
+                return
+            try:
+                request = self._decode_request(message)
+            except DecodeError as unreadable:
+                self._stop_partition(partition, offset, unreadable)
             else:
-                done.append(one.message)
-        try:
-            for message in done:
-                consumer.store_offsets(message)
-            if done:
-                consumer.commit(asynchronous=True)
-        except KafkaException as error:  # the partition was revoked: its next owner reads again
-            self._on_error(Unavailable(f"clean-up offsets: {error}", _RETRY_S))
-        return left
+                self._backlog.add_request(partition, offset, request)
 
     def _decode_request(self, message: Message) -> CleanupRequest | None:
+        """Return the request, or None if it is not for this service. Raises `DecodeError`."""
         try:
             request = self._decoder.decode_record(message.value())
-        except DecodeError as error:
-            self._on_error(error)
-            return None
+        except DecodeError:
+            if self._is_foreign(message.key()):
+                return None
+            raise
         ours = (self._tenant_id, self._service_id)
         if isinstance(request, CleanupRequest) and (request.tenant_id, request.service_id) == ours:
             return request
         return None
 
-
-class _OpenRequest:
-    """A request whose answer is not in the log yet."""
-
-    def __init__(self, message: Message, request: CleanupRequest | None) -> None:
-        """`request` is None if the message is not for this service."""
-        self.message = message
-        self._request = request
-        self._next_try = 0.0
-        self._answer_sent = False
-        self.delivered = request is None
-
-    def try_answer(self, on_request: OnCleanupRequest) -> None:
-        """Answer, or answer again if the last answer was lost."""
-        if self._request is None or self.delivered or self._answer_sent or time.monotonic() < self._next_try:
-            return
-        self._next_try = time.monotonic() + _RETRY_S
-        self._answer_sent = True
+    def _is_foreign(self, key: str | bytes | None) -> bool:
+        """Return whether a record's key names another tenant."""
         try:
-            on_request(self._request, self._on_receipt)
-        except QueueFull:
-            self._answer_sent = False
+            return parse_key(cast("bytes | None", key)).tenant_id != self._tenant_id
+        except Invalid:
+            return False
 
-    def _on_receipt(self, receipt: Receipt) -> None:
-        self.delivered = receipt.error is None
-        self._answer_sent = False
+    def _stop_partition(self, partition: int, offset: int, error: DecodeError) -> None:
+        self._backlog.stop_partition(partition)
+        self._consumer.pause([TopicPartition(self._topic, partition)])
+        self._on_error(UnreadableRequest(self._topic, partition, offset, self._group_id, error))
+
+    def _commit_answered(self) -> None:
+        answered = self._backlog.take_answered()
+        if not answered:
+            return
+        offsets = [TopicPartition(self._topic, partition, offset) for partition, offset in answered.items()]
+        try:
+            self._consumer.commit(offsets=offsets, asynchronous=True)
+        except KafkaException as error:  # the next commit of the partition passes these too
+            self._on_error(Unavailable(f"clean-up offsets: {error}", _RETRY_S))
+
+    def _check_progress(self) -> None:
+        """Replace the consumer if it stands still although the log answers another client."""
+        if self._clock_s() < self._ask_at_s:
+            return
+        # Partition 0 always exists: its answer shows that the brokers can be reached.
+        ends = self._ask_ends(self._backlog.partitions or (0,))
+        now_s = self._clock_s()
+        self._ask_at_s = now_s + ASK_EVERY_S
+        self._answer = LogAnswer(self._answer.number + 1, ends)
+        fault = self._stuck.find_fault(
+            self._answer, self._backlog.next_offsets, now_s, is_paused=False, reaches_broker=self._reaches_broker
+        )
+        if fault is not None:
+            self._renew_consumer(fault)
+
+    def _reaches_broker(self) -> bool:
+        try:
+            self._consumer.list_topics(self._topic, timeout=_METADATA_S)
+        except KafkaException:
+            return False
+        return True
+
+    def _renew_consumer(self, why: str) -> None:
+        """Begin again with a new consumer, at the group's offsets. The former may never close."""
+        self._on_error(Unavailable(f"clean-up requests: reading begins again with a new consumer: {why}", _RETRY_S))
+        self._backlog.end_assignment()
+        self._stuck = StuckConsumerDetector(_JOIN_S)
+        former = self._consumer
+        self._join_group()
+        close_in_background(former)
 
 
-__all__ = ["KafkaCleanupConsumer"]
+def _ask_by_client(settings: ProducerSettings) -> AskEnds:
+    client = LogEndClient(settings, committed_only=True)
+
+    def ask_ends(partitions: Iterable[int]) -> dict[int, int]:
+        ends = client.ask_ends(settings.topics.cleanup, partitions, _ASK_S)
+        return {partition: end.offset for partition, end in ends.items()}
+
+    return ask_ends
+
+
+__all__ = ["AskEnds", "KafkaCleanupConsumer"]

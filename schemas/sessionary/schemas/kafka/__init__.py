@@ -2,7 +2,7 @@
 
     clients         discards a stuck client
     log_ends        asks for the ends of a topic's partitions
-    log_progress    tells which partitions stand still
+    log_progress    tells which partitions and consumers stand still
 
 No module here knows a role.
 """

@@ -7,7 +7,6 @@ One thread per sink does everything but keep the group membership.
     kafka_client            the Kafka consumer's configuration; its messages as records
     consumer                the loop of one sink
     log_watch               how far the log goes, and whether the sink keeps up
-    stuck_consumer          when the consumer is replaced
     retry_pause             how long a sink pauses after a fault
     block_writer            one block from records to stored rows
     dead_letter_producer    records that cannot be stored, to the topic `sink-rejected`

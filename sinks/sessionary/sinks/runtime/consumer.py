@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.schemas.kafka.clients import close_in_background
+from sessionary.schemas.kafka.log_progress import StuckConsumerDetector
 from sessionary.sinks.core.intent import BlockLimits, PartitionPlan
 from sessionary.sinks.core.sink_kinds import SinkDefinition
 from sessionary.sinks.errors import Fenced, OperatorError, Transient
@@ -28,7 +29,6 @@ from sessionary.sinks.runtime.kafka_client import records_from_messages
 from sessionary.sinks.runtime.log_watch import LogWatch
 from sessionary.sinks.runtime.ports import BlockTarget, ConsumerFactory, KafkaConsumer
 from sessionary.sinks.runtime.retry_pause import RetryPause
-from sessionary.sinks.runtime.stuck_consumer import StuckConsumerDetector
 from sessionary.sinks.settings import SinkSettings
 
 COMMIT_S_MAX: Final = 30.0  # a commit that takes longer hangs

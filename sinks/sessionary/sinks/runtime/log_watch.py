@@ -6,21 +6,13 @@ so is not ready either.
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
-from sessionary.schemas.kafka.log_progress import LogProgress
+from sessionary.schemas.kafka.log_progress import ASK_EVERY_S, LogAnswer, LogProgress
 from sessionary.sinks.runtime.host_clock import HostClock
 
 READY_S: Final = 15.0
-ASK_EVERY_S: Final = 5.0
 _STOP_S: Final = 1.0
-
-
-class LogAnswer(NamedTuple):
-    """The ends of the partitions that answered; `number` counts the answers."""
-
-    number: int
-    ends: Mapping[int, int]
 
 
 class LogWatch:
@@ -76,4 +68,4 @@ class LogWatch:
             self.ask_once()
 
 
-__all__ = ["ASK_EVERY_S", "READY_S", "LogAnswer", "LogWatch"]
+__all__ = ["READY_S", "LogWatch"]

@@ -10,7 +10,7 @@ from faust.exceptions import Skip
 from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import TP
 
-from sessionary.stream_processors.runtime import stream_transport
+from sessionary.stream_processors.streams import stream_transport
 from sessionary.stream_processors.streams.stream_transport import LocalStream, StreamConsumer, StreamTransactions
 
 TOPIC = "invoices"

@@ -1,0 +1,79 @@
+"""The Kafka consumer of clean-up requests: its configuration, and what the loop needs of it."""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from sessionary.producers.settings import ProducerSettings
+
+RebalanceCallback = Callable[[Any, list[TopicPartition]], None]
+
+
+class RequestConsumer(Protocol):
+    """The methods of `confluent_kafka.Consumer` that the loop uses.
+
+    Callbacks run in the thread that calls `consume` or `close`. A method may raise
+    `KafkaException`.
+    """
+
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: RebalanceCallback,
+        on_revoke: RebalanceCallback,
+        on_lost: RebalanceCallback,
+    ) -> None:
+        """Join the group; the callbacks name what is assigned, revoked and lost."""
+        ...
+
+    def consume(self, num_messages: int, timeout: float) -> list[Message]:
+        """Return up to so many messages, errors and ends of partitions among them.
+
+        Blocks for up to `timeout` seconds.
+        """
+        ...
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Fetch these partitions, and no others; without an offset, from the group's."""
+        ...
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """Stop fetching partitions; they stay paused across assignments."""
+        ...
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """Fetch paused partitions again."""
+        ...
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: Literal[True]) -> None:
+        """Commit offsets in the background."""
+        ...
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        """Ask a broker for a topic's metadata. Blocks for up to `timeout` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group; revokes what is assigned."""
+        ...
+
+
+def open_consumer(settings: ProducerSettings, group_id: str) -> RequestConsumer:
+    """Return a consumer in a group; it connects in the background."""
+    return Consumer(
+        {
+            **settings.client_config(),
+            "group.id": group_id,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            # Tells the position of a partition without new requests.
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 100,
+        }
+    )
+
+
+__all__ = ["RebalanceCallback", "RequestConsumer", "open_consumer"]

@@ -1,0 +1,115 @@
+"""Samples threads, descriptors and memory of the processes, and compares the end with the middle.
+
+Only processes that lived long enough without a restart are judged. The least value of the end must
+not exceed the greatest value of the middle by more than an allowance: a peak, for example while a
+client is replaced, is in one of the samples of each window, not in all.
+"""
+
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+_LOOK_S = 2.0
+_MIB = 1 << 20
+LIFE_S_MIN: Final = 60.0
+# The first part of a life is for starting: caches fill, code is compiled.
+_MIDDLE: Final = (0.4, 0.6)
+_END: Final = (0.85, 1.0)
+_SAMPLES_MIN = 3
+_THREADS_MORE, _DESCRIPTORS_MORE = 6, 12
+_MEMORY_FACTOR, _MEMORY_MORE = 1.1, 24 * _MIB
+
+
+class Sample(NamedTuple):
+    """What a process used at a time (monotonic)."""
+
+    at_s: float
+    threads: int
+    descriptors: int
+    memory_bytes: int
+
+
+class Growth(NamedTuple):
+    """The use of a process in the middle and at the end of its life, as medians."""
+
+    name: str
+    lived_s: float
+    threads: tuple[float, float]
+    descriptors: tuple[float, float]
+    memory_bytes: tuple[float, float]
+    faults: tuple[str, ...]
+
+
+def read_sample(pid: int) -> Sample | None:
+    """Return what a process uses now; None if it has ended."""
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
+        memory = int(fields["VmRSS"].split()[0]) * 1_024
+        descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        return Sample(time.monotonic(), int(fields["Threads"]), descriptors, memory)
+    return None
+
+
+def compare_windows(name: str, samples: Sequence[Sample]) -> Growth | None:
+    """Return how a process grew; None if it lived too briefly to tell. Pure."""
+    first_s, lived_s = samples[0].at_s, samples[-1].at_s - samples[0].at_s
+    middle, end = (
+        [one for one in samples if low <= (one.at_s - first_s) / max(lived_s, 1e-9) <= high]
+        for low, high in (_MIDDLE, _END)
+    )
+    if lived_s < LIFE_S_MIN or min(len(middle), len(end)) < _SAMPLES_MIN:
+        return None
+    faults = []
+    for what, place, factor, more in (
+        ("threads", 1, 1.0, _THREADS_MORE),
+        ("descriptors", 2, 1.0, _DESCRIPTORS_MORE),
+        ("bytes of memory", 3, _MEMORY_FACTOR, _MEMORY_MORE),
+    ):
+        before, after = max(one[place] for one in middle), min(one[place] for one in end)
+        if after > before * factor + more:
+            faults.append(f"{name} had at most {before:,} {what} in the middle and at least {after:,} at the end")
+    pairs = [tuple(statistics.median(one[place] for one in window) for window in (middle, end)) for place in (1, 2, 3)]
+    (threads, descriptors, memory) = ((pair[0], pair[1]) for pair in pairs)
+    return Growth(name, round(lived_s, 1), threads, descriptors, memory, tuple(faults))
+
+
+class ProcessWatch:
+    """Samples processes in a thread, for the context."""
+
+    def __init__(self, pids: Callable[[], Mapping[str, int | None]]) -> None:
+        """`pids` returns the process id of each part by name; None while it does not run."""
+        self._pids = pids
+        self._samples: dict[tuple[str, int], list[Sample]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="processes", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop sampling. Blocks for some seconds at most."""
+        self._stop.set()
+        self._thread.join()
+
+    def growth(self) -> list[Growth]:
+        """Return how each process grew that lived long enough; call it after the context."""
+        found = (compare_windows(name, samples) for (name, _), samples in sorted(self._samples.items()))
+        return [one for one in found if one is not None]
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            for name, pid in self._pids().items():
+                if pid is not None and (sample := read_sample(pid)) is not None:
+                    self._samples.setdefault((name, pid), []).append(sample)
+
+
+__all__ = ["LIFE_S_MIN", "Growth", "ProcessWatch", "Sample", "compare_windows", "read_sample"]

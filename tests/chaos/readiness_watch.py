@@ -1,0 +1,144 @@
+"""Checks that nothing says that it is ready while a partition that it owns stands still.
+
+A partition stands still if its log holds a record beyond what was folded, or beyond what a sink
+has committed, and that position does not move. Only time in which the brokers answer counts, as it
+does for the readiness of processors and sinks.
+"""
+
+import contextlib
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from confluent_kafka import KafkaException
+
+from sessionary.schemas.kafka.log_ends import LogEndClient
+from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
+from tests.chaos.commit_watch import CommitWatch
+from tests.chaos.schedule import PROCESSORS, SINK_TOPICS
+from tests.chaos.stack import PARTITIONS, PREFIX, ChaosStack
+
+# Processors and sinks ask for the log's end every 5 s, and stand still after 15 s of answers. The
+# rest is for a busy machine.
+READY_S_MAX = 35.0
+_LOOK_S = 2.0
+_GAP_S = 10.0
+_ASK_S = 2.0
+
+
+class Readiness(NamedTuple):
+    """An answer of `/readyz`; `partitions` are those that a processor says that it owns."""
+
+    is_ready: bool
+    partitions: frozenset[int] = frozenset()
+
+
+def read_readiness(url: str, timeout_s: float = 1.0) -> Readiness:
+    """Ask a process whether it is ready; one that does not answer is not. Blocks."""
+    with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(f"{url}/readyz", timeout=timeout_s) as answer:
+        text = answer.read().decode()
+        owned = json.loads(text)["partitions"] if text.startswith("{") else {}
+        return Readiness(answer.status == 200, frozenset(map(int, owned)))
+    return Readiness(is_ready=False)
+
+
+class TimelyProgress:
+    """`LogProgress` of observations that may be far apart; after a long pause it starts again."""
+
+    def __init__(self) -> None:
+        self._progress = LogProgress()
+        self._observed_s: float | None = None
+
+    def observe(
+        self, positions: Mapping[int, int], log_ends: Mapping[int, int], now_s: float
+    ) -> dict[int, StalledPartition]:
+        """Take an observation; return the partitions that have stood still too long."""
+        if self._observed_s is None or now_s - self._observed_s > _GAP_S:
+            self._progress = LogProgress()  # what happened meanwhile is unknown
+        self._observed_s = now_s
+        self._progress.observe(positions, log_ends, now_s)
+        return self._progress.stalled_partitions(now_s, READY_S_MAX)
+
+
+class ReadinessRule:
+    """Keeps one sentence per process and partition that was ready although it stood still; pure."""
+
+    def __init__(self) -> None:
+        self._faults: dict[tuple[str, int], str] = {}
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was found so far."""
+        return list(self._faults.values())
+
+    def judge_process(self, name: str, stalled: Mapping[int, StalledPartition], seen: Readiness) -> None:
+        """Take which of a process's partitions stand still too long, and whether it is ready."""
+        for partition, one in stalled.items():
+            if seen.is_ready:
+                self._faults[name, partition] = f"{name} said that it was ready: partition {partition} {one}"
+
+
+class ReadinessWatch:
+    """Observes all processors and sinks in a thread, for the context."""
+
+    def __init__(self, stack: ChaosStack, commits: CommitWatch, is_disturbed: Callable[[], bool]) -> None:
+        """`is_disturbed`: whether the network between the parts and a broker is disturbed now."""
+        self._stack, self._commits, self._is_disturbed = stack, commits, is_disturbed
+        self._rule = ReadinessRule()
+        self._folded = TimelyProgress()
+        self._sinks = {kind: TimelyProgress() for kind in SINK_TOPICS}
+        self._ends = LogEndClient(stack.kafka, committed_only=True)
+        self.observations = 0  # in which the brokers answered for every partition
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="readiness", daemon=True)
+
+    @property
+    def sentences(self) -> list[str]:
+        """One sentence per process and partition that was ready although it stood still."""
+        return self._rule.sentences
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop observing. Blocks for some seconds at most."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            self._observe_processors()
+            for kind in SINK_TOPICS:
+                self._observe_sink(kind)
+
+    def _observe_processors(self) -> None:
+        answered = self._ends.ask_ends(f"{PREFIX}.events", range(PARTITIONS), _ASK_S)
+        positions = {number: commit.next_offset for number, commit in self._commits.commits.items()}
+        # Ticks apart: the end of the log is behind its last record with a key.
+        ends = {number: end for number, end in self._commits.event_ends.items() if number in answered}
+        stalled = self._folded.observe(positions, {} if self._is_disturbed() else ends, time.monotonic())
+        self.observations += len(answered) == PARTITIONS
+        for name in PROCESSORS if stalled else ():
+            seen = read_readiness(self._stack.control_urls[name])
+            owned = {number: one for number, one in stalled.items() if number in seen.partitions}
+            self._rule.judge_process(name, owned, seen)
+
+    def _observe_sink(self, kind: str) -> None:
+        try:
+            found = self._stack.group_offsets(f"{PREFIX}.sink.{kind}", f"{PREFIX}.{SINK_TOPICS[kind]}")
+        except KafkaException:
+            found = {}
+        positions = {number: done for number, (_, done) in found.items()}
+        ends = {} if self._is_disturbed() else {number: end for number, (end, _) in found.items()}
+        if stalled := self._sinks[kind].observe(positions, ends, time.monotonic()):
+            self._rule.judge_process(f"sink {kind}", stalled, read_readiness(self._stack.sink_urls[kind]))
+
+
+__all__ = ["READY_S_MAX", "Readiness", "ReadinessRule", "ReadinessWatch", "TimelyProgress", "read_readiness"]

@@ -1,0 +1,192 @@
+"""Clean-up requests of a log: what is answered and committed, when the consumer is replaced."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import pytest
+
+from sessionary.producers.control.cleanup_consumer import KafkaCleanupConsumer
+from sessionary.producers.errors import Unavailable, UnreadableRequest
+from sessionary.producers.ports import OnReceipt, Receipt
+from sessionary.producers.settings import ProducerSettings
+from sessionary.schemas.codec import SINGLE_OBJECT, encode_record
+from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.records import CleanupRequest
+from tests.support.fake_kafka import FakeConsumer
+
+SETTINGS = ProducerSettings()
+TOPIC = SETTINGS.topics.cleanup
+SESSION_ID = "0b0e7f0a-0000-4000-8000-000000000000"
+NEWER = SINGLE_OBJECT + b"\xee" * 8 + b"a body of a later release"
+OUR_KEY = SessionKey("acme", SESSION_ID).encoded()
+Step = Callable[[], None]
+
+
+def request_bytes(cleanup_id: str, service_id: str = "billing") -> bytes:
+    return encode_record(CleanupRequest(cleanup_id, "acme", SESSION_ID, service_id, 1, "closed", "", ["a"], 1))
+
+
+class CleanupRig:
+    """One clean-up consumer with a log, a clock and a handler that tests hand in."""
+
+    def __init__(self) -> None:
+        self.kafka = FakeConsumer(TOPIC)
+        self.next_consumer = FakeConsumer(TOPIC)  # that replaces the first one
+        self.opened = 0
+        self.now_s = 100.0
+        self.log_ends: dict[int, int] = {}
+        self.handled: list[str] = []
+        self.unanswered: set[str] = set()  # ids whose answer is never delivered
+        self.errors: list[Exception] = []
+        self.consumer = KafkaCleanupConsumer(
+            SETTINGS,
+            "acme",
+            "billing",
+            self.errors.append,
+            new_consumer=self._new_consumer,
+            ask_ends=self._ask_ends,
+            clock_s=lambda: self.now_s,
+        )
+
+    def _new_consumer(self) -> FakeConsumer:
+        self.opened += 1
+        if self.opened > 1:
+            self.next_consumer.when_out_of_steps = self.kafka.when_out_of_steps
+            self.kafka = self.next_consumer
+        return self.kafka
+
+    def _ask_ends(self, _partitions: Iterable[int]) -> Mapping[int, int]:
+        return self.log_ends
+
+    def _answer_request(self, request: CleanupRequest, on_receipt: OnReceipt) -> None:
+        self.handled.append(request.cleanup_id)
+        if request.cleanup_id not in self.unanswered:
+            on_receipt(Receipt(0, 0))
+
+    def append_requests(self, partition: int, *cleanup_ids: str) -> None:
+        for cleanup_id in cleanup_ids:
+            self.kafka.append_record(partition, OUR_KEY, request_bytes(cleanup_id))
+
+    def pass_time(self) -> None:
+        """Let the time pass after which the log's ends are asked again."""
+        self.now_s += 5.0
+
+    def run_steps(self, *steps: Step) -> None:
+        """Run until each step was taken, one per call of `consume`."""
+        self.kafka.steps = list(steps)
+        self.kafka.when_out_of_steps = self.consumer.close
+        self.consumer.start(self._answer_request)
+        thread = self.consumer._thread
+        assert thread is not None
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def rig() -> CleanupRig:
+    return CleanupRig()
+
+
+def no_step() -> None:
+    """Take no step: a turn of the loop passes."""
+
+
+def test_requests_are_answered_and_committed_and_those_of_others_are_passed(rig: CleanupRig) -> None:
+    rig.append_requests(0, "one")
+    rig.kafka.append_record(0, OUR_KEY, request_bytes("of another service", "other"))
+    rig.append_requests(0, "two")
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), no_step, no_step)
+    assert rig.handled == ["one", "two"]
+    assert rig.kafka.offsets == {0: (3, "")}
+    assert rig.errors == []
+
+
+def test_a_partition_is_committed_up_to_its_first_request_without_an_answer(rig: CleanupRig) -> None:
+    rig.unanswered = {"open"}
+    rig.append_requests(0, "one", "open", "three")
+    rig.append_requests(1, "other")
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0, 1), no_step, no_step)
+    assert sorted(rig.handled) == ["one", "open", "other", "three"]
+    assert rig.kafka.offsets == {0: (1, ""), 1: (1, "")}
+
+
+def test_a_request_that_cannot_be_read_stops_its_partition_and_is_not_committed(rig: CleanupRig) -> None:
+    rig.append_requests(0, "one")
+    rig.kafka.append_record(0, OUR_KEY, NEWER)
+    rig.append_requests(0, "behind it")
+    rig.append_requests(1, "other")
+    later: list[Step] = [lambda: rig.append_requests(0, "later"), lambda: rig.append_requests(1, "other later")]
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0, 1), no_step, *later, no_step)
+    assert rig.handled == ["one", "other", "other later"]
+    assert rig.kafka.offsets == {0: (1, ""), 1: (2, "")}
+    (error,) = rig.errors
+    assert isinstance(error, UnreadableRequest)
+    assert (error.topic, error.partition, error.offset) == (TOPIC, 0, 1)
+    assert f"{TOPIC}, partition 0, offset 1" in str(error)
+    assert "upgrade the package" in str(error)
+
+
+def test_damaged_bytes_stop_the_partition_too_and_the_error_names_the_way_past_them(rig: CleanupRig) -> None:
+    rig.kafka.append_record(0, b"no key of a session", b"no bytes of ours")
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), no_step, no_step)
+    assert rig.kafka.offsets == {}
+    assert "set the offset of group sessionary.cleanup.acme:billing to 1" in str(rig.errors[0])
+
+
+def test_what_cannot_be_read_under_another_tenant_s_key_is_passed(rig: CleanupRig) -> None:
+    rig.kafka.append_record(0, SessionKey("globex", SESSION_ID).encoded(), NEWER)
+    rig.append_requests(0, "ours")
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), no_step, no_step)
+    assert rig.handled == ["ours"]
+    assert rig.kafka.offsets == {0: (2, "")}
+    assert rig.errors == []
+
+
+def test_a_stopped_partition_starts_again_with_a_new_assignment_behind_the_group_s_offset(rig: CleanupRig) -> None:
+    rig.kafka.append_record(0, OUR_KEY, NEWER)
+    rig.append_requests(0, "behind it")
+
+    def pass_by_newer_client() -> None:
+        rig.kafka.offsets[0] = 1, ""
+        rig.kafka.schedule_assignment(0)
+
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), no_step, pass_by_newer_client, no_step, no_step)
+    assert rig.handled == ["behind it"]
+    assert rig.kafka.offsets == {0: (2, "")}
+    assert rig.kafka.paused == set()
+    assert len(rig.errors) == 1
+
+
+def test_a_consumer_that_reads_nothing_of_a_log_that_goes_on_is_replaced(rig: CleanupRig) -> None:
+    rig.log_ends = {0: 1}
+    renewed = rig.next_consumer
+    renewed.append_record(0, OUR_KEY, request_bytes("one"))
+    renewed.steps = [lambda: renewed.schedule_assignment(0), no_step]
+    former = rig.kafka
+    rig.run_steps(lambda: former.schedule_assignment(0), no_step, *[rig.pass_time] * 4)
+    assert rig.opened == 2
+    assert rig.handled == ["one"]
+    assert renewed.offsets == {0: (1, "")}
+    assert former.commits == []
+    (error,) = rig.errors
+    assert isinstance(error, Unavailable)
+    assert "partition 0 at offset 0" in str(error)
+
+
+def test_a_consumer_without_an_assignment_is_replaced_after_a_minute(rig: CleanupRig) -> None:
+    rig.log_ends = {0: 0}
+    rig.run_steps(no_step, *[rig.pass_time] * 13)
+    assert rig.opened == 1
+    rig = CleanupRig()
+    rig.log_ends = {0: 0}
+    rig.run_steps(no_step, *[rig.pass_time] * 14)
+    assert rig.opened == 2
+
+
+@pytest.mark.parametrize("why", ["at the end", "stopped", "no answer"])
+def test_a_consumer_that_is_not_to_blame_stays(rig: CleanupRig, why: str) -> None:
+    rig.append_requests(0, "one")
+    if why == "stopped":
+        rig.kafka.append_record(0, OUR_KEY, NEWER)
+    rig.log_ends = {"at the end": {0: 1}, "stopped": {0: 90}, "no answer": {}}[why]
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), no_step, *[rig.pass_time] * 20)
+    assert rig.opened == 1

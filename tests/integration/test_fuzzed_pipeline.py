@@ -1,0 +1,165 @@
+"""Fuzzed records on a real broker: nothing halts, each has its outcome, and valid ones go on.
+
+`FUZZED_RECORDS` in the environment sets how many. Records whose header names are not UTF-8 have a
+test of their own, because reading them back would end this process.
+"""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from sessionary.schemas.ids import partition_of
+from sessionary.schemas.records import AuditRecord, BatchRecord, RejectedEvent
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import LogRecord
+from tests.core.record_fuzzer import FuzzedRecord
+from tests.fuzz.fuzz_run import FuzzRun
+from tests.integration.pipeline_rig import PipelineRig
+from tests.integration.processor_load import HOLE_MS, QUIET_MS, Agent, Sender, count_judged
+from tests.integration.refold import refold
+from tests.support.broken_headers import BrokenMessage
+from tests.support.event_factory import TICK
+from tests.support.processes import Processes
+from tests.support.reading import read_records, read_topic
+from tests.support.waiting import wait_until
+
+RECORDS = int(os.environ.get("FUZZED_RECORDS", "20000"))
+SEED = 41
+WORK_EVENTS = 5
+
+
+class RecordedRun(FuzzRun):
+    """A fuzz run that keeps its records: the rows of its own fold decide what comes next."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.made: list[FuzzedRecord] = []
+
+    def _build_rows(self, fuzzed: FuzzedRecord) -> None:
+        self._event_type = ""
+        self.made.append(fuzzed)
+
+
+def fuzzed_records(seed: int, count: int) -> list[FuzzedRecord]:
+    run = RecordedRun(seed)
+    run.fold_records(count)
+    return run.made[:count]
+
+
+def send_fuzzed(kafka: KafkaSettings, records: Sequence[FuzzedRecord]) -> None:
+    """Send records to partition 0, in order. Large ones fit a batch because they are compressed."""
+    producer = Producer(
+        {
+            **kafka.client_config(),
+            "compression.type": "gzip",
+            "message.max.bytes": 64 << 20,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+        }
+    )
+    errors: list[KafkaError] = []
+
+    def on_delivery(error: KafkaError | None, _: Message) -> None:
+        errors.extend([error] if error is not None else ())
+
+    for key, value, source, _ in records:
+        headers: Any = None if isinstance(source, BrokenMessage) else source.headers()
+        while True:
+            try:
+                producer.produce(kafka.topics.events, value, key, 0, headers=headers, on_delivery=on_delivery)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert errors == []
+
+
+class Outcomes(NamedTuple):
+    """What became of the records of a log, by offset."""
+
+    rejected: Counter[tuple[int, int, str]]
+    audited: Counter[tuple[int, int, int, str, str | None, str | None]]
+
+
+def outcomes_of(rejected: Sequence[RejectedEvent], audits: Sequence[AuditRecord]) -> Outcomes:
+    return Outcomes(
+        Counter((one.source_partition, one.source_offset, one.reason) for one in rejected),
+        Counter(
+            (one.source_partition, one.source_offset, one.source_n, one.kind, one.transition, one.reason_code)
+            for one in audits
+        ),
+    )
+
+
+def stored_outcomes(kafka: KafkaSettings) -> Outcomes:
+    rejected, audits = (read_records(kafka, topic) for topic in (kafka.topics.rejected, kafka.topics.audit))
+    return outcomes_of(
+        [one for one in rejected if isinstance(one, RejectedEvent)],
+        [one for one in audits if isinstance(one, AuditRecord)],
+    )
+
+
+def refolded_outcomes(kafka: KafkaSettings, log: dict[int, list[LogRecord]]) -> Outcomes:
+    settings = PartitionSettings(kafka.topics.events, kafka.partitions, HOLE_MS, QUIET_MS)
+    expected = refold(log, settings)
+    return outcomes_of(expected.rejected, expected.audits)
+
+
+def agent_of_partition(partition: int, partitions: int) -> Agent:
+    agents: Iterator[Agent] = iter(Agent, None)
+    return next(agent for agent in agents if partition_of(agent.key.encoded(), partitions) == partition)
+
+
+@pytest.mark.long
+def test_fuzzed_records_halt_nothing_and_valid_ones_go_on(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
+) -> None:
+    rig = PipelineRig(kafka, clickhouse, processes)
+    records = fuzzed_records(SEED, RECORDS)
+    judged = sum(not (record.key is None and record.value == TICK) for record in records)
+    worker = rig.start_processor(hole_ms=str(HOLE_MS), quiet_ms=str(QUIET_MS))
+    rig.start_sinks(["history"])
+    send_fuzzed(kafka, records)
+    agents = [agent_of_partition(partition, kafka.partitions) for partition in range(kafka.partitions)]
+    sender = Sender(kafka)
+    for agent in agents:
+        sender.send(*agent.start(), *(agent.work() for _ in range(WORK_EVENTS)))
+    valid = len(sender.flush())
+    wait_until(lambda: count_judged(kafka) >= judged + valid, 300, "all records judged", pause_s=1)
+    assert rig.is_ready()  # so no partition is halted
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(30)
+
+    stored = read_topic(kafka, kafka.topics.events)
+    log: dict[int, list[LogRecord]] = {}
+    batches = [one for one in read_records(kafka, kafka.topics.batches) if isinstance(one, BatchRecord)]
+    ends = {batch.partition: batch.last_offset for batch in batches}
+    for one in stored:
+        if one.offset <= ends[one.partition]:
+            log.setdefault(one.partition, []).append(
+                LogRecord(one.offset, one.timestamp_ms, one.key, one.value, one.headers)
+            )
+    found = stored_outcomes(kafka)
+    assert found == refolded_outcomes(kafka, log)
+    assert sum(batch.applied + batch.duplicate + batch.refused for batch in batches) == judged + valid
+    assert sum(batch.refused for batch in batches) == found.rejected.total() > judged / 3
+    assert sum(batch.audited for batch in batches) == found.audited.total()
+    last = Counter(batch.partition for batch in batches for _ in range(batch.applied))
+    assert all(last[partition] >= 4 + WORK_EVENTS for partition in range(kafka.partitions))
+    refused_keys = {one.key for one in read_records(kafka, kafka.topics.rejected) if isinstance(one, RejectedEvent)}
+    assert not refused_keys & {agent.key.encoded() for agent in agents}
+
+    wait_until(lambda: rig.lag(f"{kafka.topic_prefix}.sink.history", kafka.topics.events) == 0, 120, "the history")
+    ((rows,),) = rig.sql("SELECT count() FROM {db}.history FINAL")
+    letters = [one for one in read_records(kafka, kafka.topics.sink_rejected) if isinstance(one, RejectedEvent)]
+    # A number may decode and exceed its column: such a record is a dead letter, with all its bytes.
+    assert int(rows) + len(letters) == len(stored)
+    assert len({one.source_offset for one in letters}) == len(letters) < len(stored) / 1_000
+    assert {one.value for one in letters} <= {record.value for record in records}
