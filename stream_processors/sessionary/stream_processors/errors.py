@@ -19,6 +19,7 @@ HaltReason = Literal[
     "wrong_timestamp_type",  # a record has a client's time, not the broker's, by which deadlines are judged
     "record_too_large",  # the broker refuses a record of this processor for its size
     "changelog_unreadable",  # a changelog record cannot be decoded
+    "unknown_rules",  # the partition is judged by rules that this release does not know
     "judge_failed",  # an unexpected exception while a record was folded: it would come up again
 ]
 

@@ -153,12 +153,16 @@ class Processor:
 
     async def _send_ticks(self) -> None:
         while True:
-            deadlines = {
-                partition: owner.state.next_deadline_ms
-                for partition, owner in self.assignment.owners.items()
-                if owner.is_open
+            opened = {partition: owner.state for partition, owner in self.assignment.owners.items() if owner.is_open}
+            announced = {
+                partition: rules
+                for partition, state in opened.items()
+                if (rules := state.position.announced) is not None
             }
-            self._ticker.send_due_ticks(time.time() * 1_000, deadlines)
+            deadlines = {partition: state.next_deadline_ms for partition, state in opened.items()}
+            now_ms = time.time() * 1_000
+            self._ticker.send_due_activations(now_ms, announced)
+            self._ticker.send_due_ticks(now_ms, deadlines)
             await asyncio.sleep(LOOK_S)
 
     async def _report_offsets(self) -> None:

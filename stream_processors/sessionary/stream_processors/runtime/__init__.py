@@ -10,6 +10,7 @@ In the order in which a record passes:
     log_probe          asks the broker what a partition's log holds
     job                what is done with a partition: its fold, its rows, its outputs
     transaction        writes what a batch comes to, in one transaction
+    rules_change       how a partition comes to other rules
     ticker             appends ticks, so that time passes in silence
     watchdog           finds partitions that are stuck, and logs that lost folded records
     executor           runs blocking calls that may never return

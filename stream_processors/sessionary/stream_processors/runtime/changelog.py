@@ -17,6 +17,7 @@ from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.runtime.rules_change import require_known_rules
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, RowCodec
 from sessionary.stream_processors.store.stores import Store, is_usable
@@ -48,8 +49,8 @@ def recover(
 
     `row_codec` makes of a record's value and its header `due` what the store keeps.
 
-    Blocks. Raises `Halted` for a record that cannot be read, `Lost` where the broker stays silent
-    or the partition is no longer `wanted`.
+    Blocks. Raises `Halted` for a record that cannot be read and for rules that this release does
+    not know, `Lost` if the broker stays silent or the partition is no longer `wanted`.
     """
     reader = reader_of(settings)
     try:
@@ -66,6 +67,7 @@ def recover(
         state.rows = store.rows
         reader.assign([topic])
         changelog_next = _read(reader, state, store, row_codec, wanted)
+        require_known_rules(state.partition, state.position)
         store.finish_loading()
     except KafkaException as error:
         raise Lost(f"changelog of partition {state.partition}: {error.args[0]}") from error
@@ -111,7 +113,8 @@ def _load(state: PartitionState, store: Store, row_codec: RowCodec, message: Mes
             store.load_row(key, row_codec.repack(value, _due(message)))
     except DecodeError as error:
         where = f"partition {state.partition}, offset {message.offset()}, key {key!r}"
-        raise Halted("changelog_unreadable", f"{where}: {error.detail}") from error
+        advice = "if a newer release wrote it, upgrade this worker"
+        raise Halted("changelog_unreadable", f"{where}: {error.detail}; {advice}") from error
 
 
 def _position(value: bytes) -> Position:

@@ -20,17 +20,19 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from sessionary.schemas.errors import Unavailable
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
-from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.metrics import Metrics, count_batch
 from sessionary.stream_processors.runtime.changelog import recover
 from sessionary.stream_processors.runtime.executor import free_frames, wait_unless_hung
 from sessionary.stream_processors.runtime.fetching.pending_records import FetchControl, FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import probe_log
-from sessionary.stream_processors.runtime.transaction import CommitReceipt, TransactionWriter
+from sessionary.stream_processors.runtime.rules_change import RulesRequest, due_request
+from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
@@ -84,6 +86,7 @@ class PartitionOwner:
         self.end_requested = False
         self._over = False
         self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
+        self._rules_request: RulesRequest | None = None
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
         self.commits = 0
@@ -96,8 +99,7 @@ class PartitionOwner:
         self._turn_wait: asyncio.Timeout | None = None  # while this owner waits for its recovery
         self._arrived = asyncio.Event()
         self._advanced = asyncio.Event()
-        self._sought_s = self._begun_s = 0.0
-        self._reported_s = -_REPORT_EACH_S
+        self._sought_s, self._begun_s, self._reported_s = 0.0, 0.0, -_REPORT_EACH_S
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
         self.task.add_done_callback(_free_task_frames)
@@ -131,10 +133,19 @@ class PartitionOwner:
             self._halt = position if offset is None else offset, fault
             self._arrived.set()
 
+    def request_rules(self, request: RulesRequest) -> None:
+        """Announce rules between two batches, unless they or later ones are decided already."""
+        self._rules_request = request
+        self._arrived.set()
+
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         """Wait until the record at `offset` is committed. Return False after `timeout_s`."""
+        return await self.wait_until(lambda position: position.next_offset > offset, timeout_s)
+
+    async def wait_until(self, is_reached: Callable[[Position], bool], timeout_s: float) -> bool:
+        """Wait for a committed position. Return False after `timeout_s`, or if the owner ends."""
         deadline_s = time.monotonic() + timeout_s
-        while not (self.is_open and self.state.position.next_offset > offset):
+        while not (self.is_open and is_reached(self.state.position)):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or self.end_requested or self._over:
                 return False
@@ -154,7 +165,7 @@ class PartitionOwner:
             while not self.end_requested:
                 await self._arrived.wait()
                 self._arrived.clear()
-                while self._pending and not self.end_requested and not self._is_at_halt():
+                while self._has_work() and not self.end_requested and not self._is_at_halt():
                     await self._wait_for_interval()
                     await self._step()
                 if self._halt is not None and not self.end_requested:
@@ -228,7 +239,11 @@ class PartitionOwner:
             await asyncio.sleep(pause_s)
 
     async def _step(self) -> None:
-        assert self._writer is not None
+        if (request := due_request(self._rules_request, self.state.position)) is not None:
+            overlay = self.state.begin()
+            overlay.announce_rules(*request)
+            await self._commit(overlay, time.time_ns() // 1_000)
+            return
         taken = self._take_batch()
         records = taken.records
         if not records:
@@ -240,28 +255,30 @@ class PartitionOwner:
         folded = await self._fold_records(overlay, records)
         if self.end_requested:
             return
+        committed = folded if await self._commit(overlay, started_at) else 0
+        if committed < len(records):
+            self._put_back(records[committed:])
+
+    async def _commit(self, overlay: Overlay, started_at: int) -> bool:
+        """Write a batch's outcome and merge it. Return False if the transaction was aborted."""
+        assert self._writer is not None
         outcome = overlay.finish(self._acknowledged_at)
         try:
             written = await self._run_bounded(self._writer, self._writer.write_outcome, outcome, started_at)
         except Aborted as fault:
             self._context.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
-            self._put_back(records)
             await asyncio.sleep(_ABORT_PAUSE_S)
-            return
+            return False
         self.state.merge(overlay)
         self.recent_outcomes.add_batch(outcome.judged)
-        if folded < len(records):
-            self._put_back(records[folded:])
         self._acknowledged_at = written.acknowledged_at
-        await self._after_commit(outcome, written)
-
-    async def _after_commit(self, outcome: Outcome, written: CommitReceipt) -> None:
         self.commits += 1
         self.committed_s = time.monotonic()
-        _count(self._context.metrics, self.partition, outcome, written)
+        count_batch(self._context.metrics, self.partition, outcome, written.elapsed_s)
         self._wake_readers()
         await self._save_to_store(written.rows, SavedPosition(outcome.position, written.changelog_next, time.time()))
+        return True
 
     async def _save_to_store(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         assert self._store is not None
@@ -338,6 +355,9 @@ class PartitionOwner:
             self._context.metrics.errors.labels("registry").inc()
             _log.warning("partition %d waits: %s", self.partition, trouble)
 
+    def _has_work(self) -> bool:
+        return bool(self._pending) or due_request(self._rules_request, self.state.position) is not None
+
     def _is_at_halt(self) -> bool:
         return self._halt is not None and self.state.position.next_offset >= self._halt[0]
 
@@ -375,26 +395,6 @@ def _free_task_frames(task: "asyncio.Task[None]") -> None:
     # collection would free that circle, and a worker nearly never makes one.
     if not task.cancelled():
         free_frames(task.exception())
-
-
-def _count(metrics: Metrics, partition: int, outcome: Outcome, written: CommitReceipt) -> None:
-    counts = outcome.counts
-    for name, number in (
-        ("applied", counts.applied),
-        ("duplicate", counts.duplicate),
-        ("refused", counts.refused),
-        ("tick", counts.ticks),
-    ):
-        metrics.records.labels(name).inc(number)
-    for reason in outcome.refusals:
-        metrics.refused.labels(reason).inc()
-    metrics.batches.inc()
-    metrics.commit_s.observe(written.elapsed_s)
-    if counts.timers:
-        metrics.timers.inc(counts.timers)
-        for lateness_ms in outcome.timer_lateness_ms:
-            metrics.lateness_s.observe(lateness_ms / 1_000)
-    metrics.position.labels(str(partition)).set(outcome.position.next_offset)
 
 
 __all__ = ["PartitionOwner", "WorkerContext"]
