@@ -23,6 +23,7 @@ from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers
+from sessionary.stream_processors.api.rules import RulesApi
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
@@ -98,6 +99,7 @@ class Processor:
                 settings, tokens, assignment, self._metrics, group, others, self._is_running, self._stalled_partitions
             ),
             PartitionApi(settings, tokens, assignment, others),
+            RulesApi(settings, tokens, assignment, others),
         )
 
     async def run(self) -> None:
