@@ -37,7 +37,8 @@ from sessionary.stream_processors.runtime.faust_transport import FaustGroup, Mem
 from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
-from sessionary.stream_processors.runtime.partition_owner import WorkerContext
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner, WorkerContext
+from sessionary.stream_processors.runtime.rules_change import needs_tick
 from sessionary.stream_processors.runtime.ticker import LOOK_S, Ticker
 from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -155,13 +156,11 @@ class Processor:
 
     async def _send_ticks(self) -> None:
         while True:
-            opened = {partition: owner.state for partition, owner in self.assignment.owners.items() if owner.is_open}
+            opened = [owner for owner in self.assignment.owners.values() if owner.is_open]
             announced = {
-                partition: rules
-                for partition, state in opened.items()
-                if (rules := state.position.announced) is not None
+                owner.partition: rules for owner in opened if (rules := owner.state.position.announced) is not None
             }
-            deadlines = {partition: state.next_deadline_ms for partition, state in opened.items()}
+            deadlines = {owner.partition: _next_tick_ms(owner) for owner in opened}
             now_ms = time.time() * 1_000
             self._ticker.send_due_activations(now_ms, announced)
             self._ticker.send_due_ticks(now_ms, deadlines)
@@ -250,6 +249,10 @@ class Processor:
         _log.critical("giving up: %s", why)
         logging.shutdown()
         os._exit(_EXIT_STUCK)
+
+
+def _next_tick_ms(owner: PartitionOwner) -> int | None:
+    return 0 if needs_tick(owner.rules_request, owner.state.position) else owner.state.next_deadline_ms
 
 
 async def _run_until_signal(settings: ProcessorSettings, folder: str, job: Job | None) -> None:

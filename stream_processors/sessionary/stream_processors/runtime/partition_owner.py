@@ -86,7 +86,7 @@ class PartitionOwner:
         self.end_requested = False
         self._over = False
         self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
-        self._rules_request: RulesRequest | None = None
+        self.rules_request: RulesRequest | None = None
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
         self.commits = 0
@@ -135,7 +135,7 @@ class PartitionOwner:
 
     def request_rules(self, request: RulesRequest) -> None:
         """Announce rules between two batches, unless they or later ones are decided already."""
-        self._rules_request = request
+        self.rules_request = request
         self._arrived.set()
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
@@ -239,7 +239,7 @@ class PartitionOwner:
             await asyncio.sleep(pause_s)
 
     async def _step(self) -> None:
-        if (request := due_request(self._rules_request, self.state.position)) is not None:
+        if (request := due_request(self.rules_request, self.state.position)) is not None:
             overlay = self.state.begin()
             overlay.announce_rules(*request)
             await self._commit(overlay, time.time_ns() // 1_000)
@@ -356,7 +356,7 @@ class PartitionOwner:
             _log.warning("partition %d waits: %s", self.partition, trouble)
 
     def _has_work(self) -> bool:
-        return bool(self._pending) or due_request(self._rules_request, self.state.position) is not None
+        return bool(self._pending) or due_request(self.rules_request, self.state.position) is not None
 
     def _is_at_halt(self) -> bool:
         return self._halt is not None and self.state.position.next_offset >= self._halt[0]

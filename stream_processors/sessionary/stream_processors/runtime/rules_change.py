@@ -31,11 +31,17 @@ def due_request(request: RulesRequest | None, position: Position) -> RulesReques
     """Return the request if its rules can be announced at `position`, else None.
 
     While the timers of a record are written in parts, they cannot: a replay, which may cut them
-    otherwise, could not tell the announcement's place among them.
+    otherwise, could not tell the announcement's place among them. In an empty partition they cannot
+    either: there is no time yet that the audit record could have.
     """
-    if request is None or position.outcome_n or is_decided(position, request.rules.version):
+    if request is None or is_decided(position, request.rules.version):
         return None
-    return request
+    return None if position.outcome_n or not position.clock_ms else request
+
+
+def needs_tick(request: RulesRequest | None, position: Position) -> bool:
+    """Return whether rules are to be announced in a partition that has no time yet."""
+    return request is not None and not position.clock_ms and not is_decided(position, request.rules.version)
 
 
 def require_known_rules(partition: int, position: Position) -> None:
@@ -50,4 +56,4 @@ def require_known_rules(partition: int, position: Position) -> None:
         )
 
 
-__all__ = ["RulesRequest", "due_request", "is_decided", "require_known_rules"]
+__all__ = ["RulesRequest", "due_request", "is_decided", "needs_tick", "require_known_rules"]

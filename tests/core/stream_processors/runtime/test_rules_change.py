@@ -17,6 +17,7 @@ from sessionary.stream_processors.runtime.rules_change import (
     RulesRequest,
     due_request,
     is_decided,
+    needs_tick,
     require_known_rules,
 )
 from sessionary.stream_processors.runtime.transaction import CommitReceipt
@@ -45,6 +46,15 @@ def test_rules_are_announced_at_the_place_before_a_record_only() -> None:
     assert due_request(REQUEST, AT_START._replace(outcome_n=1)) is None  # a part of its timers has fired
     assert due_request(REQUEST, AT_START._replace(announced=ANNOUNCED)) is None
     assert due_request(REQUEST, AT_START._replace(rules=NEWEST_RULES)) is None
+
+
+def test_an_empty_partition_needs_a_tick_before_rules_are_announced() -> None:
+    empty = Position(0, 0, 0, 0, 0)
+    assert due_request(REQUEST, empty) is None
+    assert needs_tick(REQUEST, empty)
+    assert not needs_tick(None, empty)
+    assert not needs_tick(REQUEST, AT_START)
+    assert not needs_tick(REQUEST, empty._replace(rules=NEWEST_RULES))
 
 
 @pytest.mark.parametrize(
@@ -100,22 +110,23 @@ def test_an_owner_announces_rules_once_in_a_transaction_of_their_own(
         await bench.seen(lambda: owner.is_open)
         NotingWriter.aborts = aborts
         owner.request_rules(REQUEST)
+        owner.offer_records(0, [LogRecord(0, START_MS, None, TICK)])
         owner.request_rules(REQUEST)
         assert await owner.wait_until(lambda position: is_decided(position, NEWEST_RULES.version), 10)
         owner.request_rules(REQUEST)
-        ticks = [LogRecord(0, START_MS, None, TICK)]
-        owner.offer_records(0, [*ticks, LogRecord(1, START_MS, None, activation_bytes(NEWEST_RULES))])
-        assert await owner.wait_until_committed(1, 10)
+        ticks = [LogRecord(1, START_MS, None, TICK)]
+        owner.offer_records(1, [*ticks, LogRecord(2, START_MS, None, activation_bytes(NEWEST_RULES))])
+        assert await owner.wait_until_committed(2, 10)
         await bench.assignment.close()
 
     asyncio.run(story())
-    announced, before, began = NotingWriter.outcomes
+    _, announced, before, began = NotingWriter.outcomes
     ((_, decision),) = announced.records_on("audit")
     assert isinstance(decision, AuditRecord)
-    assert (decision.kind, decision.actor, decision.source_offset) == ("decision", "ops", 0)
-    assert announced.position.announced == AnnouncedRules(*NEWEST_RULES, from_offset=0, principal="ops")
-    assert (before.position.next_offset, before.position.rules) == (1, FIRST_RULES)
-    assert (began.position.next_offset, began.position.rules, began.position.announced) == (2, NEWEST_RULES, None)
+    assert (decision.kind, decision.actor, decision.source_offset) == ("decision", "ops", 1)
+    assert announced.position.announced == AnnouncedRules(*NEWEST_RULES, from_offset=1, principal="ops")
+    assert (before.position.next_offset, before.position.rules) == (2, FIRST_RULES)
+    assert (began.position.next_offset, began.position.rules, began.position.announced) == (3, NEWEST_RULES, None)
 
 
 def test_an_announcement_goes_before_the_records_that_wait(bench_settings: dict[str, Any]) -> None:
@@ -125,12 +136,13 @@ def test_an_announcement_goes_before_the_records_that_wait(bench_settings: dict[
         owner = bench.assignment.owners[0]
         owner.request_rules(REQUEST)  # asked for while it still opens
         await bench.seen(lambda: owner.is_open)
-        owner.offer_records(0, [LogRecord(offset, START_MS, None, TICK) for offset in range(9)])
-        assert await owner.wait_until_committed(8, 10)
+        owner.state.load_position(AT_START)
+        owner.offer_records(5, [LogRecord(offset, START_MS, None, TICK) for offset in range(5, 14)])
+        assert await owner.wait_until_committed(13, 10)
         await bench.assignment.close()
 
     asyncio.run(story())
     first, *_, last = NotingWriter.outcomes
     assert first.position.announced is not None
-    assert last.counts.last_offset == 8
+    assert last.counts.last_offset == 13
     assert encode_record(last.position)  # a position with an announcement can be written
