@@ -191,14 +191,15 @@ DOCUMENT: Final[dict[str, Any]] = {
                 },
             },
             "post": {
-                "summary": "Let newer rules begin in all partitions; needs the role operator. There is no way back. "
-                "The same request may be repeated",
+                "summary": "Let newer rules begin in all partitions, for good; needs the role operator",
                 "requestBody": {
                     "required": True,
                     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RulesActivation"}}},
                 },
                 "responses": {
-                    "200": _json_answer("partitions and workers after at most 5 s", "RulesList"),
+                    "200": _json_answer(
+                        "partitions and workers after at most 5 s; the request may be repeated", "RulesList"
+                    ),
                     "400": _problem_response("the body is malformed"),
                     "401": _UNAUTHORIZED,
                     "403": _NO_OPERATOR,
