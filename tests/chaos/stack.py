@@ -37,6 +37,7 @@ from tests.support.waiting import wait_until
 PARTITIONS = 4
 TENANTS = ("acme", "globex", "initech")
 DATABASE = "sessionary"
+OPERATOR_TOKEN = "token-of-operators"
 PREFIX = "sessionary"
 _COMMAND = (sys.executable, "-m", "sessionary.infra.cli")
 _START_S = 180.0
@@ -185,7 +186,9 @@ class ChaosStack:
         return self.part(f"sink-{kind}", [*_COMMAND, "sink", kind], None, more)
 
     def _worker(self, name: str, port: int) -> Part:
-        more = {"INSTANCE": name, "API_PORT": str(port)}
+        operator = {OPERATOR_TOKEN: {"principal": "operator", "roles": ["operator"]}}
+        tokens = {**{token: tenant for tenant, token in self.tokens.items()}, **operator}
+        more = {"INSTANCE": name, "API_PORT": str(port), "API_TOKENS": json.dumps(tokens)}
         if name == CRAMPED_STORE:
             more |= {"STORE": "rocksdb", "STATE_DIR": str(self.disks[name].folder)}
         argv = [sys.executable, "-m", "sessionary.stream_processors"]
@@ -205,4 +208,4 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-__all__ = ["DATABASE", "PARTITIONS", "PREFIX", "ChaosStack", "now_ms"]
+__all__ = ["DATABASE", "OPERATOR_TOKEN", "PARTITIONS", "PREFIX", "ChaosStack", "now_ms"]
