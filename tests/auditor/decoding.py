@@ -4,6 +4,7 @@ import io
 import re
 import struct
 import uuid
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fastavro import schemaless_reader
@@ -54,6 +55,26 @@ def partition_of(key: bytes, partitions: int) -> int:
     return ((state ^ state >> 15) & 0x7FFFFFFF) % partitions
 
 
+ACTIVATION = "rules_activation"  # the type of the record with which rules begin
+
+
+class Decision(NamedTuple):
+    """An operator's decision, from the audit trail: rules that may begin from an offset on."""
+
+    partition: int
+    offset: int
+    version: int
+
+
+def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
+    """Return the decisions that an audit trail has, in log order."""
+    return sorted(
+        Decision(line["source_partition"], line["source_offset"], int(line["reason"].split()[1]))
+        for line in audit_lines
+        if line["kind"] == "decision"
+    )
+
+
 def decode_record(value: bytes | None) -> tuple[str, Row]:
     """Decode Avro's single-object encoding into full schema name and fields; raises `Refusal`."""
     if not value or value[:2] != b"\xc3\x01" or len(value) < 10:
@@ -76,9 +97,9 @@ def read_event(value: bytes | None) -> tuple[str, Row]:
     full_name, fields = decode_record(value)
     _, family, name = full_name.split(".")
     if family == "records":
-        if name != "Tick":
+        if name not in ("Tick", "RulesActivation"):
             raise Refusal("unknown_event_type")
-        return "tick", fields
+        return ("tick" if name == "Tick" else ACTIVATION), fields
     event_type = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     if fields["envelope"]["event_type"] != event_type:
         raise Refusal("unknown_event_type")
@@ -114,11 +135,14 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
 
 
 __all__ = [
+    "ACTIVATION",
     "NAME",
+    "Decision",
     "LogEntry",
     "Refusal",
     "Row",
     "cleanup_id_of",
+    "decisions_of",
     "decode_record",
     "key_parts",
     "new_row",

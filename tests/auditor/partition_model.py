@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.auditor.decoding import LogEntry, Row, cleanup_id_of, key_parts
+from tests.auditor.decoding import Decision, LogEntry, Row, cleanup_id_of, key_parts
 from tests.auditor.rules import DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS
 
 
@@ -22,6 +22,9 @@ class PartitionModel:
         self.rejected: list[Row] = []
         self.cleanups: list[Row] = []
         self.outcomes: dict[int, str] = {}
+        self.rules = 1
+        self.decisions: list[Decision] = []  # that are still to come
+        self.announced: Decision | None = None
 
     def next_due(self, row: Row) -> tuple[int, str]:
         """Return when the row's next deadline is, in ms, and its name."""
@@ -45,6 +48,20 @@ class PartitionModel:
     def next_deadline(self) -> int | None:
         """Return the earliest time at which a session's deadline may fire."""
         return max(min(self.next_due(row)[0] for row in self.rows.values()), self.quiet_until) if self.rows else None
+
+    def take_decisions(self, offset: int) -> None:
+        """Take the decisions that were made before the record at `offset`."""
+        while self.decisions and self.decisions[0].offset <= offset:
+            self.announced = decision = self.decisions.pop(0)
+            line = {"source_partition": self.number, "source_offset": decision.offset, "kind": "decision"}
+            self.audits.append({**line, "tenant_id": "", "session_id": "", "audit_seq": 0})
+
+    def begin_rules(self, offset: int, fields: Row) -> bool:
+        """Return whether a record begins announced rules, or repeats that older ones have begun."""
+        announced = self.announced
+        if announced is not None and offset >= announced.offset and fields["version"] == announced.version:
+            self.rules, self.announced = announced.version, None
+        return bool(fields["version"] <= self.rules)
 
     def drop_gravestones(self) -> None:
         """Drop expired gravestones; unlike deadlines they ignore the quiet time after a hole."""

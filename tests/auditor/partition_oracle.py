@@ -1,6 +1,16 @@
 """The oracle of one partition: what becomes of each record; see `oracle.py`."""
 
-from tests.auditor.decoding import NAME, LogEntry, Refusal, Row, key_parts, new_row, partition_of, read_event
+from tests.auditor.decoding import (
+    ACTIVATION,
+    NAME,
+    LogEntry,
+    Refusal,
+    Row,
+    key_parts,
+    new_row,
+    partition_of,
+    read_event,
+)
 from tests.auditor.partition_model import PartitionModel
 from tests.auditor.rules import (
     ACTIONS_OF_ERROR_CODES,
@@ -20,6 +30,7 @@ class PartitionOracle(PartitionModel):
 
     def apply_record(self, entry: LogEntry) -> str:
         """Move the clock, fire due deadlines, judge the record; return its outcome as text."""
+        self.take_decisions(entry.offset)
         self.entry = entry
         if self.rows and entry.timestamp_ms - self.now > self.hole_ms:
             self.quiet_until = entry.timestamp_ms + self.quiet_ms
@@ -43,9 +54,12 @@ class PartitionOracle(PartitionModel):
                 if not key_parts(key)[0]:
                     raise Refusal("bad_key") from None
                 raise
-            if event_type == "tick" and key is None:
+            if key is None and (event_type == "tick" or self.is_activation(event_type, fields)):
                 return "tick"
-            if key is None or event_type == "tick" or not key_parts(key)[0]:
+            if event_type == ACTIVATION and key_parts(key)[0] and self.rules == 1:
+                event_type = ""
+                raise Refusal("unknown_schema")
+            if key is None or event_type in ("tick", ACTIVATION) or not key_parts(key)[0]:
                 event_type = ""  # the key is judged before the bytes, so the type is unknown
                 raise Refusal("bad_key")
             row = self.rows.get(key) or self.graves.get(key)
@@ -54,6 +68,9 @@ class PartitionOracle(PartitionModel):
             row = row or (self.rows.get(key) or self.graves.get(key) if key else None)
             self.add_refusal(key, row, event_type, str(refusal))
             return f"refused {refusal}"
+
+    def is_activation(self, event_type: str, fields: Row) -> bool:
+        return event_type == ACTIVATION and self.begin_rules(self.entry.offset, fields)
 
     def add_refusal(self, key: bytes | None, row: Row | None, event_type: str, reason: str) -> None:
         self.rejected.append({"source_partition": self.number, "source_offset": self.entry.offset, "reason": reason})

@@ -285,7 +285,12 @@ def changelog_of(
     return rows, positions
 
 
-def check_everything(kafka: KafkaSettings, machines: Sequence[AnyMachine] = MACHINES) -> list[AuditRecord]:
+def check_everything(
+    kafka: KafkaSettings,
+    machines: Sequence[AnyMachine] = MACHINES,
+    hole_ms: int = HOLE_MS,
+    quiet_ms: int = QUIET_MS,
+) -> list[AuditRecord]:
     """Assert that all outputs are exactly the machines' fold of the log; return the audit trail.
 
     No worker may be running.
@@ -297,9 +302,10 @@ def check_everything(kafka: KafkaSettings, machines: Sequence[AnyMachine] = MACH
             log[stored.partition].append(
                 LogRecord(stored.offset, stored.timestamp_ms, stored.key, stored.value, stored.headers)
             )
-    expected = refold(log, PartitionSettings(kafka.topics.events, kafka.partitions, HOLE_MS, QUIET_MS), machines)
     stored_audits = read_topic(kafka, kafka.topics.audit)
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
+    settings = PartitionSettings(kafka.topics.events, kafka.partitions, hole_ms, quiet_ms)
+    expected = refold(log, settings, machines, audits)
     assert find_differences(expected, rows, audits) == []
     assert len(audits) == len(expected.audits)  # none twice
     assert [stored.partition for stored in stored_audits] == [audit.source_partition for audit in audits]
@@ -315,6 +321,11 @@ def _place(record: RejectedEvent) -> tuple[int, int, str, bytes | None]:
     return record.source_partition, record.source_offset, record.reason, record.value
 
 
+def count_records(batch: BatchRecord) -> int:
+    """Return how many records of the log a transaction folded."""
+    return batch.applied + batch.duplicate + batch.refused + batch.ticks
+
+
 def _check_batches(kafka: KafkaSettings, log: dict[int, list[LogRecord]]) -> None:
     by_partition: dict[int, list[BatchRecord]] = defaultdict(list)
     for record in read_records(kafka, kafka.topics.batches):
@@ -323,9 +334,11 @@ def _check_batches(kafka: KafkaSettings, log: dict[int, list[LogRecord]]) -> Non
     for partition, batches in by_partition.items():
         assert [batch.number for batch in batches] == list(range(1, len(batches) + 1))
         offsets = [record.offset for record in log[partition]]
-        assert sum(batch.applied + batch.duplicate + batch.refused + batch.ticks for batch in batches) == len(offsets)
-        assert (batches[0].first_offset, batches[-1].last_offset) == (offsets[0], offsets[-1])
+        assert sum(map(count_records, batches)) == len(offsets)
+        folding = [batch for batch in batches if count_records(batch)]  # the others only announce rules
+        assert (folding[0].first_offset, folding[-1].last_offset) == (offsets[0], offsets[-1])
         for former, batch in itertools.pairwise(batches):
-            assert former.last_offset < batch.first_offset
+            assert former.last_offset < batch.first_offset + (not count_records(former))
+            assert former.rules <= batch.rules
             known = batch.previous_acknowledged_at
             assert known is None or known >= former.started_at

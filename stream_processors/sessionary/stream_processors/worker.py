@@ -23,6 +23,7 @@ from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers
+from sessionary.stream_processors.api.rules import RulesApi
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
@@ -103,6 +104,7 @@ class Processor:
                 settings, tokens, assignment, self._metrics, group, others, self._is_running, self._stalled_partitions
             ),
             PartitionApi(settings, tokens, assignment, others),
+            RulesApi(settings, tokens, assignment, others),
         )
 
     async def run(self) -> None:
@@ -166,12 +168,14 @@ class Processor:
 
     async def _send_ticks(self) -> None:
         while True:
-            deadlines = {
-                partition: owner.tick_deadline_ms
-                for partition, owner in self.assignment.owners.items()
-                if owner.is_open
+            opened = [owner for owner in self.assignment.owners.values() if owner.is_open]
+            announced = {
+                owner.partition: rules for owner in opened if (rules := owner.state.position.announced) is not None
             }
-            self._ticker.send_due_ticks(time.time() * 1_000, deadlines)
+            deadlines = {owner.partition: owner.tick_deadline_ms for owner in opened}
+            now_ms = time.time() * 1_000
+            self._ticker.send_due_activations(now_ms, announced)
+            self._ticker.send_due_ticks(now_ms, deadlines)
             await asyncio.sleep(LOOK_S)
 
     async def _report_offsets(self) -> None:

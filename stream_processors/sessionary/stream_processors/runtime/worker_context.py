@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
@@ -15,6 +15,7 @@ from sessionary.stream_processors.runtime.fetching.pending_records import FetchC
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.transaction import BatchLimits, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.stores import SavedPosition, Store
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -63,6 +64,13 @@ class WorkerContext:
         """Make a call that blocks in a thread of the executor."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.executor, functools.partial(call, *args, **kwargs))
+
+    async def save_rows(self, store: Store, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
+        """Save packed rows in a store; in a thread if the store waits for a disk."""
+        if store.blocks:
+            await self.run_blocking(store.save_rows, rows, saved)
+        else:
+            store.save_rows(rows, saved)
 
     async def run_bounded(
         self, partition: int, writer: TransactionWriter, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
