@@ -96,7 +96,7 @@ def bench_settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(partition_owner, "recover", recovery.recover)
     monkeypatch.setattr(partition_owner, "probe_log", lambda settings, partition, offset: LogProbe(0, 0))
     monkeypatch.setattr(partition_owner, "_ABORT_PAUSE_S", 0.0)
-    return {"partitions": 1, "commit_interval_ms": 0}
+    return {"partitions": 1, "commit_interval_ms": 0, "tick_commit_interval_ms": 0}
 
 
 @pytest.mark.parametrize("aborts", [0, 2])
