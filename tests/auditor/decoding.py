@@ -85,6 +85,17 @@ def read_event(value: bytes | None) -> tuple[str, Row]:
     return event_type, fields
 
 
+def begun_rules(entry: LogEntry) -> int:
+    """Return the version of the rules that begin with a record; 0 for any other record."""
+    if entry.key is not None:
+        return 0
+    try:
+        full_name, fields = decode_record(entry.value)
+    except Refusal:
+        return 0
+    return int(fields["version"]) if full_name.endswith(".RulesActivation") else 0
+
+
 def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row:
     """Return the row of a new session."""
     return {
@@ -118,6 +129,7 @@ __all__ = [
     "LogEntry",
     "Refusal",
     "Row",
+    "begun_rules",
     "cleanup_id_of",
     "decode_record",
     "key_parts",

@@ -15,6 +15,9 @@ class PartitionModel:
         self.number, self.partitions, self.hole_ms, self.quiet_ms = number, partitions, hole_ms, quiet_ms
         self.now = 0
         self.quiet_until = 0
+        self.hole_end = 0
+        self.rules = 1  # the version of the rules in force
+        self.announced = 0  # the version that the next activation begins, if any
         self.earliest = 0  # no deadline is before it: checking every row for every record would take minutes
         self.rows: dict[bytes, Row] = {}
         self.graves: dict[bytes, Row] = {}
@@ -30,8 +33,9 @@ class PartitionModel:
             return row["created_at"] + limits["init_ms"], "init_timeout"
         if state == "Active":
             budget = limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]
-            clocks = [(row["last_event_at"] + budget, 0, "inactive")]
-            clocks.append((row["last_work_at"] + limits["idle_ms"], 1, "idle"))
+            unheard_until = self.hole_end if self.rules >= 2 else 0
+            clocks = [(max(row["last_event_at"], unheard_until) + budget, 0, "inactive")]
+            clocks.append((max(row["last_work_at"], unheard_until) + limits["idle_ms"], 1, "idle"))
             clocks.append((row["max_due_at"], 2, "max_duration"))
             instant, _, name = min(clocks)
             return instant, name

@@ -1,6 +1,16 @@
 """The oracle of one partition: what becomes of each record; see `oracle.py`."""
 
-from tests.auditor.decoding import NAME, LogEntry, Refusal, Row, key_parts, new_row, partition_of, read_event
+from tests.auditor.decoding import (
+    NAME,
+    LogEntry,
+    Refusal,
+    Row,
+    begun_rules,
+    key_parts,
+    new_row,
+    partition_of,
+    read_event,
+)
 from tests.auditor.partition_model import PartitionModel
 from tests.auditor.rules import (
     ACTIONS_OF_ERROR_CODES,
@@ -21,7 +31,9 @@ class PartitionOracle(PartitionModel):
     def apply_record(self, entry: LogEntry) -> str:
         """Move the clock, fire due deadlines, judge the record; return its outcome as text."""
         self.entry = entry
+        self.begin_announced_rules(entry)
         if self.rows and entry.timestamp_ms - self.now > self.hole_ms:
+            self.hole_end = entry.timestamp_ms
             self.quiet_until = entry.timestamp_ms + self.quiet_ms
         self.now = max(self.now, entry.timestamp_ms)
         self.drop_gravestones()
@@ -32,11 +44,18 @@ class PartitionOracle(PartitionModel):
             self.earliest = min(self.earliest, self.next_due(self.rows[entry.key])[0])
         return outcome
 
+    def begin_announced_rules(self, entry: LogEntry) -> None:
+        """Begin the announced rules if the record says so."""
+        if self.announced and begun_rules(entry) == self.announced:
+            self.rules, self.announced = self.announced, 0
+
     def judge_record(self, entry: LogEntry) -> str:
         key, event_type = entry.key, ""
         row: Row | None = None
         self.late_reported = self.of_session = False
         try:
+            if 0 < begun_rules(entry) <= self.rules:
+                return "tick"
             try:
                 event_type, fields = read_event(entry.value)
             except Refusal:

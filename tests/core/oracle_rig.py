@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from sessionary.schemas.codec import Decoder
-from sessionary.schemas.records import SessionState
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.records import Position, RulesActivation, SessionState
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
@@ -15,6 +17,9 @@ from tests.support.machines import MACHINES, STREAMS
 SETTINGS = PartitionSettings("sessionary.events", 1)
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
+FIRST_POSITION = Position(0, 0, 0, 0, 0)
+# The newest rules begin with the first record that says so.
+ANNOUNCING = FIRST_POSITION._replace(announced=AnnouncedRules(*NEWEST_RULES, from_offset=0, principal="ops"))
 
 
 def oracle_row(state: SessionState) -> Row:
@@ -60,14 +65,25 @@ def outcome_text(outcome: Outcome) -> str:
     return "applied" if counts.applied else "duplicate" if counts.duplicate else "tick"
 
 
+def position_under(rules: int) -> Position:
+    """Return the position of an empty partition that is judged by a version of the rules."""
+    return FIRST_POSITION._replace(rules=NEWEST_RULES._replace(version=rules))
+
+
 class OracleRig:
     """A fold, an oracle and the log so far; `at` is the next record's append time in ms."""
 
-    def __init__(self, settings: PartitionSettings = SETTINGS, partition: int = 0) -> None:
-        self.partition = partition
+    def __init__(
+        self, settings: PartitionSettings = SETTINGS, partition: int = 0, position: Position = FIRST_POSITION
+    ) -> None:
+        """`position` says which rules are in force before the first record, or are announced."""
+        self.partition, self.first_position = partition, position
         self.fold = PartitionState(partition, settings, DECODER, MACHINES)
+        self.fold.load_position(position)
         self.fold.finish_loading()
         self.all_partitions = Oracle(settings.partitions)
+        self.oracle.rules = position.rules.version
+        self.oracle.announced = position.announced.version if position.announced else 0
         self.log: list[LogRecord] = []
         self.outcomes: list[Outcome] = []
         self.at = START_MS
@@ -128,6 +144,12 @@ class OracleRig:
 
     def tick(self) -> str:
         return self.append(None, TICK)
+
+    def begin_rules(self) -> str:
+        """Append the record with which the announced rules begin."""
+        assert self.fold.position.announced is not None
+        version, row_bytes_max, _, principal = self.fold.position.announced
+        return self.append(None, encode_record(RulesActivation(version, row_bytes_max, principal, "w1")))
 
     def advance(self, ms: int, *, step_ms: int = 1_000) -> list[str]:
         """Let time pass with a tick every `step_ms`; return new audit lines, as `T06 inactive`."""

@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.records import SessionState
+from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
-from tests.core.oracle_rig import OracleRig
+from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory, snapshot
 
 SHORT = Limits(
@@ -118,8 +118,9 @@ BAD_KEYS = [None, b"", b"acme:x", b"\xff", b"\x00position"]
 class RandomAgents:
     """Six agents of three sessions, and the rig that judges what they send."""
 
-    def __init__(self, rng: Random) -> None:
-        self.rng, self.rig = rng, OracleRig()
+    def __init__(self, rng: Random, position: Position = FIRST_POSITION) -> None:
+        """If rules are announced at `position`, they begin at some time."""
+        self.rng, self.rig = rng, OracleRig(position=position)
         names = (("a", "acme"), ("b", "acme"), ("a", "zeta"))
         self.agents = [EventFactory(name, tenant, producer=p) for name, tenant in names for p in ("p1", "p2")]
         self.renewed = 0
@@ -145,6 +146,7 @@ class RandomAgents:
             (12, self.pass_time),
             (6, self.jump_to_deadline),
             (1, self.step_clock_back),
+            (1 if self.rig.oracle.announced else 0, self.begin_rules),
         ]
 
     def pick_agent(self) -> EventFactory:
@@ -270,6 +272,10 @@ class RandomAgents:
         self.rig.at = target
         if self.rng.random() < 0.7:
             self.rig.tick()
+
+    def begin_rules(self) -> None:
+        if self.rig.oracle.announced:
+            self.rig.begin_rules()
 
     def step_clock_back(self) -> None:
         now, self.rig.at = self.rig.at, self.rig.at - self.rng.randint(1, 3_000)

@@ -139,13 +139,13 @@ class TallyMachine:
         session_key = key.removesuffix(KEY_SUFFIX)
         return [Emitted("cleanup", session_key, closing_request(row, place))]
 
-    def due_ms(self, row: TallyRow) -> int:
+    def due_ms(self, row: TallyRow, hole_end_ms: int = 0) -> int:
         return row.last_at + self.silence_ms if isinstance(row, Tally) else row.expires_at
 
     def is_only_postponed(self, row: TallyRow, after: TallyRow) -> bool:
         return True
 
-    def fire(self, row: TallyRow, now_ms: int) -> Sequence[TallyFact]:
+    def fire(self, row: TallyRow, now_ms: int, hole_end_ms: int = 0) -> Sequence[TallyFact]:
         return (TallyClosed(now_ms),)
 
 

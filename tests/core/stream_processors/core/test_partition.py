@@ -19,7 +19,7 @@ from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
-from tests.core.oracle_rig import DECODER, SETTINGS, OracleRig
+from tests.core.oracle_rig import ANNOUNCING, DECODER, FIRST_POSITION, SETTINGS, OracleRig, position_under
 from tests.core.random_agents import RandomAgents
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES, STREAMS
@@ -41,9 +41,9 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.crowd = RandomAgents(Random(0))
+        self.crowd = RandomAgents(Random(0), ANNOUNCING)
 
-    @rule(act=st.integers(0, 13), times=st.integers(1, 6), seed=st.integers(0, 1_000))
+    @rule(act=st.integers(0, 14), times=st.integers(1, 6), seed=st.integers(0, 1_000))
     def something_happens(self, act: int, times: int, seed: int) -> None:
         self.crowd.rng = Random(seed)
         for _ in range(times):
@@ -51,7 +51,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 1_000))
     def another_processor_folds_the_same(self, seed: int) -> None:
-        assert fold_again(self.crowd.rig.log, Random(seed)) == all_outputs(self.crowd.rig)
+        rig = self.crowd.rig
+        assert fold_again(rig.log, Random(seed), rig.first_position) == all_outputs(rig)
 
     def teardown(self) -> None:
         if hasattr(self, "play"):
@@ -62,14 +63,15 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=30, stateful_step_count=25)
 
 
-def test_long_runs_reach_every_transition_and_refusal() -> None:
+@pytest.mark.parametrize("position", [FIRST_POSITION, ANNOUNCING, position_under(2)], ids=("1", "1 to 2", "2"))
+def test_long_runs_reach_every_transition_and_refusal(position: Position) -> None:
     seen: set[str | None] = set()
     for seed in range(RUNS):
-        crowd = RandomAgents(Random(seed))
+        crowd = RandomAgents(Random(seed), position)
         for _ in range(STEPS):
             crowd.act_once()
         check_consistency(crowd.rig)
-        assert fold_again(crowd.rig.log, Random(seed)) == all_outputs(crowd.rig)
+        assert fold_again(crowd.rig.log, Random(seed), position) == all_outputs(crowd.rig)
         for outcome in crowd.rig.outcomes:
             seen |= {line.transition for _, line in outcome.records_on("audit")} | {
                 line.kind for _, line in outcome.records_on("audit")
@@ -102,12 +104,13 @@ def all_outputs(rig: OracleRig) -> tuple[Any, ...]:
     )
 
 
-def fold_again(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
+def fold_again(log: list[LogRecord], rng: Random, first_position: Position = FIRST_POSITION) -> tuple[Any, ...]:
     """Return the outputs of another fold: small batches, some dropped, sometimes reloaded."""
     records, timers, size = rng.randint(1, 7), rng.randint(1, 2), rng.randint(1, 5_000)
     fold = PartitionState(
         0, SETTINGS._replace(records_max=records, timers_max=timers, bytes_max=size), DECODER, MACHINES
     )
+    fold.load_position(first_position)
     fold.finish_loading()
     kept: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
     while fold.position.next_offset < len(log):
