@@ -21,7 +21,9 @@ from tests.auditor.rules import (
     PROCESSOR_TYPES,
     RANGES,
     SECURITY,
+    has_long_text,
     is_legal,
+    is_out_of_bounds,
 )
 
 
@@ -67,6 +69,9 @@ class PartitionOracle(PartitionModel):
             if key is None or event_type == "tick" or not key_parts(key)[0]:
                 event_type = ""  # the key is judged before the bytes, so the type is unknown
                 raise Refusal("bad_key")
+            if self.rules >= 2 and has_long_text(fields["envelope"]):
+                event_type = ""
+                raise Refusal("invalid_value")
             row = self.rows.get(key) or self.graves.get(key)
             return self.judge_event(key, row, event_type, fields["envelope"], fields)
         except Refusal as refusal:
@@ -103,10 +108,14 @@ class PartitionOracle(PartitionModel):
             return self.judge_archived(row, kind, envelope)
         if self.has_invalid_value(kind, envelope):
             raise Refusal("invalid_value")
+        if row is None and self.rules >= 2 and is_out_of_bounds(fields):
+            raise Refusal("invalid_value")
         if row is None:
             return self.create_session(key, envelope, fields)
         if kind != "heartbeat" and self.is_duplicate(row, envelope):
             return "duplicate"
+        if self.rules >= 2 and is_out_of_bounds(fields):
+            raise Refusal("invalid_value")
         self.check_permitted(row, kind, envelope, fields)
         self.apply_event(key, row, kind, envelope, fields)
         if kind != "heartbeat":
@@ -116,13 +125,14 @@ class PartitionOracle(PartitionModel):
             self.check_context_size(row, envelope)
         return "applied"
 
-    @staticmethod
-    def has_invalid_value(kind: str, envelope: Row) -> bool:
+    def has_invalid_value(self, kind: str, envelope: Row) -> bool:
         """Return True if the envelope's values are invalid for any session."""
         names = ("tenant_id", "service_id", "agent_id", "producer_id")
         if not all(NAME.fullmatch(envelope[name]) for name in names) or envelope["epoch"] < 0:
             return True
         if kind == "session_created" and not envelope["user_id"]:
+            return True
+        if self.rules >= 2 and envelope["producer_seq"] > 10**15:
             return True
         return kind != "heartbeat" and bool(envelope["producer_seq"] < 1)
 

@@ -112,6 +112,23 @@ INVALID_ENVELOPES: list[dict[str, Any]] = [
     {"producer_seq": -5},
     {"user_id": None},
 ]
+# Refused by rules 2.
+LONG_TEXTS: list[dict[str, Any]] = [
+    {name: "x" * 257} for name in ("event_id", "user_id", "agent_role", "actor", "run_id", "step_id", "causation_id")
+]
+OUT_OF_BOUNDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("usage_recorded", {"tokens_in": -5}, {}),
+    ("usage_recorded", {"tool_cost_usd_micros": 10**15 + 1}, {}),
+    ("usage_recorded", {"model": "x" * 257}, {}),
+    ("session_activity", {}, {"context_bytes": -1}),
+    ("session_activity", {}, {"producer_seq": 10**15 + 1}),
+    ("session_activity", {}, {"run_seq": -1}),
+    ("progress_reported", {"progress": float("inf")}, {}),
+    ("session_errored", {"error": ErrorInfo("retryable", "e", "x" * 16_385)}, {}),
+    ("session_terminated", {"message": "x" * 16_385}, {}),
+    ("heartbeat", {"last_seq": -1}, {}),
+    ("session_created", {"parent_session_id": "x" * 257}, {}),
+]
 BAD_KEYS = [None, b"", b"acme:x", b"\xff", b"\x00position"]
 
 
@@ -147,6 +164,7 @@ class RandomAgents:
             (6, self.jump_to_deadline),
             (1, self.step_clock_back),
             (1 if self.rig.oracle.announced else 0, self.begin_rules),
+            (3 if self.rig.oracle.rules >= 2 else 0, self.exceed_bounds),
         ]
 
     def pick_agent(self) -> EventFactory:
@@ -189,6 +207,14 @@ class RandomAgents:
         row = self.row_of(agent)
         moves = [("session_created", {})] if row is None else [*NEXT_EVENTS[row.state], ("session_created", {})]
         self.send(agent, *self.rng.choice(moves), **self.rng.choice(INVALID_ENVELOPES))
+
+    def exceed_bounds(self) -> None:
+        """Send what rules 2 refuse, and rules 1 do not."""
+        if self.rng.random() < 0.3:
+            self.send(self.pick_agent(), self.rng.choice(WORK), {}, **self.rng.choice(LONG_TEXTS))
+        else:
+            event_type, fields, envelope = self.rng.choice(OUT_OF_BOUNDS)
+            self.send(self.pick_agent(), event_type, fields, **envelope)
 
     def skip_numbers(self) -> None:
         agent = self.pick_agent()

@@ -34,7 +34,8 @@ class Fault(NamedTuple):
 class Arrival(NamedTuple):
     """A record of the log, read as far as it can be.
 
-    `event` is None if the value cannot be read; `fault` then says why. A fault beside an event says
+    `event` is None if the value cannot be read, or if its envelope has a text that is too long;
+    `fault` then says why. A fault beside an event says
     that the event does not belong under the record's key. `session` is `NO_SESSION` if the key
     names none. `rules` are those by which it is judged.
     """

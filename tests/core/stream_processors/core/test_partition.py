@@ -43,7 +43,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.crowd = RandomAgents(Random(0), ANNOUNCING)
 
-    @rule(act=st.integers(0, 14), times=st.integers(1, 6), seed=st.integers(0, 1_000))
+    @rule(act=st.integers(0, 15), times=st.integers(1, 6), seed=st.integers(0, 1_000))
     def something_happens(self, act: int, times: int, seed: int) -> None:
         self.crowd.rng = Random(seed)
         for _ in range(times):

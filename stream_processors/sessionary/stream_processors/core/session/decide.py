@@ -1,6 +1,6 @@
 """How an event is judged against a session, in a fixed order; nothing here changes a row.
 
-    row ─▶ values ─▶ sequence ─▶ who may send it ─▶ epoch ─▶ owner ─▶ transition or accepted event
+    row ─▶ envelope ─▶ sequence ─▶ payload ─▶ sender ─▶ epoch ─▶ owner ─▶ event in its state
 
 What is refused before the sequence is checked does not move the sender's ledger. What is refused
 later does: otherwise each refusal would look like a gap.
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sessionary.schemas.codec import Event
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated
-from sessionary.schemas.ids import partition_of, valid_name
+from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
 from sessionary.stream_processors.core.machine import Arrival, Decision
@@ -41,6 +41,7 @@ from sessionary.stream_processors.core.session.transitions import (
     clock_reasons,
     processor_only,
 )
+from sessionary.stream_processors.core.session.values import invalid_envelope, invalid_payload
 
 EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
@@ -99,7 +100,7 @@ def decide_event(rules: SessionRules, row: SessionState | Gravestone | None, arr
     if row is None:
         return _decide_unknown(rules, arrival, event)
     if isinstance(row, Gravestone):
-        return _decide_archived(row, event)
+        return _decide_archived(row, event, arrival)
     return _decide_known(rules, row, event, arrival)
 
 
@@ -117,7 +118,7 @@ def _decide_unknown(rules: SessionRules, arrival: Arrival, event: Event) -> Deci
         return _refuse_unkept(event, "wrong_partition", detail)
     if not isinstance(event.payload, SessionCreated):
         return _refuse_unkept(event, "unknown_session", f"{envelope.event_type} before session_created")
-    if detail := invalid_value(envelope):
+    if detail := invalid_envelope(envelope, arrival.rules) or invalid_payload(event, arrival.rules):
         return _refuse_unkept(event, "invalid_value", detail)
     return _decide_creation(rules.creation, arrival, event, event.payload)
 
@@ -179,11 +180,11 @@ def _new_session(
     )
 
 
-def _decide_archived(grave: Gravestone, event: Event) -> Decision:
+def _decide_archived(grave: Gravestone, event: Event, arrival: Arrival) -> Decision:
     """Refuse what comes after the end; a repetition of what came before it stays a duplicate."""
     envelope = event.envelope
     facts: list[SessionFact] = []
-    if envelope.event_type != "heartbeat" and not invalid_value(envelope):
+    if envelope.event_type != "heartbeat" and not invalid_envelope(envelope, arrival.rules):
         sequence = check_sequence(grave.producers, envelope.producer_id, envelope.producer_seq)
         if sequence.duplicate:
             return DUPLICATE
@@ -198,7 +199,7 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     is_heartbeat = envelope.event_type == "heartbeat"
     facts: list[SessionFact] = []
     producers: Sequence[ProducerLedger] | None = None  # the ledger, until a fact takes it over
-    if detail := invalid_value(envelope, row):
+    if detail := invalid_envelope(envelope, arrival.rules, row):
         return _refuse_kept(row, event, arrival, Objection("invalid_value", detail), facts)
     if not is_heartbeat:
         sequence = check_sequence(row.producers, envelope.producer_id, envelope.producer_seq)
@@ -211,7 +212,11 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         if sequence.gap is not None:
             facts += (SequenceMoved(producers), GapFound(sequence.gap))
             producers = None
-    fact = _object_to_sender(rules, row, event) or _judge_in_state(rules, row, event, arrival.now_ms)
+    fact = (
+        _object_to_payload(event, arrival)
+        or _object_to_sender(rules, row, event)
+        or _judge_in_state(rules, row, event, arrival.now_ms)
+    )
     if type(fact) is WorkDone:
         fact = WorkDone(fact.at_ms, producers)
     elif producers is not None:
@@ -248,6 +253,11 @@ def _refuse_kept(
     kept = kept_refusal(row, facts, arrival, why)
     audited = not (reason == "late" and row.late_epoch == row.epoch)
     return Decision((*facts, Refused(reason, detail, kept, audited)), refusal=reason)
+
+
+def _object_to_payload(event: Event, arrival: Arrival) -> Objection | None:
+    detail = invalid_payload(event, arrival.rules)
+    return Objection("invalid_value", detail) if detail else None
 
 
 def _object_to_sender(rules: SessionRules, row: SessionState, event: Event) -> Objection | None:
@@ -292,24 +302,4 @@ def _measured_context(row: SessionState, envelope: Envelope) -> list[SessionFact
     return facts
 
 
-def invalid_value(envelope: Envelope, row: SessionState | None = None) -> str:
-    """Return what is wrong with an envelope's values, or ''.
-
-    Names that the row already has are valid.
-    """
-    if envelope.event_type != "heartbeat" and envelope.producer_seq < 1:
-        return f"producer_seq is {envelope.producer_seq}; it counts from 1"
-    if envelope.epoch < 0:
-        return f"epoch is {envelope.epoch}"
-    if not (row is not None and envelope.service_id == row.owner_service) and not valid_name(envelope.service_id):
-        return f"service_id {envelope.service_id!r} is no name"
-    if not (row is not None and envelope.agent_id == row.agent_id) and not valid_name(envelope.agent_id):
-        return f"agent_id {envelope.agent_id!r} is no name"
-    if not valid_name(envelope.producer_id):
-        return f"producer_id {envelope.producer_id!r} is no name"
-    if envelope.event_type == "session_created" and not envelope.user_id:
-        return "session_created names no user"
-    return ""
-
-
-__all__ = ["EventRule", "SessionRules", "decide_event", "invalid_value", "session_rules"]
+__all__ = ["EventRule", "SessionRules", "decide_event", "session_rules"]
