@@ -1,5 +1,6 @@
 """Decodes log records for the auditor: with fastavro itself, into dictionaries."""
 
+import hashlib
 import io
 import re
 import struct
@@ -96,6 +97,11 @@ def begun_rules(entry: LogEntry) -> int:
     return int(fields["version"]) if full_name.endswith(".RulesActivation") else 0
 
 
+def producer_hash(producer: str) -> int:
+    (number,) = struct.unpack(">q", hashlib.sha256(producer.encode()).digest()[:8])
+    return int(number)
+
+
 def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row:
     """Return the row of a new session."""
     return {
@@ -117,6 +123,7 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "state_json": fields["snapshot"]["state_json"],
         "head": fields["snapshot"]["snapshot_id"],
         "producers": {},
+        "forgotten": {},
         "cleanups": {},
         "refusals": [],
         "context_exceeded": False,
@@ -135,5 +142,6 @@ __all__ = [
     "key_parts",
     "new_row",
     "partition_of",
+    "producer_hash",
     "read_event",
 ]

@@ -9,6 +9,7 @@ from tests.auditor.decoding import (
     key_parts,
     new_row,
     partition_of,
+    producer_hash,
     read_event,
 )
 from tests.auditor.partition_model import PartitionModel
@@ -153,9 +154,12 @@ class PartitionOracle(PartitionModel):
         """Enter the event in its producer's ledger; return True if it was there already."""
         producer, seq = envelope["producer_id"], envelope["producer_seq"]
         if producer not in row["producers"]:
-            if len(row["producers"]) == 64:
+            if self.rules >= 2 and "forgotten" in row:
+                self.make_room_for(row, producer, seq)
+            elif len(row["producers"]) == 64:
                 raise Refusal("too_many_producers")
-            row["producers"][producer] = {"last": 0, "missing": []}
+            else:
+                row["producers"][producer] = {"last": 0, "missing": [], "epoch": 0, "at": 0}
         ledger = row["producers"][producer]
         if any(first <= seq <= last for first, last in ledger["missing"]):
             raise Refusal("late_filler")
@@ -170,7 +174,31 @@ class PartitionOracle(PartitionModel):
             row["audit_seq"] += 1
             self.add_audit(row, kind="gap", gap_first=hole[0], gap_last=hole[1])
         ledger["last"] = seq
+        if self.rules >= 2 and "forgotten" in row:
+            ledger["epoch"], ledger["at"] = row["epoch"], self.now
+        else:
+            ledger["epoch"] = ledger["at"] = 0
         return False
+
+    def make_room_for(self, row: Row, producer: str, seq: int) -> None:
+        """Enter a producer that the ledger does not list; by rules 2 another one may go."""
+        listed, forgotten, epoch, own = row["producers"], row["forgotten"], row["epoch"], producer_hash(producer)
+        last = forgotten[own][0] if own in forgotten else 0
+        if seq <= last:
+            raise Refusal("late_filler")
+        if len(listed) == 64:
+            past = [name for name, ledger in listed.items() if ledger["epoch"] < epoch] or list(listed)
+            gone = min(past, key=lambda name: listed[name]["at"])
+            if len(forgotten) - (own in forgotten) == 1_024:
+                others = {key: entry[1] for key, entry in forgotten.items() if key != own}
+                oldest = min(others, key=lambda key: others[key])
+                if others[oldest] == epoch:
+                    raise Refusal("too_many_producers")
+                del forgotten[oldest]
+            ledger = listed.pop(gone)
+            forgotten[producer_hash(gone)] = (ledger["last"], ledger["epoch"] or epoch)
+        forgotten.pop(own, None)
+        listed[producer] = {"last": last, "missing": [(1, last)] if last else [], "epoch": 0, "at": 0}
 
     def create_session(self, key: bytes, envelope: Row, fields: Row) -> str:
         given = fields["limits"]

@@ -45,9 +45,15 @@ def oracle_row(state: SessionState) -> Row:
         "state_json": state.state_json,
         "head": state.snapshot.snapshot_id,
         "producers": {
-            ledger.producer_id: {"last": ledger.last_seq, "missing": [tuple(hole) for hole in ledger.missing]}
+            ledger.producer_id: {
+                "last": ledger.last_seq,
+                "missing": [tuple(hole) for hole in ledger.missing],
+                "epoch": ledger.epoch,
+                "at": ledger.last_at,
+            }
             for ledger in state.producers
         },
+        "forgotten": {entry.id_hash: (entry.last_seq, entry.epoch) for entry in state.forgotten},
         "cleanups": {cleanup.cleanup_id: cleanup.released for cleanup in state.cleanups},
         "refusals": [(refusal.offset, refusal.reason) for refusal in state.refusals],
         "context_exceeded": state.context_exceeded,

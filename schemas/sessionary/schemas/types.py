@@ -253,6 +253,16 @@ class ProducerLedger(NamedTuple):
     producer_id: str
     last_seq: int
     missing: Sequence[SeqRange] = ()  # Jumped over, oldest first
+    epoch: int = 0  # The session's at its last event; 0 if rules 1 judged it
+    last_at: int = 0  # Log time of its last event, ms; 0 if rules 1 judged it
+
+
+class ForgottenProducer(NamedTuple):
+    """What is left of a producer that the ledger had no room for."""
+
+    id_hash: int  # The first 8 bytes of SHA-256 of its id, big-endian and signed
+    last_seq: int
+    epoch: int  # The session's at its last event
 
 
 class Refusal(NamedTuple):
@@ -364,6 +374,7 @@ __all__ = [
     "Envelope",
     "ErrorClass",
     "ErrorInfo",
+    "ForgottenProducer",
     "Limits",
     "PauseKind",
     "Phase",

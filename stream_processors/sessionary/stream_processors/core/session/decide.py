@@ -16,7 +16,13 @@ from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
 from sessionary.stream_processors.core.machine import Arrival, Decision
-from sessionary.stream_processors.core.sequencing import check_sequence, epoch_refusal
+from sessionary.stream_processors.core.sequencing import (
+    LogMoment,
+    SequenceCheck,
+    check_sequence,
+    check_with_memory,
+    epoch_refusal,
+)
 from sessionary.stream_processors.core.session.accepted import rule_for
 from sessionary.stream_processors.core.session.facts import (
     ContextExceeded,
@@ -129,7 +135,8 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
         limits = resolved(payload.limits)
     except Invalid as error:
         return _refuse_unkept(event, error.reason, error.detail)
-    sequence = check_sequence((), envelope.producer_id, envelope.producer_seq)
+    at = LogMoment(1, arrival.now_ms) if arrival.rules.version >= 2 else LogMoment()
+    sequence = check_sequence((), envelope.producer_id, envelope.producer_seq, at)
     row = _new_session(creation, arrival, payload, limits)._replace(producers=sequence.producers)
     facts: list[SessionFact] = [Created(creation, row)]
     if sequence.gap is not None:
@@ -202,16 +209,18 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     if detail := invalid_envelope(envelope, arrival.rules, row):
         return _refuse_kept(row, event, arrival, Objection("invalid_value", detail), facts)
     if not is_heartbeat:
-        sequence = check_sequence(row.producers, envelope.producer_id, envelope.producer_seq)
+        sequence = _check_number(row, envelope, arrival)
         if sequence.duplicate:
             return DUPLICATE
         if sequence.refusal is not None:
             detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
             return _refuse_kept(row, event, arrival, Objection(sequence.refusal, detail), facts)
         producers = sequence.producers
-        if sequence.gap is not None:
-            facts += (SequenceMoved(producers), GapFound(sequence.gap))
+        if sequence.gap is not None or sequence.forgotten is not None:
+            facts.append(SequenceMoved(producers, sequence.forgotten))
             producers = None
+        if sequence.gap is not None:
+            facts.append(GapFound(sequence.gap))
     fact = (
         _object_to_payload(event, arrival)
         or _object_to_sender(rules, row, event)
@@ -238,6 +247,13 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
         return _refuse_kept(row, event, arrival, objection, facts[:sequence_facts])
     return Decision(facts)
+
+
+def _check_number(row: SessionState, envelope: Envelope, arrival: Arrival) -> SequenceCheck:
+    producer_id, seq = envelope.producer_id, envelope.producer_seq
+    if arrival.rules.version < 2:
+        return check_sequence(row.producers, producer_id, seq)
+    return check_with_memory(row.producers, row.forgotten, producer_id, seq, LogMoment(row.epoch, arrival.now_ms))
 
 
 def _refuse_kept(

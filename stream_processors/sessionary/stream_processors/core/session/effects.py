@@ -56,9 +56,12 @@ def _create_session(row: None, fact: Created) -> SessionState:
 
 
 def _move_sequence(row: SessionRow, fact: SequenceMoved) -> SessionRow:
-    if isinstance(row, SessionState):
-        return _replace_producers(row, fact.producers)
-    return row._replace(producers=fact.producers)
+    producers, forgotten = fact
+    if not isinstance(row, SessionState):
+        return row._replace(producers=producers)
+    if forgotten is None:
+        return _replace_producers(row, producers)
+    return row._replace(producers=producers, forgotten=forgotten)
 
 
 def _refuse_event(row: SessionRow | None, fact: Refused) -> SessionRow | None:

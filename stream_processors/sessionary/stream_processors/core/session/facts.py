@@ -10,6 +10,7 @@ from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import (
     DataClass,
     ErrorClass,
+    ForgottenProducer,
     Phase,
     ProducerLedger,
     Refusal,
@@ -46,9 +47,13 @@ class LimitsOverridden(NamedTuple):
 
 
 class SequenceMoved(NamedTuple):
-    """A producer's sequence number was taken into the session's ledger."""
+    """A producer's sequence number was taken into the session's ledger.
+
+    `forgotten` is None if it did not change.
+    """
 
     producers: Sequence[ProducerLedger]
+    forgotten: Sequence[ForgottenProducer] | None = None
 
 
 class GapFound(NamedTuple):
