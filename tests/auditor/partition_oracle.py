@@ -25,6 +25,7 @@ from tests.auditor.rules import (
     has_long_text,
     is_legal,
     is_out_of_bounds,
+    snapshot_fault,
 )
 
 
@@ -206,6 +207,12 @@ class PartitionOracle(PartitionModel):
         odd = any(not low <= limits[name] <= high for name, (low, high) in RANGES.items())
         if min(limits.values()) <= 0 or (odd and not given["override"]):
             raise Refusal("invalid_limits")
+        first = fields["snapshot"]
+        own_parent = first["parent_snapshot_id"] in (None, fields["restored_from_snapshot_id"])
+        if self.rules >= 2 and not own_parent:
+            raise Refusal("broken_chain")
+        if self.rules >= 2 and (fault := snapshot_fault(first, first["parent_snapshot_id"])):
+            raise Refusal(fault)
         row = self.rows[key] = new_row(envelope, fields, limits, self.now)
         self.enter_state(key, row, "Idle", "creating", "T01", event_type="session_created")
         self.is_duplicate(row, envelope)
@@ -239,6 +246,8 @@ class PartitionOracle(PartitionModel):
         lifecycle = kind.startswith("session_") and kind != "session_activity"
         if lifecycle and envelope["service_id"] != row["owner"]:
             raise Refusal("not_owner")
+        if self.rules >= 2 and kind in ("state_updated", "snapshot_created") and envelope["service_id"] != row["owner"]:
+            raise Refusal("not_member")
         if not is_legal(row["state"], kind):
             if row["state"] == "Timeout" and is_legal("Active", kind):
                 self.late_reported = row["late_epoch"] == row["epoch"]
@@ -265,7 +274,7 @@ class PartitionOracle(PartitionModel):
             case "session_paused":
                 if fields["snapshot"] is None:
                     raise Refusal("missing_snapshot")
-                row["head"] = fields["snapshot"]["snapshot_id"]
+                self.take_snapshot(row, fields["snapshot"])
                 row["max_due_at"] = max(0, row["max_due_at"] - self.now)
                 self.enter_state(key, row, "Paused", None, "T04", event_type=kind)
             case "session_resumed":
@@ -292,9 +301,14 @@ class PartitionOracle(PartitionModel):
                     raise Refusal("version_conflict")
                 row["version"], row["state_json"], row["phase"] = row["version"] + 1, fields["state_json"], "processing"
             case "snapshot_created":
-                row["head"] = fields["snapshot"]["snapshot_id"]
+                self.take_snapshot(row, fields["snapshot"])
             case "resources_released":
                 self.confirm_release(row, fields)
+
+    def take_snapshot(self, row: Row, snapshot: Row) -> None:
+        if self.rules >= 2 and (fault := snapshot_fault(snapshot, row["head"])):
+            raise Refusal(fault)
+        row["head"] = snapshot["snapshot_id"]
 
     def resume_session(self, key: bytes, row: Row, fields: Row) -> None:
         if fields["snapshot_id"] is not None and fields["snapshot_id"] != row["head"]:
@@ -319,8 +333,9 @@ class PartitionOracle(PartitionModel):
             raise Refusal("invalid_reason")
         if reason == "completed" and row["phase"] in ("updating", "persisting"):
             raise Refusal("phase_order")
-        if fields["snapshot"] is not None:
-            row["head"] = fields["snapshot"]["snapshot_id"]
+        last = fields["snapshot"]
+        if last is not None and not (self.rules >= 2 and snapshot_fault(last, row["head"])):
+            row["head"] = last["snapshot_id"]
         bad = state == "Error" or reason == "abnormal_termination"
         self.enter_state(
             key, row, "Terminated", "releasing", number, ERROR_ACTIONS if bad else END_ACTIONS, reason_code=reason

@@ -1,5 +1,6 @@
 """The lifecycle's rules that are lists, written for the oracle independently of the product."""
 
+import hashlib
 from typing import Any
 
 DEFAULTS = {
@@ -86,8 +87,16 @@ LONG_TEXTS = {
     **dict.fromkeys(["text", "content", "output_text"], 1_048_576),
 }
 OWN_NUMBERS = ("epoch", "producer_seq", "occurred_at", "at", "due_at", "retain_until")
-SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch"}
+SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member"}
 GRAVESTONE_MS = 14 * 86_400_000
+
+
+def snapshot_fault(snapshot: dict[str, Any], head: str | None) -> str:
+    """Return why rules 2 refuse a snapshot after `head`, or ''."""
+    if snapshot["parent_snapshot_id"] != head:
+        return "broken_chain"
+    right = hashlib.sha256(snapshot["state_json"].encode("utf-8")).hexdigest()
+    return "" if snapshot["content_hash"] == right else "hash_mismatch"
 
 
 def has_long_text(envelope: dict[str, Any]) -> bool:

@@ -145,7 +145,7 @@ class OracleRig:
         outcome = self.append(agent.key.encoded(), agent.event_bytes(event_type, envelope, **fields))
         row = self.oracle.rows.get(agent.key.encoded())
         if row is not None:
-            agent.epoch = row["epoch"]
+            agent.epoch, agent.head = row["epoch"], row["head"]
         return outcome
 
     def tick(self) -> str:

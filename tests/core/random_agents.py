@@ -165,6 +165,7 @@ class RandomAgents:
             (1, self.step_clock_back),
             (1 if self.rig.oracle.announced else 0, self.begin_rules),
             (3 if self.rig.oracle.rules >= 2 else 0, self.exceed_bounds),
+            (4 if self.rig.oracle.rules >= 2 else 0, self.forge_content),
         ]
 
     def pick_agent(self) -> EventFactory:
@@ -186,7 +187,7 @@ class RandomAgents:
         drawn = {name: self.rng.choice(options) for name, options in FIELDS.get(event_type, {}).items()}
         row = self.row_of(agent)
         if row is not None:
-            agent.epoch = row.epoch
+            agent.epoch, agent.head = row.epoch, row.snapshot.snapshot_id
             if event_type == "state_updated":
                 base = row.version + self.rng.choice([0, 0, 0, 1, -1])
                 drawn = {"base_version": base, "new_version": base + self.rng.choice([1, 1, 1, 2])}
@@ -215,6 +216,19 @@ class RandomAgents:
         else:
             event_type, fields, envelope = self.rng.choice(OUT_OF_BOUNDS)
             self.send(self.pick_agent(), event_type, fields, **envelope)
+
+    def forge_content(self) -> None:
+        """Send a snapshot that is not the next one, or a content of another service's session."""
+        event_type = self.rng.choice(["snapshot_created", "session_paused", "session_terminated", "session_created"])
+        reason = {"reason": self.rng.choice(["closed", "cancelled", "forced"])}
+        wrong = self.rng.choice(
+            [snapshot("wrong", parent="nowhere"), snapshot("wrong")._replace(content_hash="0" * 64)]
+        )
+        fields = {"snapshot": wrong} | (reason if event_type == "session_terminated" else {})
+        if self.rng.random() < 0.3:
+            self.send(self.pick_agent(), self.rng.choice(["snapshot_created", "state_updated"]), {}, service_id="other")
+        else:
+            self.send(self.pick_agent(), event_type, fields)
 
     def skip_numbers(self) -> None:
         agent = self.pick_agent()

@@ -114,6 +114,9 @@ RefusalReason = Literal[
     "already_released",
     "state_too_large",
     "bad_row",
+    "not_member",
+    "broken_chain",
+    "hash_mismatch",
 ]
 """Why an event was refused; the only list of reasons."""
 

@@ -41,13 +41,19 @@ from sessionary.stream_processors.core.session.limits import outside_ranges, res
 from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_refusal, object_to_size
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
+    CONTENT_CHANGES,
     OWNER_ONLY,
     Objection,
     Transition,
     clock_reasons,
     processor_only,
 )
-from sessionary.stream_processors.core.session.values import invalid_envelope, invalid_payload
+from sessionary.stream_processors.core.session.values import (
+    checked_snapshot,
+    invalid_envelope,
+    invalid_payload,
+    object_to_first_snapshot,
+)
 
 EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
@@ -135,6 +141,8 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
         limits = resolved(payload.limits)
     except Invalid as error:
         return _refuse_unkept(event, error.reason, error.detail)
+    if arrival.rules.version >= 2 and (wrong := object_to_first_snapshot(payload)):
+        return _refuse_unkept(event, *wrong)
     at = LogMoment(1, arrival.now_ms) if arrival.rules.version >= 2 else LogMoment()
     sequence = check_sequence((), envelope.producer_id, envelope.producer_seq, at)
     row = _new_session(creation, arrival, payload, limits)._replace(producers=sequence.producers)
@@ -223,9 +231,11 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
             facts.append(GapFound(sequence.gap))
     fact = (
         _object_to_payload(event, arrival)
-        or _object_to_sender(rules, row, event)
+        or _object_to_sender(rules, row, event, arrival)
         or _judge_in_state(rules, row, event, arrival.now_ms)
     )
+    if arrival.rules.version >= 2:
+        fact = checked_snapshot(row, fact)
     if type(fact) is WorkDone:
         fact = WorkDone(fact.at_ms, producers)
     elif producers is not None:
@@ -276,7 +286,7 @@ def _object_to_payload(event: Event, arrival: Arrival) -> Objection | None:
     return Objection("invalid_value", detail) if detail else None
 
 
-def _object_to_sender(rules: SessionRules, row: SessionState, event: Event) -> Objection | None:
+def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> Objection | None:
     """Judge who may send the event at all: the processor, the epoch, the owner."""
     envelope, payload = event.envelope, event.payload
     name = envelope.event_type
@@ -290,6 +300,8 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event) -> O
         return Objection("session_exists", "a session of this id exists")
     if name in OWNER_ONLY and envelope.service_id != row.owner_service:
         return Objection("not_owner", f"{name} is {row.owner_service}'s to say, not {envelope.service_id}'s")
+    if name in CONTENT_CHANGES and envelope.service_id != row.owner_service and arrival.rules.version >= 2:
+        return Objection("not_member", f"the content is {row.owner_service}'s, not {envelope.service_id}'s")
     return None
 
 
