@@ -25,6 +25,7 @@ class LogEntry(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+    replayed: bool = False  # an operator sent it again
 
 
 class Refusal(Exception):

@@ -114,6 +114,8 @@ class PartitionOracle(PartitionModel):
             raise Refusal("invalid_value")
         if row is None:
             return self.create_session(key, envelope, fields)
+        if self.rules >= 2 and self.entry.replayed and self.fills_gap(row, kind, envelope, fields):
+            return "applied"
         if kind != "heartbeat" and self.is_duplicate(row, envelope):
             return "duplicate"
         if self.rules >= 2 and is_out_of_bounds(fields):
@@ -160,7 +162,7 @@ class PartitionOracle(PartitionModel):
             elif len(row["producers"]) == 64:
                 raise Refusal("too_many_producers")
             else:
-                row["producers"][producer] = {"last": 0, "missing": [], "epoch": 0, "at": 0}
+                row["producers"][producer] = {"last": 0, "missing": [], "epoch": 0, "at": 0, "unsure": 0}
         ledger = row["producers"][producer]
         if any(first <= seq <= last for first, last in ledger["missing"]):
             raise Refusal("late_filler")
@@ -168,18 +170,49 @@ class PartitionOracle(PartitionModel):
             return True
         if seq > ledger["last"] + 1:
             hole = (ledger["last"] + 1, seq - 1)
+            unsure = self.unsure_numbers(ledger)
             if len(ledger["missing"]) == 16:
                 (first, _), (_, last), *rest = ledger["missing"]
-                ledger["missing"] = [(first, last), *rest]
+                ledger["missing"], unsure = [(first, last), *rest], max(unsure, last)
             ledger["missing"].append(hole)
+            ledger["unsure"] = unsure if self.rules >= 2 else 0
             row["audit_seq"] += 1
             self.add_audit(row, kind="gap", gap_first=hole[0], gap_last=hole[1])
         ledger["last"] = seq
         if self.rules >= 2 and "forgotten" in row:
+            ledger["unsure"] = self.unsure_numbers(ledger)
             ledger["epoch"], ledger["at"] = row["epoch"], self.now
         else:
-            ledger["epoch"] = ledger["at"] = 0
+            ledger["epoch"] = ledger["at"] = ledger["unsure"] = 0
         return False
+
+    @staticmethod
+    def unsure_numbers(ledger: Row) -> int:
+        """Return up to which number the missing ones are not known exactly."""
+        by_rules_1 = ledger["epoch"] == 0 and len(ledger["missing"]) == 16
+        unsure: int = ledger["unsure"]
+        return max(unsure, ledger["missing"][0][1] if by_rules_1 else 0)
+
+    def fills_gap(self, row: Row, kind: str, envelope: Row, fields: Row) -> bool:
+        """Take a replayed event of work out of its gap; return False if it may not fill one."""
+        ledger = row["producers"].get(envelope["producer_id"])
+        work = is_legal("Active", kind) and (not kind.startswith("session_") or kind == "session_activity")
+        others = ("heartbeat", "state_updated", "resources_released", "snapshot_created", "checkpoint_saved")
+        if ledger is None or not work or kind in others or envelope["epoch"] > row["epoch"] or is_out_of_bounds(fields):
+            return False
+        number, unsure = envelope["producer_seq"], self.unsure_numbers(ledger)
+        inside = [hole for hole in ledger["missing"] if hole[0] <= number <= hole[1]]
+        if not inside or number <= unsure:
+            return False
+        parts = [(inside[0][0], number - 1), (number + 1, inside[0][1])]
+        holes = sorted([hole for hole in ledger["missing"] if hole != inside[0]] + [p for p in parts if p[0] <= p[1]])
+        if len(holes) == 17:
+            holes[:2] = [(holes[0][0], holes[1][1])]
+            unsure = max(unsure, holes[0][1])
+        ledger["missing"], ledger["unsure"] = holes, unsure
+        row["audit_seq"] += 1
+        self.add_audit(row, kind="gap_filled", gap_first=number, gap_last=number)
+        return True
 
     def make_room_for(self, row: Row, producer: str, seq: int) -> None:
         """Enter a producer that the ledger does not list; by rules 2 another one may go."""
@@ -199,7 +232,8 @@ class PartitionOracle(PartitionModel):
             ledger = listed.pop(gone)
             forgotten[producer_hash(gone)] = (ledger["last"], ledger["epoch"] or epoch)
         forgotten.pop(own, None)
-        listed[producer] = {"last": last, "missing": [(1, last)] if last else [], "epoch": 0, "at": 0}
+        missing = [(1, last)] if last else []
+        listed[producer] = {"last": last, "missing": missing, "epoch": 0, "at": 0, "unsure": last}
 
     def create_session(self, key: bytes, envelope: Row, fields: Row) -> str:
         given = fields["limits"]

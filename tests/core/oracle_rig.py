@@ -1,5 +1,6 @@
 """Feeds the same records to a partition's fold and to the oracle; both must agree after each."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sessionary.schemas.codec import Decoder, encode_record
@@ -50,6 +51,7 @@ def oracle_row(state: SessionState) -> Row:
                 "missing": [tuple(hole) for hole in ledger.missing],
                 "epoch": ledger.epoch,
                 "at": ledger.last_at,
+                "unsure": ledger.inexact_to,
             }
             for ledger in state.producers
         },
@@ -98,9 +100,9 @@ class OracleRig:
     def oracle(self) -> Any:
         return self.all_partitions.partitions[self.partition]
 
-    def append(self, key: bytes | None, value: bytes | None) -> str:
+    def append(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> str:
         """Append a record, let both sides judge it, and fail if they differ."""
-        record = LogRecord(len(self.log), self.at, key, value)
+        record = LogRecord(len(self.log), self.at, key, value, headers)
         self.log.append(record)
         batch = self.fold.begin()
         assert batch.apply(record)
@@ -110,7 +112,7 @@ class OracleRig:
         for lines in ("audits", "rejected", "cleanups"):
             getattr(self.oracle, lines).clear()
         expected = self.all_partitions.apply_record(
-            LogEntry(self.partition, record.offset, record.timestamp_ms, key, value)
+            LogEntry(self.partition, record.offset, record.timestamp_ms, key, value, "replayed_from" in dict(headers))
         )
         assert outcome_text(outcome) == expected
         audits, rejected, cleanups = ([line._asdict() for _, line in outcome.records_on(stream)] for stream in STREAMS)

@@ -166,6 +166,7 @@ class RandomAgents:
             (1 if self.rig.oracle.announced else 0, self.begin_rules),
             (3 if self.rig.oracle.rules >= 2 else 0, self.exceed_bounds),
             (4 if self.rig.oracle.rules >= 2 else 0, self.forge_content),
+            (4 if self.rig.oracle.rules >= 2 else 0, self.replay_missing),
         ]
 
     def pick_agent(self) -> EventFactory:
@@ -216,6 +217,17 @@ class RandomAgents:
         else:
             event_type, fields, envelope = self.rng.choice(OUT_OF_BOUNDS)
             self.send(self.pick_agent(), event_type, fields, **envelope)
+
+    def replay_missing(self) -> None:
+        """Send an event again as an operator does, mostly with a number that is missing."""
+        agent = self.pick_agent()
+        row = self.row_of(agent)
+        ledgers = {} if row is None else {ledger.producer_id: ledger for ledger in row.producers}
+        missing = ledgers[agent.producer].missing if agent.producer in ledgers else ()
+        number = self.rng.choice([1, 2, agent.seq, *(self.rng.randint(*hole) for hole in missing for _ in range(4))])
+        event_type = self.rng.choice([*WORK, *WORK, "state_updated", "checkpoint_saved"])
+        value = agent.event_bytes(event_type, {"producer_seq": max(1, number), "epoch": self.rng.choice([0, 1, 1, 99])})
+        self.rig.append(agent.key.encoded(), value, (("replayed_from", b'"events:0:1"'),))
 
     def forge_content(self) -> None:
         """Send a snapshot that is not the next one, or a content of another service's session."""

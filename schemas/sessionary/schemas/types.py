@@ -76,7 +76,7 @@ Compression = Literal["UNKNOWN", "none", "gzip", "zstd"]
 """How a snapshot's bytes are compressed."""
 
 AuditKind = Literal[
-    "UNKNOWN", "transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision"
+    "UNKNOWN", "transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision", "gap_filled"
 ]
 """What an audit record reports."""
 
@@ -258,6 +258,7 @@ class ProducerLedger(NamedTuple):
     missing: Sequence[SeqRange] = ()  # Jumped over, oldest first
     epoch: int = 0  # The session's at its last event; 0 if rules 1 judged it
     last_at: int = 0  # Log time of its last event, ms; 0 if rules 1 judged it
+    inexact_to: int = 0  # Numbers up to it may have been applied although `missing` has them
 
 
 class ForgottenProducer(NamedTuple):

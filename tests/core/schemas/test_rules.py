@@ -47,7 +47,7 @@ def older_form(record: Any) -> Any:
     new_fields = {"rules", "announced", "forgotten"} & set(record._fields)
     older = record._replace(**{name: record._field_defaults[name] for name in new_fields})
     if "producers" in older._fields:
-        ledgers = tuple(ledger._replace(epoch=0, last_at=0) for ledger in older.producers)
+        ledgers = tuple(ledger._replace(epoch=0, last_at=0, inexact_to=0) for ledger in older.producers)
         older = older._replace(producers=ledgers)
     return older
 
@@ -61,6 +61,7 @@ def test_what_an_older_form_has_no_place_for_is_not_left_out() -> None:
         state._replace(forgotten=(ForgottenProducer(1, 2, 3),)),
         state._replace(producers=(ProducerLedger("p", 1, (), epoch=1),)),
         state._replace(producers=(ProducerLedger("p", 1, (), last_at=1),)),
+        state._replace(producers=(ProducerLedger("p", 1, (), inexact_to=1),)),
     ]
     for record in (batch, audit, position, *later, Position(5, 1, 0, 2, 0, announced=ANNOUNCED)):
         with pytest.raises(EncodeError):

@@ -77,7 +77,8 @@ def check_with_memory(
     if known_before is not None:
         if seq <= known_before.last_seq:
             return SequenceCheck(producers, refusal="late_filler")
-        ledger = ledger._replace(last_seq=known_before.last_seq, missing=(SeqRange(1, known_before.last_seq),))
+        last = known_before.last_seq
+        ledger = ProducerLedger(producer_id, last, (SeqRange(1, last),), inexact_to=last)
     listed: Sequence[ProducerLedger] = producers
     others = [entry for entry in forgotten if entry is not known_before]
     left: Sequence[ForgottenProducer] | None = others
@@ -116,14 +117,53 @@ def _judge_number(
     producers: Sequence[ProducerLedger], place: int, ledger: ProducerLedger, seq: int, at: LogMoment
 ) -> SequenceCheck:
     """Judge a number against its producer's ledger, which is at `place`, or new there."""
-    producer_id, last_seq, missing, _, _ = ledger
+    producer_id, last_seq, missing, _, _, _ = ledger
     if seq <= last_seq:
         if any(first <= seq <= last for first, last in missing):
             return SequenceCheck(producers, refusal="late_filler")
         return SequenceCheck(producers, duplicate=True)
     gap = SeqRange(last_seq + 1, seq - 1) if seq > last_seq + 1 else None
-    moved = ProducerLedger(producer_id, seq, missing if gap is None else _append_gap(missing, gap), *at)
+    inexact_to = _inexact_to(ledger, joined=gap is not None) if missing and at is not UNKNOWN_MOMENT else 0
+    left = missing if gap is None else _append_gap(missing, gap)
+    moved = ProducerLedger(producer_id, seq, left, *at, inexact_to)
     return SequenceCheck((*producers[:place], moved, *producers[place + 1 :]), gap=gap)
+
+
+def fill_gap(producers: Sequence[ProducerLedger], producer_id: str, seq: int) -> Sequence[ProducerLedger] | None:
+    """Take a number out of the producer's gaps; None if it is in none, or may have been applied."""
+    for place, known in enumerate(producers):
+        if known.producer_id == producer_id:
+            filled = _without_number(known, seq)
+            return None if filled is None else (*producers[:place], filled, *producers[place + 1 :])
+    return None
+
+
+def _without_number(ledger: ProducerLedger, seq: int) -> ProducerLedger | None:
+    inexact_to = _inexact_to(ledger, joined=False)
+    if seq <= inexact_to or not any(first <= seq <= last for first, last in ledger.missing):
+        return None
+    left: list[SeqRange] = []
+    for first, last in ledger.missing:
+        pieces = [(first, seq - 1), (seq + 1, last)] if first <= seq <= last else [(first, last)]
+        left += [SeqRange(*piece) for piece in pieces if piece[0] <= piece[1]]
+    if len(left) > RANGES_MAX:
+        left = [SeqRange(left[0].first, left[1].last), *left[2:]]
+        inexact_to = max(inexact_to, left[0].last)
+    return ledger._replace(missing=tuple(left), inexact_to=inexact_to)
+
+
+def _inexact_to(ledger: ProducerLedger, *, joined: bool) -> int:
+    """Return up to which number a ledger's gaps may hold applied ones.
+
+    `joined`: is a gap about to be appended, which joins the two oldest of a full list?
+    """
+    inexact_to, missing = ledger.inexact_to, ledger.missing
+    if len(missing) < RANGES_MAX:
+        return inexact_to
+    if joined:
+        return max(inexact_to, missing[1].last)
+    # Rules 1 joined ranges without a note.
+    return max(inexact_to, missing[0].last) if ledger.epoch == 0 else inexact_to
 
 
 def _append_gap(missing: Sequence[SeqRange], gap: SeqRange) -> Sequence[SeqRange]:
@@ -153,5 +193,6 @@ __all__ = [
     "check_sequence",
     "check_with_memory",
     "epoch_refusal",
+    "fill_gap",
     "hash_producer",
 ]

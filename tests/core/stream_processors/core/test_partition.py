@@ -43,7 +43,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.crowd = RandomAgents(Random(0), ANNOUNCING)
 
-    @rule(act=st.integers(0, 16), times=st.integers(1, 6), seed=st.integers(0, 1_000))
+    @rule(act=st.integers(0, 17), times=st.integers(1, 6), seed=st.integers(0, 1_000))
     def something_happens(self, act: int, times: int, seed: int) -> None:
         self.crowd.rng = Random(seed)
         for _ in range(times):
@@ -79,7 +79,7 @@ def test_long_runs_reach_every_transition_and_refusal() -> None:
             seen |= {line.reason for _, line in outcome.records_on("rejected")}
     assert {transition.id for transition in TRANSITIONS} - seen == set()
     assert REASONS - seen == set()
-    assert {"gap", "release", "context_limit", "limits_override", "refusal"} - seen == set()
+    assert {"gap", "gap_filled", "release", "context_limit", "limits_override", "refusal"} - seen == set()
 
 
 def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes, bytes]]:

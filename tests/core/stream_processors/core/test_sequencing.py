@@ -179,3 +179,116 @@ def test_a_ledger_that_is_not_full_is_as_small_as_before() -> None:
     assert row.forgotten == ()
     former = row._replace(producers=tuple(ledger._replace(epoch=0, last_at=0) for ledger in row.producers))
     assert len(encode_record(row)) - len(encode_record(former)) <= 6
+
+
+REPLAYED = (("replayed_from", b'"sessionary.events:0:3"'),)
+
+
+def rig_with_gap(rules: int = 2, size: int = 3) -> tuple[OracleRig, EventFactory]:
+    """Return a rig whose agent lost `size` numbers after its fourth."""
+    rig, agent = OracleRig(position=position_under(rules)), EventFactory()
+    rig.start(agent)
+    agent.seq += size
+    assert rig.send(agent, "session_activity") == "applied"
+    return rig, agent
+
+
+def replay(rig: OracleRig, agent: EventFactory, seq: int, event_type: str = "usage_recorded", **envelope: int) -> str:
+    value = agent.event_bytes(event_type, {"producer_seq": seq, **envelope})
+    return rig.append(agent.key.encoded(), value, REPLAYED)
+
+
+def holes(rig: OracleRig, agent: EventFactory) -> list[tuple[int, int]]:
+    return [(first, last) for first, last in rig.row_of(agent).producers[0].missing]
+
+
+def test_a_replayed_record_fills_its_own_gap_once() -> None:
+    rig, agent = rig_with_gap()
+    before = rig.row_of(agent)
+    rig.at += 1_000
+    assert replay(rig, agent, 6) == "applied"
+    after = rig.row_of(agent)
+    assert after._replace(producers=(), audit_seq=0) == before._replace(producers=(), audit_seq=0)  # no sign of life
+    (line,) = rig.last_audits()
+    assert (line.kind, line.reason_code, line.gap_first, line.gap_last) == ("gap_filled", "gap_filled", 6, 6)
+    assert line.reason == "a replayed record is 6 of p, which was missing"
+    assert holes(rig, agent) == [(5, 5), (7, 7)]
+    assert replay(rig, agent, 6) == "duplicate"
+    assert replay(rig, agent, 5) == replay(rig, agent, 7) == "applied"
+    assert holes(rig, agent) == []
+
+
+@pytest.mark.parametrize("state", ["Paused", "Timeout", "Terminated"])
+def test_a_replay_fills_its_gap_in_any_state_and_at_a_later_epoch(state: str) -> None:
+    rig, agent = rig_with_gap()
+    assert rig.send(agent, "session_paused") == "applied"
+    if state != "Paused":
+        assert rig.send(agent, "session_resumed") == "applied"
+    if state == "Timeout":
+        assert rig.advance(60_000) == ["T06 inactive"]
+    elif state == "Terminated":
+        assert rig.send(agent, "session_terminated", reason="closed") == "applied"
+    assert replay(rig, agent, 6, epoch=1) == "applied"
+    assert rig.row_of(agent).state == state
+    assert replay(rig, agent, 5, epoch=99) == "refused late_filler"
+
+
+@pytest.mark.parametrize("event_type", ["state_updated", "session_paused", "snapshot_created", "checkpoint_saved"])
+def test_what_depends_on_the_order_of_events_fills_no_gap(event_type: str) -> None:
+    rig, agent = rig_with_gap()
+    assert replay(rig, agent, 6, event_type) == "refused late_filler"
+
+
+def test_without_the_header_or_by_rules_1_a_filler_is_late() -> None:
+    rig, agent = rig_with_gap()
+    assert rig.send(agent, "usage_recorded", {"producer_seq": 6}) == "refused late_filler"
+    rig, agent = rig_with_gap(rules=1)
+    assert replay(rig, agent, 6) == "refused late_filler"
+
+
+def test_a_replay_of_a_value_out_of_bounds_stays_refused() -> None:
+    rig, agent = rig_with_gap()
+    assert replay(rig, agent, 6, context_bytes=-1) == "refused late_filler"
+
+
+def test_numbers_of_joined_gaps_may_have_been_applied_and_are_not_filled() -> None:
+    rig, agent = rig_with_gap(size=1)
+    for _ in range(16):
+        agent.seq += 1
+        assert rig.send(agent, "session_activity") == "applied"
+    assert holes(rig, agent)[:2] == [(5, 7), (9, 9)]
+    assert [replay(rig, agent, seq) for seq in (5, 6, 7, 9)] == ["refused late_filler"] * 3 + ["applied"]
+
+
+def test_a_full_list_of_gaps_of_rules_1_may_have_been_joined() -> None:
+    rig, agent = OracleRig(position=ANNOUNCING), EventFactory()
+    rig.start(agent)
+    for _ in range(17):
+        agent.seq += 1
+        assert rig.send(agent, "session_activity") == "applied"
+    assert rig.begin_rules() == "tick"
+    assert [replay(rig, agent, seq) for seq in (5, 6, 7, 9)] == ["refused late_filler"] * 3 + ["applied"]
+    assert replay(rig, agent, 5) == "refused late_filler"
+
+
+def test_a_split_that_makes_too_many_gaps_joins_the_oldest() -> None:
+    rig, agent = rig_with_gap(size=1)
+    for _ in range(14):
+        agent.seq += 1
+        assert rig.send(agent, "session_activity") == "applied"
+    agent.seq += 3
+    assert rig.send(agent, "session_activity") == "applied"
+    assert len(holes(rig, agent)) == 16
+    assert replay(rig, agent, agent.seq - 2) == "applied"
+    assert holes(rig, agent)[:2] == [(5, 7), (9, 9)]
+    assert replay(rig, agent, 6) == "refused late_filler"
+
+
+def test_a_producer_that_was_forgotten_fills_no_gap() -> None:
+    rig, first = rig_with_gap()
+    for agent in further_processes(64, first):
+        rig.at += 1
+        assert rig.send(agent, "session_activity") == "applied"
+    assert replay(rig, first, 6) == "refused late_filler"
+    assert rig.send(first, "session_activity") == "applied"
+    assert replay(rig, first, 6) == "refused late_filler"

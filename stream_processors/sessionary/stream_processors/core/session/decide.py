@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sessionary.schemas.codec import Event
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated
+from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
@@ -22,6 +23,7 @@ from sessionary.stream_processors.core.sequencing import (
     check_sequence,
     check_with_memory,
     epoch_refusal,
+    fill_gap,
 )
 from sessionary.stream_processors.core.session.accepted import rule_for
 from sessionary.stream_processors.core.session.facts import (
@@ -29,6 +31,7 @@ from sessionary.stream_processors.core.session.facts import (
     ContextMeasured,
     Created,
     DataClassified,
+    GapFilled,
     GapFound,
     LimitsOverridden,
     Refused,
@@ -43,6 +46,7 @@ from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
     CONTENT_CHANGES,
     OWNER_ONLY,
+    WORK,
     Objection,
     Transition,
     clock_reasons,
@@ -220,6 +224,8 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         sequence = _check_number(row, envelope, arrival)
         if sequence.duplicate:
             return DUPLICATE
+        if sequence.refusal == "late_filler" and (replayed := _decide_replayed(row, event, arrival)):
+            return replayed
         if sequence.refusal is not None:
             detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
             return _refuse_kept(row, event, arrival, Objection(sequence.refusal, detail), facts)
@@ -264,6 +270,25 @@ def _check_number(row: SessionState, envelope: Envelope, arrival: Arrival) -> Se
     if arrival.rules.version < 2:
         return check_sequence(row.producers, producer_id, seq)
     return check_with_memory(row.producers, row.forgotten, producer_id, seq, LogMoment(row.epoch, arrival.now_ms))
+
+
+def _decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decision | None:
+    """Let a replayed record fill its own gap; None if it is refused as any late filler.
+
+    Only what does not depend on the order of events may: work, which changes nothing but the
+    clocks. They stay, because the work was done long ago; for the same reason the session's state
+    and a lower epoch do not matter.
+    """
+    envelope = event.envelope
+    if arrival.rules.version < 2 or envelope.event_type not in WORK or envelope.epoch > row.epoch:
+        return None
+    if not any(name == REPLAYED_FROM for name, _ in arrival.record.headers) or invalid_payload(event, arrival.rules):
+        return None
+    producers = fill_gap(row.producers, envelope.producer_id, envelope.producer_seq)
+    if producers is None:
+        return None
+    filled = GapFilled(producers, envelope.producer_seq)
+    return Decision((DataClassified(envelope.data_classes), filled) if envelope.data_classes else (filled,))
 
 
 def _refuse_kept(

@@ -62,6 +62,13 @@ class GapFound(NamedTuple):
     gap: SeqRange
 
 
+class GapFilled(NamedTuple):
+    """A replayed event came into its own gap: `seq` is missing no longer."""
+
+    producers: Sequence[ProducerLedger]
+    seq: int
+
+
 class Transitioned(NamedTuple):
     """The state changed. `due_ms` is set if a clock did it."""
 
@@ -152,6 +159,7 @@ SessionFact = (
     | LimitsOverridden
     | SequenceMoved
     | GapFound
+    | GapFilled
     | Transitioned
     | Buried
     | PhaseMoved
@@ -173,6 +181,7 @@ __all__ = [
     "ContextMeasured",
     "Created",
     "DataClassified",
+    "GapFilled",
     "GapFound",
     "HeartbeatSeen",
     "LimitsOverridden",

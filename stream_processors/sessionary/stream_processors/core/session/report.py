@@ -17,6 +17,7 @@ from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
     ContextExceeded,
     Created,
+    GapFilled,
     GapFound,
     LimitsOverridden,
     Refused,
@@ -130,6 +131,14 @@ def _report_gap(
     return [record._replace(reason_code="gap", reason=reason, gap_first=first, gap_last=last)]
 
 
+def _report_filled_gap(
+    session: SessionKey, row: SessionState, after: SessionState, fact: GapFilled, arrival: Arrival, place: Place
+) -> list[AuditRecord]:
+    record = _session_record(session, after, arrival, place, "gap_filled")
+    reason = f"a replayed record is {fact.seq} of {_envelope_of(arrival).producer_id}, which was missing"
+    return [record._replace(reason_code="gap_filled", reason=reason, gap_first=fact.seq, gap_last=fact.seq)]
+
+
 def _report_release(
     session: SessionKey,
     row: SessionState,
@@ -180,6 +189,7 @@ _REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
     CleanupReleased: _report_release,
     ContextExceeded: _report_context,
     Created: _report_creation,
+    GapFilled: _report_filled_gap,
     GapFound: _report_gap,
     LimitsOverridden: _report_override,
     Refused: _report_refusal,
