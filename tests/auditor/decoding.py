@@ -56,12 +56,15 @@ def partition_of(key: bytes, partitions: int) -> int:
     return ((state ^ state >> 15) & 0x7FFFFFFF) % partitions
 
 
-def decode_record(value: bytes | None) -> tuple[str, Row]:
-    """Decode Avro's single-object encoding into full schema name and fields; raises `Refusal`."""
+def decode_record(value: bytes | None, rules: int = 2) -> tuple[str, Row]:
+    """Decode Avro's single-object encoding into full schema name and fields; raises `Refusal`.
+
+    A schema that came with later rules is unknown.
+    """
     if not value or value[:2] != b"\xc3\x01" or len(value) < 10:
         raise Refusal("unknown_schema" if value and value[0] == 0 and len(value) >= 5 else "undecodable")
     writer = schemas_by_fingerprint().get(value[2:10])
-    if writer is None:
+    if writer is None or writer.rules > rules:
         raise Refusal("unknown_schema")
     stream = io.BytesIO(value[10:])
     try:
@@ -73,9 +76,9 @@ def decode_record(value: bytes | None) -> tuple[str, Row]:
     return writer.full_name, fields
 
 
-def read_event(value: bytes | None) -> tuple[str, Row]:
+def read_event(value: bytes | None, rules: int = 2) -> tuple[str, Row]:
     """Decode a record of the events topic into event type and fields; raises `Refusal`."""
-    full_name, fields = decode_record(value)
+    full_name, fields = decode_record(value, rules)
     _, family, name = full_name.split(".")
     if family == "records":
         if name != "Tick":

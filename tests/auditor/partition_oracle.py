@@ -26,6 +26,7 @@ from tests.auditor.rules import (
     is_legal,
     is_out_of_bounds,
     snapshot_fault,
+    unsure_numbers,
 )
 
 
@@ -61,7 +62,7 @@ class PartitionOracle(PartitionModel):
             if 0 < begun_rules(entry) <= self.rules:
                 return "tick"
             try:
-                event_type, fields = read_event(entry.value)
+                event_type, fields = read_event(entry.value, self.rules)
             except Refusal:
                 if not key_parts(key)[0]:
                     raise Refusal("bad_key") from None
@@ -170,7 +171,7 @@ class PartitionOracle(PartitionModel):
             return True
         if seq > ledger["last"] + 1:
             hole = (ledger["last"] + 1, seq - 1)
-            unsure = self.unsure_numbers(ledger)
+            unsure = unsure_numbers(ledger)
             if len(ledger["missing"]) == 16:
                 (first, _), (_, last), *rest = ledger["missing"]
                 ledger["missing"], unsure = [(first, last), *rest], max(unsure, last)
@@ -180,18 +181,11 @@ class PartitionOracle(PartitionModel):
             self.add_audit(row, kind="gap", gap_first=hole[0], gap_last=hole[1])
         ledger["last"] = seq
         if self.rules >= 2 and "forgotten" in row:
-            ledger["unsure"] = self.unsure_numbers(ledger)
+            ledger["unsure"] = unsure_numbers(ledger)
             ledger["epoch"], ledger["at"] = row["epoch"], self.now
         else:
             ledger["epoch"] = ledger["at"] = ledger["unsure"] = 0
         return False
-
-    @staticmethod
-    def unsure_numbers(ledger: Row) -> int:
-        """Return up to which number the missing ones are not known exactly."""
-        by_rules_1 = ledger["epoch"] == 0 and len(ledger["missing"]) == 16
-        unsure: int = ledger["unsure"]
-        return max(unsure, ledger["missing"][0][1] if by_rules_1 else 0)
 
     def fills_gap(self, row: Row, kind: str, envelope: Row, fields: Row) -> bool:
         """Take a replayed event of work out of its gap; return False if it may not fill one."""
@@ -200,7 +194,7 @@ class PartitionOracle(PartitionModel):
         others = ("heartbeat", "state_updated", "resources_released", "snapshot_created", "checkpoint_saved")
         if ledger is None or not work or kind in others or envelope["epoch"] > row["epoch"] or is_out_of_bounds(fields):
             return False
-        number, unsure = envelope["producer_seq"], self.unsure_numbers(ledger)
+        number, unsure = envelope["producer_seq"], unsure_numbers(ledger)
         inside = [hole for hole in ledger["missing"] if hole[0] <= number <= hole[1]]
         if not inside or number <= unsure:
             return False

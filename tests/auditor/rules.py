@@ -99,6 +99,13 @@ def snapshot_fault(snapshot: dict[str, Any], head: str | None) -> str:
     return "" if snapshot["content_hash"] == right else "hash_mismatch"
 
 
+def unsure_numbers(ledger: dict[str, Any]) -> int:
+    """Return up to which number a producer's missing ones are not known exactly."""
+    by_rules_1 = ledger["epoch"] == 0 and len(ledger["missing"]) == 16
+    unsure: int = ledger["unsure"]
+    return max(unsure, ledger["missing"][0][1] if by_rules_1 else 0)
+
+
 def has_long_text(envelope: dict[str, Any]) -> bool:
     """Return True if a text of an envelope is longer than rules 2 allow."""
     texts = [value for value in envelope.values() if isinstance(value, str)]

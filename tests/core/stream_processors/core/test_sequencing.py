@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from random import Random
+from unittest.mock import patch
 
 import pytest
 
@@ -145,20 +146,22 @@ def test_a_producer_too_many_for_the_memory_of_an_epoch_is_refused_until_the_nex
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_number_is_taken_twice_in_an_epoch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequencing, "PRODUCERS_MAX", 3)
-    monkeypatch.setattr(sequencing, "FORGOTTEN_MAX", 4)
+def test_no_number_is_taken_twice_in_an_epoch(seed: int) -> None:
+    with patch.multiple(sequencing, PRODUCERS_MAX=3, FORGOTTEN_MAX=4):
+        send_random_numbers(seed)
+
+
+def send_random_numbers(seed: int) -> None:
+    """Send numbers of twelve producers; fail if one is taken twice in an epoch."""
     rng, epoch = Random(seed), 1
     listed: tuple[ProducerLedger, ...] = ()
     forgotten: tuple[ForgottenProducer, ...] = ()
     taken: set[tuple[str, int, int]] = set()
-    refused = 0
     for now_ms in range(600):
         if rng.random() < 0.02:
             epoch += 1
         producer, seq = f"p{rng.randrange(12)}", rng.randint(1, 9)
         check = check_with_memory(listed, forgotten, producer, seq, LogMoment(epoch, now_ms))
-        refused += check.refusal == "too_many_producers"
         if check.duplicate or check.refusal is not None:
             assert check.producers == listed
             continue

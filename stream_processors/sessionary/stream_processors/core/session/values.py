@@ -42,7 +42,7 @@ def checked_snapshot(row: SessionState, fact: SessionFact | Objection) -> Sessio
     """Return the fact, or an objection to the snapshot that it brings.
 
     A snapshot follows the head of the session's chain, and has the hash of its content. The end of
-    a session applies without a snapshot that is wrong: otherwise nobody could end the session.
+    a session applies without a snapshot that is wrong: otherwise no event could end it.
     """
     if not isinstance(fact, SnapshotTaken | Transitioned) or fact.snapshot is None:
         return fact
