@@ -15,6 +15,9 @@ class PartitionModel:
         self.number, self.partitions, self.hole_ms, self.quiet_ms = number, partitions, hole_ms, quiet_ms
         self.now = 0
         self.quiet_until = 0
+        self.hole_end = 0
+        self.rules = 1  # the version of the rules in force
+        self.announced: Decision | None = None
         self.earliest = 0  # no deadline is before it: checking every row for every record would take minutes
         self.rows: dict[bytes, Row] = {}
         self.graves: dict[bytes, Row] = {}
@@ -22,9 +25,7 @@ class PartitionModel:
         self.rejected: list[Row] = []
         self.cleanups: list[Row] = []
         self.outcomes: dict[int, str] = {}
-        self.rules = 1
         self.decisions: list[Decision] = []  # that are still to come
-        self.announced: Decision | None = None
 
     def next_due(self, row: Row) -> tuple[int, str]:
         """Return when the row's next deadline is, in ms, and its name."""
@@ -33,8 +34,9 @@ class PartitionModel:
             return row["created_at"] + limits["init_ms"], "init_timeout"
         if state == "Active":
             budget = limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]
-            clocks = [(row["last_event_at"] + budget, 0, "inactive")]
-            clocks.append((row["last_work_at"] + limits["idle_ms"], 1, "idle"))
+            unheard_until = self.hole_end if self.rules >= 2 else 0
+            clocks = [(max(row["last_event_at"], unheard_until) + budget, 0, "inactive")]
+            clocks.append((max(row["last_work_at"], unheard_until) + limits["idle_ms"], 1, "idle"))
             clocks.append((row["max_due_at"], 2, "max_duration"))
             instant, _, name = min(clocks)
             return instant, name
@@ -55,13 +57,6 @@ class PartitionModel:
             self.announced = decision = self.decisions.pop(0)
             line = {"source_partition": self.number, "source_offset": decision.offset, "kind": "decision"}
             self.audits.append({**line, "tenant_id": "", "session_id": "", "audit_seq": 0})
-
-    def begin_rules(self, offset: int, fields: Row) -> bool:
-        """Return whether a record begins announced rules, or repeats that older ones have begun."""
-        announced = self.announced
-        if announced is not None and offset >= announced.offset and fields["version"] == announced.version:
-            self.rules, self.announced = announced.version, None
-        return bool(fields["version"] <= self.rules)
 
     def drop_gravestones(self) -> None:
         """Drop expired gravestones; unlike deadlines they ignore the quiet time after a hole."""

@@ -32,6 +32,7 @@ RECORDS: list[type[Any]] = [
         ]
     )
 ]
+REASONS_OF_RULES_2 = frozenset({"not_member", "broken_chain", "hash_mismatch"})  # refusals that came with them
 UNIONS = (UnionType, Union)
 INT = st.integers(-(1 << 31), (1 << 31) - 1)
 LONG = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -144,6 +145,7 @@ def as_json(value: Any) -> Any:
 
 __all__ = [
     "RAW",
+    "REASONS_OF_RULES_2",
     "RECORDS",
     "as_json",
     "events",

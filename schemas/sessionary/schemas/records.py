@@ -15,6 +15,7 @@ from sessionary.schemas.types import (
     Cleanup,
     DataClass,
     ErrorClass,
+    ForgottenProducer,
     Phase,
     ProducerLedger,
     Refusal,
@@ -208,6 +209,7 @@ class SessionState(NamedTuple):
     cleanups: Sequence[Cleanup] = ()
     parent_session_id: str | None = None
     restored_from_snapshot_id: str | None = None
+    forgotten: Sequence[ForgottenProducer] = ()  # Oldest first
 
 
 class Gravestone(NamedTuple):

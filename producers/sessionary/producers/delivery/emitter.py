@@ -13,6 +13,7 @@ from typing import NamedTuple
 from sessionary.producers.errors import ClientClosed, Invalid, QueueFull
 from sessionary.producers.ports import OnReceipt, OutRecord, Transport
 from sessionary.schemas.codec import Event, encode_event
+from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
 from sessionary.schemas.events import EVENT_TYPES, Heartbeat, Payload
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey
@@ -184,7 +185,10 @@ class Emitter:
             self._data_classes,
             self.context_bytes,
         )
-        value = encode_event(Event(envelope, payload))
+        event = Event(envelope, payload)
+        value = encode_event(event)
+        if detail := find_long_text(envelope) or find_invalid_value(event):
+            raise Invalid("invalid_value", f"{event_type}: {detail}")
         if len(value) > VALUE_BYTES_MAX:
             raise Invalid(
                 "invalid_value",

@@ -60,7 +60,8 @@ class SessionWork(SessionHandle):
             The event's id, a UUID.
 
         Raises:
-            Invalid: A value does not fit the event's schema, the event is larger than 1 MiB, or
+            Invalid: A value does not fit the event's schema or is out of bounds (a negative count,
+                a name of more than 256 characters), the event is larger than 1 MiB, or
                 `occurred_at` has no timezone.
             QueueFull: Under delivery policy `block` there was no room in time.
             SessionEnded: This object has ended the session.

@@ -1,6 +1,6 @@
 """What a transaction writes: no record of the events topic leads to one that its topic refuses."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -24,8 +24,8 @@ MUCH = 20_000_000
 class JobRig(OracleRig):
     """Also makes each record's transaction, and fails if a topic would refuse a record of it."""
 
-    def append(self, key: bytes | None, value: bytes | None) -> str:
-        outcome = super().append(key, value)
+    def append(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> str:
+        outcome = super().append(key, value, headers)
         self.written = list(JOB.transaction(0, self.outcomes[-1], 0).records)
         for topic, record_key, record_value, _ in self.written:
             assert batch_bytes(record_key, record_value) <= LIMITS[topic], topic
