@@ -25,7 +25,7 @@ def test_fuzzed_records_stop_neither_processor_nor_sinks() -> None:
 
 
 def test_fuzzed_records_stop_nothing_by_rules_2_either() -> None:
-    result = run_seed(1, 10_000, rules=2)
+    result = run_seed(1, 20_000, rules=2)
     assert result.failures == ()
     assert ACCEPTABLE ^ set(result.applied) == set()
     assert REASONS - {"too_many_producers"} <= {reason for _, reason in result.refused}

@@ -7,6 +7,7 @@ import pytest
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_position, encode_record
 from sessionary.schemas.codec.catalogue import released_schemas, schema_fingerprint
 from sessionary.schemas.codec.formats import RECORD_FORMATS
+from sessionary.schemas.codec.mapping import absent_fields
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RulesActivation, SessionState
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES, RULES_BY_RELEASE, rules_to_write
@@ -44,8 +45,7 @@ def test_a_record_that_an_older_form_holds_is_read_as_it_was(rules: int) -> None
 
 def older_form(record: Any) -> Any:
     """Return a record with the defaults of all fields that rules 1 have no place for."""
-    new_fields = {"rules", "announced", "forgotten"} & set(record._fields)
-    older = record._replace(**{name: record._field_defaults[name] for name in new_fields})
+    older = record._replace(**absent_fields(type(record), RECORD_FORMATS[1][type(record)].schema))
     if "producers" in older._fields:
         ledgers = tuple(ledger._replace(epoch=0, last_at=0, inexact_to=0) for ledger in older.producers)
         older = older._replace(producers=ledgers)
