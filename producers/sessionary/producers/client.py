@@ -200,8 +200,8 @@ class SessionClient:
     def attach(self, session_id: str, *, user_id: str | None = None) -> Session:
         """Continue a session that exists: read its state, epoch and content from the processor.
 
-        Heartbeats are sent only if this client's service owns the session. Blocks for at most the
-        setting `verdict_timeout_s`.
+        Heartbeats are sent only if this client's service owns the session. Waits as `Session.sync`
+        does, for at most the setting `verdict_timeout_s`.
 
         Args:
             session_id: The session's UUID.

@@ -7,11 +7,11 @@ transport took uses a number. A dropped event counts as taken, so that its loss 
 import time
 import uuid
 from collections.abc import Sequence
-from threading import Lock, RLock
+from threading import Condition, Lock, RLock
 from typing import NamedTuple
 
-from sessionary.producers.errors import ClientClosed, Invalid, QueueFull
-from sessionary.producers.ports import OnReceipt, OutRecord, Transport
+from sessionary.producers.errors import ClientClosed, Invalid, QueueFull, Unavailable
+from sessionary.producers.ports import OnReceipt, OutRecord, Receipt, Transport
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.events import EVENT_TYPES, Heartbeat, Payload
 from sessionary.schemas.headers import event_headers
@@ -62,12 +62,37 @@ class SendGate:
 class ProducerSequence:
     """Numbers of one producer in one session. Hold `lock` from taking a number until it is sent."""
 
-    __slots__ = ("last", "lock", "producer_id")
+    __slots__ = ("_changed", "_position", "_settled", "last", "lock", "producer_id")
 
-    def __init__(self, producer_id: str) -> None:
+    def __init__(self, producer_id: str, changed: Condition | None = None) -> None:
+        """`changed` is notified of each receipt; sequences may share one."""
         self.producer_id = producer_id
         self.last = 0
         self.lock = RLock()
+        self._changed = changed or Condition()
+        self._settled = 0  # receipts so far
+        self._position: tuple[int, int] | None = None
+
+    def on_receipt(self, receipt: Receipt) -> None:
+        """Take an event's receipt; every number has one. Called on any thread."""
+        with self._changed:
+            self._settled += 1
+            if receipt.error is None and receipt.partition is not None and receipt.offset is not None:
+                position = (receipt.partition, receipt.offset)
+                self._position = position if self._position is None else max(self._position, position)
+            self._changed.notify_all()
+
+    def wait_position(self, timeout_s: float) -> tuple[int, int] | None:
+        """Wait until all events sent so far are delivered or lost.
+
+        Returns partition and offset of the last one whose place in the log is known, or None.
+        Raises `Unavailable`.
+        """
+        last = self.last
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._settled >= last, timeout_s):
+                raise Unavailable(f"{last - self._settled} events of the session are not delivered yet", 1.0)
+            return self._position
 
 
 class SequenceRegistry:
@@ -82,6 +107,7 @@ class SequenceRegistry:
         self._limit = limit
         self._evicted = False
         self._lock = Lock()
+        self._changed = Condition()
         self._sequences: dict[SessionKey, ProducerSequence] = {}
 
     def sequence_for(self, key: SessionKey, *, new: bool = False) -> ProducerSequence:
@@ -91,7 +117,7 @@ class SequenceRegistry:
             if found is None:
                 may_be_evicted = self._evicted and not new
                 producer_id = str(uuid.uuid4()) if may_be_evicted else self._producer_id
-                found = self._sequences[key] = ProducerSequence(producer_id)
+                found = self._sequences[key] = ProducerSequence(producer_id, self._changed)
                 if len(self._sequences) > self._limit:
                     del self._sequences[next(iter(self._sequences))]
                     self._evicted = True
@@ -131,17 +157,22 @@ class Emitter:
         """The last sequence number taken; 0 before the first event."""
         return self._sequence.last
 
+    def wait_position(self, timeout_s: float) -> tuple[int, int] | None:
+        """Wait as `ProducerSequence.wait_position` does."""
+        return self._sequence.wait_position(timeout_s)
+
     def emit(self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None) -> str:
         """Send one event, return its id.
 
         Raises `Invalid`, `QueueFull`, `ClientClosed`; in these cases no number is used.
         """
         sequence = self._sequence
+        settle = sequence.on_receipt if on_receipt is None else _both(sequence.on_receipt, on_receipt)
         with sequence.lock:
             record = self._build_record(payload, fields, sequence.last + 1)
             sequence.last += 1
             try:
-                self._transport.send(record, on_receipt)
+                self._transport.send(record, settle)
             except (QueueFull, ClientClosed):
                 sequence.last -= 1
                 raise
@@ -204,6 +235,14 @@ class Emitter:
             seq,
             fields.traceparent,
         )
+
+
+def _both(first: OnReceipt, second: OnReceipt) -> OnReceipt:
+    def on_receipt(receipt: Receipt) -> None:
+        first(receipt)
+        second(receipt)
+
+    return on_receipt
 
 
 __all__ = [
