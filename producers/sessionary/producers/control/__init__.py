@@ -5,4 +5,5 @@ First the way of a verdict, then that of a request:
     http_control        asks the control API for a session and for the verdict on an event
     cleanup_consumer    reads the requests for this service from Kafka, commits what is answered
     cleanup_responder   runs the user's handler and sends its answer, once per request
+    data_class_lookup   the data classes that the answer for another client's session carries
 """

@@ -60,18 +60,26 @@ class SendGate:
 
 
 class ProducerSequence:
-    """Numbers of one producer in one session. Hold `lock` from taking a number until it is sent."""
+    """One producer's numbers in one session. Hold `lock` from taking a number until it is sent.
 
-    __slots__ = ("_changed", "_position", "_settled", "last", "lock", "producer_id")
+    `data_classes` are those of the session, as far as the client knows.
+    """
+
+    __slots__ = ("_changed", "_position", "_settled", "data_classes", "last", "lock", "producer_id")
 
     def __init__(self, producer_id: str, changed: Condition | None = None) -> None:
         """`changed` is notified of each receipt; sequences may share one."""
         self.producer_id = producer_id
         self.last = 0
+        self.data_classes: tuple[DataClass, ...] = ()
         self.lock = RLock()
         self._changed = changed or Condition()
         self._settled = 0  # receipts so far
         self._position: tuple[int, int] | None = None
+
+    def add_data_classes(self, data_classes: Sequence[DataClass]) -> None:
+        """Add classes of the session. Events carry them from now on."""
+        self.data_classes = tuple(dict.fromkeys((*self.data_classes, *data_classes)))
 
     def on_receipt(self, receipt: Receipt) -> None:
         """Take an event's receipt; every number has one. Called on any thread."""
@@ -145,8 +153,8 @@ class Emitter:
         self.service_id = identity.service_id
         self._key_bytes = key.encoded()
         self._sequence = sequence
+        sequence.add_data_classes(data_classes)
         self._user_id = user_id
-        self._data_classes = tuple(data_classes)
         self.key = key
         self.lock = sequence.lock
         self.epoch = epoch
@@ -156,6 +164,10 @@ class Emitter:
     def last_seq(self) -> int:
         """The last sequence number taken; 0 before the first event."""
         return self._sequence.last
+
+    def add_data_classes(self, data_classes: Sequence[DataClass]) -> None:
+        """Let the session's further events carry these classes too."""
+        self._sequence.add_data_classes(data_classes)
 
     def wait_position(self, timeout_s: float) -> tuple[int, int] | None:
         """Wait as `ProducerSequence.wait_position` does."""
@@ -212,7 +224,7 @@ class Emitter:
             fields.step_id,
             fields.causation_id,
             fields.occurred_at if fields.occurred_at is not None else time.time_ns() // 1000,
-            self._data_classes,
+            self._sequence.data_classes,
             self.context_bytes,
         )
         value = encode_event(Event(envelope, payload))

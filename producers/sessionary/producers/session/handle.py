@@ -188,6 +188,7 @@ class SessionHandle:
 
     def _adopt_view(self, view: SessionView) -> None:
         self._emitter.epoch = view.epoch
+        self._emitter.add_data_classes(view.data_classes)
         self._version = view.version
         self._phase = view.phase
         self._sends_phases = view.owner_service == self._emitter.service_id

@@ -163,9 +163,9 @@ def session_document(
 ) -> dict[str, Any]:
     """Return the JSON document of a session, as `/openapi.json` describes it.
 
-    It holds the committed state, its epoch and version, owner, content, limits and next deadline
-    (ms of log time since the epoch), the last refused events, and the position that the state
-    includes, and the `verdict` on the record at `after`; None if the request had no `after`.
+    It holds the committed state, its epoch and version, owner, content, limits, data classes and
+    next deadline (ms of log time since the epoch), the last refused events, the position that the
+    state includes, and the `verdict` on the record at `after`; None if the request had no `after`.
     """
     return {
         "session_id": row.session_id,
@@ -179,6 +179,7 @@ def session_document(
         "state_schema_version": row.state_schema_version,
         "snapshot": row.snapshot._asdict(),
         "limits": row.limits._asdict(),
+        "data_classes": list(row.data_classes),
         "deadline_ms": _MACHINE.due_ms(row),
         "refusals": [refusal._asdict() for refusal in row.refusals],
         "verdict": verdict,
