@@ -17,6 +17,7 @@ from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, Payload
 from sessionary.schemas.records import (
     AuditRecord,
+    BatchAcknowledged,
     BatchRecord,
     CleanupRequest,
     Gravestone,
@@ -33,6 +34,7 @@ SINGLE_OBJECT = b"\xc3\x01"
 
 Record = (
     AuditRecord
+    | BatchAcknowledged
     | BatchRecord
     | CleanupRequest
     | Gravestone

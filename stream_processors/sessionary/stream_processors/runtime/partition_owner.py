@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.records import BatchAcknowledged
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
@@ -51,7 +52,10 @@ _REPORT_EACH_S = 30.0
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What all partition owners of a worker share. `recovery_turns` are taken in order."""
+    """What all partition owners of a worker share. `recovery_turns` are taken in order.
+
+    `acknowledged` has the last transaction of each partition, until the worker reports it.
+    """
 
     settings: ProcessorSettings
     job: Job
@@ -59,6 +63,7 @@ class WorkerContext:
     executor: Executor
     fetch_control: FetchControl
     recovery_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RECOVERIES_MAX))
+    acknowledged: dict[int, BatchAcknowledged] = field(default_factory=dict)
 
 
 class PartitionOwner:
@@ -263,6 +268,9 @@ class PartitionOwner:
     async def _after_commit(self, outcome: Outcome, written: CommitReceipt) -> None:
         self.commits += 1
         self.committed_s = time.monotonic()
+        context = self._context
+        if (told := context.job.acknowledgement(self.partition, written.position, written.acknowledged_at)) is not None:
+            context.acknowledged[self.partition] = told
         count_batch(self._context.metrics, self.partition, outcome, written.elapsed_s)
         self._wake_readers()
         await self._save_to_store(written.rows, SavedPosition(written.position, written.changelog_next, time.time()))
