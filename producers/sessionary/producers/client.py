@@ -81,6 +81,7 @@ class SessionClient:
             self._heartbeats,
             self._settings.heartbeat_interval_s,
             self._settings.verdict_timeout_s,
+            self._settings.rules,
         )
         self._on_error = on_error
         self._closing = threading.Lock()

@@ -134,6 +134,7 @@ class SessionView(NamedTuple):
     limits: Limits
     verdict: Verdict | None  # Only if one was asked for
     data_classes: Sequence[DataClass] = ()  # Of the data that the session handles
+    rules: int | None = None  # Version of the rules by which its events are judged, if known
 
 
 class Control(Protocol):

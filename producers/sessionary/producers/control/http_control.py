@@ -117,6 +117,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         limits=Limits(**known),
         verdict=_parse_verdict(verdict) if verdict else None,
         data_classes=_known_classes(body.get("data_classes") or ()),
+        rules=body.get("rules"),
     )
 
 

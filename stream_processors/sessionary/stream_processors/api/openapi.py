@@ -59,6 +59,7 @@ _SESSION: Final = _object_schema(
         ],
     },
     position=_object_schema(partition=_NUMBER, next_offset=_NUMBER),
+    rules={**_NUMBER, "description": "version of the rules by which its events are judged"},
 )
 _PARTITION: Final = _object_schema(
     partition=_NUMBER,
