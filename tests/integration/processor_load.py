@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from sessionary.infra.local.process import Child
-from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
+from sessionary.schemas.codec import Decoder, Event, encode_event, encode_position, encode_record
 from sessionary.schemas.events import (
     EVENT_TYPES,
     MessageAppended,
@@ -38,7 +38,7 @@ from sessionary.schemas.records import (
 )
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import EVENT_BYTES_MAX
-from sessionary.schemas.types import Envelope, Limits, Snapshot
+from sessionary.schemas.types import Envelope, Limits, RuleSet, Snapshot
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
@@ -233,6 +233,15 @@ def start_processor(
     """Start a worker of the pipeline; `more` are settings by field name."""
     fields = {"instance": name, "api_port": "0", "hole_ms": str(HOLE_MS), "quiet_ms": str(QUIET_MS)} | more
     return processes.start(module, env=environment(kafka, **fields), name=name)
+
+
+def begin_with(kafka: KafkaSettings, rules: RuleSet) -> None:
+    """Let every partition be judged by `rules` from its first record on."""
+    producer = Producer(kafka.client_config())
+    for partition in range(kafka.partitions):
+        value = encode_position(Position(0, 0, 0, 0, 0, rules=rules))
+        producer.produce(kafka.topics.changelog, value, b"\x00position", partition=partition)
+    assert producer.flush(30) == 0
 
 
 def count_judged(kafka: KafkaSettings) -> int:

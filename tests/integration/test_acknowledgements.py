@@ -3,28 +3,15 @@
 import signal
 
 import pytest
-from confluent_kafka import Producer
 
-from sessionary.schemas.codec import encode_position
 from sessionary.schemas.ids import partition_of
-from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Position
+from sessionary.schemas.records import BatchAcknowledged, BatchRecord
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import RuleSet
-from tests.integration.processor_load import Agent, Sender, count_judged, start_processor, wait_judged
+from tests.integration.processor_load import Agent, Sender, begin_with, count_judged, start_processor, wait_judged
 from tests.integration.test_processor_road import SHORT
 from tests.support import Processes, read_records, wait_until
-
-POSITION_KEY = b"\x00position"
-
-
-def begin_with(kafka: KafkaSettings, rules: RuleSet) -> None:
-    """Let every partition be judged by `rules` from its first record on."""
-    producer = Producer(kafka.client_config())
-    for partition in range(kafka.partitions):
-        value = encode_position(Position(0, 0, 0, 0, 0, rules=rules))
-        producer.produce(kafka.topics.changelog, value, POSITION_KEY, partition=partition)
-    assert producer.flush(30) == 0
 
 
 def read_batches(kafka: KafkaSettings) -> tuple[list[BatchRecord], list[BatchAcknowledged]]:

@@ -6,9 +6,12 @@ import pytest
 
 from sessionary.producers import SessionClient, SessionLost
 from sessionary.schemas.codec import Event
+from sessionary.schemas.events import StateUpdated
 from sessionary.schemas.records import AuditRecord
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TENANT, PipelineRig
+from tests.integration.processor_load import begin_with
 from tests.support.processes import Processes
 from tests.support.reading import read_events, read_records
 
@@ -56,3 +59,27 @@ def test_three_steps_of_a_workflow_share_a_shopping_list(
     assert [(r.reason_code, r.agent_id) for r in refused] == [("version_conflict", "planner")]
     events = [event.envelope for event in read_events(kafka) if isinstance(event, Event)]
     assert {envelope.agent_id for envelope in events} == {"planner", "buyer"}
+
+
+def test_a_client_that_learned_the_rules_sends_an_update_as_one_event(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    begin_with(kafka, NEWEST_RULES)
+    pipeline = PipelineRig(kafka, None, processes)
+    pipeline.start_processor()
+    settings = pipeline.client_settings(tmp_path, "agent")
+    with SessionClient(tenant_id=TENANT, service_id="shop", agent_id="a", settings=settings) as client:
+        session = client.session(user_id="u", state={"n": 0}, data_classes=("personal",))
+        session.update_state({"n": 1})
+        view = session.sync()
+        assert (view.version, view.rules, view.data_classes) == (2, NEWEST_RULES.version, ("personal",))
+        session.update_state({"n": 2})
+        assert session.sync().version == 3
+    updates = [
+        event.payload.updating_at is not None
+        for event in read_events(kafka)
+        if isinstance(event, Event) and isinstance(event.payload, StateUpdated)
+    ]
+    assert updates == [False, True]
+    types = [event.envelope.event_type for event in read_events(kafka) if isinstance(event, Event)]
+    assert types.count("session_phase_changed") == 2 + 2
