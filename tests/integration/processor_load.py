@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from sessionary.infra.local.process import Child
-from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
+from sessionary.schemas.codec import Decoder, Event, encode_event, encode_position, encode_record
 from sessionary.schemas.events import (
     EVENT_TYPES,
     MessageAppended,
@@ -28,10 +28,17 @@ from sessionary.schemas.events import (
 from sessionary.schemas.events.session import SessionStarted
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, new_session_id
-from sessionary.schemas.records import AuditRecord, BatchRecord, CleanupRequest, Position, RejectedEvent
+from sessionary.schemas.records import (
+    AuditRecord,
+    BatchAcknowledged,
+    BatchRecord,
+    CleanupRequest,
+    Position,
+    RejectedEvent,
+)
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import EVENT_BYTES_MAX
-from sessionary.schemas.types import Envelope, Limits, Snapshot
+from sessionary.schemas.types import Envelope, Limits, RuleSet, Snapshot
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
@@ -228,6 +235,15 @@ def start_processor(
     return processes.start(module, env=environment(kafka, **fields), name=name)
 
 
+def begin_with(kafka: KafkaSettings, rules: RuleSet) -> None:
+    """Let every partition be judged by `rules` from its first record on."""
+    producer = Producer(kafka.client_config())
+    for partition in range(kafka.partitions):
+        value = encode_position(Position(0, 0, 0, 0, 0, rules=rules))
+        producer.produce(kafka.topics.changelog, value, b"\x00position", partition=partition)
+    assert producer.flush(30) == 0
+
+
 def count_judged(kafka: KafkaSettings) -> int:
     """Return how many records the committed batches have judged, without ticks."""
     batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
@@ -329,8 +345,9 @@ def count_records(batch: BatchRecord) -> int:
 def _check_batches(kafka: KafkaSettings, log: dict[int, list[LogRecord]]) -> None:
     by_partition: dict[int, list[BatchRecord]] = defaultdict(list)
     for record in read_records(kafka, kafka.topics.batches):
-        assert isinstance(record, BatchRecord)
-        by_partition[record.partition].append(record)
+        if not isinstance(record, BatchAcknowledged):
+            assert isinstance(record, BatchRecord)
+            by_partition[record.partition].append(record)
     for partition, batches in by_partition.items():
         assert [batch.number for batch in batches] == list(range(1, len(batches) + 1))
         offsets = [record.offset for record in log[partition]]

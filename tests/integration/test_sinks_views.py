@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.codec import Decoder, encode_record
-from sessionary.schemas.records import AuditRecord, BatchRecord, RulesActivation
+from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, RulesActivation
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.clickhouse.inserter import TableInserter
@@ -28,13 +28,18 @@ def migrated(clickhouse: ClickHouseSettings) -> ClickHouseSettings:
     return clickhouse
 
 
-def insert(clickhouse: ClickHouseSettings, records: Sequence[AuditRecord | BatchRecord], token: str = "t") -> None:
+def insert(
+    clickhouse: ClickHouseSettings,
+    records: Sequence[AuditRecord | BatchRecord] | Sequence[BatchAcknowledged],
+    token: str = "t",
+) -> None:
     """Write records as a sink does; one call, one block."""
-    sink = SINKS["audit" if isinstance(records[0], AuditRecord) else "batches"]
+    kind = SINKS["audit" if isinstance(records[0], AuditRecord) else "batches"]
+    sink = kind.side if isinstance(records[0], BatchAcknowledged) and kind.side is not None else kind
     inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), sink.table)
     inserter.open()
     rows = [
-        sink.build_row(RawRecord(f"t.{sink.topic}", 0, offset, NOW_US // 1_000, b"k", encode_record(record)), Decoder())
+        sink.build_row(RawRecord(f"t.{kind.topic}", 0, offset, NOW_US // 1_000, b"k", encode_record(record)), Decoder())
         for offset, record in enumerate(records)
     ]
     block = inserter.new_block()
@@ -213,6 +218,21 @@ def test_latencies_come_from_the_following_batch_of_the_same_partition(migrated:
     assert [tuple(row.values()) for row in latencies] == [(1, 0, 1_030), (2, 0, 30), (3, 1, 1_025)]
     writes = selected(migrated, "SELECT number, latency_ms FROM {db}.v_audit_write_latency ORDER BY number")
     assert [tuple(row.values()) for row in writes] == [(1, 30), (2, 25)]
+
+
+def test_the_last_batch_before_a_pause_has_its_latency_by_a_record_of_its_own(migrated: ClickHouseSettings) -> None:
+    insert(migrated, [record._replace(source_partition=1) for record in timed_out(1)])
+    insert(migrated, [batch_record(1, 1, started_at=at(1)), batch_record(1, 2, started_at=at(62))])
+    transitions = "SELECT audit_seq, latency_ms FROM {db}.v_transition_latency ORDER BY audit_seq"
+    writes = "SELECT number, latency_ms FROM {db}.v_audit_write_latency ORDER BY number"
+    assert [row["number"] for row in selected(migrated, writes)] == [1]
+    told = BatchAcknowledged(1, 2, at(62.025), "p1")
+    insert(migrated, [told, told, told._replace(partition=2)], "a")
+    insert(migrated, [told], "b")
+    # The next batch, of an owner that knows the acknowledgement too, doubles nothing.
+    insert(migrated, [batch_record(1, 3, started_at=at(70), previous_acknowledged_at=at(62.025), audited=0)], "c")
+    assert [tuple(row.values()) for row in selected(migrated, transitions)][2:] == [(3, 1_025)]
+    assert [tuple(row.values()) for row in selected(migrated, writes)][1:] == [(2, 25)]
 
 
 def test_integrity_is_silent_over_sound_rows_and_names_each_fault(migrated: ClickHouseSettings) -> None:

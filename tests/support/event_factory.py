@@ -32,7 +32,13 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     "session_resumed": {"snapshot_id": None},
     "session_errored": {"error": ErrorInfo("retryable", "boom", "it broke")},
     "session_terminated": {"reason": "closed", "snapshot": None},
-    "state_updated": {"base_version": 1, "new_version": 2, "state_json": '{"step": 1}'},
+    "state_updated": {
+        "base_version": 1,
+        "new_version": 2,
+        "state_json": '{"step": 1}',
+        "updating_at": None,  # with a time, only judges by rules 2 know the event
+        "persisting_at": None,
+    },
     "snapshot_created": {"snapshot": snapshot("later")},
     "resources_released": {
         "actions": [CleanupAction("close_connection", True, 5), CleanupAction("clear_context", False, 6, "stuck")],

@@ -21,6 +21,7 @@ RECORDS: list[type[Any]] = [
     for name in (
         [
             "AuditRecord",
+            "BatchAcknowledged",
             "BatchRecord",
             "CleanupRequest",
             "Gravestone",

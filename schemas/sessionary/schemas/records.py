@@ -143,6 +143,25 @@ class BatchRecord(NamedTuple):
     rules: int = 1  # Version of the rules that its records were judged by
 
 
+class BatchAcknowledged(NamedTuple):
+    """Says when the last transaction before a pause was acknowledged.
+
+    Of any other one the `BatchRecord` after it says that. Written outside of transactions; it may
+    be lost, or come twice.
+
+    Attributes:
+        partition: The partition.
+        number: Of the transaction's `BatchRecord`.
+        acknowledged_at: The processor's clock; µs since the epoch.
+        instance: The processor that wrote both.
+    """
+
+    partition: int
+    number: int
+    acknowledged_at: int
+    instance: str
+
+
 class CleanupRequest(NamedTuple):
     """Asks the service that owns a session to release the session's resources.
 
@@ -242,6 +261,7 @@ class Position(NamedTuple):
 
 __all__ = [
     "AuditRecord",
+    "BatchAcknowledged",
     "BatchRecord",
     "CleanupRequest",
     "Gravestone",

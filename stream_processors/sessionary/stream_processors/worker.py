@@ -79,8 +79,9 @@ class Processor:
         self._ticker = Ticker(settings, self._metrics)
         self._temporary = temporary_state_folder(settings)
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
+        self._context = WorkerContext(settings, job, self._metrics, self._executor, self._fetcher)
         self.assignment = Assignment(
-            WorkerContext(settings, job, self._metrics, self._executor, self._fetcher),
+            self._context,
             PartitionStores(settings, state, job.row_codec),
             lambda: transport.heartbeat_s,
         )
@@ -138,6 +139,7 @@ class Processor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.app.stop(), _STOP_S)
             self._fetcher.close()
+            self._ticker.send_acknowledgements(time.time() * 1_000, self._context.acknowledged, idle_ms=0)
             self._ticker.close()
             if self._temporary is not None:
                 self._temporary.cleanup()
@@ -175,6 +177,7 @@ class Processor:
             deadlines = {owner.partition: owner.tick_deadline_ms for owner in opened}
             now_ms = time.time() * 1_000
             self._ticker.send_due_activations(now_ms, announced)
+            self._ticker.send_acknowledgements(now_ms, self._context.acknowledged)
             self._ticker.send_due_ticks(now_ms, deadlines)
             await asyncio.sleep(LOOK_S)
 

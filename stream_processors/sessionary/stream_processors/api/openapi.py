@@ -38,6 +38,7 @@ _SESSION: Final = _object_schema(
     state_schema_version=_NUMBER,
     snapshot={"oneOf": [_snapshot_schema(), {"type": "null"}]},
     limits=_object_schema(**dict.fromkeys(SessionLimits._fields, _NUMBER)),
+    data_classes={"type": "array", "description": "classes of the data that it handles", "items": _TEXT},
     deadline_ms={**_NUMBER, "description": "when the next clock fires, in ms of log time since the epoch"},
     refusals={
         "type": "array",
@@ -58,6 +59,7 @@ _SESSION: Final = _object_schema(
         ],
     },
     position=_object_schema(partition=_NUMBER, next_offset=_NUMBER),
+    rules={**_NUMBER, "description": "version of the rules by which its events are judged"},
 )
 _PARTITION_STATE: Final = {
     "type": "string",

@@ -324,6 +324,7 @@ class PartitionOwner:
         self._acknowledged_at, self._confirmed = written.acknowledged_at, assignments
         self.commits += 1
         self.committed_s = time.monotonic()
+        self._context.note_acknowledgement(self.partition, written.position, written.acknowledged_at)
         self._context.metrics.count_outcome(outcome, written.elapsed_s)
         self._show_position()
         self._wake_readers()

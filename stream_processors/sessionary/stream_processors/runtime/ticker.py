@@ -3,7 +3,9 @@
 A tick only says that time has passed; the broker stamps it. A tick too many, or one of a worker
 that lost its partition, does no harm. A tick too few makes a timeout late, never wrong.
 
-Announced rules begin with a record that is sent the same way, and again until it is in the log.
+Announced rules begin with a record that is sent the same way, and again until it is in the log. The
+same producer reports when a partition's last transaction was acknowledged, if no other one follows
+that would.
 """
 
 import logging
@@ -14,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.kafka.clients import discard_producer
-from sessionary.schemas.records import RulesActivation, Tick
+from sessionary.schemas.records import BatchAcknowledged, RulesActivation, Tick
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -22,6 +24,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 _log = logging.getLogger(__name__)
 STEADY_MS = 1_000
 DUE_MS = 100
+IDLE_MS = 2 * STEADY_MS  # a partition with ticks has a transaction each second
 LOOK_S = 0.02
 RENEW_MS = 10_000  # longer than a tick may take
 
@@ -88,6 +91,22 @@ class Ticker:
                 activation = RulesActivation(version, row_bytes_max, principal, self._settings.worker_name)
                 self._send(partition, now_ms, encode_record(activation), self._activations_sent)
 
+    def send_acknowledgements(
+        self, now_ms: float, acknowledged: MutableMapping[int, BatchAcknowledged], idle_ms: int = IDLE_MS
+    ) -> None:
+        """Send those that are `idle_ms` old, and remove them from `acknowledged`. Does not block.
+
+        Each is sent once: nothing breaks if it is lost.
+        """
+        for partition, batch in list(acknowledged.items()):
+            if now_ms - batch.acknowledged_at / 1_000 >= idle_ms:
+                del acknowledged[partition]
+                try:
+                    self._producer.produce(self._settings.topics.batches, encode_record(batch), partition=partition)
+                except (BufferError, KafkaException) as error:
+                    self._failed = True
+                    _log.warning("partition %d: an acknowledgement was not reported: %s", partition, error)
+
     def close(self) -> None:
         """Wait at most 1 s for records under way."""
         self._producer.flush(1.0)
@@ -129,4 +148,4 @@ class Ticker:
             _log.warning("partition %d: a tick was not sent: %s", partition, error)
 
 
-__all__ = ["DUE_MS", "LOOK_S", "RENEW_MS", "STEADY_MS", "LastTick", "Ticker", "is_tick_due"]
+__all__ = ["DUE_MS", "IDLE_MS", "LOOK_S", "RENEW_MS", "STEADY_MS", "LastTick", "Ticker", "is_tick_due"]

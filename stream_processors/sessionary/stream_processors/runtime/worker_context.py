@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
+from sessionary.schemas.records import BatchAcknowledged, Position
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.executor import wait_unless_hung
@@ -44,6 +45,7 @@ class WorkerContext:
     """What all partition owners of a worker share.
 
     `recovery_turns` are taken in order. Each owner enters its partition in `open_partitions`.
+    `acknowledged` has the last transaction of each partition, until the worker reports it.
     """
 
     settings: ProcessorSettings
@@ -54,11 +56,18 @@ class WorkerContext:
     recovery_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RECOVERIES_MAX))
     open_partitions: set[int] = field(default_factory=set)
     batch_limits: BatchLimits = field(default_factory=BatchLimits)
+    acknowledged: dict[int, BatchAcknowledged] = field(default_factory=dict)
 
     @property
     def commit_interval_s(self) -> float:
         """How far apart a partition's transactions begin, at least."""
         return spread_interval_ms(self.settings.commit_interval_ms, len(self.open_partitions)) / 1_000
+
+    def note_acknowledgement(self, partition: int, position: Position, acknowledged_at: int) -> None:
+        """Let the worker report when a transaction was acknowledged (µs), if its rules allow."""
+        told = self.job.acknowledgement(partition, position, acknowledged_at)
+        if told is not None:
+            self.acknowledged[partition] = told
 
     async def run_blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Make a call that blocks in a thread of the executor."""
