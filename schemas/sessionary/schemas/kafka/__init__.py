@@ -3,6 +3,8 @@
     clients         discards a stuck client
     log_ends        asks for the ends of a topic's partitions
     log_progress    tells which partitions and consumers stand still
+    unreadable_batches
+                    tells batches that stay in a log although they cannot be read
 
 No module here knows a role.
 """
