@@ -86,7 +86,8 @@ LONG_TEXTS = {
     **dict.fromkeys(["choice", "detail", "feedback", "message", "reason", "resume_plan", "uri"], 16_384),
     **dict.fromkeys(["text", "content", "output_text"], 1_048_576),
 }
-OWN_NUMBERS = ("epoch", "producer_seq", "occurred_at", "at", "due_at", "retain_until")
+TIMES = ("occurred_at", "at", "due_at", "retain_until", "updating_at", "persisting_at")
+OWN_NUMBERS = ("epoch", "producer_seq", *TIMES)
 SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member"}
 GRAVESTONE_MS = 14 * 86_400_000
 

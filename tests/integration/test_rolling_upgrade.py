@@ -33,9 +33,9 @@ from tests.chaos.background_sessions import BackgroundSessions
 from tests.integration.processor_load import (
     BackgroundLoad,
     check_everything,
-    group_lag,
     last_writers,
     start_processor,
+    wait_caught_up,
     wait_for_writers,
 )
 from tests.support import Processes, read_records, wait_until
@@ -206,7 +206,7 @@ def test_workers_are_upgraded_forth_and_back_and_rules_begin_once_all_know_them(
         two = fleet.start_new("new-2")
         wait_until(lambda: is_open_everywhere(one), MOVE_S, "all partitions open again", pause_s=0.5)
         wait_for_writers(kafka, {"new-1", "new-2"}, MOVE_S)
-    wait_until(lambda: group_lag(kafka) == 0, 60, "no lag", pause_s=0.3)
+    wait_caught_up(kafka, 60)
     for worker in (one, two):
         worker.end()
 
