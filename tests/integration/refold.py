@@ -1,17 +1,23 @@
 """Folds a log again from scratch and compares the result with a processor's output."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
-from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.model import LogRecord, SkippedOffsets
+from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.support.machines import MACHINES
+
+_SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted"]] = {
+    "records_skipped": "records_skipped",
+    "log_gap_accepted": "log_gap_accepted",
+}
 
 
 class RefoldResult(NamedTuple):
@@ -26,9 +32,16 @@ class RefoldResult(NamedTuple):
 
 
 def refold(
-    log: Mapping[int, Sequence[LogRecord]], settings: PartitionSettings, machines: Sequence[AnyMachine] = MACHINES
+    log: Mapping[int, Sequence[LogRecord]],
+    settings: PartitionSettings,
+    machines: Sequence[AnyMachine] = MACHINES,
+    trail: Iterable[AuditRecord] = (),
 ) -> RefoldResult:
-    """Fold each partition's records, with a batch size that no processor uses."""
+    """Fold each partition's records, with a batch size that no processor uses.
+
+    `trail`: the audit records of the processors, for what operators decided; no log has that.
+    """
+    decisions = [line for line in trail if line.event_type in _SKIPS]
     result = RefoldResult(machines, {}, [], [], [], 0)
     odd = settings._replace(records_max=37)
     timers = 0
@@ -36,10 +49,16 @@ def refold(
         fold = PartitionState(partition, odd, Decoder(), machines)
         fold.finish_loading()
         waiting = list(reversed(records))
-        while waiting:
+        due = [line for line in decisions if line.source_partition == partition]
+        while waiting or due:
             batch = fold.begin()
-            while waiting and batch.apply(waiting[-1]):
-                waiting.pop()
+            while waiting or due:
+                if due and not (waiting and waiting[-1].offset < due[0].source_offset):
+                    _skip(batch, due.pop(0), waiting)
+                elif batch.apply(waiting[-1]):
+                    waiting.pop()
+                else:
+                    break
             outcome = batch.finish()
             fold.merge(batch)
             result.audits.extend(record for _, record in outcome.records_on("audit"))
@@ -48,6 +67,20 @@ def refold(
             timers += outcome.counts.timers
         result.rows.update(fold.rows)
     return result._replace(timers=timers)
+
+
+def _skip(batch: Overlay, line: AuditRecord, waiting: list[LogRecord]) -> None:
+    """Skip what an audit record says was skipped; `waiting` has the next record as its last one."""
+    assert line.gap_last is not None
+    assert line.actor is not None
+    records = []
+    while waiting and waiting[-1].offset <= line.gap_last:
+        records.append(waiting.pop())
+    _, _, reason = line.reason.partition(": ")
+    clock_ms = line.appended_at // 1_000
+    batch.skip_offsets(
+        SkippedOffsets(_SKIPS[line.event_type], line.gap_last + 1, clock_ms, reason, line.actor, records)
+    )
 
 
 def find_differences(expected: RefoldResult, rows: Mapping[bytes, Any], audits: Iterable[AuditRecord]) -> list[str]:

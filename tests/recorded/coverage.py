@@ -8,8 +8,8 @@ from sessionary.schemas.types import RefusalReason
 COUNT_MIN = 20
 TRANSITIONS = tuple(f"T{n:02}" for n in range(1, 15))
 # No path of the processor gives these: the default for readers of a later symbol, and the refusal
-# of a row by a sink.
-NOT_OF_PROCESSOR = frozenset({"UNKNOWN", "bad_row"})
+# of a row by a sink. Nor do the first rules give those that came after them.
+NOT_OF_PROCESSOR = frozenset({"UNKNOWN", "bad_row", "skipped", "internal_error"})
 REASONS = tuple(reason for reason in get_args(RefusalReason) if reason not in NOT_OF_PROCESSOR)
 
 

@@ -4,6 +4,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 from sessionary.infra.settings import OperatorSettings
@@ -45,7 +46,20 @@ class ControlApiClient:
         """
         return self._send_request("POST", f"/v1/partitions/{partition}/retry")
 
-    def _send_request(self, method: str, path: str) -> dict[str, Json]:
+    def accept_gap(self, partition: int, reason: str) -> dict[str, Json]:
+        """Give up events that were deleted before a halted partition read them; else as a retry."""
+        return self._send_request("POST", f"/v1/partitions/{partition}/accept-gap", {"reason": reason})
+
+    def skip_records(self, partition: int, offset: int, last_offset: int | None, reason: str) -> dict[str, Json]:
+        """Go on after the record at which a partition is halted; else as a retry.
+
+        With `last_offset`, all records up to it are skipped. Raises `Invalid` for another offset,
+        and names the right one.
+        """
+        body = {"offset": offset, "to": last_offset, "reason": reason}
+        return self._send_request("POST", f"/v1/partitions/{partition}/skip", body)
+
+    def _send_request(self, method: str, path: str, body: Mapping[str, Json] | None = None) -> dict[str, Json]:
         url, token = self._settings.control_url, self._settings.operator_token
         if url is None:
             raise SettingsError(
@@ -59,9 +73,11 @@ class ControlApiClient:
         # A header is sent in latin-1: so the token arrives in UTF-8.
         bearer = f"Bearer {token.get_secret_value()}".encode().decode("latin-1")
         try:
-            request = urllib.request.Request(url.rstrip("/") + path, headers={"Authorization": bearer}, method=method)
+            headers = {"Authorization": bearer, "Content-Type": "application/json"}
+            content = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(url.rstrip("/") + path, content, headers, method=method)
             with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
-                body = answer.read(_ANSWER_BYTES_MAX)
+                found = answer.read(_ANSWER_BYTES_MAX)
         except urllib.error.HTTPError as error:
             with error:
                 raise _answer_error(url, error) from None
@@ -74,7 +90,7 @@ class ControlApiClient:
             ) from None
         except ValueError:  # of the header: its text has the token
             raise SettingsError("SESSIONARY_OPERATOR_TOKEN has characters that no token has") from None
-        return _parse_object(url, body)
+        return _parse_object(url, found)
 
 
 def _parse_object(url: str, body: bytes) -> dict[str, Json]:

@@ -114,6 +114,8 @@ RefusalReason = Literal[
     "already_released",
     "state_too_large",
     "bad_row",
+    "skipped",
+    "internal_error",
 ]
 """Why an event was refused; the only list of reasons."""
 

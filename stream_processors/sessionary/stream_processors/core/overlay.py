@@ -14,10 +14,11 @@ import heapq
 from typing import Any
 
 from sessionary.schemas.records import Position
+from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState
-from sessionary.stream_processors.core.machine import AnyMachine, apply_facts
+from sessionary.stream_processors.core.machine import AnyMachine, Arrival, apply_facts
 from sessionary.stream_processors.core.model import (
     EMITTED_BYTES,
     RECORD_OVERHEAD_BYTES,
@@ -26,10 +27,11 @@ from sessionary.stream_processors.core.model import (
     LogRecord,
     Outcome,
     Place,
+    SkippedOffsets,
 )
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
-from sessionary.stream_processors.core.trail import decision_record
-from sessionary.stream_processors.core.verdict import begins_rules, read_arrival
+from sessionary.stream_processors.core.trail import decision_record, rejected_record, skip_record
+from sessionary.stream_processors.core.verdict import begins_rules, read_arrival, unread_arrival
 
 
 class Overlay:
@@ -85,9 +87,7 @@ class Overlay:
         if record.offset != self._next_offset:
             # The offsets between hold transaction markers, or were compacted away.
             self._next_offset, self._outcome_n = record.offset, 0
-        self._clock = self._clock.advance_to(
-            record.timestamp_ms, live=self.live > 0, hole_ms=settings.hole_ms, quiet_ms=settings.quiet_ms
-        )
+        self._move_clock(record.timestamp_ms)
         if not self._drop_expired() or not self._fire_due():
             return False
         self._judge_record(record)
@@ -108,6 +108,23 @@ class Overlay:
         place = self._next_place()
         reason = f"rules {rules.version} begin, after rules {self._rules.version}"
         self._emitted.append(Emitted("audit", None, decision_record("rules_announced", reason, principal, place)))
+
+    def skip_offsets(self, skip: SkippedOffsets) -> None:
+        """Go on at `skip.next_offset`; what lies before is not folded, and leaves an audit record.
+
+        From the second rules on, each of its records is rejected too. Raises `ValueError` if the
+        position is there already.
+        """
+        if skip.next_offset <= self._next_offset:
+            raise ValueError(f"the position is {self._next_offset}, so offsets up to {skip.next_offset} are folded")
+        committed, rules = self._committed, rules_to_write(self._rules, self._announced)
+        self._move_clock(skip.clock_ms)
+        self._emitted.append(
+            Emitted("audit", None, skip_record(committed.log, skip, self._next_place(), rules)),
+        )
+        for record in skip.records if rules > FIRST_RULES.version else ():
+            self._reject_unread(record, "skipped", f"skipped by {skip.principal}: {skip.reason}")
+        self._next_offset, self._outcome_n = skip.next_offset, 0
 
     @property
     def final_position(self) -> Position:
@@ -156,6 +173,23 @@ class Overlay:
         return Outcome(
             self.rows, self._emitted, self.final_position, counts, self._judged, self._refusals, self._lateness_ms
         )
+
+    def _move_clock(self, stamp_ms: int) -> None:
+        settings = self._committed.settings
+        self._clock = self._clock.advance_to(
+            stamp_ms, live=self.live > 0, hole_ms=settings.hole_ms, quiet_ms=settings.quiet_ms
+        )
+
+    def _reject_unread(self, record: LogRecord, reason: RefusalReason, detail: str) -> Arrival:
+        """Refuse a record without its machine, so that no row changes; return it as it is known."""
+        arrival = unread_arrival(record, self._committed.log, self._clock.now_ms, self._rules)
+        self._add_offset(record.offset)
+        self._add_key(hash(record.key or b""))
+        self._judged.refusals[record.offset] = reason
+        self._refusals.append(reason)
+        self._emitted.append(Emitted("rejected", record.key, rejected_record(arrival, reason, detail)))
+        self._count_output(record.whole_bytes + EMITTED_BYTES)
+        return arrival
 
     def _begin_rules(self, announced: AnnouncedRules) -> None:
         self._rules, self._announced = RuleSet(announced.version, announced.row_bytes_max), None

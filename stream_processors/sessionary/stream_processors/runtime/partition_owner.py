@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
-from sessionary.stream_processors.errors import Aborted, Halted
+from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.runtime.changelog import recover, seal_with
-from sessionary.stream_processors.runtime.executor import free_frames
+from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, PendingDecision
+from sessionary.stream_processors.runtime.executor import free_task_frames
 from sessionary.stream_processors.runtime.fetching.pending_records import FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
@@ -48,15 +49,14 @@ class PartitionOwner:
         partition: int,
         open_store: Callable[[], Store],
         former: "PartitionOwner | None",
+        decision: Decision | None = None,
     ) -> None:
-        """`open_store` may block. `former`: the last owner in this process; its end is awaited."""
+        """`open_store` may block. `former`: the last owner here, whose end is awaited."""
         self.partition = partition
         self.state = context.job.new_state(partition)
         context.batch_limits.limit_batches(self.state)
         self.recent_outcomes = RecentOutcomes()
-        self.is_open = False
-        self.end_requested = False
-        self._over = False
+        self.is_open = self.end_requested = self._over = False
         # Assignments since this owner began, and those of them after which it has committed.
         self._assignments = self._confirmed = 0
         self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
@@ -64,6 +64,7 @@ class PartitionOwner:
         self.halted_at_ms: int | None = None
         self.commits = 0
         self.committed_s = time.monotonic()
+        self._decision = PendingDecision(context, partition, decision)
         self._context = context
         self._open_store = open_store
         self._store: Store | None = None
@@ -72,12 +73,11 @@ class PartitionOwner:
         self._open_batch: OpenBatch | None = None
         self._lookup_report = LookupReport(context.metrics, partition)
         self._turn_wait: asyncio.Timeout | None = None  # while this owner waits for its recovery
-        self._arrived = asyncio.Event()
-        self._advanced = asyncio.Event()
+        self._arrived, self._advanced = asyncio.Event(), asyncio.Event()
         self._sought_s = self._begun_s = 0.0
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
-        self.task.add_done_callback(_free_task_frames)
+        self.task.add_done_callback(free_task_frames)
 
     @property
     def position(self) -> Position:
@@ -94,9 +94,10 @@ class PartitionOwner:
 
         From `begin_offset` to the last record's offset no other offset may hold a record.
         """
-        if self.end_requested or self._halt is not None or self.task.done():
+        if self.end_requested or self._halt is not None or self._decision.is_reached or self.task.done():
             return
-        self._pending.append_batch(FollowingRecords(begin_offset, records))
+        if kept := self._decision.cut_records(records):
+            self._pending.append_batch(FollowingRecords(begin_offset, kept))
         self._arrived.set()
 
     def request_end(self) -> None:
@@ -140,7 +141,9 @@ class PartitionOwner:
         Nothing happens unless the partition is open and its position is not past `offset`.
         """
         position = self.position.next_offset
-        if self.is_open and self._halt is None and (offset is None or offset >= position):
+        if self.is_open and self._decision.covers_halt(offset):
+            self._arrived.set()
+        elif self.is_open and self._halt is None and (offset is None or offset >= position):
             self._halt = position if offset is None else offset, fault
             self._arrived.set()
 
@@ -169,6 +172,8 @@ class PartitionOwner:
                 while self._pending and not self.end_requested and not self._is_at_halt():
                     await self._wait_for_interval()
                     await self._step()
+                if self._decision.is_reached and not self._pending and not self.end_requested:
+                    await self._skip_records()
                 if self._halt is not None and not self.end_requested:
                     raise self._halt[1]
                 if self._open_batch is not None and not self.end_requested and self._ticks_wait_s() == 0:
@@ -209,15 +214,15 @@ class PartitionOwner:
             )
         finally:
             context.recovery_turns.release()
+        await self._decision.accept_gap(self.state, self._commit_skip)
         position = self.state.position
         log = await self._context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
         log.check_position(self.partition, position)
         await self._save_to_store({}, SavedPosition(position, changelog_next, time.time()))
         if self.end_requested:
             return
-        self._pending.drop_all()  # fetched for a former owner
         self._sought_s = time.monotonic()
-        self._context.fetch_control.fetch_from(self.partition, position.next_offset)
+        self._fetch_from_position()
         self.is_open, self.committed_s = True, time.monotonic()
         context.open_partitions.add(self.partition)
         self._context.metrics.open_s.observe(time.monotonic() - begun_s)
@@ -277,6 +282,22 @@ class PartitionOwner:
         else:
             await self._commit_batch(batch, records[folded:], started_at)
 
+    async def _skip_records(self) -> None:
+        """Skip what an operator decided to skip, once all records before are committed."""
+        self._arrived.set()  # tried again if a transaction aborts
+        if self._open_batch is not None:
+            await self._commit_batch(self._open_batch, (), _now_us())
+        if not self._pending and not self.end_requested:
+            await self._decision.skip_records(self.state, self._commit_skip)
+            self._fetch_from_position()
+
+    async def _commit_skip(self, skip: SkippedOffsets, leader_epoch: int | None) -> None:
+        if self.end_requested:
+            raise Lost("no longer wanted")
+        batch = OpenBatch(self.state)
+        batch.skip_offsets(skip, leader_epoch)
+        await self._commit_batch(batch, (), _now_us())
+
     async def _commit_batch(self, batch: OpenBatch, left: Sequence[LogRecord], started_at: int) -> None:
         """Commit a batch in one transaction; `left` follow on it. If that aborts, put all back."""
         writer = self._writer
@@ -294,7 +315,8 @@ class PartitionOwner:
             self._context.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
             self._open_batch = None
-            self._put_back([*batch.records, *left])
+            if records := [*batch.records, *left]:
+                self._put_back(records)
             await asyncio.sleep(_ABORT_PAUSE_S)
             return
         self.state.merge(batch.overlay)
@@ -346,9 +368,14 @@ class PartitionOwner:
         if log.first_offset == taken.records[0].offset:
             return True
         self._context.metrics.errors.labels("sought").inc()
-        self._pending.drop_all()
-        self._context.fetch_control.fetch_from(self.partition, position)
+        self._fetch_from_position()
         return False
+
+    def _fetch_from_position(self) -> None:
+        """Drop what was fetched, also for a former owner, and fetch what follows the position."""
+        self._pending.drop_all()
+        self._decision.is_reached = False
+        self._context.fetch_control.fetch_from(self.partition, self.position.next_offset)
 
     def _is_at_halt(self) -> bool:
         return self._halt is not None and self.position.next_offset >= self._halt[0]
@@ -366,13 +393,6 @@ class PartitionOwner:
 
 def _now_us() -> int:
     return time.time_ns() // 1_000
-
-
-def _free_task_frames(task: "asyncio.Task[None]") -> None:
-    # They hold the owner, which holds the task, which holds the error: only a full garbage
-    # collection would free that circle, and a worker nearly never makes one.
-    if not task.cancelled():
-        free_frames(task.exception())
 
 
 __all__ = ["PartitionOwner"]

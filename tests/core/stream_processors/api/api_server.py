@@ -83,12 +83,17 @@ class Server:
         return Answer(int(first.split()[1]), headers, json.loads(body) if is_json and body else body)
 
     async def ask(
-        self, path: bytes, auth: bytes | None = b"Bearer token", method: bytes = b"GET", more: bytes = b""
+        self,
+        path: bytes,
+        auth: bytes | None = b"Bearer token",
+        method: bytes = b"GET",
+        more: bytes = b"",
+        content: bytes = b"",
     ) -> Answer:
         """Ask for a page; `token` is a reader's, `op` an operator's."""
         header = b"" if auth is None else b"Authorization: " + auth + b"\r\n"
         return await self.send(
-            method + b" " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + more + b"\r\n"
+            method + b" " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + more + b"\r\n" + content
         )
 
 

@@ -106,6 +106,7 @@ def _wrong_timestamp_type(message: Message) -> Fault:
         f"partition {message.partition()}: the record at offset {offset} has the time of its sender, not of the "
         f"broker (LogAppendTime), so any client could move the clock. Set message.timestamp.type of "
         f"{message.topic()} back with `sessionary topics apply`; records that were written in between keep their times",
+        offset=offset,
     ), offset
 
 
@@ -124,11 +125,18 @@ def _clock_ahead(message: Message, wall_s: float, clock_ahead_s_max: float) -> F
         "or before that with a higher limit. If the broker's clock was ahead for longer than SESSIONARY_QUIET_MS, "
         "raise that first, or deadlines fire early",
         clears_in_s,
+        offset,
     ), offset
 
 
 def _format_utc(time_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
+
+
+def to_record(message: Message) -> LogRecord:
+    """Return a message as a record."""
+    (record,) = _to_records([message], [message.timestamp()])
+    return record
 
 
 def _to_records(messages: list[Message], stamps: list[tuple[int, int]]) -> Iterable[LogRecord]:
@@ -144,4 +152,12 @@ def _to_records(messages: list[Message], stamps: list[tuple[int, int]]) -> Itera
     return map(_new, repeat(LazyRecord), fields)
 
 
-__all__ = ["Fault", "FetchEvents", "LazyRecord", "PartitionRecords", "group_by_partition", "split_messages"]
+__all__ = [
+    "Fault",
+    "FetchEvents",
+    "LazyRecord",
+    "PartitionRecords",
+    "group_by_partition",
+    "split_messages",
+    "to_record",
+]
