@@ -35,12 +35,18 @@ def refold(
     log: Mapping[int, Sequence[LogRecord]],
     settings: PartitionSettings,
     machines: Sequence[AnyMachine] = MACHINES,
-    trail: Iterable[AuditRecord] = (),
+    trail: Sequence[AuditRecord] = (),
 ) -> RefoldResult:
     """Fold each partition's records, with a batch size that no processor uses.
 
-    `trail`: the audit records of the processors, for what operators decided; no log has that.
+    `trail`: the audit records of the processors, for what operators decided, and on which
+    records a machine failed; no log has that.
     """
+    failures = {
+        (line.source_partition, line.source_offset): line.reason
+        for line in trail
+        if line.reason_code == "internal_error"
+    }
     decisions = [line for line in trail if line.event_type in _SKIPS]
     result = RefoldResult(machines, {}, [], [], [], 0)
     odd = settings._replace(records_max=37)
@@ -55,7 +61,7 @@ def refold(
             while waiting or due:
                 if due and not (waiting and waiting[-1].offset < due[0].source_offset):
                     _skip(batch, due.pop(0), waiting)
-                elif batch.apply(waiting[-1]):
+                elif batch.apply(waiting[-1], failures.get((partition, waiting[-1].offset))):
                     waiting.pop()
                 else:
                     break

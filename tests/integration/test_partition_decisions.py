@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -11,13 +12,25 @@ from confluent_kafka.admin import AdminClient
 from sessionary.infra.cli.app import run
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.topics import apply_topics, list_topic_changes
-from sessionary.schemas.records import AuditRecord
+from sessionary.schemas.records import AuditRecord, Position, RejectedEvent
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, GapAcceptance, RecordSkip
+from sessionary.stream_processors.runtime.job import machines_job
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
-from tests.integration.processor_load import Agent, Sender, changelog_of, check_everything, start_processor, wait_judged
-from tests.integration.test_processor_partition import WAIT_S, Bench, new_store, offer
+from tests.integration.processor_load import (
+    Agent,
+    OutgoingRecord,
+    Sender,
+    changelog_of,
+    check_everything,
+    start_processor,
+    wait_judged,
+)
+from tests.integration.test_processor_partition import WAIT_S, Bench, FailingMachine, new_store, offer
 from tests.support import Processes, read_records, read_topic, wait_until
 from tests.support.pipelines import alter_topic
 
@@ -114,6 +127,44 @@ def test_what_lies_beyond_the_log_s_end_or_ahead_of_the_clock_is_not_skipped(
 
     asyncio.run(story())
     assert read_decisions(kafka) == []
+
+
+def test_by_the_second_rules_a_failed_machine_halts_nothing_and_the_bytes_are_kept(kafka: KafkaSettings) -> None:
+    bench = DecisionBench(kafka)
+    job = machines_job(bench.settings, [FailingMachine()])
+
+    def new_state(partition: int) -> PartitionState:
+        state = job.new_state(partition)
+        state.load_position(Position(0, 0, 0, 0, 0, rules=NEWEST_RULES))
+        return state
+
+    bench.context = replace(bench.context, job=job._replace(new_state=new_state))
+
+    async def story() -> None:
+        owner = bench.own()
+        await bench.seen(lambda: owner.is_open)
+        await bench.fold_rest(owner, 0)
+        skipping = bench.decide(RecordSkip(40, 40, "why", "alice", Halted("judge_failed", "told so", offset=40)))
+        sender = Sender(kafka)
+        sender.send(OutgoingRecord(bench.log[0].key, b"poison"))
+        assert await asyncio.to_thread(sender.flush) == [(bench.partition, 40)]
+        await bench.seen(lambda: skipping.is_open)
+        offer(skipping, [LogRecord(40, int(time.time() * 1_000), bench.log[0].key, b"poison")])
+        assert await skipping.wait_until_committed(40, WAIT_S), skipping.halted
+        await bench.close(skipping)
+        again = bench.own()
+        await bench.seen(lambda: again.is_open)  # no log that lost records is told
+        await bench.close(again)
+
+    asyncio.run(story())
+    letters = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]
+    assert [(letter.source_offset, letter.reason, letter.value) for letter in letters] == [
+        *((record.offset, "internal_error", record.value) for record in bench.log[4:]),
+        (40, "skipped", b"poison"),
+    ]
+    assert bench.metrics.errors.labels("judge")._value.get() == 36
+    (line,) = read_decisions(kafka)
+    assert (line.kind, line.gap_first, line.gap_last, line.actor) == ("decision", 40, 40, "alice")
 
 
 def test_records_with_a_clients_time_are_skipped_by_the_command(

@@ -30,8 +30,9 @@ from sessionary.stream_processors.core.model import (
     SkippedOffsets,
 )
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
-from sessionary.stream_processors.core.trail import decision_record, rejected_record, skip_record
+from sessionary.stream_processors.core.trail import decision_record, failure_record, rejected_record, skip_record
 from sessionary.stream_processors.core.verdict import begins_rules, read_arrival, unread_arrival
+from sessionary.stream_processors.errors import EXPECTED_ERRORS, describe_exception
 
 
 class Overlay:
@@ -64,10 +65,12 @@ class Overlay:
         self._emitted: list[Emitted] = []
         self._previous_acknowledged_at: int | None = None
 
-    def apply(self, record: LogRecord) -> bool:
+    def apply(self, record: LogRecord, failure: str | None = None) -> bool:
         """Fold one record. False: the batch is full, so the record belongs to the next one.
 
-        Raises `Unavailable` if a schema registry does not answer; the same call may then be
+        From the second rules on, a record on which a machine fails is refused as `internal_error`.
+        With a `failure` it is refused so without being judged: the detail from when it was folded
+        first. Raises `Unavailable` if a schema registry does not answer; the same call may then be
         repeated.
         """
         size = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
@@ -90,7 +93,13 @@ class Overlay:
         self._move_clock(record.timestamp_ms)
         if not self._drop_expired() or not self._fire_due():
             return False
-        self._judge_record(record)
+        if failure is None:
+            failure = self._judge_safely(record)
+        if failure is not None:
+            arrival = self._reject_unread(record, "internal_error", failure)
+            self._emitted.append(
+                Emitted("audit", record.key or b"", failure_record(arrival, failure, self._next_place()))
+            )
         self.records += 1
         self._bytes += size
         self._next_offset, self._outcome_n = record.offset + 1, 0
@@ -199,21 +208,20 @@ class Overlay:
         return self.rows[key] if key in self.rows else self._committed.rows.get(key)
 
     def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
+        live_classes = self._families.live_classes
+        is_live, was_live = type(row) in live_classes, type(before) in live_classes
+        # What may raise comes first, so that a failed machine leaves nothing half done.
+        is_expiring = not is_live and row is not None and (before is None or was_live)
+        is_moved = is_live and not (was_live and machine.is_only_postponed(before, row))
+        due_ms = machine.due_ms(row) if is_moved or is_expiring else 0
         if key not in self.rows:
             self._count_output(len(key) + (RECORD_OVERHEAD_BYTES if row is None else machine.estimate_bytes(row)))
         self.rows[key] = row
-        live_classes = self._families.live_classes
-        if type(row) in live_classes:
-            if type(before) not in live_classes:
-                self.live += 1
-            elif machine.is_only_postponed(before, row):
-                return  # its timer is early, and asks the row again when it comes up
-            self._committed.timers.schedule(key, machine.due_ms(row))
-            return
-        if type(before) in live_classes:
-            self.live -= 1
-        if row is not None and (before is None or type(before) in live_classes):
-            heapq.heappush(self._committed.expiries, (machine.due_ms(row), key))
+        self.live += is_live - was_live
+        if is_moved:  # if not, its timer is early, and asks the row again when it comes up
+            self._committed.timers.schedule(key, due_ms)
+        elif is_expiring:
+            heapq.heappush(self._committed.expiries, (due_ms, key))
 
     def _count_output(self, size: int) -> None:
         self._output_bytes += size
@@ -266,6 +274,20 @@ class Overlay:
         self._count_output(EMITTED_BYTES * len(emitted))
         self._put_row(machine, key, row, after)
 
+    def _judge_safely(self, record: LogRecord) -> str | None:
+        """Judge a record; return None, or how a machine failed. The batch is then as before."""
+        outcome_n = self._outcome_n
+        try:
+            self._judge_record(record)
+        except EXPECTED_ERRORS:
+            raise
+        except Exception as error:
+            if self._rules.version == FIRST_RULES.version:
+                raise
+            self._outcome_n = outcome_n
+            return describe_exception(error)
+        return None
+
     def _judge_record(self, record: LogRecord) -> None:
         committed, families = self._committed, self._families
         key = record.key or b""
@@ -274,8 +296,7 @@ class Overlay:
         if arrival is None:
             self._ticks += 1
             return
-        self._add_offset(record.offset)
-        self._add_key(hash(key))
+        hashed = hash(key)
         machine = families.home
         if families.by_event_type and arrival.event is not None and arrival.fault is None:
             machine = families.by_event_type.get(arrival.event.envelope.event_type, machine)
@@ -284,11 +305,18 @@ class Overlay:
                 row = self._row(key)
         decision = machine.decide(row, arrival)
         if decision.duplicate:
+            self._add_offset(record.offset)
+            self._add_key(hashed)
             self._duplicate += 1
             assert arrival.event is not None  # what cannot be read repeats nothing
             self._judged.add_duplicate(record.offset, arrival.event.envelope.event_id)
             return
         after, emitted = apply_facts(machine, key, row, decision.facts, arrival, self._next_place)
+        if after is not row:
+            self._put_row(machine, key, row, after)
+        # Nothing raises from here on.
+        self._add_offset(record.offset)
+        self._add_key(hashed)
         if decision.refusal is None:
             self._applied += 1
         else:
@@ -298,8 +326,6 @@ class Overlay:
         if emitted:
             self._emitted += emitted
             self._count_output(EMITTED_BYTES * len(emitted))
-        if after is not row:
-            self._put_row(machine, key, row, after)
 
 
 __all__ = ["Overlay"]

@@ -134,6 +134,12 @@ def skip_record(log: EventLog, skip: SkippedOffsets, place: Place, rules: int) -
     return record._replace(kind=kind, gap_first=place.offset, gap_last=last)
 
 
+def failure_record(arrival: Arrival, detail: str, place: Place) -> AuditRecord:
+    """Return the record of an event on which a machine failed; its session is not changed by it."""
+    record = audit_record(arrival.session, UNKNOWN_SUBJECT, None, place, "refusal")
+    return record._replace(reason_code="internal_error", reason=detail)
+
+
 def rejected_record(arrival: Arrival, reason: RefusalReason, detail: str) -> RejectedEvent:
     """Return what a refusal leaves on the rejected topic: the record as it came, and why."""
     record, envelope = arrival.record, arrival.event.envelope if arrival.event else None
@@ -163,6 +169,7 @@ __all__ = [
     "Subject",
     "audit_record",
     "decision_record",
+    "failure_record",
     "next_number",
     "rejected_record",
     "skip_record",
