@@ -73,7 +73,7 @@ def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
     return sorted(
         Decision(line["source_partition"], line["source_offset"], int(line["reason"].split()[1]))
         for line in audit_lines
-        if line["kind"] == "decision"
+        if line["kind"] == "decision" and line["event_type"] == "rules_announced"
     )
 
 

@@ -2,18 +2,23 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
-from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.model import LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.support.machines import MACHINES
+
+_SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted"]] = {
+    "records_skipped": "records_skipped",
+    "log_gap_accepted": "log_gap_accepted",
+}
 
 
 class RefoldResult(NamedTuple):
@@ -35,9 +40,18 @@ def refold(
 ) -> RefoldResult:
     """Fold each partition's records, with a batch size that no processor uses.
 
-    `audits`: the audit trail; only the decisions of operators are taken from it, each at its place.
+    `audits`: the audit trail, for what operators decided, each at its place, and on which records a
+    machine failed; no log has that.
     """
-    decisions = sorted((audit for audit in audits if audit.kind == "decision"), key=_place, reverse=True)
+    trail = list(audits)
+    failures = {
+        (line.source_partition, line.source_offset): line.reason
+        for line in trail
+        if line.reason_code == "internal_error"
+    }
+    decisions = sorted(
+        (line for line in trail if line.kind == "decision" or line.event_type in _SKIPS), key=_place, reverse=True
+    )
     result = RefoldResult(machines, {}, [], [], [], 0)
     odd = settings._replace(records_max=37)
     timers = 0
@@ -49,10 +63,12 @@ def refold(
         while waiting or decided:
             batch = fold.begin()
             if decided and decided[-1].source_offset == fold.position.next_offset:
-                announce_again(batch, decided.pop())
+                _decide_again(batch, decided.pop(), waiting)
             else:
                 stop = decided[-1].source_offset if decided else None
-                while waiting and (stop is None or waiting[-1].offset < stop) and batch.apply(waiting[-1]):
+                while waiting and (stop is None or waiting[-1].offset < stop):
+                    if not batch.apply(waiting[-1], failures.get((partition, waiting[-1].offset))):
+                        break
                     waiting.pop()
                 at = (batch.final_position.next_offset, batch.final_position.outcome_n)
                 assert at > fold.position[0:1] + fold.position[4:5], f"partition {partition} stands still before {stop}"
@@ -66,6 +82,14 @@ def refold(
     return result._replace(timers=timers)
 
 
+def _decide_again(batch: Overlay, decision: AuditRecord, waiting: list[LogRecord]) -> None:
+    """Repeat a decision, as the audit trail tells of it."""
+    if decision.event_type in _SKIPS:
+        _skip(batch, decision, waiting)
+    else:
+        announce_again(batch, decision)
+
+
 def announce_again(batch: Overlay, decision: AuditRecord) -> None:
     """Repeat an announcement of rules, as the audit trail tells of it."""
     match = re.match(r"rules (\d+) begin", decision.reason)
@@ -74,6 +98,20 @@ def announce_again(batch: Overlay, decision: AuditRecord) -> None:
     assert decision.actor is not None
     rules = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
     batch.announce_rules(rules[int(match[1])], decision.actor)
+
+
+def _skip(batch: Overlay, line: AuditRecord, waiting: list[LogRecord]) -> None:
+    """Skip what an audit record says was skipped; `waiting` has the next record as its last one."""
+    assert line.gap_last is not None
+    assert line.actor is not None
+    records = []
+    while waiting and waiting[-1].offset <= line.gap_last:
+        records.append(waiting.pop())
+    _, _, reason = line.reason.partition(": ")
+    clock_ms = line.appended_at // 1_000
+    batch.skip_offsets(
+        SkippedOffsets(_SKIPS[line.event_type], line.gap_last + 1, clock_ms, reason, line.actor, records)
+    )
 
 
 def find_differences(expected: RefoldResult, rows: Mapping[bytes, Any], audits: Iterable[AuditRecord]) -> list[str]:

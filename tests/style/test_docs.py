@@ -105,7 +105,7 @@ def test_the_commands_are_those_that_are_documented() -> None:
         options = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--[a-z-]+", text)) <= options, name
         verbs = set(command.commands) if isinstance(command, TyperGroup) else set()
-        assert verbs <= set(re.findall(r"`([a-z]+)`", text)), name
+        assert verbs <= set(re.findall(r"`([a-z-]+)`", text)), name
 
 
 def _examples() -> Iterator[str]:

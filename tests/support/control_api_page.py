@@ -17,9 +17,10 @@ _HEAD = """\
 
 Each processor serves this HTTP API. It answers with the committed state of a session, and says
 whether an event was applied or refused. The client calls it in `resume`, `recover` and `attach`;
-your own tools may call it too. Operators see every partition's state, open a halted one again, and
-let newer rules begin. `make docs` makes this page from the OpenAPI document, which a processor
-serves as `/openapi.json`; a test compares the two.
+your own tools may call it too. Operators see every partition's state, open a halted one again,
+decide what to do about the record at which it is halted, and let newer rules begin. `make docs`
+makes this page from the OpenAPI document, which a processor serves as `/openapi.json`; a test
+compares the two.
 
 [Settings](settings.md) has the API's address and tokens: `SESSIONARY_API_HOST`,
 `SESSIONARY_API_PORT`, `SESSIONARY_API_TOKENS` and `SESSIONARY_API_TOKENS_FILE`. A request below
@@ -35,7 +36,8 @@ an object:
 ```
 
 - A `reader`, the default, reads the sessions of its tenant.
-- An `operator` sees and retries partitions, activates rules, and needs no tenant.
+- An `operator` sees and retries partitions, decides about halted ones, activates rules, and needs no
+  tenant.
 - The `principal` is the caller's name in logs and in the audit trail of decisions, by default the
   tenant's name.
 - The file is read again within a second after it changed. A token in the file wins over the same
@@ -64,7 +66,8 @@ def _path_lines() -> Iterator[str]:
                     yield f"| `{parameter['name']}` | {parameter['in']} | {_cell(text)}{_bounds(parameter['schema'])} |"
                 yield ""
             if body := operation.get("requestBody"):
-                yield f"The body is JSON: {_type_text(body['content']['application/json']['schema'])}."
+                yield from ("| field of the body | type | meaning |", "|---|---|---|")
+                yield from _field_lines(body["content"]["application/json"]["schema"], "")
                 yield ""
             yield from ("| status | meaning |", "|---|---|")
             yield from (

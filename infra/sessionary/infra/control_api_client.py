@@ -4,6 +4,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 from sessionary.infra.settings import OperatorSettings
@@ -54,9 +55,22 @@ class ControlApiClient:
 
         Raises `Invalid` if a worker does not know them, or a partition is not open.
         """
-        return self._send_request("POST", "/v1/rules", json.dumps({"version": version}).encode())
+        return self._send_request("POST", "/v1/rules", {"version": version})
 
-    def _send_request(self, method: str, path: str, body: bytes | None = None) -> dict[str, Json]:
+    def accept_gap(self, partition: int, reason: str) -> dict[str, Json]:
+        """Give up events that were deleted before a halted partition read them; else as a retry."""
+        return self._send_request("POST", f"/v1/partitions/{partition}/accept-gap", {"reason": reason})
+
+    def skip_records(self, partition: int, offset: int, last_offset: int | None, reason: str) -> dict[str, Json]:
+        """Go on after the record at which a partition is halted; else as a retry.
+
+        With `last_offset`, all records up to it are skipped. Raises `Invalid` for another offset,
+        and names the right one.
+        """
+        body = {"offset": offset, "to": last_offset, "reason": reason}
+        return self._send_request("POST", f"/v1/partitions/{partition}/skip", body)
+
+    def _send_request(self, method: str, path: str, body: Mapping[str, Json] | None = None) -> dict[str, Json]:
         url, token = self._settings.control_url, self._settings.operator_token
         if url is None:
             raise SettingsError(
@@ -71,7 +85,8 @@ class ControlApiClient:
         bearer = f"Bearer {token.get_secret_value()}".encode().decode("latin-1")
         try:
             headers = {"Authorization": bearer, "Content-Type": "application/json"}
-            request = urllib.request.Request(url.rstrip("/") + path, body, headers, method=method)
+            content = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(url.rstrip("/") + path, content, headers, method=method)
             with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
                 found = answer.read(_ANSWER_BYTES_MAX)
         except urllib.error.HTTPError as error:

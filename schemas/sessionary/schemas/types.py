@@ -117,6 +117,8 @@ RefusalReason = Literal[
     "not_member",
     "broken_chain",
     "hash_mismatch",
+    "skipped",
+    "internal_error",
 ]
 """Why an event was refused; the only list of reasons."""
 

@@ -47,29 +47,37 @@ class Halted(ProcessorFault):
     """A partition stops; `reason` says why, `detail` what happened where, and what to do.
 
     It is opened again now and then, in case the cause is gone; most causes need an operator.
-    `clears_in_s`: seconds until the cause is gone by itself; None if that is not known.
+    `clears_in_s`: seconds until the cause is gone by itself; None if that is not known. `offset` is
+    that of the record that cannot be folded, if it is one: an operator may skip it.
     """
 
-    def __init__(self, reason: HaltReason, detail: str, clears_in_s: float | None = None) -> None:
+    def __init__(
+        self, reason: HaltReason, detail: str, clears_in_s: float | None = None, offset: int | None = None
+    ) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason: HaltReason = reason
         self.detail = detail
         self.clears_in_s = clears_in_s
+        self.offset = offset
 
 
 # What may come up while a record is folded without being its fault: a store or the machine fails.
 EXPECTED_ERRORS: Final = (ProcessorFault, Unavailable, OSError, MemoryError)
 
 
-def judge_failed(where: str, error: Exception) -> Halted:
-    """Return the halt that an unexpected exception of the fold leads to.
-
-    `where` names partition and offset. The detail has the exception's type and its place in the
-    code; not its text, which may repeat the record.
-    """
+def describe_exception(error: Exception) -> str:
+    """Return an exception's type and place in the code. Its text may repeat a record."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     module = frame.filename.rpartition("/sessionary/")[2]
-    return Halted("judge_failed", f"{where}: {type(error).__name__} at {module}:{frame.lineno}, in {frame.name}")
+    return f"{type(error).__name__} at {module}:{frame.lineno}, in {frame.name}"
+
+
+def judge_failed(where: str, error: Exception, offset: int | None = None) -> Halted:
+    """Return the halt that an unexpected exception of the fold leads to.
+
+    `where` names partition and offset; `offset` is the record's, if one record caused it.
+    """
+    return Halted("judge_failed", f"{where}: {describe_exception(error)}", offset=offset)
 
 
 class ProcessorFailed(ProcessorFault):
@@ -111,5 +119,6 @@ __all__ = [
     "ProcessorFault",
     "ReadOnly",
     "TableFault",
+    "describe_exception",
     "judge_failed",
 ]

@@ -49,7 +49,7 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_rebalances_total": "Assignments that the group gave this worker.",
     "sessionary_processor_ticks_sent_total": "Ticks that the broker acknowledged.",
     "sessionary_processor_errors_total": "Faults by kind: aborted, reopened, hung, halted, sought, stuck, tick, "
-    "registry, fetcher_renewed.",
+    "registry, fetcher_renewed, judge (records that it failed to judge: alert on them).",
     "sessionary_processor_token_file_failures_total": "Attempts to read the token file that failed; one a second until "
     "the file can be used.",
 }
@@ -103,6 +103,8 @@ class Metrics:
             self.records.labels(name).inc(number)
         for reason in outcome.refusals:
             self.refused.labels(reason).inc()
+        if failed := sum(reason == "internal_error" for reason in outcome.refusals):
+            self.errors.labels("judge").inc(failed)
         self.batches.inc()
         self.commit_s.observe(commit_s)
         if counts.timers:

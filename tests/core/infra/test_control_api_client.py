@@ -29,7 +29,10 @@ def test_partitions_are_listed_and_retried_with_the_operator_s_token(api: FakeCo
     api.answers = {LIST: (200, {"partitions": [partition(0)]}), RETRY: (200, partition(1))}
     assert client(f"{api.url}/").list_partitions() == [partition(0)]
     assert client(api.url).retry_partition(1) == partition(1)
-    assert api.asked == [AskedRequest("GET", LIST, "Bearer s3cret"), AskedRequest("POST", RETRY, "Bearer s3cret")]
+    assert api.asked == [
+        AskedRequest("GET", LIST, "Bearer s3cret", ""),
+        AskedRequest("POST", RETRY, "Bearer s3cret", ""),
+    ]
 
 
 @pytest.mark.parametrize(

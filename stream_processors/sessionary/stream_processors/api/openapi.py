@@ -122,6 +122,37 @@ def _open_operation(summary: str, media_type: str, **more: str) -> dict[str, Any
 _UNAUTHORIZED: Final = _problem_response("no bearer token, or an unknown one")
 _NO_OPERATOR: Final = _problem_response("the token's caller does not have the role operator")
 
+_REASON: Final = {
+    **_TEXT,
+    "minLength": 1,
+    "maxLength": 1_000,
+    "description": "why; the audit trail keeps it, with the caller's principal",
+}
+
+
+def _halt_operation(summary: str, conflict: str, **body: Any) -> dict[str, Any]:
+    """Return the operation of a way out of a halt; `body` are the fields of the request's body."""
+    operation: dict[str, Any] = {
+        "summary": summary,
+        "parameters": [{"name": "partition", "in": "path", "required": True, "schema": _NUMBER}],
+        "responses": {
+            "200": _json_answer("the partition after at most 5 s: open, opening, or halted again", "Partition"),
+            "400": _problem_response(
+                "the partition is not a whole number" + (", or the body is malformed" * bool(body))
+            ),
+            "401": _UNAUTHORIZED,
+            "403": _NO_OPERATOR,
+            "404": _problem_response("there is no such partition"),
+            "409": _problem_response(conflict),
+            "503": _problem_response("the partition's owner does not answer; see Retry-After"),
+        },
+    }
+    if body:
+        schema = {**_object_schema(**body), "required": [name for name in body if name != "to"]}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {"post": operation}
+
+
 DOCUMENT: Final[dict[str, Any]] = {
     "openapi": "3.1.0",
     "info": {"title": "sessionary control API", "version": "1.0.0"},
@@ -168,21 +199,22 @@ DOCUMENT: Final[dict[str, Any]] = {
                 },
             }
         },
-        "/v1/partitions/{partition}/retry": {
-            "post": {
-                "summary": "Open a halted partition again, once its cause is removed; needs the role operator",
-                "parameters": [{"name": "partition", "in": "path", "required": True, "schema": _NUMBER}],
-                "responses": {
-                    "200": _json_answer("the partition after at most 5 s: open, opening, or halted again", "Partition"),
-                    "400": _problem_response("the partition is not a whole number"),
-                    "401": _UNAUTHORIZED,
-                    "403": _NO_OPERATOR,
-                    "404": _problem_response("there is no such partition"),
-                    "409": _problem_response("the partition is not halted"),
-                    "503": _problem_response("the partition's owner does not answer; see Retry-After"),
-                },
-            }
-        },
+        "/v1/partitions/{partition}/retry": _halt_operation(
+            "Open a halted partition again, once its cause is removed; needs the role operator",
+            "the partition is not halted",
+        ),
+        "/v1/partitions/{partition}/accept-gap": _halt_operation(
+            "Give up events that were deleted before they were read (`log_gap`); needs the role operator",
+            "the partition is not halted by `log_gap`",
+            reason=_REASON,
+        ),
+        "/v1/partitions/{partition}/skip": _halt_operation(
+            "Never judge the record at which a partition is halted; needs the role operator",
+            "the partition is not halted, or not at this record; `detail` names the right offset",
+            offset={**_NUMBER, "description": "of the record at which it is halted"},
+            to={**_NUMBER_OR_NULL, "description": "skip all records up to this offset; by default only that one"},
+            reason=_REASON,
+        ),
         "/v1/rules": {
             "get": {
                 "summary": "The rules that every partition is judged by; needs the role operator",

@@ -1,26 +1,32 @@
-"""The operators' pages: every partition's state, and a new start for a halted one.
+"""The operators' pages: every partition's state, and the ways out of a halt.
 
-    GET  /v1/partitions                     all partitions of the group
-    POST /v1/partitions/{partition}/retry   open a halted partition again
+    GET  /v1/partitions                          all partitions of the group
+    POST /v1/partitions/{partition}/retry        open a halted partition again
+    POST /v1/partitions/{partition}/accept-gap   give up events that were deleted unread
+    POST /v1/partitions/{partition}/skip         do not fold a record at which it is halted
 
-Both need the role operator. A worker answers for its own partitions and asks the other owners.
+All need the role operator. What is decided by the last two, and by whom, is in the audit trail. A
+worker answers for its own partitions and asks the other owners.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp.web import Request, Response
 
-from sessionary.stream_processors.api.problems import Problem, json_response, parse_number
+from sessionary.stream_processors.api.problems import Problem, json_response, parse_number, parse_object
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.token_store import TokenStore
+from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, GapAcceptance, RecordSkip
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
 _OPEN_S = 5.0
+REASON_CHARS_MAX = 1_000
 # What is not known of a partition is null.
 _UNKNOWN: Mapping[str, Any] = dict.fromkeys(
     (
@@ -67,6 +73,24 @@ class PartitionApi:
         Opens a halted partition again, and waits up to 5 s until it is open or halted. Raises
         `Problem`: 409 if it is not halted, 503 if another worker may own it by now.
         """
+        return await self._reopen_halted(request, _decide_nothing)
+
+    async def accept_gap(self, request: Request) -> Response:
+        """Answer `POST /v1/partitions/{partition}/accept-gap` as a retry does.
+
+        The body is `{"reason": text}`. Raises `Problem`: 409 unless it is halted by `log_gap`.
+        """
+        return await self._reopen_halted(request, _decide_gap)
+
+    async def skip_records(self, request: Request) -> Response:
+        """Answer `POST /v1/partitions/{partition}/skip` as a retry does.
+
+        The body is `{"offset": number, "to": number or null, "reason": text}`. Raises `Problem`:
+        409 unless it is halted at the record of that offset.
+        """
+        return await self._reopen_halted(request, _decide_skip)
+
+    async def _reopen_halted(self, request: Request, decide: "Decide") -> Response:
         caller = self._tokens.require_role(request.headers.get("Authorization"), "operator")
         partition = parse_number("partition", request.match_info["partition"])
         if partition >= self._settings.partitions:
@@ -75,19 +99,21 @@ class PartitionApi:
         owner = self._assignment.owners.get(partition)
         if owner is None:
             return await self._others.pass_on(request, partition)
-        if owner.halted is None:
-            detail = f"partition {partition} is {state_of_owner(owner)}: only a halted partition can be retried"
+        body = await parse_object(request)
+        if (fault := owner.halted) is None:
+            detail = f"partition {partition} is {state_of_owner(owner)}: only a halted partition is opened again"
             raise Problem(409, "not_halted", "Not halted", detail)
+        decision = decide(partition, fault, body, caller.principal)
         self._others.require_membership()  # otherwise it would fence the new owner
         _log.warning(
             "partition %d is opened again because %s asked for it; it was halted: %s",
             partition,
             caller.principal,
-            owner.halted,
+            fault,
         )
-        self._assignment.reopen_partition(partition)
+        self._assignment.reopen_partition(partition, decision)
         owner = self._assignment.owners[partition]
-        await owner.wait_until_committed(-1, _OPEN_S)
+        await owner.wait_until_committed(decision.last_offset if isinstance(decision, RecordSkip) else -1, _OPEN_S)
         return json_response(self._document(owner))
 
     async def _add_others(self, request: Request, found: dict[int, dict[str, Any]]) -> None:
@@ -103,6 +129,49 @@ class PartitionApi:
 
     def _document(self, owner: PartitionOwner) -> dict[str, Any]:
         return partition_document(owner, self._settings)
+
+
+# Gets a partition, why it is halted, the request's body, and who asks. Raises `Problem`.
+Decide = Callable[[int, Halted, Mapping[str, Any], str], Decision | None]
+
+
+def _decide_nothing(_partition: int, _fault: Halted, _body: Mapping[str, Any], _principal: str) -> None:
+    return None
+
+
+def _decide_gap(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> Decision:
+    if fault.reason != "log_gap":
+        detail = f"partition {partition} is halted by {fault.reason}: only a log_gap can be accepted"
+        raise Problem(409, "no_gap", "No gap", detail)
+    return GapAcceptance(_parse_reason(body), principal)
+
+
+def _decide_skip(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> Decision:
+    reason, first, last = _parse_reason(body), _parse_offset("offset", body.get("offset")), body.get("to")
+    last = first if last is None else _parse_offset("to", last)
+    if fault.offset is None:
+        detail = f"partition {partition} is halted by {fault.reason}: not a record that can be skipped"
+        raise Problem(409, "not_skippable", "Not skippable", detail)
+    if first != fault.offset:
+        detail = f"partition {partition} is halted at offset {fault.offset}, not at {first}: only that can be skipped"
+        raise Problem(409, "wrong_offset", "Wrong offset", detail)
+    if last < first:
+        raise Problem(400, "invalid_value", "Bad to", f"to={last} is below the offset {first}")
+    return RecordSkip(first, last, reason, principal, fault)
+
+
+def _parse_reason(body: Mapping[str, Any]) -> str:
+    reason = body.get("reason")
+    if not isinstance(reason, str) or not 0 < len(reason.strip()) <= REASON_CHARS_MAX:
+        detail = f"say why, in the field `reason`: a text of 1 to {REASON_CHARS_MAX} characters"
+        raise Problem(400, "invalid_value", "Bad reason", detail)
+    return reason.strip()
+
+
+def _parse_offset(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise Problem(400, "invalid_value", f"Bad {name}", f"{name}={value!r}: use a whole number of 0 or more")
+    return value
 
 
 def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> dict[str, Any]:
@@ -150,4 +219,4 @@ def _absent_document(partition: int, url: str | None, answer: Any) -> dict[str, 
     return {**_UNKNOWN, "partition": partition, "state": "unassigned", "detail": detail}
 
 
-__all__ = ["PartitionApi", "partition_document", "state_of_owner"]
+__all__ = ["REASON_CHARS_MAX", "PartitionApi", "partition_document", "state_of_owner"]

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
-from aiohttp.web import Response
+from aiohttp.web import Request, Response
 
 from sessionary.stream_processors.api.openapi import PROBLEM_TYPE_PREFIX
 
@@ -46,9 +47,21 @@ def parse_number(name: str, text: str) -> int:
     return int(text)
 
 
+async def parse_object(request: Request) -> dict[str, Any]:
+    """Return the JSON object in the request's body; empty without a body. Raises `Problem` 400."""
+    content = await request.read()
+    try:
+        found = json.loads(content) if content else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Problem(400, "invalid_value", "Bad body", "the body is no JSON object")
+    return found
+
+
 def json_response(document: object, status: int = 200) -> Response:
     """Return a JSON document as a response."""
     return Response(status=status, body=json.dumps(document).encode(), content_type="application/json")
 
 
-__all__ = ["Problem", "json_response", "not_ready", "parse_number"]
+__all__ = ["Problem", "json_response", "not_ready", "parse_number", "parse_object"]

@@ -80,6 +80,7 @@ class OtherWorkers:
             async with self._group.http_client().request(
                 request.method,
                 url + request.path_qs,
+                data=await request.read(),
                 headers=self._headers(request),
                 timeout=timeout,
                 allow_redirects=False,

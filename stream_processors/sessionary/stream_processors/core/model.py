@@ -50,6 +50,17 @@ class LogRecord(NamedTuple):
         return len(self.key or b"") + len(self.value or b"") + named + RECORD_OVERHEAD_BYTES
 
 
+class SkippedOffsets(NamedTuple):
+    """What an operator decided to leave unfolded: all from the position up to `next_offset`."""
+
+    event_type: Literal["records_skipped", "log_gap_accepted"]
+    next_offset: int
+    clock_ms: int  # the partition's clock is not below this afterwards
+    reason: str  # for people
+    principal: str  # who decided it
+    records: Sequence[LogRecord] = ()  # those of these offsets that can be read
+
+
 class EventLog(NamedTuple):
     """The partition of the events topic that a state is folded from."""
 
@@ -133,5 +144,6 @@ __all__ = [
     "Outcome",
     "Place",
     "Row",
+    "SkippedOffsets",
     "Stream",
 ]

@@ -14,10 +14,11 @@ import heapq
 from typing import Any
 
 from sessionary.schemas.records import Position
+from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState
-from sessionary.stream_processors.core.machine import AnyMachine, apply_facts
+from sessionary.stream_processors.core.machine import AnyMachine, Arrival, apply_facts
 from sessionary.stream_processors.core.model import (
     EMITTED_BYTES,
     RECORD_OVERHEAD_BYTES,
@@ -26,10 +27,12 @@ from sessionary.stream_processors.core.model import (
     LogRecord,
     Outcome,
     Place,
+    SkippedOffsets,
 )
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
-from sessionary.stream_processors.core.trail import decision_record
-from sessionary.stream_processors.core.verdict import begins_rules, read_arrival
+from sessionary.stream_processors.core.trail import decision_record, failure_record, rejected_record, skip_record
+from sessionary.stream_processors.core.verdict import begins_rules, read_arrival, unread_arrival
+from sessionary.stream_processors.errors import EXPECTED_ERRORS, describe_exception
 
 
 class Overlay:
@@ -62,10 +65,12 @@ class Overlay:
         self._emitted: list[Emitted] = []
         self._previous_acknowledged_at: int | None = None
 
-    def apply(self, record: LogRecord) -> bool:
+    def apply(self, record: LogRecord, failure: str | None = None) -> bool:
         """Fold one record. False: the batch is full, so the record belongs to the next one.
 
-        Raises `Unavailable` if a schema registry does not answer; the same call may then be
+        From the second rules on, a record on which a machine fails is refused as `internal_error`.
+        With a `failure` it is refused so without being judged: the detail from when it was folded
+        first. Raises `Unavailable` if a schema registry does not answer; the same call may then be
         repeated.
         """
         size = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
@@ -85,12 +90,16 @@ class Overlay:
         if record.offset != self._next_offset:
             # The offsets between hold transaction markers, or were compacted away.
             self._next_offset, self._outcome_n = record.offset, 0
-        self._clock = self._clock.advance_to(
-            record.timestamp_ms, live=self.live > 0, hole_ms=settings.hole_ms, quiet_ms=settings.quiet_ms
-        )
+        self._move_clock(record.timestamp_ms)
         if not self._drop_expired() or not self._fire_due():
             return False
-        self._judge_record(record)
+        if failure is None:
+            failure = self._judge_safely(record)
+        if failure is not None:
+            arrival = self._reject_unread(record, "internal_error", failure)
+            self._emitted.append(
+                Emitted("audit", record.key or b"", failure_record(arrival, failure, self._next_place()))
+            )
         self.records += 1
         self._bytes += size
         self._next_offset, self._outcome_n = record.offset + 1, 0
@@ -108,6 +117,23 @@ class Overlay:
         place = self._next_place()
         reason = f"rules {rules.version} begin, after rules {self._rules.version}"
         self._emitted.append(Emitted("audit", None, decision_record("rules_announced", reason, principal, place)))
+
+    def skip_offsets(self, skip: SkippedOffsets) -> None:
+        """Go on at `skip.next_offset`; what lies before is not folded, and leaves an audit record.
+
+        From the second rules on, each of its records is rejected too. Raises `ValueError` if the
+        position is there already.
+        """
+        if skip.next_offset <= self._next_offset:
+            raise ValueError(f"the position is {self._next_offset}, so offsets up to {skip.next_offset} are folded")
+        committed, rules = self._committed, rules_to_write(self._rules, self._announced)
+        self._move_clock(skip.clock_ms)
+        self._emitted.append(
+            Emitted("audit", None, skip_record(committed.log, skip, self._next_place(), rules)),
+        )
+        for record in skip.records if rules > FIRST_RULES.version else ():
+            self._reject_unread(record, "skipped", f"skipped by {skip.principal}: {skip.reason}")
+        self._next_offset, self._outcome_n = skip.next_offset, 0
 
     @property
     def final_position(self) -> Position:
@@ -157,6 +183,23 @@ class Overlay:
             self.rows, self._emitted, self.final_position, counts, self._judged, self._refusals, self._lateness_ms
         )
 
+    def _move_clock(self, stamp_ms: int) -> None:
+        settings = self._committed.settings
+        self._clock = self._clock.advance_to(
+            stamp_ms, live=self.live > 0, hole_ms=settings.hole_ms, quiet_ms=settings.quiet_ms
+        )
+
+    def _reject_unread(self, record: LogRecord, reason: RefusalReason, detail: str) -> Arrival:
+        """Refuse a record without its machine, so that no row changes; return it as it is known."""
+        arrival = unread_arrival(record, self._committed.log, self._clock.now_ms, self._rules)
+        self._add_offset(record.offset)
+        self._add_key(hash(record.key or b""))
+        self._judged.refusals[record.offset] = reason
+        self._refusals.append(reason)
+        self._emitted.append(Emitted("rejected", record.key, rejected_record(arrival, reason, detail)))
+        self._count_output(record.whole_bytes + EMITTED_BYTES)
+        return arrival
+
     def _begin_rules(self, announced: AnnouncedRules) -> None:
         self._rules, self._announced = RuleSet(announced.version, announced.row_bytes_max), None
         self._decoder = self._committed.decoder.as_of(announced.version)
@@ -165,21 +208,20 @@ class Overlay:
         return self.rows[key] if key in self.rows else self._committed.rows.get(key)
 
     def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
+        live_classes = self._families.live_classes
+        is_live, was_live = type(row) in live_classes, type(before) in live_classes
+        # What may raise comes first, so that a failed machine leaves nothing half done.
+        is_expiring = not is_live and row is not None and (before is None or was_live)
+        is_moved = is_live and not (was_live and machine.is_only_postponed(before, row))
+        due_ms = machine.due_ms(row) if is_moved or is_expiring else 0
         if key not in self.rows:
             self._count_output(len(key) + (RECORD_OVERHEAD_BYTES if row is None else machine.estimate_bytes(row)))
         self.rows[key] = row
-        live_classes = self._families.live_classes
-        if type(row) in live_classes:
-            if type(before) not in live_classes:
-                self.live += 1
-            elif machine.is_only_postponed(before, row):
-                return  # its timer is early, and asks the row again when it comes up
-            self._committed.timers.schedule(key, machine.due_ms(row))
-            return
-        if type(before) in live_classes:
-            self.live -= 1
-        if row is not None and (before is None or type(before) in live_classes):
-            heapq.heappush(self._committed.expiries, (machine.due_ms(row), key))
+        self.live += is_live - was_live
+        if is_moved:  # if not, its timer is early, and asks the row again when it comes up
+            self._committed.timers.schedule(key, due_ms)
+        elif is_expiring:
+            heapq.heappush(self._committed.expiries, (due_ms, key))
 
     def _count_output(self, size: int) -> None:
         self._output_bytes += size
@@ -236,6 +278,20 @@ class Overlay:
         self._count_output(EMITTED_BYTES * len(emitted))
         self._put_row(machine, key, row, after)
 
+    def _judge_safely(self, record: LogRecord) -> str | None:
+        """Judge a record; return None, or how a machine failed. The batch is then as before."""
+        outcome_n = self._outcome_n
+        try:
+            self._judge_record(record)
+        except EXPECTED_ERRORS:
+            raise
+        except Exception as error:
+            if self._rules.version == FIRST_RULES.version:
+                raise
+            self._outcome_n = outcome_n
+            return describe_exception(error)
+        return None
+
     def _judge_record(self, record: LogRecord) -> None:
         committed, families = self._committed, self._families
         key = record.key or b""
@@ -244,8 +300,7 @@ class Overlay:
         if arrival is None:
             self._ticks += 1
             return
-        self._add_offset(record.offset)
-        self._add_key(hash(key))
+        hashed = hash(key)
         machine = families.home
         if families.by_event_type and arrival.event is not None and arrival.fault is None:
             machine = families.by_event_type.get(arrival.event.envelope.event_type, machine)
@@ -254,11 +309,18 @@ class Overlay:
                 row = self._row(key)
         decision = machine.decide(row, arrival)
         if decision.duplicate:
+            self._add_offset(record.offset)
+            self._add_key(hashed)
             self._duplicate += 1
             assert arrival.event is not None  # what cannot be read repeats nothing
             self._judged.add_duplicate(record.offset, arrival.event.envelope.event_id)
             return
         after, emitted = apply_facts(machine, key, row, decision.facts, arrival, self._next_place)
+        if after is not row:
+            self._put_row(machine, key, row, after)
+        # Nothing raises from here on.
+        self._add_offset(record.offset)
+        self._add_key(hashed)
         if decision.refusal is None:
             self._applied += 1
         else:
@@ -268,8 +330,6 @@ class Overlay:
         if emitted:
             self._emitted += emitted
             self._count_output(EMITTED_BYTES * len(emitted))
-        if after is not row:
-            self._put_row(machine, key, row, after)
 
 
 __all__ = ["Overlay"]

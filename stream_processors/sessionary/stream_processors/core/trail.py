@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.retention import compliance_tags, retention_of
+from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SessionStateName
 from sessionary.stream_processors.core.fast_replace import make_replacer
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
-from sessionary.stream_processors.core.model import Place
+from sessionary.stream_processors.core.model import EventLog, Place, SkippedOffsets
 
 # Refusals that suggest that the sender speaks for someone else.
 SECURITY_REASONS: frozenset[RefusalReason] = frozenset(
@@ -122,6 +123,25 @@ def decision_record(event_type: str, reason: str, principal: str, place: Place) 
     )
 
 
+def skip_record(log: EventLog, skip: SkippedOffsets, place: Place, rules: int) -> AuditRecord:
+    """Return the record of offsets that are skipped from `place` on; it names all of them.
+
+    `rules`: the version that it is written by. The first rules know no decisions: by them it is a
+    gap.
+    """
+    last = skip.next_offset - 1
+    reason = f"{log.topic}-{log.partition}, offsets {place.offset} to {last}: {skip.reason}"
+    record = decision_record(skip.event_type, reason, skip.principal, place)
+    kind: AuditKind = "gap" if rules == FIRST_RULES.version else "decision"
+    return record._replace(kind=kind, gap_first=place.offset, gap_last=last)
+
+
+def failure_record(arrival: Arrival, detail: str, place: Place) -> AuditRecord:
+    """Return the record of an event on which a machine failed; its session is not changed by it."""
+    record = audit_record(arrival.session, UNKNOWN_SUBJECT, None, place, "refusal")
+    return record._replace(reason_code="internal_error", reason=detail)
+
+
 def rejected_record(arrival: Arrival, reason: RefusalReason, detail: str) -> RejectedEvent:
     """Return what a refusal leaves on the rejected topic: the record as it came, and why."""
     record, envelope = arrival.record, arrival.event.envelope if arrival.event else None
@@ -151,6 +171,8 @@ __all__ = [
     "Subject",
     "audit_record",
     "decision_record",
+    "failure_record",
     "next_number",
     "rejected_record",
+    "skip_record",
 ]

@@ -50,6 +50,15 @@ def read_arrival(
     return Arrival(record, session, event, fault, log, now_ms, rules)
 
 
+def unread_arrival(record: LogRecord, log: EventLog, now_ms: int, rules: RuleSet) -> Arrival:
+    """Return a record as it is refused without being read: only its key is."""
+    try:
+        session = parse_key(record.key)
+    except Invalid:
+        session = NO_SESSION
+    return Arrival(record, session, None, None, log, now_ms, rules)
+
+
 def _is_control(value: Event | Tick | RulesActivation, rules: RuleSet) -> bool:
     """Return whether a record without a key is a tick, or repeats that rules have begun."""
     return isinstance(value, Tick) or (isinstance(value, RulesActivation) and value.version <= rules.version)
@@ -69,4 +78,4 @@ def begins_rules(record: LogRecord, announced: AnnouncedRules, decoder: Decoder)
     return isinstance(value, RulesActivation) and value[:2] == announced[:2]
 
 
-__all__ = ["begins_rules", "read_arrival"]
+__all__ = ["begins_rules", "read_arrival", "unread_arrival"]

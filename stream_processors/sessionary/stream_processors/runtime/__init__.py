@@ -6,6 +6,7 @@ In the order in which a record passes:
     assignment         the partitions that this worker owns, and their owners
     fetching/          fetches records with librdkafka, delivers them on the event loop
     partition_owner    one partition during one assignment: open, fold, commit, end
+    decisions/         what operators decide about a halted partition
     open_batch         a batch before its transaction; ticks alone may wait
     changelog          reads a partition's changelog when it opens
     log_probe          asks the broker what a partition's log holds

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.runtime.decisions.pending_decision import Decision
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.store.stores import PartitionStores
@@ -104,12 +105,12 @@ class Assignment:
         if (owner := self.owners.get(partition)) is not None:
             owner.request_halt(fault, offset)
 
-    def reopen_partition(self, partition: int) -> None:
-        """End a partition's owner and begin a new one."""
+    def reopen_partition(self, partition: int, decision: Decision | None = None) -> None:
+        """End a partition's owner and begin a new one, which carries out an operator's decision."""
         owner = self.owners.pop(partition)
         owner.request_end()
         self._retiring[partition] = owner
-        self._start_owner(partition)
+        self._start_owner(partition, decision)
         self._update_gauges()
 
     async def close(self) -> dict[int, int]:
@@ -152,9 +153,9 @@ class Assignment:
         """Whether the group gave an assignment and all of its partitions are open."""
         return self.has_assignment and all(owner.is_open for owner in self.owners.values())
 
-    def _start_owner(self, partition: int) -> None:
+    def _start_owner(self, partition: int, decision: Decision | None = None) -> None:
         former = self._retiring.pop(partition, None)
-        owner = PartitionOwner(self._context, partition, lambda: self._stores.store_of(partition), former)
+        owner = PartitionOwner(self._context, partition, lambda: self._stores.store_of(partition), former, decision)
         self.owners[partition] = owner
         owner.task.add_done_callback(lambda task: self._on_owner_end(owner, task))
         if partition in self._halts:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.model import LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, judge_failed
 from sessionary.stream_processors.metrics import Metrics
@@ -59,6 +59,11 @@ class OpenBatch:
         """The epoch of the leader that appended the last record below the position, if known."""
         return self.records[-1].leader_epoch if self.records else self._leader_epoch
 
+    def skip_offsets(self, skip: SkippedOffsets, leader_epoch: int | None) -> None:
+        """Skip offsets; `leader_epoch` is that of the last record among them, if known."""
+        self.overlay.skip_offsets(skip)
+        self._leader_epoch = leader_epoch
+
     async def fold_records(
         self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report: LookupReport
     ) -> int:
@@ -94,7 +99,9 @@ class OpenBatch:
                 except EXPECTED_ERRORS:
                     raise
                 except Exception as error:  # the fold is pure: a new owner would fail at the same record
-                    raise judge_failed(f"partition {self._partition}, offset {record.offset}", error) from error
+                    raise judge_failed(
+                        f"partition {self._partition}, offset {record.offset}", error, record.offset
+                    ) from error
         return len(records)
 
     def wait_for_more(self) -> bool:

@@ -17,17 +17,18 @@ import time
 from collections.abc import Callable, Sequence
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.model import LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.errors import Aborted, Halted
 from sessionary.stream_processors.rules_change import RulesRequest, due_request, needs_tick
 from sessionary.stream_processors.runtime.changelog import recover, seal_with
-from sessionary.stream_processors.runtime.executor import free_frames
+from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, PendingDecision
+from sessionary.stream_processors.runtime.executor import free_task_frames
 from sessionary.stream_processors.runtime.fetching.pending_records import FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
-from sessionary.stream_processors.runtime.worker_context import WorkerContext
+from sessionary.stream_processors.runtime.worker_context import RecoveryTurn, WorkerContext
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
 _log = logging.getLogger(__name__)
@@ -49,15 +50,14 @@ class PartitionOwner:
         partition: int,
         open_store: Callable[[], Store],
         former: "PartitionOwner | None",
+        decision: Decision | None = None,
     ) -> None:
-        """`open_store` may block. `former`: the last owner in this process; its end is awaited."""
+        """`open_store` may block. `former`: the last owner here, whose end is awaited."""
         self.partition = partition
         self.state = context.job.new_state(partition)
         context.batch_limits.limit_batches(self.state)
         self.recent_outcomes = RecentOutcomes()
-        self.is_open = False
-        self.end_requested = False
-        self._over = False
+        self.is_open = self.end_requested = self._over = False
         # Assignments since this owner began, and those of them after which it has committed.
         self._assignments = self._confirmed = 0
         self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
@@ -66,6 +66,7 @@ class PartitionOwner:
         self.halted_at_ms: int | None = None
         self.commits = 0
         self.committed_s = time.monotonic()
+        self._decision = PendingDecision(context, partition, decision)
         self._context = context
         self._open_store = open_store
         self._store: Store | None = None
@@ -73,13 +74,12 @@ class PartitionOwner:
         self._pending = PendingRecords(partition, context.fetch_control)
         self._open_batch: OpenBatch | None = None
         self._lookup_report = LookupReport(context.metrics, partition)
-        self._turn_wait: asyncio.Timeout | None = None  # while this owner waits for its recovery
-        self._arrived = asyncio.Event()
-        self._advanced = asyncio.Event()
+        self._recovery_turn = RecoveryTurn(context.recovery_turns)
+        self._arrived, self._advanced = asyncio.Event(), asyncio.Event()
         self._sought_s = self._begun_s = 0.0
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
-        self.task.add_done_callback(_free_task_frames)
+        self.task.add_done_callback(free_task_frames)
 
     @property
     def position(self) -> Position:
@@ -96,17 +96,16 @@ class PartitionOwner:
 
         From `begin_offset` to the last record's offset no other offset may hold a record.
         """
-        if self.end_requested or self._halt is not None or self.task.done():
+        if self.end_requested or self._halt is not None or self._decision.is_reached or self.task.done():
             return
-        self._pending.append_batch(FollowingRecords(begin_offset, records))
+        if kept := self._decision.cut_records(records):
+            self._pending.append_batch(FollowingRecords(begin_offset, kept))
         self._arrived.set()
 
     def request_end(self) -> None:
         """Finish the transaction under way, then end; await `task` for that."""
         self.end_requested = True
-        if self._turn_wait is not None:
-            self._turn_wait.reschedule(0.0)
-            self._turn_wait = None
+        self._recovery_turn.give_up()
         self._arrived.set()
         self._advanced.set()
 
@@ -145,7 +144,9 @@ class PartitionOwner:
         Nothing happens unless the partition is open and its position is not past `offset`.
         """
         position = self.position.next_offset
-        if self.is_open and self._halt is None and (offset is None or offset >= position):
+        if self.is_open and self._decision.covers_halt(offset):
+            self._arrived.set()
+        elif self.is_open and self._halt is None and (offset is None or offset >= position):
             self._halt = position if offset is None else offset, fault
             self._arrived.set()
 
@@ -181,12 +182,14 @@ class PartitionOwner:
             while not self.end_requested:
                 await self._wait_for_work()
                 while self._has_work() and not self.end_requested and not self._is_at_halt():
-                    await self._wait_for_interval()
+                    await self._context.wait_for_interval(self._begun_s)
                     await self._step()
+                if self._decision.is_reached and not self._pending and not self.end_requested:
+                    await self._skip_records()
                 if self._halt is not None and not self.end_requested:
                     raise self._halt[1]
                 if self._open_batch is not None and not self.end_requested and self._ticks_wait_s() == 0:
-                    await self._commit_batch(self._open_batch, (), _now_us())
+                    await self._commit_batch(self._open_batch)
         except Halted as fault:
             self.halted, self.halted_at_ms = fault, time.time_ns() // 1_000_000
             raise
@@ -214,7 +217,7 @@ class PartitionOwner:
             TransactionWriter, context.settings, context.job, self.partition, self._is_wanted
         )
         await self._context.run_bounded(self.partition, self._writer, self._writer.fence_former_owner)
-        if not await self._take_recovery_turn():
+        if self.end_requested or not await self._recovery_turn.take():
             return
         try:
             self._store = store = await self._context.run_blocking(self._open_store)
@@ -223,33 +226,21 @@ class PartitionOwner:
             )
         finally:
             context.recovery_turns.release()
+        await self._decision.accept_gap(self.state, self._commit_skip)
         position = self.state.position
         log = await self._context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
         log.check_position(self.partition, position)
         await self._context.save_rows(self._store, {}, SavedPosition(position, changelog_next, time.time()))
         if self.end_requested:
             return
-        self._pending.drop_all()  # fetched for a former owner
         self._sought_s = time.monotonic()
-        self._context.fetch_control.fetch_from(self.partition, position.next_offset)
+        self._fetch_from_position()
         self.is_open, self.committed_s = True, time.monotonic()
         context.open_partitions.add(self.partition)
         self._context.metrics.open_s.observe(time.monotonic() - begun_s)
         self._show_position()
         _log.info("partition %d is open at %d", self.partition, self.state.position.next_offset)
         self._wake_readers()
-
-    async def _take_recovery_turn(self) -> bool:
-        """Wait for one of the worker's recoveries. Return False at once if the end is requested."""
-        if self.end_requested:
-            return False
-        try:
-            async with asyncio.timeout(None) as self._turn_wait:
-                await self._context.recovery_turns.acquire()
-        except TimeoutError:
-            return False
-        self._turn_wait = None
-        return True
 
     async def _wait_for_work(self) -> None:
         """Wait for records; also until ticks that wait are to be committed."""
@@ -268,12 +259,6 @@ class PartitionOwner:
         interval_s = self._context.settings.tick_commit_interval_ms / 1_000
         return max(0.0, self.committed_s + interval_s - time.monotonic())
 
-    async def _wait_for_interval(self) -> None:
-        """Wait until the next transaction may begin: what arrives until then shares its cost."""
-        pause_s = self._begun_s + self._context.commit_interval_s - time.monotonic()
-        if pause_s > 0:
-            await asyncio.sleep(pause_s)
-
     async def _step(self) -> None:
         if (request := due_request(self.rules_request, self.state.position)) is not None:
             await self._announce_rules(request)
@@ -284,7 +269,7 @@ class PartitionOwner:
             return
         if taken.begin_offset > self.position.next_offset and not await self._is_next(taken):
             return
-        started_at, self._begun_s = _now_us(), time.monotonic()
+        started_at, self._begun_s = time.time_ns() // 1_000, time.monotonic()
         self._open_batch = batch = self._open_batch or OpenBatch(self.state)
         folded = await batch.fold_records(records, self._is_wanted, self._lookup_report)
         if self.end_requested:
@@ -294,8 +279,25 @@ class PartitionOwner:
         else:
             await self._commit_batch(batch, records[folded:], started_at)
 
-    async def _commit_batch(self, batch: OpenBatch, left: Sequence[LogRecord], started_at: int) -> None:
-        """Commit a batch in one transaction; `left` follow on it. If that aborts, put all back."""
+    async def _skip_records(self) -> None:
+        """Skip what an operator decided to skip, once all records before are committed."""
+        self._arrived.set()  # tried again if a transaction aborts
+        if self._open_batch is not None:
+            await self._commit_batch(self._open_batch)
+        if not self._pending and not self.end_requested:
+            await self._decision.skip_records(self.state, self._commit_skip)
+            self._fetch_from_position()
+
+    async def _commit_skip(self, skip: SkippedOffsets, leader_epoch: int | None) -> None:
+        batch = OpenBatch(self.state)
+        batch.skip_offsets(skip, leader_epoch)
+        await self._commit_batch(batch)
+
+    async def _commit_batch(self, batch: OpenBatch, left: Sequence[LogRecord] = (), started_at: int = 0) -> None:
+        """Commit a batch in one transaction; `left` follow on it. If that aborts, put all back.
+
+        `started_at`: when its last records came (µs); now, if none came.
+        """
         writer = self._writer
         assert writer is not None
         assert self._store is not None
@@ -305,14 +307,14 @@ class PartitionOwner:
             seal = seal_with(self._store, batch.leader_epoch)
             with self._context.batch_limits.adapt_to_transaction(self.state):
                 written = await self._context.run_bounded(
-                    self.partition, writer, writer.write_outcome, outcome, started_at, seal
+                    self.partition, writer, writer.write_outcome, outcome, started_at or time.time_ns() // 1_000, seal
                 )
         except Aborted as fault:
             self._context.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
             self._open_batch = None
-            if batch.records or left:
-                self._put_back([*batch.records, *left])
+            if records := [*batch.records, *left]:
+                self._put_back(records)
             await asyncio.sleep(_ABORT_PAUSE_S)
             return
         self.state.merge(batch.overlay)
@@ -333,11 +335,10 @@ class PartitionOwner:
 
     async def _announce_rules(self, request: RulesRequest) -> None:
         """Commit what waits; if nothing does, announce rules in a transaction of its own."""
-        batch = self._open_batch
-        if batch is None:
-            batch = OpenBatch(self.state)
+        batch = self._open_batch or OpenBatch(self.state)
+        if not batch.records:
             batch.overlay.announce_rules(*request)
-        await self._commit_batch(batch, (), _now_us())
+        await self._commit_batch(batch)
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:
         """Let the next batch begin with these records, which follow on the position."""
@@ -364,12 +365,17 @@ class PartitionOwner:
         if log.first_offset == taken.records[0].offset:
             return True
         self._context.metrics.errors.labels("sought").inc()
-        self._pending.drop_all()
-        self._context.fetch_control.fetch_from(self.partition, position)
+        self._fetch_from_position()
         return False
 
     def _has_work(self) -> bool:
         return bool(self._pending) or due_request(self.rules_request, self.state.position) is not None
+
+    def _fetch_from_position(self) -> None:
+        """Drop what was fetched, also for a former owner, and fetch what follows the position."""
+        self._pending.drop_all()
+        self._decision.is_reached = False
+        self._context.fetch_control.fetch_from(self.partition, self.position.next_offset)
 
     def _is_at_halt(self) -> bool:
         return self._halt is not None and self.position.next_offset >= self._halt[0]
@@ -383,17 +389,6 @@ class PartitionOwner:
     def _wake_readers(self) -> None:
         advanced, self._advanced = self._advanced, asyncio.Event()
         advanced.set()
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1_000
-
-
-def _free_task_frames(task: "asyncio.Task[None]") -> None:
-    # They hold the owner, which holds the task, which holds the error: only a full garbage
-    # collection would free that circle, and a worker nearly never makes one.
-    if not task.cancelled():
-        free_frames(task.exception())
 
 
 __all__ = ["PartitionOwner"]

@@ -40,6 +40,30 @@ def spread_interval_ms(commit_interval_ms: int, open_partitions: int) -> int:
     return max(commit_interval_ms, min(SPREAD_MS_MAX, MS_PER_PARTITION * open_partitions))
 
 
+class RecoveryTurn:
+    """One owner's wait for one of the worker's recoveries, which it may give up."""
+
+    def __init__(self, turns: asyncio.Semaphore) -> None:
+        self._turns = turns
+        self._wait: asyncio.Timeout | None = None
+
+    async def take(self) -> bool:
+        """Wait for a turn, which is then to be released. Return False if it is given up."""
+        try:
+            async with asyncio.timeout(None) as self._wait:
+                await self._turns.acquire()
+        except TimeoutError:
+            return False
+        self._wait = None
+        return True
+
+    def give_up(self) -> None:
+        """End the waiting, if there is one."""
+        if self._wait is not None:
+            self._wait.reschedule(0.0)
+            self._wait = None
+
+
 @dataclass(frozen=True)
 class WorkerContext:
     """What all partition owners of a worker share.
@@ -74,6 +98,15 @@ class WorkerContext:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.executor, functools.partial(call, *args, **kwargs))
 
+    async def wait_for_interval(self, begun_s: float) -> None:
+        """Wait until a partition's next transaction may begin, after one at `begun_s` (monotonic).
+
+        What arrives until then shares its cost.
+        """
+        pause_s = begun_s + self.commit_interval_s - time.monotonic()
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)
+
     async def save_rows(self, store: Store, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """Save packed rows in a store; in a thread if the store waits for a disk."""
         if store.blocks:
@@ -97,4 +130,12 @@ class WorkerContext:
             raise Lost(f"partition {partition}: a call into librdkafka hangs for {CALL_S_MAX:g} s") from None
 
 
-__all__ = ["CALL_S_MAX", "MS_PER_PARTITION", "RECOVERIES_MAX", "SPREAD_MS_MAX", "WorkerContext", "spread_interval_ms"]
+__all__ = [
+    "CALL_S_MAX",
+    "MS_PER_PARTITION",
+    "RECOVERIES_MAX",
+    "SPREAD_MS_MAX",
+    "RecoveryTurn",
+    "WorkerContext",
+    "spread_interval_ms",
+]

@@ -1,6 +1,7 @@
 """The operators' pages over HTTP: partitions of several workers, a new start for a halted one."""
 
 import asyncio
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from sessionary.infra.local.ports import free_port
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, GapAcceptance, RecordSkip
 from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
 
 PARTITIONS = b"/v1/partitions"
@@ -40,9 +42,12 @@ class RetryAssignment(FakeAssignment):
         self.owners = {owner.partition: owner for owner in owners}
         self._next_halted = next_halted
         self.reopened: list[int] = []
+        self.decisions: list[Decision] = []
 
-    def reopen_partition(self, partition: int) -> None:
+    def reopen_partition(self, partition: int, decision: Decision | None = None) -> None:
         self.reopened.append(partition)
+        if decision is not None:
+            self.decisions.append(decision)
         self.owners[partition] = FakeOwner(partition, self._next_halted)
 
 
@@ -52,6 +57,13 @@ async def list_partitions(server: Server) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]] = answer.body["partitions"]
     assert all(document.keys() == FIELDS for document in listed)
     return listed
+
+
+async def decide(server: Server, partition: int, command: bytes, body: object) -> Answer:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    more = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(content)
+    path = b"/v1/partitions/%d/%s" % (partition, command)
+    return await server.ask(path, b"Bearer op", b"POST", more, content)
 
 
 async def retry(server: Server, partition: int) -> Answer:
@@ -173,6 +185,83 @@ def test_a_retry_reaches_the_owner_through_any_worker(tmp_path: Path) -> None:
 
     asyncio.run(story())
     assert theirs.reopened == [2]
+
+
+def test_a_gap_is_accepted_by_the_caller_and_reaches_the_owner_through_any_worker(tmp_path: Path) -> None:
+    theirs = RetryAssignment(FakeOwner(2, GAP))
+
+    async def story() -> None:
+        ports = [free_port(), free_port()]
+        urls = {2: f"http://127.0.0.1:{ports[1]}"}
+        async with (
+            running_server(tmp_path, RetryAssignment(), urls, "w1", ports[0]) as first,
+            running_server(tmp_path, theirs, urls, "w2", ports[1]),
+        ):
+            answer = await decide(first, 2, b"accept-gap", {"reason": " lost in the fire "})
+            assert (answer.status, answer.body["instance"], answer.body["state"]) == (200, "w2", "open")
+
+    asyncio.run(story())
+    assert theirs.decisions == [GapAcceptance("lost in the fire", "on-call")]
+
+
+def test_only_the_record_at_which_a_partition_is_halted_can_be_skipped(tmp_path: Path) -> None:
+    fault = Halted("judge_failed", "partition 1, offset 70: KeyError", offset=70)
+    assignment = RetryAssignment(FakeOwner(1, fault), next_halted=fault)
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await decide(server, 1, b"skip", {"offset": 69, "reason": "why"})
+            assert (answer.status, answer.body["reason"], answer.is_problem) == (409, "wrong_offset", True)
+            assert "halted at offset 70, not at 69" in answer.body["detail"]
+            answer = await decide(server, 1, b"accept-gap", {"reason": "why"})
+            assert (answer.status, answer.body["reason"]) == (409, "no_gap")
+            assert assignment.reopened == []
+            for last in (None, 75):
+                answer = await decide(server, 1, b"skip", {"offset": 70, "to": last, "reason": "why"})
+                assert answer.status == 200
+
+    asyncio.run(story())
+    assert assignment.decisions == [RecordSkip(70, last, "why", "on-call", fault) for last in (70, 75)]
+
+
+def test_a_halt_at_no_record_has_none_to_skip(tmp_path: Path) -> None:
+    assignment = RetryAssignment(FakeOwner(1, GAP))
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await decide(server, 1, b"skip", {"offset": 5, "reason": "why"})
+            assert (answer.status, answer.body["reason"]) == (409, "not_skippable")
+
+    asyncio.run(story())
+    assert assignment.reopened == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]",
+        b"{",
+        {},
+        {"offset": 70},
+        {"offset": 70, "reason": " "},
+        {"offset": 70, "reason": "x" * 1_001},
+        {"offset": True, "reason": "why"},
+        {"offset": "70", "reason": "why"},
+        {"offset": -1, "reason": "why"},
+        {"offset": 70, "to": 69, "reason": "why"},
+        {"offset": 70, "to": 1 << 63, "reason": "why"},
+    ],
+)
+def test_a_malformed_decision_is_refused(tmp_path: Path, body: object) -> None:
+    assignment = RetryAssignment(FakeOwner(1, Halted("judge_failed", "why", offset=70)))
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await decide(server, 1, b"skip", body)
+            assert (answer.status, answer.body["reason"], answer.is_problem) == (400, "invalid_value", True)
+
+    asyncio.run(story())
+    assert assignment.reopened == []
 
 
 def test_a_worker_that_may_have_lost_its_partitions_opens_none(tmp_path: Path) -> None:

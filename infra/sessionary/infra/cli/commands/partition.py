@@ -1,6 +1,6 @@
-"""`sessionary partition`: the state of every partition, and a new start for a halted one."""
+"""`sessionary partition`: the state of every partition, and the ways out of a halt."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,9 @@ from sessionary.infra.control_api_client import ControlApiClient, UnknownPartiti
 from sessionary.infra.environment import stack_environment
 from sessionary.infra.settings import OperatorSettings
 
-app = typer.Typer(no_args_is_help=True, help="List the partitions; open a halted one again.")
+app = typer.Typer(no_args_is_help=True, help="List the partitions; open a halted one again, or decide what it skips.")
+PartitionArgument = Annotated[int, typer.Argument(min=0, metavar="N", help="The partition's number.")]
+ReasonOption = Annotated[str, typer.Option(help="Why; the audit trail keeps it, with your principal.")]
 _COLUMNS = ("partition", "state", "instance", "next_offset", "live_rows", "batch_number", "reason", "halted_at")
 
 
@@ -51,7 +53,7 @@ def list_partitions(data: DataOption = None, as_json: JsonOption = False) -> Non
 
 @app.command("retry")
 def retry_partition(
-    partition: Annotated[int, typer.Argument(min=0, metavar="N", help="The partition's number.")],
+    partition: PartitionArgument,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -59,8 +61,46 @@ def retry_partition(
 
     The exit code is 1 if it is halted again.
     """
+    _show_reopened(partition, lambda client: client.retry_partition(partition), data, as_json=as_json)
+
+
+@app.command("accept-gap")
+def accept_gap(
+    partition: PartitionArgument,
+    reason: ReasonOption,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give up events that were deleted before the partition read them (log_gap), for ever.
+
+    The partition goes on at the first event that the log still has. The exit code is 1 if it is
+    halted again.
+    """
+    _show_reopened(partition, lambda client: client.accept_gap(partition, reason), data, as_json=as_json)
+
+
+@app.command("skip")
+def skip_records(
+    partition: PartitionArgument,
+    offset: Annotated[int, typer.Argument(min=0, metavar="OFFSET", help="Of the record at which it is halted.")],
+    reason: ReasonOption,
+    to: Annotated[int | None, typer.Option(min=0, help="Skip all records up to this offset too.")] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on after the record at which the partition is halted; it is never judged.
+
+    The history keeps its bytes. The exit code is 1 if the partition is halted again.
+    """
+    _show_reopened(partition, lambda client: client.skip_records(partition, offset, to, reason), data, as_json=as_json)
+
+
+def _show_reopened(
+    partition: int, ask: Callable[[ControlApiClient], dict[str, Json]], data: Path | None, *, as_json: bool
+) -> None:
+    """Ask for a new start of a halted partition, and show what came of it."""
     try:
-        found = _make_client(data).retry_partition(partition)
+        found = ask(_make_client(data))
     except UnknownPartition as error:
         raise NotFound(str(error)) from None
     show_object(found if wants_json(as_json) else _without_nulls(found), as_json=as_json)

@@ -122,6 +122,7 @@ def _wrong_timestamp_type(message: Message) -> Fault:
         f"partition {message.partition()}: the record at offset {offset} has the time of its sender, not of the "
         f"broker (LogAppendTime), so any client could move the clock. Set message.timestamp.type of "
         f"{message.topic()} back with `sessionary topics apply`; records that were written in between keep their times",
+        offset=offset,
     ), offset
 
 
@@ -140,11 +141,18 @@ def _clock_ahead(message: Message, wall_s: float, clock_ahead_s_max: float) -> F
         "or before that with a higher limit. If the broker's clock was ahead for longer than SESSIONARY_QUIET_MS, "
         "raise that first, or deadlines fire early",
         clears_in_s,
+        offset,
     ), offset
 
 
 def _format_utc(time_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
+
+
+def to_record(message: Message) -> LogRecord:
+    """Return a message as a record."""
+    (record,) = _to_records([message], [message.timestamp()])
+    return record
 
 
 def _to_records(messages: list[Message], stamps: list[tuple[int, int]]) -> Iterable[LogRecord]:
@@ -168,4 +176,5 @@ __all__ = [
     "cut_at_unreadable",
     "group_by_partition",
     "split_messages",
+    "to_record",
 ]

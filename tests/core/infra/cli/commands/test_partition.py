@@ -88,6 +88,37 @@ def test_a_refused_retry_is_a_line_and_a_code(
     assert (out, len(err.splitlines())) == ("", 1)
 
 
+@pytest.mark.parametrize(
+    ("command", "path", "body"),
+    [
+        (["accept-gap", "1"], "accept-gap", {}),
+        (["skip", "1", "70"], "skip", {"offset": 70, "to": None}),
+        (["skip", "1", "70", "--to", "75"], "skip", {"offset": 70, "to": 75}),
+    ],
+)
+def test_a_decision_is_sent_with_its_reason_and_its_result_is_printed(
+    api: FakeControlApi, capfd: pytest.CaptureFixture[str], command: list[str], path: str, body: dict[str, object]
+) -> None:
+    page = f"/v1/partitions/1/{path}"
+    api.answers = {page: (200, partition(1))}
+    assert run(["partition", *command, "--reason", "schadhaft: zerstört"]) == 0
+    assert json.loads(capfd.readouterr().out) == partition(1)
+    (asked,) = api.asked
+    assert (asked.method, asked.path, asked.authorization) == ("POST", page, "Bearer op")
+    assert json.loads(asked.body) == {**body, "reason": "schadhaft: zerstört"}
+    api.answers = {page: (200, HALTED)}
+    assert run(["partition", *command, "--reason", "why"]) == 1
+    api.answer_problem(page, 409, "wrong_offset", "halted at offset 71")
+    assert run(["partition", *command, "--reason", "why"]) == 5
+    assert "halted at offset 71" in capfd.readouterr().err
+
+
+def test_a_decision_needs_a_reason(api: FakeControlApi) -> None:
+    assert run(["partition", "skip", "1", "70"]) == 2
+    assert run(["partition", "accept-gap", "1"]) == 2
+    assert api.asked == []
+
+
 def _partition_check(api: FakeControlApi, environ: Mapping[str, str]) -> list[tuple[bool, str, str]]:
     servers = {name: f"127.0.0.1:{free_port()}" for name in ("SESSIONARY_BOOTSTRAP_SERVERS",)}
     servers["SESSIONARY_CLICKHOUSE_URL"] = f"http://127.0.0.1:{free_port()}"

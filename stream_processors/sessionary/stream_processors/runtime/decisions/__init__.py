@@ -1,0 +1,7 @@
+"""What operators decide about halted partitions, and how an owner carries it out.
+
+    pending_decision    a decision from the opening of its partition until it is committed
+    skipped_records     reads the records that are skipped
+
+Each decision leaves an audit record in the transaction that carries it out.
+"""

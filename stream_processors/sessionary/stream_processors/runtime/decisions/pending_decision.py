@@ -1,0 +1,170 @@
+"""An operator's decision about a halted partition, from its opening until it is committed.
+
+A decision is handed to a new owner of the partition, which carries it out once and forgets it:
+
+- A gap of the log is accepted while the partition opens, before anything is folded.
+- Records are skipped once all records before them are folded and committed.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from sessionary.schemas.records import Position
+from sessionary.schemas.rules import FIRST_RULES, rules_to_write
+from sessionary.stream_processors.core.model import LogRecord, SkippedOffsets
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.runtime.decisions.skipped_records import SkippedRecords, read_records
+from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
+from sessionary.stream_processors.runtime.worker_context import WorkerContext
+
+_log = logging.getLogger(__name__)
+_FETCH_PAUSE_S = 1.0
+
+
+class GapAcceptance(NamedTuple):
+    """Events that were deleted before they were folded are given up."""
+
+    reason: str  # for people
+    principal: str  # who decided it
+
+
+class RecordSkip(NamedTuple):
+    """Records are not folded: those from `first_offset` to `last_offset`, both included."""
+
+    first_offset: int
+    last_offset: int
+    reason: str  # for people
+    principal: str  # who decided it
+    fault: Halted  # why the partition is halted at `first_offset`
+
+
+Decision = GapAcceptance | RecordSkip
+# Commits offsets that are skipped, and the leader epoch of the last record of them, if known. If
+# the transaction aborts, the position stays.
+CommitSkip = Callable[[SkippedOffsets, int | None], Awaitable[None]]
+
+
+class PendingDecision:
+    """What is left of a decision to be done. Belongs to the event loop.
+
+    `is_reached`: the next record of the log is one to be skipped, as far as is known.
+    """
+
+    def __init__(self, context: WorkerContext, partition: int, decision: Decision | None) -> None:
+        self._context = context
+        self._partition = partition
+        self._decision = decision
+        self.is_reached = False
+
+    def cut_records(self, records: Sequence[LogRecord]) -> Sequence[LogRecord]:
+        """Return those of fetched records that are to be folded before the decision is due."""
+        skip = self._decision
+        if not isinstance(skip, RecordSkip) or records[-1].offset < skip.first_offset:
+            return records
+        self.is_reached = True
+        return [record for record in records if record.offset < skip.first_offset]
+
+    def covers_halt(self, offset: int | None) -> bool:
+        """Return whether a halt at `offset` is what the operator decided about."""
+        skip = self._decision
+        if not isinstance(skip, RecordSkip) or offset is None or not skip.first_offset <= offset <= skip.last_offset:
+            return False
+        self.is_reached = True
+        return True
+
+    async def accept_gap(self, state: PartitionState, commit: CommitSkip) -> None:
+        """Move the position to the log's start, if that is the decision. Raises `Lost`."""
+        decision, self._decision = self._decision, None
+        if not isinstance(decision, GapAcceptance):
+            self._decision = decision
+            return
+        while True:
+            position = state.position
+            log = await self._probe_log(position.next_offset)
+            if position.next_offset >= log.start_offset:
+                return
+            skip = SkippedOffsets(
+                "log_gap_accepted", log.start_offset, position.clock_ms, decision.reason, decision.principal
+            )
+            _log_skip(self._partition, position, skip)
+            await commit(skip, None)
+
+    async def skip_records(self, state: PartitionState, commit: CommitSkip) -> bool:
+        """Skip the records that were decided about, in one or several transactions.
+
+        Returns False if a record before them is not folded yet: it is to be fetched. Raises `Lost`,
+        and `Halted` if they cannot be skipped.
+        """
+        skip = self._decision
+        assert isinstance(skip, RecordSkip)
+        log = await self._probe_log(skip.first_offset)
+        if log.end_offset <= skip.last_offset:
+            raise _refuse_skip(skip, f"the log ends at {log.end_offset}")
+        while state.position.next_offset <= skip.last_offset:
+            position = state.position
+            read = await self._context.run_blocking(
+                read_records, self._context.settings, self._partition, position.next_offset, skip.last_offset
+            )
+            if read.records and read.records[0].offset < skip.first_offset:
+                self.is_reached = False
+                await asyncio.sleep(_FETCH_PAUSE_S)
+                return False
+            if read.next_offset <= max(position.next_offset, skip.first_offset):
+                raise _refuse_skip(skip, f"nothing can be read from offset {read.next_offset} on")
+            skipped = _skipped_offsets(skip, position, read, time.time())
+            _log_skip(self._partition, position, skipped)
+            await commit(skipped, read.records[-1].leader_epoch if read.records else position.leader_epoch)
+        self._decision, self.is_reached = None, False
+        return True
+
+    async def _probe_log(self, offset: int) -> LogProbe:
+        return await self._context.run_blocking(probe_log, self._context.settings, self._partition, offset)
+
+
+def _skipped_offsets(skip: RecordSkip, position: Position, read: SkippedRecords, wall_s: float) -> SkippedOffsets:
+    """Return what is committed of a skip. Raises `Halted` if the clock would get ahead of `wall_s`.
+
+    The next opening must not take the skipped records for others than were folded. It knows them by
+    their leader epoch; by the first rules, only by a stamp that is not after the clock.
+    """
+    clock_ms, last = position.clock_ms, read.records[-1] if read.records else None
+    has_epoch = rules_to_write(position.rules, position.announced) > FIRST_RULES.version
+    if last is not None and not (has_epoch and last.leader_epoch is not None):
+        clock_ms = max(clock_ms, last.timestamp_ms)
+        ahead_s = last.timestamp_ms / 1_000 - wall_s
+        if clock_ms > position.clock_ms and ahead_s > 0:
+            raise _refuse_skip(
+                skip,
+                f"offset {last.offset} is stamped {ahead_s:,.1f} s ahead of this worker's clock, and by the first "
+                "rules the partition's clock would have to follow it. Try again after that time, or skip up to an "
+                "offset (--to) whose stamp is right",
+                ahead_s,
+            )
+    return SkippedOffsets("records_skipped", read.next_offset, clock_ms, skip.reason, skip.principal, read.records)
+
+
+def _refuse_skip(skip: RecordSkip, why: str, clears_in_s: float | None = None) -> Halted:
+    fault, what = skip.fault, f"offsets {skip.first_offset} to {skip.last_offset} are not skipped"
+    clears = fault.clears_in_s if clears_in_s is None else clears_in_s
+    halted = Halted(fault.reason, f"{what}: {why}. Halted by this: {fault.detail}", clears, fault.offset)
+    _log.warning("%s", halted)
+    return halted
+
+
+def _log_skip(partition: int, position: Position, skip: SkippedOffsets) -> None:
+    _log.warning(
+        "partition %d goes on at offset %d, not at %d (%s), because %s decided so: %s",
+        partition,
+        skip.next_offset,
+        position.next_offset,
+        skip.event_type,
+        skip.principal,
+        skip.reason,
+    )
+
+
+__all__ = ["CommitSkip", "Decision", "GapAcceptance", "PendingDecision", "RecordSkip"]

@@ -1,0 +1,67 @@
+"""Reads the records that an operator skips: for their bytes, and for the stamp of the last one."""
+
+import time
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
+from sessionary.stream_processors.errors import Lost
+from sessionary.stream_processors.runtime.changelog import reader_of
+from sessionary.stream_processors.runtime.fetching.fetched_records import to_record
+from sessionary.stream_processors.settings import ProcessorSettings
+
+# Of one transaction; the records that are left follow in the next one.
+_RECORDS_MAX = 1_000
+_BYTES_MAX = 8 << 20
+_SILENCE_MAX_S = 10.0
+_POLL_S = 0.5
+
+
+class SkippedRecords(NamedTuple):
+    """The log's records from an offset on. There are no others up to `next_offset`, exclusive."""
+
+    records: list[LogRecord]
+    next_offset: int
+
+
+def read_records(settings: ProcessorSettings, partition: int, first_offset: int, last_offset: int) -> SkippedRecords:
+    """Read a partition of the events topic from `first_offset` to `last_offset`, or a part of that.
+
+    `next_offset` is not above the log's end. Blocks. Raises `Lost` if the broker does not answer.
+    """
+    reader = reader_of(settings)
+    try:
+        reader.assign([TopicPartition(settings.topics.events, partition, first_offset)])
+        return _read_up_to(reader, partition, first_offset, last_offset)
+    except KafkaException as error:
+        raise Lost(f"events of partition {partition}: {error.args[0]}") from error
+    finally:
+        reader.close()
+
+
+def _read_up_to(reader: Consumer, partition: int, first_offset: int, last_offset: int) -> SkippedRecords:
+    records: list[LogRecord] = []
+    next_offset, size, heard_s = first_offset, 0, time.monotonic()
+    while next_offset <= last_offset and len(records) < _RECORDS_MAX and size < _BYTES_MAX:
+        if time.monotonic() - heard_s > _SILENCE_MAX_S:
+            raise Lost(
+                f"events of partition {partition}: nothing read at offset {next_offset} for {_SILENCE_MAX_S:g} s"
+            )
+        if (message := reader.poll(_POLL_S)) is None:
+            continue
+        heard_s, offset = time.monotonic(), message.offset() or 0
+        if (error := message.error()) is not None:
+            if error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            return SkippedRecords(records, min(offset, last_offset + 1))
+        if offset > last_offset:
+            return SkippedRecords(records, last_offset + 1)
+        record = to_record(message)
+        records.append(record)
+        next_offset = offset + 1
+        size += len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
+    return SkippedRecords(records, next_offset)
+
+
+__all__ = ["SkippedRecords", "read_records"]

@@ -1,0 +1,171 @@
+"""What is not judged: offsets that an operator skips, and records on which a machine fails."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.stream_processors.core.machine import Arrival, Decision
+from sessionary.stream_processors.core.model import LogRecord, Outcome, SkippedOffsets
+from sessionary.stream_processors.core.session.effects import SessionRow
+from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.metrics import Metrics
+from tests.core.fold_rig import FoldRig, write_outcome
+from tests.support.event_factory import TICK, EventFactory
+
+POISON = b"poison"
+
+
+def skip_at(rig: FoldRig, next_offset: int, clock_ms: int = 0, *records: LogRecord) -> Outcome:
+    """Skip the offsets up to `next_offset` in a batch of their own."""
+    batch = rig.fold.begin()
+    batch.skip_offsets(SkippedOffsets("records_skipped", next_offset, clock_ms, "it is broken", "alice", records))
+    rig.outcome = batch.finish()
+    rig.written = write_outcome(rig.outcome)
+    rig.fold.merge(batch)
+    rig.offset = next_offset
+    return rig.outcome
+
+
+def test_by_the_first_rules_skipped_offsets_leave_a_gap_in_the_audit_trail_and_nothing_else() -> None:
+    rig, agent = FoldRig(), EventFactory()
+    rig.start(agent)
+    poison = LogRecord(4, rig.at, agent.key.encoded(), POISON)
+    outcome = skip_at(rig, 7, 0, poison)
+    (line,) = rig.audits()
+    assert (line.kind, line.event_type, line.reason_code) == ("gap", "records_skipped", "records_skipped")
+    assert (line.gap_first, line.gap_last, line.actor, line.tenant_id) == (4, 6, "alice", "")
+    assert (line.source_partition, line.source_offset) == (0, 4)
+    assert line.reason == "sessionary.events-0, offsets 4 to 6: it is broken"
+    assert (outcome.position.next_offset, outcome.position.outcome_n) == (7, 0)
+    assert (outcome.rows, outcome.records_on("rejected"), outcome.counts.refused) == ({}, [], 0)
+    assert (outcome.counts.first_offset, outcome.counts.last_offset) == (4, 6)
+    assert rig.send(agent, "session_activity") == "applied", "the session goes on"
+
+
+def test_by_the_second_rules_skipped_records_are_rejected_with_their_bytes() -> None:
+    rig, agent = FoldRig(), EventFactory()
+    rig.start(agent)
+    rig.activate(NEWEST_RULES)
+    first = rig.offset
+    key = agent.key.encoded()
+    records = [LogRecord(first, rig.at, key, POISON, (("a", b"b"),)), LogRecord(first + 1, rig.at, None, POISON)]
+    outcome = skip_at(rig, first + 2, 0, *records)
+    (line,) = rig.audits()
+    assert (line.kind, line.gap_first, line.gap_last) == ("decision", first, first + 1)
+    letters = [record for _, record in outcome.records_on("rejected")]
+    assert [(letter.reason, letter.key, letter.value) for letter in letters] == [
+        ("skipped", key, POISON),
+        ("skipped", None, POISON),
+    ]
+    assert letters[0].session_id == agent.key.session_id
+    assert letters[0].headers == {"a": b"b"}
+    assert letters[0].detail == "skipped by alice: it is broken"
+    assert (outcome.counts.refused, outcome.judged.refusals[first]) == (2, "skipped")
+
+
+def test_a_skip_never_sets_the_clock_back_and_a_leap_of_it_is_quiet() -> None:
+    rig, agent = FoldRig(), EventFactory()
+    rig.start(agent)
+    assert skip_at(rig, 5, rig.at - 1).position.clock_ms == rig.at
+    position = skip_at(rig, 6, rig.at + 200_000).position
+    assert (position.clock_ms, position.quiet_until_ms) == (rig.at + 200_000, rig.at + 225_000)
+    rig.at += 200_000
+    rig.append(None, TICK)
+    assert rig.audits() == [], "its agents are heard first"
+    rig.advance(25_000)
+    assert [line.transition for line in rig.audits()] == ["T06"]
+
+
+def test_what_is_folded_cannot_be_skipped() -> None:
+    rig = FoldRig()
+    rig.append(None, TICK)
+    with pytest.raises(ValueError, match="the position is 1"):
+        skip_at(rig, 1)
+
+
+PLACES = ["decide", "evolve", "report", "estimate_bytes", "due_ms"]
+
+
+def break_machine(monkeypatch: pytest.MonkeyPatch, place: str, event_type: str = "session_paused") -> None:
+    """Let the session's machine fail in one of its methods at events of a type."""
+    whole: Any = SessionMachine.decide
+    is_armed = False
+
+    def decide(self: SessionMachine, row: SessionRow | None, arrival: Arrival) -> Decision:
+        nonlocal is_armed
+        is_armed = arrival.event is not None and arrival.event.envelope.event_type == event_type
+        if is_armed and place == "decide":
+            raise ZeroDivisionError("the record's text")
+        decision: Decision = whole(self, row, arrival)
+        return decision
+
+    def fail(name: str) -> Callable[..., Any]:
+        former: Any = getattr(SessionMachine, name)
+
+        def call(self: SessionMachine, *args: Any) -> Any:
+            if is_armed:
+                raise ZeroDivisionError("the record's text")
+            return former(self, *args)
+
+        return call
+
+    monkeypatch.setattr(SessionMachine, "decide", decide)
+    if place != "decide":
+        monkeypatch.setattr(SessionMachine, place, fail(place))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_event_on_which_a_machine_fails_is_refused_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    rig, agent = FoldRig(), EventFactory()
+    rig.start(agent)
+    rig.activate(NEWEST_RULES)
+    row, live, deadline = rig.row_of(agent), rig.fold.live, rig.fold.next_deadline_ms
+    with monkeypatch.context() as broken:
+        break_machine(broken, place)
+        assert rig.send(agent, "session_paused") == "refused internal_error"
+    assert (rig.row_of(agent), rig.fold.live, rig.fold.next_deadline_ms) == (row, live, deadline)
+    letter, (line,) = rig.letter(), rig.audits()
+    assert (letter.reason, letter.session_id) == ("internal_error", agent.key.session_id)
+    assert letter.value is not None
+    assert letter.detail == line.reason
+    assert line.reason.startswith("ZeroDivisionError at ")
+    assert "the record's text" not in line.reason
+    assert (line.kind, line.reason_code, line.audit_seq, line.source_n) == ("refusal", "internal_error", 0, 0)
+    assert rig.outcome is not None
+    assert (rig.outcome.rows, rig.outcome.counts.refused, rig.outcome.counts.applied) == ({}, 1, 0)
+    assert rig.send(agent, "session_paused") == "applied", "mended code judges the next one"
+
+
+def test_a_failure_that_is_told_gives_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rigs = FoldRig(), FoldRig()
+    agent = EventFactory()
+    for rig in rigs:
+        agent = EventFactory()
+        rig.start(agent)
+        rig.activate(NEWEST_RULES)
+    record = LogRecord(rigs[0].offset, rigs[0].at, agent.key.encoded(), agent.event_bytes("session_paused"))
+    with monkeypatch.context() as broken:
+        break_machine(broken, "decide")
+        first = rigs[0].append_batch(record)
+    batch = rigs[1].fold.begin()
+    assert batch.apply(record, rigs[0].letter().detail)
+    again = batch.finish()
+    assert (again.emitted, again.position, again.counts) == (first.emitted, first.position, first.counts)
+
+
+def test_by_the_first_rules_a_failed_machine_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, agent = FoldRig(), EventFactory()
+    rig.start(agent)
+    break_machine(monkeypatch, "decide")
+    with pytest.raises(ZeroDivisionError):
+        rig.send(agent, "session_paused")
+
+
+def test_failures_of_the_judge_are_counted_by_a_metric() -> None:
+    metrics, outcome = Metrics(), FoldRig().append_batch(LogRecord(0, 1, None, TICK))
+    metrics.count_outcome(outcome._replace(refusals=["late", "internal_error"]), 0.1)
+    assert metrics.errors.labels("judge")._value.get() == 1
