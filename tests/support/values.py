@@ -27,6 +27,7 @@ RECORDS: list[type[Any]] = [
             "Position",
             "RejectedEvent",
             "RulesActivation",
+            "SessionContent",
             "SessionState",
             "Tick",
         ]

@@ -23,6 +23,7 @@ from sessionary.schemas.records import (
     Position,
     RejectedEvent,
     RulesActivation,
+    SessionContent,
     SessionState,
     Tick,
 )
@@ -39,6 +40,7 @@ Record = (
     | Position
     | RejectedEvent
     | RulesActivation
+    | SessionContent
     | SessionState
     | Tick
 )
