@@ -208,8 +208,8 @@ class BatchReader:
             value = message.value()
             if message.error() is None and value is not None:
                 record = self._decoder.decode_record(value)
-                assert isinstance(record, BatchRecord)
-                self.batches.append(Batch(message.timestamp()[1] / 1e3, record))
+                if isinstance(record, BatchRecord):
+                    self.batches.append(Batch(message.timestamp()[1] / 1e3, record))
         return len(self.batches)
 
     @property

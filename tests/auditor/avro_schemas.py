@@ -16,6 +16,7 @@ class WriterSchema(NamedTuple):
 
     full_name: str
     parsed: Any
+    rules: int  # the first version of the rules whose judges know it
 
 
 def _full_name(schema: dict[str, Any]) -> str:
@@ -47,13 +48,13 @@ def _files(folder: str) -> list[dict[str, Any]]:
 def schemas_by_fingerprint() -> dict[bytes, WriterSchema]:
     """Return current and released schemas by fingerprint (CRC-64-AVRO, little-endian)."""
     parts = {_full_name(schema): schema for schema in _files("common")}
-    schemas = [_spelled_out(schema, parts, set()) for schema in (*_files("events"), *_files("records"))]
-    for path in (AVRO / "released").glob("*.json"):
-        schemas += json.loads(path.read_text("utf-8")).values()
+    today = [_spelled_out(schema, parts, set()) for schema in (*_files("events"), *_files("records"))]
+    released = json.loads((AVRO / "released" / "0.1.0.json").read_text("utf-8"))
     found: dict[bytes, WriterSchema] = {}
-    for schema in schemas:
-        crc = bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
-        found[crc] = WriterSchema(_full_name(schema), parse_schema(schema))
+    for rules, schemas in ((2, today), (1, released.values())):
+        for schema in schemas:
+            crc = bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+            found[crc] = WriterSchema(_full_name(schema), parse_schema(schema), rules)
     return found
 
 

@@ -1,9 +1,11 @@
 """Decodes log records for the auditor: with fastavro itself, into dictionaries."""
 
+import hashlib
 import io
 import re
 import struct
 import uuid
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fastavro import schemaless_reader
@@ -24,6 +26,7 @@ class LogEntry(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+    replayed: bool = False  # an operator sent it again
 
 
 class Refusal(Exception):
@@ -54,12 +57,35 @@ def partition_of(key: bytes, partitions: int) -> int:
     return ((state ^ state >> 15) & 0x7FFFFFFF) % partitions
 
 
-def decode_record(value: bytes | None) -> tuple[str, Row]:
-    """Decode Avro's single-object encoding into full schema name and fields; raises `Refusal`."""
+ACTIVATION = "rules_activation"  # the type of the record with which rules begin
+
+
+class Decision(NamedTuple):
+    """An operator's decision, from the audit trail: rules that may begin from an offset on."""
+
+    partition: int
+    offset: int
+    version: int
+
+
+def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
+    """Return the decisions that an audit trail has, in log order."""
+    return sorted(
+        Decision(line["source_partition"], line["source_offset"], int(line["reason"].split()[1]))
+        for line in audit_lines
+        if line["kind"] == "decision"
+    )
+
+
+def decode_record(value: bytes | None, rules: int = 2) -> tuple[str, Row]:
+    """Decode Avro's single-object encoding into full schema name and fields; raises `Refusal`.
+
+    A schema that came with later rules is unknown.
+    """
     if not value or value[:2] != b"\xc3\x01" or len(value) < 10:
         raise Refusal("unknown_schema" if value and value[0] == 0 and len(value) >= 5 else "undecodable")
     writer = schemas_by_fingerprint().get(value[2:10])
-    if writer is None:
+    if writer is None or writer.rules > rules:
         raise Refusal("unknown_schema")
     stream = io.BytesIO(value[10:])
     try:
@@ -71,18 +97,34 @@ def decode_record(value: bytes | None) -> tuple[str, Row]:
     return writer.full_name, fields
 
 
-def read_event(value: bytes | None) -> tuple[str, Row]:
+def read_event(value: bytes | None, rules: int = 2) -> tuple[str, Row]:
     """Decode a record of the events topic into event type and fields; raises `Refusal`."""
-    full_name, fields = decode_record(value)
+    full_name, fields = decode_record(value, rules)
     _, family, name = full_name.split(".")
     if family == "records":
-        if name != "Tick":
+        if name not in ("Tick", "RulesActivation"):
             raise Refusal("unknown_event_type")
-        return "tick", fields
+        return ("tick" if name == "Tick" else ACTIVATION), fields
     event_type = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     if fields["envelope"]["event_type"] != event_type:
         raise Refusal("unknown_event_type")
     return event_type, fields
+
+
+def begun_rules(entry: LogEntry) -> int:
+    """Return the version of the rules that begin with a record; 0 for any other record."""
+    if entry.key is not None:
+        return 0
+    try:
+        full_name, fields = decode_record(entry.value)
+    except Refusal:
+        return 0
+    return int(fields["version"]) if full_name.endswith(".RulesActivation") else 0
+
+
+def producer_hash(producer: str) -> int:
+    (number,) = struct.unpack(">q", hashlib.sha256(producer.encode()).digest()[:8])
+    return int(number)
 
 
 def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row:
@@ -106,6 +148,7 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "state_json": fields["snapshot"]["state_json"],
         "head": fields["snapshot"]["snapshot_id"],
         "producers": {},
+        "forgotten": {},
         "cleanups": {},
         "refusals": [],
         "context_exceeded": False,
@@ -114,14 +157,19 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
 
 
 __all__ = [
+    "ACTIVATION",
     "NAME",
+    "Decision",
     "LogEntry",
     "Refusal",
     "Row",
+    "begun_rules",
     "cleanup_id_of",
+    "decisions_of",
     "decode_record",
     "key_parts",
     "new_row",
     "partition_of",
+    "producer_hash",
     "read_event",
 ]

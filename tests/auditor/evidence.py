@@ -24,6 +24,7 @@ from tests.auditor.decoding import LogEntry, Row, decode_record
 POSITION_KEY = b"\x00position"
 CONTENT_SUFFIX = b"\x00content"
 OUTPUTS = ("audit", "rejected", "cleanup", "batches")
+ACKNOWLEDGEMENT = "sessionary.records.BatchAcknowledged"  # may be lost or come twice, and has a table of its own
 # Table → the columns that identify a row. Queried without FINAL, so that duplicates are seen.
 TABLES = {
     "history": "source_partition AS partition, source_offset AS offset, event_type, producer_id, producer_seq, "
@@ -150,7 +151,12 @@ def gather_evidence(
     Raises `OSError`, `TimeoutError`, `KafkaException`.
     """
     outputs = {
-        name: [(entry, decode_record(entry.value)[1]) for entry in read_topic(servers, f"{prefix}.{name}")]
+        name: [
+            (entry, fields)
+            for entry in read_topic(servers, f"{prefix}.{name}")
+            for kind, fields in [decode_record(entry.value)]
+            if kind != ACKNOWLEDGEMENT
+        ]
         for name in OUTPUTS
     }
     table, positions = compact_changelog(read_topic(servers, f"{prefix}.changelog"))

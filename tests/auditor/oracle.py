@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from tests.auditor.decoding import LogEntry, Row
+from tests.auditor.decoding import Decision, LogEntry, Row
 from tests.auditor.partition_oracle import PartitionOracle
 
 
@@ -36,11 +36,15 @@ class Oracle:
         return {key: row for oracle in self.partitions.values() for key, row in oracle.rows.items()}
 
 
-def replay_log(entries: Iterable[LogEntry], partitions: int = 4) -> Oracle:
-    """Judge a whole log; each partition's entries come in offset order."""
+def replay_log(entries: Iterable[LogEntry], partitions: int = 4, decisions: Iterable[Decision] = ()) -> Oracle:
+    """Judge a whole log; entries and operators' decisions come in offset order per partition."""
     oracle = Oracle(partitions)
+    for decision in decisions:
+        oracle.partitions[decision.partition].decisions.append(decision)
     for entry in entries:
         oracle.apply_record(entry)
+    for partition in oracle.partitions.values():
+        partition.take_decisions(1 << 62)  # the rest stands after the last record
     return oracle
 
 

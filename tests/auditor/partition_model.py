@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.auditor.decoding import LogEntry, Row, cleanup_id_of, key_parts
+from tests.auditor.decoding import Decision, LogEntry, Row, cleanup_id_of, key_parts
 from tests.auditor.rules import DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS
 
 
@@ -15,6 +15,9 @@ class PartitionModel:
         self.number, self.partitions, self.hole_ms, self.quiet_ms = number, partitions, hole_ms, quiet_ms
         self.now = 0
         self.quiet_until = 0
+        self.hole_end = 0
+        self.rules = 1  # the version of the rules in force
+        self.announced: Decision | None = None
         self.earliest = 0  # no deadline is before it: checking every row for every record would take minutes
         self.rows: dict[bytes, Row] = {}
         self.graves: dict[bytes, Row] = {}
@@ -22,6 +25,7 @@ class PartitionModel:
         self.rejected: list[Row] = []
         self.cleanups: list[Row] = []
         self.outcomes: dict[int, str] = {}
+        self.decisions: list[Decision] = []  # that are still to come
 
     def next_due(self, row: Row) -> tuple[int, str]:
         """Return when the row's next deadline is, in ms, and its name."""
@@ -30,8 +34,9 @@ class PartitionModel:
             return row["created_at"] + limits["init_ms"], "init_timeout"
         if state == "Active":
             budget = limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]
-            clocks = [(row["last_event_at"] + budget, 0, "inactive")]
-            clocks.append((row["last_work_at"] + limits["idle_ms"], 1, "idle"))
+            unheard_until = self.hole_end if self.rules >= 2 else 0
+            clocks = [(max(row["last_event_at"], unheard_until) + budget, 0, "inactive")]
+            clocks.append((max(row["last_work_at"], unheard_until) + limits["idle_ms"], 1, "idle"))
             clocks.append((row["max_due_at"], 2, "max_duration"))
             instant, _, name = min(clocks)
             return instant, name
@@ -45,6 +50,13 @@ class PartitionModel:
     def next_deadline(self) -> int | None:
         """Return the earliest time at which a session's deadline may fire."""
         return max(min(self.next_due(row)[0] for row in self.rows.values()), self.quiet_until) if self.rows else None
+
+    def take_decisions(self, offset: int) -> None:
+        """Take the decisions that were made before the record at `offset`."""
+        while self.decisions and self.decisions[0].offset <= offset:
+            self.announced = decision = self.decisions.pop(0)
+            line = {"source_partition": self.number, "source_offset": decision.offset, "kind": "decision"}
+            self.audits.append({**line, "tenant_id": "", "session_id": "", "audit_seq": 0})
 
     def drop_gravestones(self) -> None:
         """Drop expired gravestones; unlike deadlines they ignore the quiet time after a hole."""

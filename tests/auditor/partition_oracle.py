@@ -1,6 +1,18 @@
 """The oracle of one partition: what becomes of each record; see `oracle.py`."""
 
-from tests.auditor.decoding import NAME, LogEntry, Refusal, Row, key_parts, new_row, partition_of, read_event
+from tests.auditor.decoding import (
+    ACTIVATION,
+    NAME,
+    LogEntry,
+    Refusal,
+    Row,
+    begun_rules,
+    key_parts,
+    new_row,
+    partition_of,
+    producer_hash,
+    read_event,
+)
 from tests.auditor.partition_model import PartitionModel
 from tests.auditor.rules import (
     ACTIONS_OF_ERROR_CODES,
@@ -11,7 +23,11 @@ from tests.auditor.rules import (
     PROCESSOR_TYPES,
     RANGES,
     SECURITY,
+    has_long_text,
     is_legal,
+    is_out_of_bounds,
+    snapshot_fault,
+    unsure_numbers,
 )
 
 
@@ -20,8 +36,11 @@ class PartitionOracle(PartitionModel):
 
     def apply_record(self, entry: LogEntry) -> str:
         """Move the clock, fire due deadlines, judge the record; return its outcome as text."""
+        self.take_decisions(entry.offset)
         self.entry = entry
+        self.begin_announced_rules(entry)
         if self.rows and entry.timestamp_ms - self.now > self.hole_ms:
+            self.hole_end = entry.timestamp_ms
             self.quiet_until = entry.timestamp_ms + self.quiet_ms
         self.now = max(self.now, entry.timestamp_ms)
         self.drop_gravestones()
@@ -32,22 +51,33 @@ class PartitionOracle(PartitionModel):
             self.earliest = min(self.earliest, self.next_due(self.rows[entry.key])[0])
         return outcome
 
+    def begin_announced_rules(self, entry: LogEntry) -> None:
+        """Begin the announced rules if the record says so."""
+        decision = self.announced
+        if decision is not None and entry.offset >= decision.offset and begun_rules(entry) == decision.version:
+            self.rules, self.announced = decision.version, None
+
     def judge_record(self, entry: LogEntry) -> str:
         key, event_type = entry.key, ""
         row: Row | None = None
         self.late_reported = self.of_session = False
         try:
+            if 0 < begun_rules(entry) <= self.rules:
+                return "tick"
             try:
-                event_type, fields = read_event(entry.value)
+                event_type, fields = read_event(entry.value, self.rules)
             except Refusal:
                 if not key_parts(key)[0]:
                     raise Refusal("bad_key") from None
                 raise
             if event_type == "tick" and key is None:
                 return "tick"
-            if key is None or event_type == "tick" or not key_parts(key)[0]:
+            if key is None or event_type in ("tick", ACTIVATION) or not key_parts(key)[0]:
                 event_type = ""  # the key is judged before the bytes, so the type is unknown
                 raise Refusal("bad_key")
+            if self.rules >= 2 and has_long_text(fields["envelope"]):
+                event_type = ""
+                raise Refusal("invalid_value")
             row = self.rows.get(key) or self.graves.get(key)
             return self.judge_event(key, row, event_type, fields["envelope"], fields)
         except Refusal as refusal:
@@ -84,10 +114,16 @@ class PartitionOracle(PartitionModel):
             return self.judge_archived(row, kind, envelope)
         if self.has_invalid_value(kind, envelope):
             raise Refusal("invalid_value")
+        if row is None and self.rules >= 2 and is_out_of_bounds(fields):
+            raise Refusal("invalid_value")
         if row is None:
             return self.create_session(key, envelope, fields)
+        if self.rules >= 2 and self.entry.replayed and self.fills_gap(row, kind, envelope, fields):
+            return "applied"
         if kind != "heartbeat" and self.is_duplicate(row, envelope):
             return "duplicate"
+        if self.rules >= 2 and is_out_of_bounds(fields):
+            raise Refusal("invalid_value")
         self.check_permitted(row, kind, envelope, fields)
         self.apply_event(key, row, kind, envelope, fields)
         if kind != "heartbeat":
@@ -97,13 +133,14 @@ class PartitionOracle(PartitionModel):
             self.check_context_size(row, envelope)
         return "applied"
 
-    @staticmethod
-    def has_invalid_value(kind: str, envelope: Row) -> bool:
+    def has_invalid_value(self, kind: str, envelope: Row) -> bool:
         """Return True if the envelope's values are invalid for any session."""
         names = ("tenant_id", "service_id", "agent_id", "producer_id")
         if not all(NAME.fullmatch(envelope[name]) for name in names) or envelope["epoch"] < 0:
             return True
         if kind == "session_created" and not envelope["user_id"]:
+            return True
+        if self.rules >= 2 and envelope["producer_seq"] > 10**15:
             return True
         return kind != "heartbeat" and bool(envelope["producer_seq"] < 1)
 
@@ -124,9 +161,12 @@ class PartitionOracle(PartitionModel):
         """Enter the event in its producer's ledger; return True if it was there already."""
         producer, seq = envelope["producer_id"], envelope["producer_seq"]
         if producer not in row["producers"]:
-            if len(row["producers"]) == 64:
+            if self.rules >= 2 and "forgotten" in row:
+                self.make_room_for(row, producer, seq)
+            elif len(row["producers"]) == 64:
                 raise Refusal("too_many_producers")
-            row["producers"][producer] = {"last": 0, "missing": []}
+            else:
+                row["producers"][producer] = {"last": 0, "missing": [], "epoch": 0, "at": 0, "unsure": 0}
         ledger = row["producers"][producer]
         if any(first <= seq <= last for first, last in ledger["missing"]):
             raise Refusal("late_filler")
@@ -134,14 +174,63 @@ class PartitionOracle(PartitionModel):
             return True
         if seq > ledger["last"] + 1:
             hole = (ledger["last"] + 1, seq - 1)
+            unsure = unsure_numbers(ledger)
             if len(ledger["missing"]) == 16:
                 (first, _), (_, last), *rest = ledger["missing"]
-                ledger["missing"] = [(first, last), *rest]
+                ledger["missing"], unsure = [(first, last), *rest], max(unsure, last)
             ledger["missing"].append(hole)
+            ledger["unsure"] = unsure if self.rules >= 2 else 0
             row["audit_seq"] += 1
             self.add_audit(row, kind="gap", gap_first=hole[0], gap_last=hole[1])
         ledger["last"] = seq
+        if self.rules >= 2 and "forgotten" in row:
+            ledger["unsure"] = unsure_numbers(ledger)
+            ledger["epoch"], ledger["at"] = row["epoch"], self.now
+        else:
+            ledger["epoch"] = ledger["at"] = ledger["unsure"] = 0
         return False
+
+    def fills_gap(self, row: Row, kind: str, envelope: Row, fields: Row) -> bool:
+        """Take a replayed event of work out of its gap; return False if it may not fill one."""
+        ledger = row["producers"].get(envelope["producer_id"])
+        work = is_legal("Active", kind) and (not kind.startswith("session_") or kind == "session_activity")
+        others = ("heartbeat", "state_updated", "resources_released", "snapshot_created", "checkpoint_saved")
+        if ledger is None or not work or kind in others or envelope["epoch"] > row["epoch"] or is_out_of_bounds(fields):
+            return False
+        number, unsure = envelope["producer_seq"], unsure_numbers(ledger)
+        inside = [hole for hole in ledger["missing"] if hole[0] <= number <= hole[1]]
+        if not inside or number <= unsure:
+            return False
+        parts = [(inside[0][0], number - 1), (number + 1, inside[0][1])]
+        holes = sorted([hole for hole in ledger["missing"] if hole != inside[0]] + [p for p in parts if p[0] <= p[1]])
+        if len(holes) == 17:
+            holes[:2] = [(holes[0][0], holes[1][1])]
+            unsure = max(unsure, holes[0][1])
+        ledger["missing"], ledger["unsure"] = holes, unsure
+        row["audit_seq"] += 1
+        self.add_audit(row, kind="gap_filled", gap_first=number, gap_last=number)
+        return True
+
+    def make_room_for(self, row: Row, producer: str, seq: int) -> None:
+        """Enter a producer that the ledger does not list; by rules 2 another one may go."""
+        listed, forgotten, epoch, own = row["producers"], row["forgotten"], row["epoch"], producer_hash(producer)
+        last = forgotten[own][0] if own in forgotten else 0
+        if seq <= last:
+            raise Refusal("late_filler")
+        if len(listed) == 64:
+            past = [name for name, ledger in listed.items() if ledger["epoch"] < epoch] or list(listed)
+            gone = min(past, key=lambda name: listed[name]["at"])
+            if len(forgotten) - (own in forgotten) == 1_024:
+                others = {key: entry[1] for key, entry in forgotten.items() if key != own}
+                oldest = min(others, key=lambda key: others[key])
+                if others[oldest] == epoch:
+                    raise Refusal("too_many_producers")
+                del forgotten[oldest]
+            ledger = listed.pop(gone)
+            forgotten[producer_hash(gone)] = (ledger["last"], ledger["epoch"] or epoch)
+        forgotten.pop(own, None)
+        missing = [(1, last)] if last else []
+        listed[producer] = {"last": last, "missing": missing, "epoch": 0, "at": 0, "unsure": last}
 
     def create_session(self, key: bytes, envelope: Row, fields: Row) -> str:
         given = fields["limits"]
@@ -149,6 +238,12 @@ class PartitionOracle(PartitionModel):
         odd = any(not low <= limits[name] <= high for name, (low, high) in RANGES.items())
         if min(limits.values()) <= 0 or (odd and not given["override"]):
             raise Refusal("invalid_limits")
+        first = fields["snapshot"]
+        own_parent = first["parent_snapshot_id"] in (None, fields["restored_from_snapshot_id"])
+        if self.rules >= 2 and not own_parent:
+            raise Refusal("broken_chain")
+        if self.rules >= 2 and (fault := snapshot_fault(first, first["parent_snapshot_id"])):
+            raise Refusal(fault)
         row = self.rows[key] = new_row(envelope, fields, limits, self.now)
         self.enter_state(key, row, "Idle", "creating", "T01", event_type="session_created")
         self.is_duplicate(row, envelope)
@@ -182,6 +277,8 @@ class PartitionOracle(PartitionModel):
         lifecycle = kind.startswith("session_") and kind != "session_activity"
         if lifecycle and envelope["service_id"] != row["owner"]:
             raise Refusal("not_owner")
+        if self.rules >= 2 and kind in ("state_updated", "snapshot_created") and envelope["service_id"] != row["owner"]:
+            raise Refusal("not_member")
         if not is_legal(row["state"], kind):
             if row["state"] == "Timeout" and is_legal("Active", kind):
                 self.late_reported = row["late_epoch"] == row["epoch"]
@@ -208,7 +305,7 @@ class PartitionOracle(PartitionModel):
             case "session_paused":
                 if fields["snapshot"] is None:
                     raise Refusal("missing_snapshot")
-                row["head"] = fields["snapshot"]["snapshot_id"]
+                self.take_snapshot(row, fields["snapshot"])
                 row["max_due_at"] = max(0, row["max_due_at"] - self.now)
                 self.enter_state(key, row, "Paused", None, "T04", event_type=kind)
             case "session_resumed":
@@ -235,9 +332,14 @@ class PartitionOracle(PartitionModel):
                     raise Refusal("version_conflict")
                 row["version"], row["state_json"], row["phase"] = row["version"] + 1, fields["state_json"], "processing"
             case "snapshot_created":
-                row["head"] = fields["snapshot"]["snapshot_id"]
+                self.take_snapshot(row, fields["snapshot"])
             case "resources_released":
                 self.confirm_release(row, fields)
+
+    def take_snapshot(self, row: Row, snapshot: Row) -> None:
+        if self.rules >= 2 and (fault := snapshot_fault(snapshot, row["head"])):
+            raise Refusal(fault)
+        row["head"] = snapshot["snapshot_id"]
 
     def resume_session(self, key: bytes, row: Row, fields: Row) -> None:
         if fields["snapshot_id"] is not None and fields["snapshot_id"] != row["head"]:
@@ -262,8 +364,9 @@ class PartitionOracle(PartitionModel):
             raise Refusal("invalid_reason")
         if reason == "completed" and row["phase"] in ("updating", "persisting"):
             raise Refusal("phase_order")
-        if fields["snapshot"] is not None:
-            row["head"] = fields["snapshot"]["snapshot_id"]
+        last = fields["snapshot"]
+        if last is not None and not (self.rules >= 2 and snapshot_fault(last, row["head"])):
+            row["head"] = last["snapshot_id"]
         bad = state == "Error" or reason == "abnormal_termination"
         self.enter_state(
             key, row, "Terminated", "releasing", number, ERROR_ACTIONS if bad else END_ACTIONS, reason_code=reason

@@ -1,5 +1,8 @@
 """The lifecycle's rules that are lists, written for the oracle independently of the product."""
 
+import hashlib
+from typing import Any
+
 DEFAULTS = {
     "init_ms": 15_000,
     "model_ms": 30_000,
@@ -78,8 +81,58 @@ ACTIVE_TYPES = frozenset(
         "prompt_metrics_recorded",
     }
 )
-SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch"}
+# By rules 2: the most characters of a text by its field; 256 for all others.
+LONG_TEXTS = {
+    **dict.fromkeys(["choice", "detail", "feedback", "message", "reason", "resume_plan", "uri"], 16_384),
+    **dict.fromkeys(["text", "content", "output_text"], 1_048_576),
+}
+OWN_NUMBERS = ("epoch", "producer_seq", "occurred_at", "at", "due_at", "retain_until")
+SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member"}
 GRAVESTONE_MS = 14 * 86_400_000
+
+
+def snapshot_fault(snapshot: dict[str, Any], head: str | None) -> str:
+    """Return why rules 2 refuse a snapshot after `head`, or ''."""
+    if snapshot["parent_snapshot_id"] != head:
+        return "broken_chain"
+    right = hashlib.sha256(snapshot["state_json"].encode("utf-8")).hexdigest()
+    return "" if snapshot["content_hash"] == right else "hash_mismatch"
+
+
+def unsure_numbers(ledger: dict[str, Any]) -> int:
+    """Return up to which number a producer's missing ones are not known exactly."""
+    by_rules_1 = ledger["epoch"] == 0 and len(ledger["missing"]) == 16
+    unsure: int = ledger["unsure"]
+    return max(unsure, ledger["missing"][0][1] if by_rules_1 else 0)
+
+
+def has_long_text(envelope: dict[str, Any]) -> bool:
+    """Return True if a text of an envelope is longer than rules 2 allow."""
+    texts = [value for value in envelope.values() if isinstance(value, str)]
+    return max(map(len, texts)) > 256 or len(envelope["data_classes"]) > 1_024
+
+
+def is_out_of_bounds(value: Any, field: str = "", owner: str = "") -> bool:
+    """Return True if an event has a value that rules 2 do not allow, at any depth."""
+    match value:
+        case bool() | None:
+            return False
+        case str():
+            if field in ("state_json", "context"):
+                return False  # the size of the row bounds them
+            most = 1_048_576 if field.endswith("_json") else LONG_TEXTS.get(field, 256)
+            return len(value) > (16_384 if (owner, field) == ("candidates", "name") else most)
+        case int():
+            return field not in OWN_NUMBERS and not 0 <= value <= 10**15
+        case float():
+            return value != value or value in (float("inf"), -float("inf"))
+        case list():
+            return len(value) > 1_024 or any(is_out_of_bounds(item, field, field) for item in value)
+        case dict() if field == "limits":
+            return False
+        case dict() if field == "prompt_versions":
+            return len(value) > 1_024 or any(len(text) > 256 for pair in value.items() for text in pair)
+    return any(is_out_of_bounds(part, name, field) for name, part in value.items())
 
 
 def is_legal(state: str, kind: str) -> bool:

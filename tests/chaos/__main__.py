@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.auditor.checks import Difference, replay_evidence, run_checks
 from tests.auditor.evidence import Evidence, gather_evidence
+from tests.chaos.activation import RulesActivation
 from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.faults import Faults
 from tests.chaos.load import Load
@@ -31,6 +32,7 @@ from tests.support.waiting import wait_until
 _BUILD = Path(__file__).parents[2] / "build" / "chaos"
 _PROGRESS_S = 10.0
 _FLOWS_S = 90.0
+_ACTIVE_S = 60.0
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -76,6 +78,7 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
         faults = Faults(stack, load, watch, _say)
         readiness = ReadinessWatch(stack, watch, faults.is_stalling)
         processes = ProcessWatch(lambda: {**stack.pids(), **load.pids()})
+        activation = RulesActivation(stack, options.seed, seconds, _say)
         progress = threading.Thread(target=_report_progress, args=(load, watch, time.monotonic(), stop), daemon=True)
         try:
             load.start()
@@ -86,12 +89,15 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
                 _FLOWS_S,
                 "every partition to have a transaction",
             )
+            activation.start()
             with readiness, processes:
                 faults.carry_out(draw_faults(options.seed, seconds, options.only, stack.brokers), load.until_s)
                 faults.wait()
                 time.sleep(max(0.0, load.until_s - time.time()))
-            unsettled = settle_stack(stack, load, _say)
+            not_activated = activation.wait(_ACTIVE_S)
+            unsettled = not_activated + settle_stack(stack, load, _say)
         finally:
+            activation.stop()
             stop.set()
             load.stop()
             watch.close()

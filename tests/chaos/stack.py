@@ -37,6 +37,7 @@ from tests.support.waiting import wait_until
 PARTITIONS = 4
 TENANTS = ("acme", "globex", "initech")
 DATABASE = "sessionary"
+OPERATOR_TOKEN = "token-of-operators"
 PREFIX = "sessionary"
 _COMMAND = (sys.executable, "-m", "sessionary.infra.cli")
 _START_S = 180.0
@@ -192,6 +193,9 @@ class ChaosStack:
     def _worker(self, name: str, port: int) -> Part:
         # A fault is over when each partition has a newer transaction, be it of ticks alone.
         more = {"INSTANCE": name, "API_PORT": str(port), "TICK_COMMIT_INTERVAL_MS": "1000"}
+        operator = {OPERATOR_TOKEN: {"principal": "operator", "roles": ["operator"]}}
+        tokens = {**{token: tenant for tenant, token in self.tokens.items()}, **operator}
+        more["API_TOKENS"] = json.dumps(tokens)
         if name == CRAMPED_STORE:
             more |= {"STORE": "rocksdb", "STATE_DIR": str(self.disks[name].folder)}
         argv = [sys.executable, "-m", "sessionary.stream_processors"]
@@ -211,4 +215,4 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-__all__ = ["DATABASE", "PARTITIONS", "PREFIX", "ChaosStack", "now_ms"]
+__all__ = ["DATABASE", "OPERATOR_TOKEN", "PARTITIONS", "PREFIX", "ChaosStack", "now_ms"]

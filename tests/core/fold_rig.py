@@ -61,11 +61,11 @@ class FoldRig:
         return self.outcome
 
     def send(self, agent: EventFactory, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> str:
-        """Send an agent's event; it then knows its epoch."""
+        """Send an agent's event; it then knows its epoch and snapshot."""
         outcome = self.append(agent.key.encoded(), agent.event_bytes(event_type, envelope, **fields))
         row = self.fold.rows.get(agent.key.encoded())
         if isinstance(row, SessionState):
-            agent.epoch = row.epoch
+            agent.epoch, agent.head = row.epoch, row.snapshot.snapshot_id
         return outcome
 
     def start(self, agent: EventFactory, **created: Any) -> None:

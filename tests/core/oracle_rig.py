@@ -1,13 +1,16 @@
 """Feeds the same records to a partition's fold and to the oracle; both must agree after each."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from sessionary.schemas.codec import Decoder
-from sessionary.schemas.records import SessionState
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.records import Position, RulesActivation, SessionState
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
-from tests.auditor.decoding import LogEntry, Row
+from tests.auditor.decoding import Decision, LogEntry, Row
 from tests.auditor.oracle import Oracle, find_differences
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES, STREAMS
@@ -15,6 +18,9 @@ from tests.support.machines import MACHINES, STREAMS
 SETTINGS = PartitionSettings("sessionary.events", 1)
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
+FIRST_POSITION = Position(0, 0, 0, 0, 0)
+# The newest rules begin with the first record that says so.
+ANNOUNCING = FIRST_POSITION._replace(announced=AnnouncedRules(*NEWEST_RULES, from_offset=0, principal="ops"))
 
 
 def oracle_row(state: SessionState) -> Row:
@@ -40,9 +46,16 @@ def oracle_row(state: SessionState) -> Row:
         "state_json": state.state_json,
         "head": state.snapshot.snapshot_id,
         "producers": {
-            ledger.producer_id: {"last": ledger.last_seq, "missing": [tuple(hole) for hole in ledger.missing]}
+            ledger.producer_id: {
+                "last": ledger.last_seq,
+                "missing": [tuple(hole) for hole in ledger.missing],
+                "epoch": ledger.epoch,
+                "at": ledger.last_at,
+                "unsure": ledger.inexact_to,
+            }
             for ledger in state.producers
         },
+        "forgotten": {entry.id_hash: (entry.last_seq, entry.epoch) for entry in state.forgotten},
         "cleanups": {cleanup.cleanup_id: cleanup.released for cleanup in state.cleanups},
         "refusals": [(refusal.offset, refusal.reason) for refusal in state.refusals],
         "context_exceeded": state.context_exceeded,
@@ -60,14 +73,26 @@ def outcome_text(outcome: Outcome) -> str:
     return "applied" if counts.applied else "duplicate" if counts.duplicate else "tick"
 
 
+def position_under(rules: int) -> Position:
+    """Return the position of an empty partition that is judged by a version of the rules."""
+    return FIRST_POSITION._replace(rules=NEWEST_RULES._replace(version=rules))
+
+
 class OracleRig:
     """A fold, an oracle and the log so far; `at` is the next record's append time in ms."""
 
-    def __init__(self, settings: PartitionSettings = SETTINGS, partition: int = 0) -> None:
-        self.partition = partition
+    def __init__(
+        self, settings: PartitionSettings = SETTINGS, partition: int = 0, position: Position = FIRST_POSITION
+    ) -> None:
+        """`position` says which rules are in force before the first record, or are announced."""
+        self.partition, self.first_position = partition, position
         self.fold = PartitionState(partition, settings, DECODER, MACHINES)
+        self.fold.load_position(position)
         self.fold.finish_loading()
         self.all_partitions = Oracle(settings.partitions)
+        self.oracle.rules = position.rules.version
+        if (announced := position.announced) is not None:
+            self.oracle.announced = Decision(0, announced.from_offset, announced.version)
         self.log: list[LogRecord] = []
         self.outcomes: list[Outcome] = []
         self.at = START_MS
@@ -76,9 +101,9 @@ class OracleRig:
     def oracle(self) -> Any:
         return self.all_partitions.partitions[self.partition]
 
-    def append(self, key: bytes | None, value: bytes | None) -> str:
+    def append(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> str:
         """Append a record, let both sides judge it, and fail if they differ."""
-        record = LogRecord(len(self.log), self.at, key, value)
+        record = LogRecord(len(self.log), self.at, key, value, headers)
         self.log.append(record)
         batch = self.fold.begin()
         assert batch.apply(record)
@@ -88,7 +113,7 @@ class OracleRig:
         for lines in ("audits", "rejected", "cleanups"):
             getattr(self.oracle, lines).clear()
         expected = self.all_partitions.apply_record(
-            LogEntry(self.partition, record.offset, record.timestamp_ms, key, value)
+            LogEntry(self.partition, record.offset, record.timestamp_ms, key, value, "replayed_from" in dict(headers))
         )
         assert outcome_text(outcome) == expected
         audits, rejected, cleanups = ([line._asdict() for _, line in outcome.records_on(stream)] for stream in STREAMS)
@@ -123,11 +148,17 @@ class OracleRig:
         outcome = self.append(agent.key.encoded(), agent.event_bytes(event_type, envelope, **fields))
         row = self.oracle.rows.get(agent.key.encoded())
         if row is not None:
-            agent.epoch = row["epoch"]
+            agent.epoch, agent.head = row["epoch"], row["head"]
         return outcome
 
     def tick(self) -> str:
         return self.append(None, TICK)
+
+    def begin_rules(self) -> str:
+        """Append the record with which the announced rules begin."""
+        assert self.fold.position.announced is not None
+        version, row_bytes_max, _, principal = self.fold.position.announced
+        return self.append(None, encode_record(RulesActivation(version, row_bytes_max, principal, "w1")))
 
     def advance(self, ms: int, *, step_ms: int = 1_000) -> list[str]:
         """Let time pass with a tick every `step_ms`; return new audit lines, as `T06 inactive`."""

@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.records import SessionState
+from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
-from tests.core.oracle_rig import OracleRig
+from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory, snapshot
 
 SHORT = Limits(
@@ -112,14 +112,32 @@ INVALID_ENVELOPES: list[dict[str, Any]] = [
     {"producer_seq": -5},
     {"user_id": None},
 ]
+# Refused by rules 2.
+LONG_TEXTS: list[dict[str, Any]] = [
+    {name: "x" * 257} for name in ("event_id", "user_id", "agent_role", "actor", "run_id", "step_id", "causation_id")
+]
+OUT_OF_BOUNDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("usage_recorded", {"tokens_in": -5}, {}),
+    ("usage_recorded", {"tool_cost_usd_micros": 10**15 + 1}, {}),
+    ("usage_recorded", {"model": "x" * 257}, {}),
+    ("session_activity", {}, {"context_bytes": -1}),
+    ("session_activity", {}, {"producer_seq": 10**15 + 1}),
+    ("session_activity", {}, {"run_seq": -1}),
+    ("progress_reported", {"progress": float("inf")}, {}),
+    ("session_errored", {"error": ErrorInfo("retryable", "e", "x" * 16_385)}, {}),
+    ("session_terminated", {"message": "x" * 16_385}, {}),
+    ("heartbeat", {"last_seq": -1}, {}),
+    ("session_created", {"parent_session_id": "x" * 257}, {}),
+]
 BAD_KEYS = [None, b"", b"acme:x", b"\xff", b"\x00position"]
 
 
 class RandomAgents:
     """Six agents of three sessions, and the rig that judges what they send."""
 
-    def __init__(self, rng: Random) -> None:
-        self.rng, self.rig = rng, OracleRig()
+    def __init__(self, rng: Random, position: Position = FIRST_POSITION) -> None:
+        """If rules are announced at `position`, they begin at some time."""
+        self.rng, self.rig = rng, OracleRig(position=position)
         names = (("a", "acme"), ("b", "acme"), ("a", "zeta"))
         self.agents = [EventFactory(name, tenant, producer=p) for name, tenant in names for p in ("p1", "p2")]
         self.renewed = 0
@@ -145,6 +163,10 @@ class RandomAgents:
             (12, self.pass_time),
             (6, self.jump_to_deadline),
             (1, self.step_clock_back),
+            (1 if self.rig.oracle.announced else 0, self.begin_rules),
+            (3 if self.rig.oracle.rules >= 2 else 0, self.exceed_bounds),
+            (4 if self.rig.oracle.rules >= 2 else 0, self.forge_content),
+            (4 if self.rig.oracle.rules >= 2 else 0, self.replay_missing),
         ]
 
     def pick_agent(self) -> EventFactory:
@@ -166,7 +188,7 @@ class RandomAgents:
         drawn = {name: self.rng.choice(options) for name, options in FIELDS.get(event_type, {}).items()}
         row = self.row_of(agent)
         if row is not None:
-            agent.epoch = row.epoch
+            agent.epoch, agent.head = row.epoch, row.snapshot.snapshot_id
             if event_type == "state_updated":
                 base = row.version + self.rng.choice([0, 0, 0, 1, -1])
                 drawn = {"base_version": base, "new_version": base + self.rng.choice([1, 1, 1, 2])}
@@ -187,6 +209,38 @@ class RandomAgents:
         row = self.row_of(agent)
         moves = [("session_created", {})] if row is None else [*NEXT_EVENTS[row.state], ("session_created", {})]
         self.send(agent, *self.rng.choice(moves), **self.rng.choice(INVALID_ENVELOPES))
+
+    def exceed_bounds(self) -> None:
+        """Send what rules 2 refuse, and rules 1 do not."""
+        if self.rng.random() < 0.3:
+            self.send(self.pick_agent(), self.rng.choice(WORK), {}, **self.rng.choice(LONG_TEXTS))
+        else:
+            event_type, fields, envelope = self.rng.choice(OUT_OF_BOUNDS)
+            self.send(self.pick_agent(), event_type, fields, **envelope)
+
+    def replay_missing(self) -> None:
+        """Send an event again as an operator does, mostly with a number that is missing."""
+        agent = self.pick_agent()
+        row = self.row_of(agent)
+        ledgers = {} if row is None else {ledger.producer_id: ledger for ledger in row.producers}
+        missing = ledgers[agent.producer].missing if agent.producer in ledgers else ()
+        number = self.rng.choice([1, 2, agent.seq, *(self.rng.randint(*hole) for hole in missing for _ in range(4))])
+        event_type = self.rng.choice([*WORK, *WORK, "state_updated", "checkpoint_saved"])
+        value = agent.event_bytes(event_type, {"producer_seq": max(1, number), "epoch": self.rng.choice([0, 1, 1, 99])})
+        self.rig.append(agent.key.encoded(), value, (("replayed_from", b'"events:0:1"'),))
+
+    def forge_content(self) -> None:
+        """Send a snapshot that is not the next one, or a content of another service's session."""
+        event_type = self.rng.choice(["snapshot_created", "session_paused", "session_terminated", "session_created"])
+        reason = {"reason": self.rng.choice(["closed", "cancelled", "forced"])}
+        wrong = self.rng.choice(
+            [snapshot("wrong", parent="nowhere"), snapshot("wrong")._replace(content_hash="0" * 64)]
+        )
+        fields = {"snapshot": wrong} | (reason if event_type == "session_terminated" else {})
+        if self.rng.random() < 0.3:
+            self.send(self.pick_agent(), self.rng.choice(["snapshot_created", "state_updated"]), {}, service_id="other")
+        else:
+            self.send(self.pick_agent(), event_type, fields)
 
     def skip_numbers(self) -> None:
         agent = self.pick_agent()
@@ -270,6 +324,10 @@ class RandomAgents:
         self.rig.at = target
         if self.rng.random() < 0.7:
             self.rig.tick()
+
+    def begin_rules(self) -> None:
+        if self.rig.oracle.announced:
+            self.rig.begin_rules()
 
     def step_clock_back(self) -> None:
         now, self.rig.at = self.rig.at, self.rig.at - self.rng.randint(1, 3_000)

@@ -126,7 +126,7 @@ class RecordFuzzer:
         drawn = {name: self._random.choice(options) for name, options in FIELDS.get(event_type, {}).items()}
         row = self._state_of(agent)
         if row is not None:
-            agent.epoch = row.epoch
+            agent.epoch, agent.head = row.epoch, row.snapshot.snapshot_id
             if event_type == "state_updated":
                 base = row.version + self._random.choice((0, 0, 0, 1))
                 drawn = {"base_version": base, "new_version": base + 1}

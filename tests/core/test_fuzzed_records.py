@@ -24,6 +24,13 @@ def test_fuzzed_records_stop_neither_processor_nor_sinks() -> None:
     check_reach(1, 20_000)
 
 
+def test_fuzzed_records_stop_nothing_by_rules_2_either() -> None:
+    result = run_seed(1, 20_000, rules=2)
+    assert result.failures == ()
+    assert ACCEPTABLE ^ set(result.applied) == set()
+    assert REASONS - {"too_many_producers"} <= {reason for _, reason in result.refused}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 8))
 def test_many_more_fuzzed_records_stop_neither_processor_nor_sinks(seed: int) -> None:

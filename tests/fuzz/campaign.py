@@ -56,9 +56,9 @@ def plan_runs(seed: int, records: int) -> list[tuple[int, int]]:
     return [(seed + number, size) for number, size in enumerate(sizes)]
 
 
-def run_seed(seed: int, records: int) -> RunResult:
+def run_seed(seed: int, records: int, rules: int = 1) -> RunResult:
     """Run one seed in this process. An exception becomes a failure that says how to repeat it."""
-    run = FuzzRun(seed)
+    run = FuzzRun(seed, rules)
     failures: tuple[str, ...] = ()
     try:
         run.fold_records(records)

@@ -29,9 +29,10 @@ from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRAN
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.runtime.fetching.fetched_records import LazyRecord
 from sessionary.stream_processors.settings import ProcessorSettings
-from tests.core.oracle_rig import START_MS
+from tests.core.oracle_rig import START_MS, position_under
 from tests.core.record_fuzzer import PARTITIONS, FuzzedRecord, RecordFuzzer
 from tests.support.event_factory import TICK
+from tests.support.values import REASONS_OF_RULES_2
 
 SETTINGS = ProcessorSettings(partitions=PARTITIONS)
 LIMITS = {topic: record_bytes_limits()[field] for field, topic in SETTINGS.topics._asdict().items()}
@@ -45,7 +46,7 @@ ACCEPTABLE = set().union(
     *ACCEPTED.values(), (transition.event_type for transition in TRANSITIONS if transition.by != "processor")
 )
 # `bad_row` is a sink's.
-REASONS = set(get_args(RefusalReason)) - {"UNKNOWN", "bad_row"}
+REASONS = set(get_args(RefusalReason)) - {"UNKNOWN", "bad_row"} - REASONS_OF_RULES_2
 _ERROR, _EVENT_TYPE = HISTORY_COLUMNS.index("decode_error"), HISTORY_COLUMNS.index("event_type")
 _MISSING = object()
 HEADER_BYTES = 32  # more than a row's deadline takes as a header
@@ -71,10 +72,11 @@ class TracedRows(dict[bytes, Any]):
 class FuzzRun:
     """Folds fuzzed records in batches, writes their transactions, and builds the sinks' rows."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, rules: int = 1) -> None:
         self._random, self._sizes = Random(seed), Random(seed)
         self._job = processor_job(SETTINGS)
         self._state = self._job.new_state(0)
+        self._state.load_position(position_under(rules))
         self._state.finish_loading()
         self._rows = TracedRows(self._state.rows.get)
         self._fuzzer = RecordFuzzer(seed, self._rows_current)
@@ -181,7 +183,7 @@ def check_refused(before: Any, after: Any) -> None:
         return
     kept = {"audit_seq": before.audit_seq, "producers": before.producers}
     if isinstance(before, SessionState):
-        kept |= {"refusals": before.refusals, "late_epoch": before.late_epoch}
+        kept |= {"refusals": before.refusals, "late_epoch": before.late_epoch, "forgotten": before.forgotten}
         assert len(after.refusals) <= REFUSALS_KEPT
     assert after._replace(**kept) == before
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from sessionary.infra.local.process import Child
-from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
+from sessionary.schemas.codec import Decoder, Event, encode_event, encode_position, encode_record
 from sessionary.schemas.events import (
     EVENT_TYPES,
     MessageAppended,
@@ -28,10 +28,17 @@ from sessionary.schemas.events import (
 from sessionary.schemas.events.session import SessionStarted
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, new_session_id
-from sessionary.schemas.records import AuditRecord, BatchRecord, CleanupRequest, Position, RejectedEvent
+from sessionary.schemas.records import (
+    AuditRecord,
+    BatchAcknowledged,
+    BatchRecord,
+    CleanupRequest,
+    Position,
+    RejectedEvent,
+)
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import EVENT_BYTES_MAX
-from sessionary.schemas.types import Envelope, Limits, Snapshot
+from sessionary.schemas.types import Envelope, Limits, RuleSet, Snapshot
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
@@ -228,6 +235,15 @@ def start_processor(
     return processes.start(module, env=environment(kafka, **fields), name=name)
 
 
+def begin_with(kafka: KafkaSettings, rules: RuleSet) -> None:
+    """Let every partition be judged by `rules` from its first record on."""
+    producer = Producer(kafka.client_config())
+    for partition in range(kafka.partitions):
+        value = encode_position(Position(0, 0, 0, 0, 0, rules=rules))
+        producer.produce(kafka.topics.changelog, value, b"\x00position", partition=partition)
+    assert producer.flush(30) == 0
+
+
 def count_judged(kafka: KafkaSettings) -> int:
     """Return how many records the committed batches have judged, without ticks."""
     batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
@@ -285,7 +301,12 @@ def changelog_of(
     return dict(CachedRows(shelf, codec)), positions
 
 
-def check_everything(kafka: KafkaSettings, machines: Sequence[AnyMachine] = MACHINES) -> list[AuditRecord]:
+def check_everything(
+    kafka: KafkaSettings,
+    machines: Sequence[AnyMachine] = MACHINES,
+    hole_ms: int = HOLE_MS,
+    quiet_ms: int = QUIET_MS,
+) -> list[AuditRecord]:
     """Assert that all outputs are exactly the machines' fold of the log; return the audit trail.
 
     No worker may be running.
@@ -297,9 +318,10 @@ def check_everything(kafka: KafkaSettings, machines: Sequence[AnyMachine] = MACH
             log[stored.partition].append(
                 LogRecord(stored.offset, stored.timestamp_ms, stored.key, stored.value, stored.headers)
             )
-    expected = refold(log, PartitionSettings(kafka.topics.events, kafka.partitions, HOLE_MS, QUIET_MS), machines)
     stored_audits = read_topic(kafka, kafka.topics.audit)
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
+    settings = PartitionSettings(kafka.topics.events, kafka.partitions, hole_ms, quiet_ms)
+    expected = refold(log, settings, machines, audits)
     assert find_differences(expected, rows, audits) == []
     assert len(audits) == len(expected.audits)  # none twice
     assert [stored.partition for stored in stored_audits] == [audit.source_partition for audit in audits]
@@ -315,17 +337,25 @@ def _place(record: RejectedEvent) -> tuple[int, int, str, bytes | None]:
     return record.source_partition, record.source_offset, record.reason, record.value
 
 
+def count_records(batch: BatchRecord) -> int:
+    """Return how many records of the log a transaction folded."""
+    return batch.applied + batch.duplicate + batch.refused + batch.ticks
+
+
 def _check_batches(kafka: KafkaSettings, log: dict[int, list[LogRecord]]) -> None:
     by_partition: dict[int, list[BatchRecord]] = defaultdict(list)
     for record in read_records(kafka, kafka.topics.batches):
-        assert isinstance(record, BatchRecord)
-        by_partition[record.partition].append(record)
+        if not isinstance(record, BatchAcknowledged):
+            assert isinstance(record, BatchRecord)
+            by_partition[record.partition].append(record)
     for partition, batches in by_partition.items():
         assert [batch.number for batch in batches] == list(range(1, len(batches) + 1))
         offsets = [record.offset for record in log[partition]]
-        assert sum(batch.applied + batch.duplicate + batch.refused + batch.ticks for batch in batches) == len(offsets)
-        assert (batches[0].first_offset, batches[-1].last_offset) == (offsets[0], offsets[-1])
+        assert sum(map(count_records, batches)) == len(offsets)
+        folding = [batch for batch in batches if count_records(batch)]  # the others only announce rules
+        assert (folding[0].first_offset, folding[-1].last_offset) == (offsets[0], offsets[-1])
         for former, batch in itertools.pairwise(batches):
-            assert former.last_offset < batch.first_offset
+            assert former.last_offset < batch.first_offset + (not count_records(former))
+            assert former.rules <= batch.rules
             known = batch.previous_acknowledged_at
             assert known is None or known >= former.started_at

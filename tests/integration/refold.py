@@ -1,14 +1,16 @@
 """Folds a log again from scratch and compares the result with a processor's output."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent
-from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.support.machines import MACHINES
@@ -26,9 +28,16 @@ class RefoldResult(NamedTuple):
 
 
 def refold(
-    log: Mapping[int, Sequence[LogRecord]], settings: PartitionSettings, machines: Sequence[AnyMachine] = MACHINES
+    log: Mapping[int, Sequence[LogRecord]],
+    settings: PartitionSettings,
+    machines: Sequence[AnyMachine] = MACHINES,
+    audits: Iterable[AuditRecord] = (),
 ) -> RefoldResult:
-    """Fold each partition's records, with a batch size that no processor uses."""
+    """Fold each partition's records, with a batch size that no processor uses.
+
+    `audits`: the audit trail; only the decisions of operators are taken from it, each at its place.
+    """
+    decisions = sorted((audit for audit in audits if audit.kind == "decision"), key=_place, reverse=True)
     result = RefoldResult(machines, {}, [], [], [], 0)
     odd = settings._replace(records_max=37)
     timers = 0
@@ -36,10 +45,17 @@ def refold(
         fold = PartitionState(partition, odd, Decoder(), machines)
         fold.finish_loading()
         waiting = list(reversed(records))
-        while waiting:
+        decided = [decision for decision in decisions if decision.source_partition == partition]
+        while waiting or decided:
             batch = fold.begin()
-            while waiting and batch.apply(waiting[-1]):
-                waiting.pop()
+            if decided and decided[-1].source_offset == fold.position.next_offset:
+                announce_again(batch, decided.pop())
+            else:
+                stop = decided[-1].source_offset if decided else None
+                while waiting and (stop is None or waiting[-1].offset < stop) and batch.apply(waiting[-1]):
+                    waiting.pop()
+                at = (batch.final_position.next_offset, batch.final_position.outcome_n)
+                assert at > fold.position[0:1] + fold.position[4:5], f"partition {partition} stands still before {stop}"
             outcome = batch.finish()
             fold.merge(batch)
             result.audits.extend(record for _, record in outcome.records_on("audit"))
@@ -48,6 +64,16 @@ def refold(
             timers += outcome.counts.timers
         result.rows.update(fold.rows)
     return result._replace(timers=timers)
+
+
+def announce_again(batch: Overlay, decision: AuditRecord) -> None:
+    """Repeat an announcement of rules, as the audit trail tells of it."""
+    match = re.match(r"rules (\d+) begin", decision.reason)
+    assert match is not None, decision.reason
+    assert decision.source_n == 0, "rules are announced before a record, not among its outcomes"
+    assert decision.actor is not None
+    rules = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
+    batch.announce_rules(rules[int(match[1])], decision.actor)
 
 
 def find_differences(expected: RefoldResult, rows: Mapping[bytes, Any], audits: Iterable[AuditRecord]) -> list[str]:

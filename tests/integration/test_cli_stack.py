@@ -24,6 +24,7 @@ from sessionary.infra.environment import read_environment
 from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.topics import apply_topics, list_topic_changes
 from sessionary.schemas.errors import Invalid
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import RETENTION_MS
 from tests.support.processes import Processes
@@ -228,6 +229,14 @@ def test_partitions_are_listed_and_an_open_one_is_not_retried(served: Served) ->
     assert (done.code, done.out) == (5, "")
     assert "partition 1 is open: only a halted partition can be retried" in done.err
     assert "partitions" in {check["check"] for check in served.ask("doctor")}
+
+
+def test_a_new_stack_is_judged_by_the_newest_rules(served: Served) -> None:
+    (listing,) = served.ask("rules", "list")
+    assert [found["rules"] for found in listing["partitions"]] == [NEWEST_RULES.version] * 4
+    rows = served.ask("sql", "SELECT version, principal FROM v_rules WHERE version > 1")
+    assert rows == [{"version": NEWEST_RULES.version, "principal": "operator"}] * 4
+    assert served.ask("rules", "activate") == [listing]
 
 
 def test_a_second_stack_over_the_same_folder_is_refused(served: Served) -> None:

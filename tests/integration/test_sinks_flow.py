@@ -12,7 +12,7 @@ from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.records import RejectedEvent, Tick
+from sessionary.schemas.records import BatchAcknowledged, RejectedEvent, Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.errors import OperatorError
@@ -193,6 +193,8 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
             "0003_usage",
             "0004_cheaper_inserts",
             "0005_fewer_merges",
+            "0006_rules",
+            "0007_acknowledgements",
         ]
         assert migrate.apply_migrations(clickhouse) == []
         wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")
@@ -250,12 +252,17 @@ def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
         {"h": b"\xfe"},
     )
     produce_records(kafka, kafka.topics.rejected, [(1, encode_record(refusal))])
-    produce_records(kafka, kafka.topics.batches, [(1, encode_record(batch_record(1, number))) for number in (1, 2, 3)])
+    acknowledged = BatchAcknowledged(1, 3, NOW_US, "w1")
+    batches = [encode_record(batch_record(1, number)) for number in (1, 2, 3)]
+    batches += [encode_record(acknowledged)] * 2
+    produce_records(kafka, kafka.topics.batches, [(1, value) for value in batches])
     settings = settings_for(kafka, clickhouse)
     with sink_in_thread("history", settings), sink_in_thread("rejected", settings), sink_in_thread("batches", settings):
         wait_until(rows_equal(clickhouse, "SELECT count() FROM {db}.history", [4]), 30, "history")
         wait_until(rows_equal(clickhouse, "SELECT count() FROM {db}.rejected", [1]), 30, "refusals")
         wait_until(rows_equal(clickhouse, "SELECT count(), max(number) FROM {db}.batches", [3, 3]), 30, "batches")
+        told = "SELECT count(), uniqExact(src_offset), max(number) FROM {db}.batch_acknowledgements"
+        wait_until(rows_equal(clickhouse, told, [2, 2, 3]), 30, "acknowledgements")
     database = clickhouse.clickhouse_database
     rows = run_sql(
         clickhouse,

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from sessionary.schemas.codec import Decoder, encode_record
-from sessionary.schemas.records import AuditRecord, BatchRecord
+from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, RulesActivation
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.clickhouse.inserter import TableInserter
@@ -27,13 +28,18 @@ def migrated(clickhouse: ClickHouseSettings) -> ClickHouseSettings:
     return clickhouse
 
 
-def insert(clickhouse: ClickHouseSettings, records: Sequence[AuditRecord | BatchRecord], token: str = "t") -> None:
+def insert(
+    clickhouse: ClickHouseSettings,
+    records: Sequence[AuditRecord | BatchRecord] | Sequence[BatchAcknowledged],
+    token: str = "t",
+) -> None:
     """Write records as a sink does; one call, one block."""
-    sink = SINKS["audit" if isinstance(records[0], AuditRecord) else "batches"]
+    kind = SINKS["audit" if isinstance(records[0], AuditRecord) else "batches"]
+    sink = kind.side if isinstance(records[0], BatchAcknowledged) and kind.side is not None else kind
     inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), sink.table)
     inserter.open()
     rows = [
-        sink.build_row(RawRecord(f"t.{sink.topic}", 0, offset, NOW_US // 1_000, b"k", encode_record(record)), Decoder())
+        sink.build_row(RawRecord(f"t.{kind.topic}", 0, offset, NOW_US // 1_000, b"k", encode_record(record)), Decoder())
         for offset, record in enumerate(records)
     ]
     block = inserter.new_block()
@@ -214,6 +220,21 @@ def test_latencies_come_from_the_following_batch_of_the_same_partition(migrated:
     assert [tuple(row.values()) for row in writes] == [(1, 30), (2, 25)]
 
 
+def test_the_last_batch_before_a_pause_has_its_latency_by_a_record_of_its_own(migrated: ClickHouseSettings) -> None:
+    insert(migrated, [record._replace(source_partition=1) for record in timed_out(1)])
+    insert(migrated, [batch_record(1, 1, started_at=at(1)), batch_record(1, 2, started_at=at(62))])
+    transitions = "SELECT audit_seq, latency_ms FROM {db}.v_transition_latency ORDER BY audit_seq"
+    writes = "SELECT number, latency_ms FROM {db}.v_audit_write_latency ORDER BY number"
+    assert [row["number"] for row in selected(migrated, writes)] == [1]
+    told = BatchAcknowledged(1, 2, at(62.025), "p1")
+    insert(migrated, [told, told, told._replace(partition=2)], "a")
+    insert(migrated, [told], "b")
+    # The next batch, of an owner that knows the acknowledgement too, doubles nothing.
+    insert(migrated, [batch_record(1, 3, started_at=at(70), previous_acknowledged_at=at(62.025), audited=0)], "c")
+    assert [tuple(row.values()) for row in selected(migrated, transitions)][2:] == [(3, 1_025)]
+    assert [tuple(row.values()) for row in selected(migrated, writes)][1:] == [(2, 25)]
+
+
 def test_integrity_is_silent_over_sound_rows_and_names_each_fault(migrated: ClickHouseSettings) -> None:
     insert(migrated, [*timed_out(1), released(1, 1.0), *timed_out(2)], "a")
     insert(migrated, timed_out(1), "b")  # the same rows again, under another token: they collapse
@@ -289,4 +310,54 @@ def test_rows_that_fit_no_column_are_found_and_the_others_are_written(migrated: 
     inserter.insert_block(block, "t", first_try=True)
     inserter.insert_block(block, "t", first_try=False)
     assert query_numbers(migrated, "SELECT count(), uniqExact(number) FROM {db}.batches") == [47, 47]
+    inserter.close()
+
+
+def test_each_partition_s_rules_are_listed_from_the_offset_at_which_they_begin(
+    migrated: ClickHouseSettings,
+) -> None:
+    insert(
+        migrated,
+        [
+            batch_record(0, 1),
+            batch_record(0, 2, first_offset=20, last_offset=20, applied=0, audited=1),  # announces; has no record
+            batch_record(0, 3, first_offset=21, last_offset=29, rules=2),
+            batch_record(0, 4, rules=2),
+            batch_record(1, 1),
+        ],
+    )
+    decided = audit_record(
+        0,
+        0,
+        tenant_id="",
+        session_id="",
+        kind="decision",
+        transition=None,
+        event_type="rules_announced",
+        reason_code="rules_announced",
+        reason="rules 2 begin, after rules 1",
+        actor="ops",
+        source_partition=0,
+        source_offset=20,
+    )
+    insert(migrated, [decided], "decisions")
+    activation = encode_record(RulesActivation(2, 1, "mallory", "w1"))
+    for offset in (19, 21):  # the first one is a client's: rules had not been announced
+        _insert_history(migrated, RawRecord("t.events", 0, offset, NOW_US // 1_000 + offset, None, activation))
+    at = datetime.fromtimestamp((NOW_US // 1_000 + 21) / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    assert selected(migrated, "SELECT * FROM {db}.v_rules ORDER BY partition, version") == [
+        {"partition": 0, "from_offset": 10, "version": 1, "principal": "", "at": None},
+        {"partition": 0, "from_offset": 21, "version": 2, "principal": "ops", "at": at},
+        {"partition": 1, "from_offset": 10, "version": 1, "principal": "", "at": None},
+    ]
+    assert selected(migrated, "SELECT * FROM {db}.v_integrity") == []
+    assert selected(migrated, "SELECT * FROM {db}.v_sessions") == []
+
+
+def _insert_history(clickhouse: ClickHouseSettings, raw: RawRecord) -> None:
+    inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), SINKS["history"].table)
+    inserter.open()
+    block = inserter.new_block()
+    assert not block.add_rows([SINKS["history"].build_row(raw, Decoder())])
+    inserter.insert_block(block, f"history {raw.offset}", first_try=True)
     inserter.close()

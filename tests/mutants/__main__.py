@@ -32,6 +32,7 @@ MODULES = (
     "core.session.limits",
     "core.session.accepted",
     "core.session.effects",
+    "core.session.values",
     "core.session.decide",
     "core.session.report",
     "core.session.machine",

@@ -5,19 +5,22 @@ is read of it.
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sessionary.schemas.codec import Decoder, encode_position
-from sessionary.schemas.records import Position
+from sessionary.schemas.codec import Decoder, encode_position, encode_record
+from sessionary.schemas.records import AuditRecord, Position, RulesActivation
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Outcome
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.rules_change import RulesRequest, due_request
 from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows, StoredLookup
 from tests.support.machines import MACHINES
 
 DECODER = Decoder()
 Stored = tuple[bytes, bytes | None]
+REQUEST = RulesRequest(NEWEST_RULES, "operator")
+ACTIVATION = encode_record(RulesActivation(*NEWEST_RULES, "operator", "w1"))
 
 
 class Folded(NamedTuple):
@@ -50,6 +53,15 @@ def opened(
         state.load(key, row)
     state.finish_loading()
     return state
+
+
+def announcement(state: PartitionState, request: RulesRequest | None) -> Overlay | None:
+    """A batch that announces the rules that are asked for; None if it is not the time for it."""
+    if (due := due_request(request, state.position)) is None:
+        return None
+    batch = state.begin()
+    batch.announce_rules(*due)
+    return batch
 
 
 def changelog_of(outcome: Outcome, machines: Sequence[AnyMachine], stored: StoredLookup) -> list[Stored]:
@@ -98,24 +110,38 @@ def folded(
     log: Sequence[LogRecord],
     cut: int,
     machines: Sequence[AnyMachine] = MACHINES,
+    decisions: Sequence[AuditRecord] = (),
 ) -> Folded:
-    """Fold a log without any trouble, in batches of `cut` records; timers do not cut."""
+    """Fold a log without any trouble, in batches of `cut` records; timers do not cut.
+
+    `decisions` of an operator, in order, are taken where the audit trail has them.
+    """
     unbounded = settings._replace(records_max=cut, bytes_max=1 << 40, timers_max=1 << 40, output_bytes_max=1 << 40)
     fold = opened(partition, unbounded, (), machines)
     outcomes: list[Outcome] = []
-    for start in range(0, len(log), cut):
+    waiting, decided = list(reversed(log)), list(reversed(decisions))
+    while waiting or decided:
         batch = fold.begin()
-        for record in log[start : start + cut]:
-            assert batch.apply(record)
+        if decided and decided[-1].source_offset == fold.position.next_offset:
+            batch.announce_rules(*REQUEST)
+            decided.pop()
+        else:
+            stop = decided[-1].source_offset if decided else 1 << 62
+            assert waiting, f"nothing leads to the decision at {stop}"
+            while waiting and waiting[-1].offset < stop and batch.apply(waiting[-1]):
+                waiting.pop()
+            assert batch.records, f"{waiting[-1]} is not taken"
         outcomes.append(batch.finish())
         fold.merge(batch)
     return Folded(outcomes, table(fold), fold.position)
 
 
 __all__ = [
+    "ACTIVATION",
     "DECODER",
     "MACHINES",
     "POSITION_KEY",
+    "REQUEST",
     "AnyMachine",
     "Folded",
     "LogRecord",
@@ -123,7 +149,9 @@ __all__ = [
     "Overlay",
     "PartitionSettings",
     "PartitionState",
+    "RulesRequest",
     "Stored",
+    "announcement",
     "changelog_of",
     "compared_rows",
     "folded",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction, Limits
 from tests.core.random_agents import (
@@ -282,6 +283,6 @@ class AgentPool:
             process.deliver()
 
 
-_GRAVE = encode_record(Gravestone("acme", "x", (), "closed", 1, 1, 1))
+_GRAVE = encode_record(Gravestone("acme", "x", (), "closed", 1, 1, 1), FIRST_RULES.version)
 
 __all__ = ["STEADY_EVERY_MS", "AgentPool"]

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from sessionary.schemas.records import AuditRecord
-from tests.auditor.decoding import LogEntry, Refusal, read_event
+from tests.auditor.decoding import LogEntry, Refusal, decisions_of, read_event
 from tests.auditor.oracle import Oracle, find_differences
 from tests.simulation.adapter import AnyMachine, LogRecord, Outcome, compared_rows, folded
 from tests.simulation.tally_account import check_tallies, count_tallies
@@ -61,7 +61,8 @@ def find_faults(world: World) -> list[str]:
 def check_refold(world: World, partition: int, outputs: Written) -> Iterator[str]:
     """The outputs are those of an uninterrupted fold of the same log."""
     log = world.broker.events[partition]
-    whole = folded(partition, world.settings, log, max(1, len(log) if world.seed % 2 else 3), world.machines)
+    cut, decisions = max(1, len(log) if world.seed % 2 else 3), decisions_in(outputs)
+    whole = folded(partition, world.settings, log, cut, world.machines, decisions)
     wanted = outputs_of(whole.outcomes)
     for name in ("audits", "rejected", "cleanups"):
         ours, theirs = _without_batch_numbers(getattr(outputs, name)), _without_batch_numbers(getattr(wanted, name))
@@ -71,6 +72,10 @@ def check_refold(world: World, partition: int, outputs: Written) -> Iterator[str
             yield f"    {theirs[first : first + 1]}"
     fold = world.cluster.owner(partition).fold
     yield from compared_rows(fold, whole)
+
+
+def decisions_in(outputs: Written) -> list[AuditRecord]:
+    return [line for _, line in outputs.audits if line.kind == "decision"]
 
 
 def _without_batch_numbers(lines: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -93,8 +98,10 @@ def check_against_oracle(world: World, partition: int, outputs: Written) -> list
         return []  # the oracle does not know the limit of a state's size
     whole = Oracle(world.shape.partitions)
     whole.partitions = {partition: whole.partitions[partition]}
+    whole.partitions[partition].decisions += decisions_of(line._asdict() for line in decisions_in(outputs))
     for record in world.broker.events[partition]:
         whole.apply_record(LogEntry(partition, record.offset, record.timestamp_ms, record.key, record.value))
+    whole.partitions[partition].take_decisions(1 << 62)
     found = [
         re.sub(r"\{.*\}: ", "", fault)
         for fault in find_differences(

@@ -10,10 +10,11 @@ from sessionary.stream_processors.core.model import Stream
 from tests.simulation.checks import find_faults
 from tests.simulation.runner import Failure, check_schedule, run_schedule
 from tests.simulation.world import World
+from tests.support.values import REASONS_OF_RULES_2
 
 SCHEDULES = 1_000
-# Reasons that a processor never writes.
-NOT_FROM_PROCESSOR = {"UNKNOWN", "bad_row"}
+# Reasons that a processor never writes by rules 1.
+NOT_FROM_PROCESSOR = {"UNKNOWN", "bad_row"} | REASONS_OF_RULES_2
 REASONS = {f"refused: {reason}" for reason in set(get_args(RefusalReason)) - NOT_FROM_PROCESSOR}
 TRANSITIONS = {f"T{n:02}" for n in range(1, 15)}
 FIRED = {"init_timeout", "inactive", "idle", "max_duration", "timeout_cleanup", "recovery_failed", "archived"}
@@ -32,9 +33,10 @@ TROUBLE = {
     *("client: a spool is replayed", "client: a process dies with its queue", "client: loses events and goes on"),
     *("client: a straggler comes", "client: a frozen process goes on"),
     *("network: dropped, sent again later", "network: sent twice as the answer was lost"),
+    *("rules: announced", "rules: in force", "rules: crash after the announcement", "rules: a client's record"),
     *("duplicate", "gravestone cleared", "steady agent lived", "time: a silence", "time: weeks"),
 }
-KINDS = {"transition", "refusal", "gap", "release", "context_limit", "limits_override"}
+KINDS = {"transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision"}
 EXPECTED = REASONS | TRANSITIONS | TROUBLE | {f"fired: {name}" for name in FIRED} | {f"audit: {kind}" for kind in KINDS}
 
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from tests.simulation.adapter import Outcome, Overlay, PartitionSettings, Stored, look, opened, row_classes
+from tests.simulation.adapter import (
+    REQUEST,
+    Outcome,
+    Overlay,
+    PartitionSettings,
+    RulesRequest,
+    Stored,
+    announcement,
+    look,
+    opened,
+    row_classes,
+)
 from tests.simulation.broker import Fenced
 
 if TYPE_CHECKING:
@@ -25,6 +36,7 @@ class Owner:
         self.batch: Overlay | None = None
         self.outcome: Outcome | None = None
         self.index = self.saved = 0
+        self.request: RulesRequest | None = None
         world.trace("%s takes partition %d, epoch %d", worker.name, partition, self.epoch)
 
     @property
@@ -57,6 +69,12 @@ class Owner:
         self.stage = "open"
 
     def _leave_open(self) -> None:
+        self.batch = announcement(self.fold, self.request)
+        if self.batch is not None:
+            self.world.mark("rules: announced")
+            self.world.trace("%s announces rules in partition %d", self.worker.name, self.partition)
+            self.outcome, self.stage = self.batch.finish(), "finished"
+            return
         if self.caught_up:
             return
         self.batch = self.fold.begin()
@@ -115,7 +133,10 @@ class Owner:
 
     def _leave_committed(self) -> None:
         assert self.batch is not None
+        before = self.fold.position.rules
         self.fold.merge(self.batch)
+        if self.fold.position.rules != before:
+            self.world.mark("rules: in force")
         self.stage = "open"
         if self.world.rng.random() < 0.3:
             self.worker.save_store(self.partition, self.saved)
@@ -154,6 +175,8 @@ class Worker:
         for owner in self.owners.values():
             if owner.stage != "gone":
                 self.world.mark(f"crash: processor {owner.stage}")
+                if owner.ready and owner.fold.position.announced is not None:
+                    self.world.mark("rules: crash after the announcement")
         self.world.trace("%s crashes (%s)", self.name, [(o.partition, o.stage) for o in self.owners.values()])
         self.owners.clear()
 
@@ -218,6 +241,14 @@ class Cluster:
 
     def crash(self) -> None:
         self.world.rng.choice(self.workers).crash()
+
+    def request_rules(self) -> None:
+        """Ask an owner to announce rules; a zombie may be asked too."""
+        if owners := self.ready_owners():
+            owner = self.world.rng.choice(owners)
+            owner.request = REQUEST
+            for _ in range(self.world.rng.choice((0, 1, 3, 4))):
+                owner.step()
 
     def work(self, steps: int, partition: int | None = None) -> None:
         """Let an assigned owner do up to `steps` steps."""

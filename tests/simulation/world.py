@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.core.oracle_rig import START_MS
-from tests.simulation.adapter import MACHINES, AnyMachine, PartitionSettings
+from tests.simulation.adapter import ACTIVATION, MACHINES, AnyMachine, PartitionSettings
 from tests.simulation.agents import AgentPool
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
@@ -124,6 +124,16 @@ class World:
             self.log(Sent("tick", partition, None, TICK))
             self.sent_records.pop()
 
+    def begin_rules(self) -> None:
+        """Let owners write the record with which announced rules begin; clients may forge it."""
+        partitions = {owner.partition for owner in self.cluster.ready_owners() if owner.fold.position.announced}
+        if self.rng.random() < 0.2:
+            partitions |= {self.rng.randrange(self.shape.partitions)}
+            self.mark("rules: a client's record")
+        for partition in sorted(partitions) if self.broker.up else ():
+            self.log(Sent("rules begin", partition, None, ACTIVATION))
+            self.sent_records.pop()
+
     def pass_ms(self, ms: int, slice_ms: int, *, ticks: bool = True) -> None:
         """Let time pass; steady agents send heartbeats, owners write ticks."""
         until = self.now_ms + ms
@@ -221,6 +231,8 @@ class World:
             (3, sinks.crash),
             (2, sinks.wake_zombie),
             (6, self.tick),
+            (1, cluster.request_rules),
+            (2, self.begin_rules),
             (8, self.pass_short_time),
             (4, self.pass_seconds),
             (10, self.jump_to_deadline),

@@ -17,9 +17,9 @@ _HEAD = """\
 
 Each processor serves this HTTP API. It answers with the committed state of a session, and says
 whether an event was applied or refused. The client calls it in `resume`, `recover` and `attach`;
-your own tools may call it too. Operators see every partition's state, and open a halted one again.
-`make docs` makes this page from the OpenAPI document, which a processor serves as `/openapi.json`;
-a test compares the two.
+your own tools may call it too. Operators see every partition's state, open a halted one again, and
+let newer rules begin. `make docs` makes this page from the OpenAPI document, which a processor
+serves as `/openapi.json`; a test compares the two.
 
 [Settings](settings.md) has the API's address and tokens: `SESSIONARY_API_HOST`,
 `SESSIONARY_API_PORT`, `SESSIONARY_API_TOKENS` and `SESSIONARY_API_TOKENS_FILE`. A request below
@@ -35,8 +35,9 @@ an object:
 ```
 
 - A `reader`, the default, reads the sessions of its tenant.
-- An `operator` sees and retries partitions, and needs no tenant.
-- The `principal` is the caller's name in logs, by default the tenant's name.
+- An `operator` sees and retries partitions, activates rules, and needs no tenant.
+- The `principal` is the caller's name in logs and in the audit trail of decisions, by default the
+  tenant's name.
 - The file is read again within a second after it changed. A token in the file wins over the same
   one in the variable. If the file cannot be used, the tokens that were read last stay in force, and
   `sessionary_processor_token_file_failures_total` counts.
@@ -61,6 +62,9 @@ def _path_lines() -> Iterator[str]:
                 for parameter in parameters:
                     text = parameter.get("description") or "required"
                     yield f"| `{parameter['name']}` | {parameter['in']} | {_cell(text)}{_bounds(parameter['schema'])} |"
+                yield ""
+            if body := operation.get("requestBody"):
+                yield f"The body is JSON: {_type_text(body['content']['application/json']['schema'])}."
                 yield ""
             yield from ("| status | meaning |", "|---|---|")
             yield from (

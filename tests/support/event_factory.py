@@ -5,7 +5,7 @@ from typing import Any
 
 from sessionary.schemas.codec import Event, encode_event, encode_record
 from sessionary.schemas.events import PAYLOADS, Payload
-from sessionary.schemas.ids import SessionKey, derived_id
+from sessionary.schemas.ids import SessionKey, content_hash, derived_id
 from sessionary.schemas.records import Tick
 from sessionary.schemas.types import CleanupAction, Envelope, ErrorInfo, Limits, Snapshot
 from tests.support.values import example
@@ -13,8 +13,9 @@ from tests.support.values import example
 TICK = encode_record(Tick("tests"))
 
 
-def snapshot(name: str, state_json: str = "{}") -> Snapshot:
-    return Snapshot(name, None, 1, state_json, None, "0" * 64, "full", "none")
+def snapshot(name: str, state_json: str = "{}", parent: str | None = None) -> Snapshot:
+    """Return a snapshot; without a parent, an `EventFactory` lets it follow the last one."""
+    return Snapshot(name, parent, 1, state_json, None, content_hash(state_json), "full", "none")
 
 
 # What a client sends unless the test says otherwise.
@@ -31,7 +32,13 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     "session_resumed": {"snapshot_id": None},
     "session_errored": {"error": ErrorInfo("retryable", "boom", "it broke")},
     "session_terminated": {"reason": "closed", "snapshot": None},
-    "state_updated": {"base_version": 1, "new_version": 2, "state_json": '{"step": 1}'},
+    "state_updated": {
+        "base_version": 1,
+        "new_version": 2,
+        "state_json": '{"step": 1}',
+        "updating_at": None,  # with a time, only judges by rules 2 know the event
+        "persisting_at": None,
+    },
     "snapshot_created": {"snapshot": snapshot("later")},
     "resources_released": {
         "actions": [CleanupAction("close_connection", True, 5), CleanupAction("clear_context", False, 6, "stuck")],
@@ -60,6 +67,7 @@ class EventFactory:
     def __init__(self, session: str = "s", tenant: str = "acme", service: str = "billing", producer: str = "p") -> None:
         self.key = SessionKey(tenant, derived_id(tenant, session))
         self.service, self.producer, self.seq, self.epoch = service, producer, 0, 1
+        self.head: str | None = None  # of the session's chain of snapshots, as the agent knows it
 
     def envelope(self, event_type: str, **fields: Any) -> Envelope:
         """Return the next envelope; an explicit `producer_seq` does not advance the count."""
@@ -82,7 +90,11 @@ class EventFactory:
         return envelope._replace(**fields)
 
     def event_bytes(self, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> bytes:
-        return encode_event(Event(self.envelope(event_type, **(envelope or {})), payload_of(event_type, **fields)))
+        payload: Any = payload_of(event_type, **fields)
+        content = getattr(payload, "snapshot", None)
+        if content is not None and content.parent_snapshot_id is None and event_type != "session_created":
+            payload = payload._replace(snapshot=content._replace(parent_snapshot_id=self.head))
+        return encode_event(Event(self.envelope(event_type, **(envelope or {})), payload))
 
 
 __all__ = ["DEFAULT_FIELDS", "TICK", "EventFactory", "payload_of", "snapshot"]

@@ -142,13 +142,13 @@ class TallyMachine:
     def estimate_bytes(self, row: TallyRow) -> int:
         return 100
 
-    def due_ms(self, row: TallyRow) -> int:
+    def due_ms(self, row: TallyRow, hole_end_ms: int = 0) -> int:
         return row.last_at + self.silence_ms if isinstance(row, Tally) else row.expires_at
 
     def is_only_postponed(self, row: TallyRow, after: TallyRow) -> bool:
         return True
 
-    def fire(self, row: TallyRow, now_ms: int) -> Sequence[TallyFact]:
+    def fire(self, row: TallyRow, now_ms: int, hole_end_ms: int = 0) -> Sequence[TallyFact]:
         return (TallyClosed(now_ms),)
 
 

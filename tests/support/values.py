@@ -21,6 +21,7 @@ RECORDS: list[type[Any]] = [
     for name in (
         [
             "AuditRecord",
+            "BatchAcknowledged",
             "BatchRecord",
             "CleanupRequest",
             "Gravestone",
@@ -33,6 +34,7 @@ RECORDS: list[type[Any]] = [
         ]
     )
 ]
+REASONS_OF_RULES_2 = frozenset({"not_member", "broken_chain", "hash_mismatch"})  # refusals that came with them
 UNIONS = (UnionType, Union)
 INT = st.integers(-(1 << 31), (1 << 31) - 1)
 LONG = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -145,6 +147,7 @@ def as_json(value: Any) -> Any:
 
 __all__ = [
     "RAW",
+    "REASONS_OF_RULES_2",
     "RECORDS",
     "as_json",
     "events",

@@ -22,7 +22,7 @@ class UnknownPartition(SessionaryError):
 
 
 class ControlApiClient:
-    """The partitions of one pipeline, by any of its processors. Every method blocks.
+    """Partitions and rules of one pipeline, by any of its processors. Every method blocks.
 
     Every method raises `Unavailable` if no processor answers, `SettingsError` if the URL or the
     token is missing or refused, `Invalid("invalid_value")` if the processor refuses the request.
@@ -45,7 +45,18 @@ class ControlApiClient:
         """
         return self._send_request("POST", f"/v1/partitions/{partition}/retry")
 
-    def _send_request(self, method: str, path: str) -> dict[str, Json]:
+    def list_rules(self) -> dict[str, Json]:
+        """Return the rules of every partition and those that each worker knows: a `RulesList`."""
+        return self._send_request("GET", "/v1/rules")
+
+    def activate_rules(self, version: int) -> dict[str, Json]:
+        """Let rules begin; return the `RulesList` as it is after a few seconds.
+
+        Raises `Invalid` if a worker does not know them, or a partition is not open.
+        """
+        return self._send_request("POST", "/v1/rules", json.dumps({"version": version}).encode())
+
+    def _send_request(self, method: str, path: str, body: bytes | None = None) -> dict[str, Json]:
         url, token = self._settings.control_url, self._settings.operator_token
         if url is None:
             raise SettingsError(
@@ -59,9 +70,10 @@ class ControlApiClient:
         # A header is sent in latin-1: so the token arrives in UTF-8.
         bearer = f"Bearer {token.get_secret_value()}".encode().decode("latin-1")
         try:
-            request = urllib.request.Request(url.rstrip("/") + path, headers={"Authorization": bearer}, method=method)
+            headers = {"Authorization": bearer, "Content-Type": "application/json"}
+            request = urllib.request.Request(url.rstrip("/") + path, body, headers, method=method)
             with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
-                body = answer.read(_ANSWER_BYTES_MAX)
+                found = answer.read(_ANSWER_BYTES_MAX)
         except urllib.error.HTTPError as error:
             with error:
                 raise _answer_error(url, error) from None
@@ -74,7 +86,7 @@ class ControlApiClient:
             ) from None
         except ValueError:  # of the header: its text has the token
             raise SettingsError("SESSIONARY_OPERATOR_TOKEN has characters that no token has") from None
-        return _parse_object(url, body)
+        return _parse_object(url, found)
 
 
 def _parse_object(url: str, body: bytes) -> dict[str, Json]:

@@ -155,6 +155,7 @@ class Stack:
         ports, self._broker_data = ports or Ports(), self.data / "broker"
         self._brokers = choose_broker_count(self._broker_data, brokers)
         self._cluster = plan_cluster(self._broker_data, ports.broker) if self._brokers > 1 else None
+        self.is_new = not read_environment(self.data)  # no stack served the folder before
         self.environ = _stack_variables(self.data, ports, partitions, self._cluster)
         self._part_environ = {**inherited_variables(os.environ), **self.environ}
         self._setup_error: str | None = None

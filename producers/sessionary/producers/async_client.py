@@ -196,8 +196,10 @@ class AsyncSessionClient:
     async def attach(self, session_id: str, *, user_id: str | None = None) -> AsyncSession:
         """Continue a session that exists: read its state, epoch and content from the processor.
 
-        Heartbeats are sent only if this client's service owns the session. Waits for at most the
-        setting `verdict_timeout_s`.
+        Further events carry the session's data classes.
+
+        Heartbeats are sent only if this client's service owns the session. Waits as
+        `AsyncSession.sync` does, for at most the setting `verdict_timeout_s`.
 
         Args:
             session_id: The session's UUID.

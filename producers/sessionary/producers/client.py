@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder
+from sessionary.producers.control.data_class_lookup import DataClassLookup
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry
 from sessionary.producers.errors import ClientClosed
 from sessionary.producers.kafka_ports import kafka_ports
@@ -80,6 +81,7 @@ class SessionClient:
             self._heartbeats,
             self._settings.heartbeat_interval_s,
             self._settings.verdict_timeout_s,
+            self._settings.rules,
         )
         self._on_error = on_error
         self._closing = threading.Lock()
@@ -200,8 +202,10 @@ class SessionClient:
     def attach(self, session_id: str, *, user_id: str | None = None) -> Session:
         """Continue a session that exists: read its state, epoch and content from the processor.
 
-        Heartbeats are sent only if this client's service owns the session. Blocks for at most the
-        setting `verdict_timeout_s`.
+        Further events carry the session's data classes.
+
+        Heartbeats are sent only if this client's service owns the session. Waits as `Session.sync`
+        does, for at most the setting `verdict_timeout_s`.
 
         Args:
             session_id: The session's UUID.
@@ -228,7 +232,9 @@ class SessionClient:
         """Release the resources of this service's ended sessions. Call once per client.
 
         `handler(request)` is called on a thread of its own, also for sessions that ended before
-        this client was made. After a crash it may be called again for the same `cleanup_id`.
+        this client was made. After a crash it may be called again for the same `cleanup_id`. The
+        answer carries the session's data classes. For sessions of other clients the control API
+        is asked; without an answer within 2 s they are left out, which `on_error` is told.
 
         Requests are read in the order of their partition. One that this version cannot read
         because its schema is newer stops its partition, and `on_error` gets `UnreadableRequest`;
@@ -243,9 +249,13 @@ class SessionClient:
             ProducerError: The client already has a handler.
         """
 
+        lookup = DataClassLookup(self._ports.control, self._on_error)
+
         def emitter_at(key: SessionKey, epoch: int) -> Emitter:
             emitter = self._new_emitter(key, None, ())
             emitter.epoch = epoch
+            if not emitter.last_seq:  # the session of another client
+                emitter.add_data_classes(lookup.find_classes(key.session_id))
             return emitter
 
         self._ports.cleanups.start(CleanupResponder(handler, emitter_at, self._on_error))

@@ -4,12 +4,12 @@
 with Kafka and HTTP, `testing` in memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
 from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import Limits, RefusalReason
+from sessionary.schemas.types import DataClass, Limits, RefusalReason
 
 OnError = Callable[[Exception], None]
 """Called with an error that no call can raise, on any thread. Must not block for long."""
@@ -133,6 +133,8 @@ class SessionView(NamedTuple):
     snapshot_state_json: str | None
     limits: Limits
     verdict: Verdict | None  # Only if one was asked for
+    data_classes: Sequence[DataClass] = ()  # Of the data that the session handles
+    rules: int | None = None  # Version of the rules by which its events are judged, if known
 
 
 class Control(Protocol):

@@ -51,6 +51,12 @@ class ProducerSettings(KafkaSettings):
     session_id_version: Annotated[Literal[4, 7], BeforeValidator(int)] = Field(
         4, description="new session ids: 4 random, 7 time-ordered"
     )
+    rules: int = Field(
+        1,
+        description="version of the rules that every partition has; from 2 on, a state update is one event, not three. "
+        "Raise it after these rules were activated. A session that asked the control API goes by its answer",
+        ge=1,
+    )
     journal_path: Path | None = Field(None, description="NDJSON file: one line per delivered or lost event")
     handle_sigterm: bool = Field(
         default=True, description="turn an unhandled SIGTERM into an orderly exit (main thread only)"

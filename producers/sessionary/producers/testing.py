@@ -39,7 +39,7 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import Limits, RefusalReason, Snapshot
+from sessionary.schemas.types import DataClass, Limits, RefusalReason, Snapshot
 
 _STATES = {
     SessionCreated: "Idle",
@@ -64,6 +64,7 @@ class _MemorySession:
         self.state_json = snapshot.state_json
         self.epoch = 1
         self.version = 1
+        self.data_classes: set[DataClass] = set()
         self.verdicts: dict[tuple[int, int], Verdict] = {}
 
 
@@ -196,6 +197,7 @@ class InMemoryTransport:
                 snapshot_state_json=known.snapshot.state_json,
                 limits=known.limits,
                 verdict=None if after is None else known.verdicts.get(after, Verdict(applied=True, reason=None)),
+                data_classes=tuple(sorted(known.data_classes)),
             )
 
     # The protocol `CleanupConsumer`
@@ -231,6 +233,7 @@ class InMemoryTransport:
             if reason is not None:
                 return
             known.epoch += 1
+        known.data_classes.update(event.envelope.data_classes)
         known.state = _STATES.get(type(payload), known.state)
         if isinstance(payload, StateUpdated):
             known.version, known.state_json = payload.new_version, payload.state_json

@@ -19,6 +19,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 # Stands for all headers of a record if they cannot be read. librdkafka ends a name at its first NUL
 # byte, so that no header that it delivers has this name.
 UNREADABLE_HEADERS: Final = (("unreadable-headers\0", b"the name of a header is not UTF-8"),)
+REPLAYED_FROM: Final = "replayed_from"  # where the record was refused that is sent again, as JSON
 _CONTENT_TYPE = ("content-type", CONTENT_TYPE)
 _VERSION = ("ce_specversion", b"1.0")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -123,6 +124,7 @@ def headers_beyond_envelope(envelope: Envelope, headers: Headers) -> Headers:
 
 __all__ = [
     "CONTENT_TYPE",
+    "REPLAYED_FROM",
     "TYPE_PREFIX",
     "UNREADABLE_HEADERS",
     "HeaderSource",

@@ -1,4 +1,4 @@
-"""Ids, record keys and the partitioner: pure functions, the same in every role.
+"""Ids, hashes, record keys and the partitioner: pure functions, the same in every role.
 
 The partitioner is the Java client's murmur2 (`org.apache.kafka.common.utils.Utils.murmur2`), which
 librdkafka calls `murmur2_random`.
@@ -94,6 +94,11 @@ def derived_id(*parts: str | int) -> str:
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
 
 
+def content_hash(content: str) -> str:
+    """Return the hash that a snapshot has of its content: SHA-256 of the UTF-8 text, as hex."""
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
 def murmur2(data: bytes) -> int:
     """Return Kafka's 32-bit murmur2 of `data`, as an unsigned number."""
     mask, m = 0xFFFFFFFF, 0x5BD1E995
@@ -120,6 +125,7 @@ __all__ = [
     "SessionKey",
     "checked_name",
     "checked_session_id",
+    "content_hash",
     "derived_id",
     "murmur2",
     "new_session_id",

@@ -1,6 +1,8 @@
-"""A session's limits: defaults, recommended ranges and what follows from them.
+"""A session's limits and the bounds of an event's values, as data.
 
-Clients and processors share these numbers. The check at a session's creation is the processor's.
+Clients and processors share these numbers. The check of the limits at a session's creation is the
+processor's. The bounds hold by rules 2 (`sessionary.schemas.codec.value_bounds`); clients keep them
+always.
 """
 
 from typing import Final
@@ -32,6 +34,20 @@ RANGES: dict[str, tuple[int, int]] = {
 LIMIT_MAX: Final = 10**13  # about 300 years in ms: keeps every sum within 64 bits
 
 
+NAME_CHARACTERS_MAX: Final = 256  # of a text that is neither of the two below: ids, names, codes
+TEXT_CHARACTERS_MAX: Final = 16 << 10  # of a text for people
+CONTENT_CHARACTERS_MAX: Final = 1 << 20  # of what the agent works on
+# For people, by field; "Class.field" if a field of the same name is a name elsewhere.
+TEXTS: Final = frozenset({"Candidate.name", "choice", "detail", "feedback", "message", "reason", "resume_plan", "uri"})
+CONTENTS: Final = frozenset({"content", "output_text", "text"})  # and every field that ends in `_json`
+# They go into the session's row, whose size is limited (`state_too_large`).
+ROW_CONTENTS: Final = frozenset({"Snapshot.state_json", "Snapshot.context", "StateUpdated.state_json"})
+ITEMS_MAX: Final = 1_024  # of a list or a map
+NUMBER_MAX: Final = 10**15  # of a count, a size, a cost or a duration; thousands of them sum up within 64 bits
+# Times are the agent's own, and are never judged. `Limits` has a check of its own.
+UNBOUNDED_NUMBERS: Final = frozenset({"at", "due_at", "limits", "occurred_at", "retain_until"})
+
+
 def with_defaults(limits: Limits) -> SessionLimits:
     """Return `limits` with the default in place of each None. Checks no value."""
     return SessionLimits(
@@ -44,4 +60,33 @@ def inactivity_budget_ms(limits: SessionLimits) -> int:
     return limits.model_ms + limits.tool_ms + limits.network_ms
 
 
-__all__ = ["DEFAULTS", "LIMIT_MAX", "RANGES", "inactivity_budget_ms", "with_defaults"]
+def characters_max(owner: str, field: str) -> int | None:
+    """Return how many characters a text may have; None if its row's size bounds it.
+
+    `owner` is the name of the class that has the field.
+    """
+    qualified = f"{owner}.{field}"
+    if qualified in ROW_CONTENTS:
+        return None
+    if field in CONTENTS or field.endswith("_json"):
+        return CONTENT_CHARACTERS_MAX
+    return TEXT_CHARACTERS_MAX if field in TEXTS or qualified in TEXTS else NAME_CHARACTERS_MAX
+
+
+__all__ = [
+    "CONTENTS",
+    "CONTENT_CHARACTERS_MAX",
+    "DEFAULTS",
+    "ITEMS_MAX",
+    "LIMIT_MAX",
+    "NAME_CHARACTERS_MAX",
+    "NUMBER_MAX",
+    "RANGES",
+    "ROW_CONTENTS",
+    "TEXTS",
+    "TEXT_CHARACTERS_MAX",
+    "UNBOUNDED_NUMBERS",
+    "characters_max",
+    "inactivity_budget_ms",
+    "with_defaults",
+]

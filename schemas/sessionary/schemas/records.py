@@ -15,6 +15,7 @@ from sessionary.schemas.types import (
     Cleanup,
     DataClass,
     ErrorClass,
+    ForgottenProducer,
     Phase,
     ProducerLedger,
     Refusal,
@@ -142,6 +143,25 @@ class BatchRecord(NamedTuple):
     rules: int = 1  # Version of the rules that its records were judged by
 
 
+class BatchAcknowledged(NamedTuple):
+    """Says when the last transaction before a pause was acknowledged.
+
+    Of any other one the `BatchRecord` after it says that. Written outside of transactions; it may
+    be lost, or come twice.
+
+    Attributes:
+        partition: The partition.
+        number: Of the transaction's `BatchRecord`.
+        acknowledged_at: The processor's clock; µs since the epoch.
+        instance: The processor that wrote both.
+    """
+
+    partition: int
+    number: int
+    acknowledged_at: int
+    instance: str
+
+
 class CleanupRequest(NamedTuple):
     """Asks the service that owns a session to release the session's resources.
 
@@ -208,6 +228,7 @@ class SessionState(NamedTuple):
     cleanups: Sequence[Cleanup] = ()
     parent_session_id: str | None = None
     restored_from_snapshot_id: str | None = None
+    forgotten: Sequence[ForgottenProducer] = ()  # Oldest first
     content_apart: bool = False  # state_json and snapshot are in a SessionContent, and empty here
 
 
@@ -251,6 +272,7 @@ class Position(NamedTuple):
 
 __all__ = [
     "AuditRecord",
+    "BatchAcknowledged",
     "BatchRecord",
     "CleanupRequest",
     "Gravestone",

@@ -76,7 +76,7 @@ Compression = Literal["UNKNOWN", "none", "gzip", "zstd"]
 """How a snapshot's bytes are compressed."""
 
 AuditKind = Literal[
-    "UNKNOWN", "transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision"
+    "UNKNOWN", "transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision", "gap_filled"
 ]
 """What an audit record reports."""
 
@@ -114,6 +114,9 @@ RefusalReason = Literal[
     "already_released",
     "state_too_large",
     "bad_row",
+    "not_member",
+    "broken_chain",
+    "hash_mismatch",
 ]
 """Why an event was refused; the only list of reasons."""
 
@@ -253,6 +256,17 @@ class ProducerLedger(NamedTuple):
     producer_id: str
     last_seq: int
     missing: Sequence[SeqRange] = ()  # Jumped over, oldest first
+    epoch: int = 0  # The session's at its last event; 0 if rules 1 judged it
+    last_at: int = 0  # Log time of its last event, ms; 0 if rules 1 judged it
+    inexact_to: int = 0  # Numbers up to it may have been applied although `missing` has them
+
+
+class ForgottenProducer(NamedTuple):
+    """What is left of a producer that the ledger had no room for."""
+
+    id_hash: int  # The first 8 bytes of SHA-256 of its id, big-endian and signed
+    last_seq: int
+    epoch: int  # The session's at its last event
 
 
 class Refusal(NamedTuple):
@@ -364,6 +378,7 @@ __all__ = [
     "Envelope",
     "ErrorClass",
     "ErrorInfo",
+    "ForgottenProducer",
     "Limits",
     "PauseKind",
     "Phase",

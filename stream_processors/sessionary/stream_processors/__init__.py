@@ -16,5 +16,6 @@ In the order in which a record passes:
     metrics      a worker's Prometheus metrics
     errors       a worker's errors, by their consequence
     open_transactions    tells which partitions an open transaction of another producer holds up
+    rules_change    how a partition comes to other rules
     families     the families of rows that a processor keeps, one machine each
 """

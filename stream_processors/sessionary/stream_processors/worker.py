@@ -23,6 +23,7 @@ from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers
+from sessionary.stream_processors.api.rules import RulesApi
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
@@ -78,8 +79,9 @@ class Processor:
         self._ticker = Ticker(settings, self._metrics)
         self._temporary = temporary_state_folder(settings)
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
+        self._context = WorkerContext(settings, job, self._metrics, self._executor, self._fetcher)
         self.assignment = Assignment(
-            WorkerContext(settings, job, self._metrics, self._executor, self._fetcher),
+            self._context,
             PartitionStores(settings, state, job.row_codec),
             lambda: transport.heartbeat_s,
         )
@@ -103,6 +105,7 @@ class Processor:
                 settings, tokens, assignment, self._metrics, group, others, self._is_running, self._stalled_partitions
             ),
             PartitionApi(settings, tokens, assignment, others),
+            RulesApi(settings, tokens, assignment, others),
         )
 
     async def run(self) -> None:
@@ -136,6 +139,7 @@ class Processor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.app.stop(), _STOP_S)
             self._fetcher.close()
+            self._ticker.send_acknowledgements(time.time() * 1_000, self._context.acknowledged, idle_ms=0)
             self._ticker.close()
             if self._temporary is not None:
                 self._temporary.cleanup()
@@ -166,12 +170,15 @@ class Processor:
 
     async def _send_ticks(self) -> None:
         while True:
-            deadlines = {
-                partition: owner.tick_deadline_ms
-                for partition, owner in self.assignment.owners.items()
-                if owner.is_open
+            opened = [owner for owner in self.assignment.owners.values() if owner.is_open]
+            announced = {
+                owner.partition: rules for owner in opened if (rules := owner.state.position.announced) is not None
             }
-            self._ticker.send_due_ticks(time.time() * 1_000, deadlines)
+            deadlines = {owner.partition: owner.tick_deadline_ms for owner in opened}
+            now_ms = time.time() * 1_000
+            self._ticker.send_due_activations(now_ms, announced)
+            self._ticker.send_acknowledgements(now_ms, self._context.acknowledged)
+            self._ticker.send_due_ticks(now_ms, deadlines)
             await asyncio.sleep(LOOK_S)
 
     async def _report_offsets(self) -> None:

@@ -24,6 +24,7 @@ class AskedRequest(NamedTuple):
     method: str
     path: str
     authorization: str | None
+    body: str = ""
 
 
 def partition(number: int, state: str = "open", **fields: Any) -> dict[str, Any]:
@@ -44,7 +45,8 @@ def serve_fake_api() -> Iterator[FakeControlApi]:
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
-            api.asked.append(AskedRequest(self.command, self.path, self.headers["Authorization"]))
+            sent = self.rfile.read(int(self.headers["Content-Length"] or 0)).decode()
+            api.asked.append(AskedRequest(self.command, self.path, self.headers["Authorization"], sent))
             status, body = api.answers.get(self.path, (404, "no page"))
             content = json.dumps(body).encode()
             self.send_response(status)

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from sessionary.infra.cli.commands.up import activate_newest_rules
 from sessionary.infra.environment import read_environment, tenant_tokens, write_environment
 from sessionary.infra.local.errors import BrokerCountDiffers, PortTaken
 from sessionary.infra.stack import Ports, Stack, inherited_variables
 from sessionary.stream_processors.access import parse_tokens
+from tests.core.infra.fake_control_api import serve_fake_api
 
 
 def test_parts_take_the_shell_s_proxies_but_no_address_of_another_stack() -> None:
@@ -40,6 +42,20 @@ def test_a_stack_has_an_operator_s_token_and_keeps_its_tokens(tmp_path: Path) ->
     again = Stack(tmp_path).environ
     for name in ("SESSIONARY_API_TOKENS", "SESSIONARY_OPERATOR_TOKEN"):
         assert again[name] == first[name]
+
+
+def test_only_a_new_stack_activates_rules_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with serve_fake_api() as api:
+        api.answers = {"/v1/rules": (200, {"partitions": [], "workers": []})}
+        port = int(api.url.rpartition(":")[2])
+        stack = Stack(tmp_path / "data", ports=Ports(api=port))
+        activate_newest_rules(stack)
+        assert [(asked.method, asked.path) for asked in api.asked] == [("POST", "/v1/rules")]
+        assert api.asked[0].authorization == f"Bearer {stack.environ['SESSIONARY_OPERATOR_TOKEN']}"
+        assert "the stack is new" in capfd.readouterr().err
+        write_environment(tmp_path / "data", stack.environ)
+        activate_newest_rules(Stack(tmp_path / "data", ports=Ports(api=port)))
+        assert len(api.asked) == 1
 
 
 def test_a_stack_of_three_brokers_is_known_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,14 @@ from sessionary.producers import (
     Invalid,
     Limits,
     ProducerSettings,
+    SessionClient,
     SessionLost,
 )
-from sessionary.producers.testing import memory_client
+from sessionary.producers.testing import memory_client, memory_ports
 from sessionary.schemas.events import SessionCreated
 from tests.core.producers.sent_events import START_EVENTS, sent_types
+
+SETTINGS = ProducerSettings.from_env({})
 
 
 def test_attach_learns_state_and_epoch_and_goes_on_in_the_same_sequence() -> None:
@@ -29,6 +32,23 @@ def test_attach_learns_state_and_epoch_and_goes_on_in_the_same_sequence() -> Non
         assert numbers == list(range(1, len(numbers) + 1))
         with pytest.raises(SessionLost):
             client.attach(str(uuid.uuid4()))
+
+
+def test_an_attached_session_keeps_the_sessions_data_classes() -> None:
+    client, memory = memory_client()
+    other = SessionClient(
+        tenant_id="acme", service_id="other", agent_id="a", settings=SETTINGS, ports=memory_ports(memory)
+    )
+    with client, other:
+        session = client.session(user_id="u", data_classes=("personal",))
+        attached = other.attach(session.session_id)
+        attached.activity("x")
+        assert memory.events()[-1].envelope.data_classes == ("personal",)
+        client.create(user_id="u", session_id=session.session_id, data_classes=("medical",))
+        for one in (attached, session):
+            one.sync()
+            one.activity("x")
+            assert sorted(memory.events()[-1].envelope.data_classes) == ["medical", "personal"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "-a", "x" * 129])

@@ -7,4 +7,5 @@ First the way of a verdict, then that of a request:
     kafka_consumer      the Kafka consumer of the requests: its configuration
     request_backlog     the requests without an answer, and what may be committed
     cleanup_responder   runs the user's handler and sends its answer, once per request
+    data_class_lookup   the data classes that the answer for another client's session carries
 """

@@ -14,6 +14,7 @@ from sessionary.producers.errors import QueueFull
 from sessionary.producers.ports import OnError, OnReceipt, Receipt
 from sessionary.schemas.events import ResourcesReleased, SessionPhaseChanged
 from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.limits import NAME_CHARACTERS_MAX
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import CleanupAction
 
@@ -32,8 +33,9 @@ def _now_us() -> int:
 def _check_action(action: object) -> None:
     """Raise `TypeError` for a value that cannot be written into the answer."""
     match action:
-        case CleanupAction(action=str(), done=bool(), at=int(), detail=None | str()):
-            return
+        case CleanupAction(action=str(name), done=bool(), at=int(), detail=None | str()):
+            if len(name) <= NAME_CHARACTERS_MAX:
+                return
     raise TypeError(f"a clean-up handler returns CleanupAction(action, done, at, detail), not {action!r}")
 
 
@@ -94,6 +96,8 @@ class CleanupResponder:
         if answer is None:
             actions = run_handler(request, self._handler)
             released = request.context_bytes if all(action.done for action in actions) else None
+            if released is not None and released < 0:
+                released = None  # by rules 1 a context may have any size
             answer = ResourcesReleased(request.cleanup_id, actions, released, host_lost=False)
             self._remember_answer(request.cleanup_id, answer)
         sent = answer

@@ -8,13 +8,14 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from http.client import HTTPException
-from typing import Any
+from typing import Any, get_args
 
 from sessionary.producers.errors import AuthenticationFailed, Invalid, SessionLost, SettingsError, Unavailable
 from sessionary.producers.ports import SessionView, Verdict
 from sessionary.producers.settings import ProducerSettings
-from sessionary.schemas.types import Limits
+from sessionary.schemas.types import DataClass, Limits
 
 _WAIT_MS_MAX = 10_000
 _RETRY_S_MAX = 1.0
@@ -115,7 +116,14 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         snapshot_state_json=snapshot["state_json"] if snapshot else None,
         limits=Limits(**known),
         verdict=_parse_verdict(verdict) if verdict else None,
+        data_classes=_known_classes(body.get("data_classes") or ()),
+        rules=body.get("rules"),
     )
+
+
+def _known_classes(names: Sequence[str]) -> tuple[DataClass, ...]:
+    """Return the classes that this release can write: the API may be of a later one."""
+    return tuple(name for name in get_args(DataClass) if name in names and name != "UNKNOWN")
 
 
 def _parse_verdict(body: dict[str, Any]) -> Verdict:

@@ -7,12 +7,13 @@ transport took uses a number. A dropped event counts as taken, so that its loss 
 import time
 import uuid
 from collections.abc import Sequence
-from threading import Lock, RLock
+from threading import Condition, Lock, RLock
 from typing import NamedTuple
 
-from sessionary.producers.errors import ClientClosed, Invalid, QueueFull
-from sessionary.producers.ports import OnReceipt, OutRecord, Transport
+from sessionary.producers.errors import ClientClosed, Invalid, QueueFull, Unavailable
+from sessionary.producers.ports import OnReceipt, OutRecord, Receipt, Transport
 from sessionary.schemas.codec import Event, encode_event
+from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
 from sessionary.schemas.events import EVENT_TYPES, Heartbeat, Payload
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey
@@ -60,14 +61,47 @@ class SendGate:
 
 
 class ProducerSequence:
-    """Numbers of one producer in one session. Hold `lock` from taking a number until it is sent."""
+    """One producer's numbers in one session. Hold `lock` from taking a number until it is sent.
 
-    __slots__ = ("last", "lock", "producer_id")
+    `data_classes` are those of the session, as far as the client knows.
+    """
 
-    def __init__(self, producer_id: str) -> None:
+    __slots__ = ("_changed", "_position", "_settled", "data_classes", "last", "lock", "producer_id")
+
+    def __init__(self, producer_id: str, changed: Condition | None = None) -> None:
+        """`changed` is notified of each receipt; sequences may share one."""
         self.producer_id = producer_id
         self.last = 0
+        self.data_classes: tuple[DataClass, ...] = ()
         self.lock = RLock()
+        self._changed = changed or Condition()
+        self._settled = 0  # receipts so far
+        self._position: tuple[int, int] | None = None
+
+    def add_data_classes(self, data_classes: Sequence[DataClass]) -> None:
+        """Add classes of the session. Events carry them from now on."""
+        self.data_classes = tuple(dict.fromkeys((*self.data_classes, *data_classes)))
+
+    def on_receipt(self, receipt: Receipt) -> None:
+        """Take an event's receipt; every number has one. Called on any thread."""
+        with self._changed:
+            self._settled += 1
+            if receipt.error is None and receipt.partition is not None and receipt.offset is not None:
+                position = (receipt.partition, receipt.offset)
+                self._position = position if self._position is None else max(self._position, position)
+            self._changed.notify_all()
+
+    def wait_position(self, timeout_s: float) -> tuple[int, int] | None:
+        """Wait until all events sent so far are delivered or lost.
+
+        Returns partition and offset of the last one whose place in the log is known, or None.
+        Raises `Unavailable`.
+        """
+        last = self.last
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._settled >= last, timeout_s):
+                raise Unavailable(f"{last - self._settled} events of the session are not delivered yet", 1.0)
+            return self._position
 
 
 class SequenceRegistry:
@@ -82,6 +116,7 @@ class SequenceRegistry:
         self._limit = limit
         self._evicted = False
         self._lock = Lock()
+        self._changed = Condition()
         self._sequences: dict[SessionKey, ProducerSequence] = {}
 
     def sequence_for(self, key: SessionKey, *, new: bool = False) -> ProducerSequence:
@@ -91,7 +126,7 @@ class SequenceRegistry:
             if found is None:
                 may_be_evicted = self._evicted and not new
                 producer_id = str(uuid.uuid4()) if may_be_evicted else self._producer_id
-                found = self._sequences[key] = ProducerSequence(producer_id)
+                found = self._sequences[key] = ProducerSequence(producer_id, self._changed)
                 if len(self._sequences) > self._limit:
                     del self._sequences[next(iter(self._sequences))]
                     self._evicted = True
@@ -119,8 +154,8 @@ class Emitter:
         self.service_id = identity.service_id
         self._key_bytes = key.encoded()
         self._sequence = sequence
+        sequence.add_data_classes(data_classes)
         self._user_id = user_id
-        self._data_classes = tuple(data_classes)
         self.key = key
         self.lock = sequence.lock
         self.epoch = epoch
@@ -131,17 +166,26 @@ class Emitter:
         """The last sequence number taken; 0 before the first event."""
         return self._sequence.last
 
+    def add_data_classes(self, data_classes: Sequence[DataClass]) -> None:
+        """Let the session's further events carry these classes too."""
+        self._sequence.add_data_classes(data_classes)
+
+    def wait_position(self, timeout_s: float) -> tuple[int, int] | None:
+        """Wait as `ProducerSequence.wait_position` does."""
+        return self._sequence.wait_position(timeout_s)
+
     def emit(self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None) -> str:
         """Send one event, return its id.
 
         Raises `Invalid`, `QueueFull`, `ClientClosed`; in these cases no number is used.
         """
         sequence = self._sequence
+        settle = sequence.on_receipt if on_receipt is None else _both(sequence.on_receipt, on_receipt)
         with sequence.lock:
             record = self._build_record(payload, fields, sequence.last + 1)
             sequence.last += 1
             try:
-                self._transport.send(record, on_receipt)
+                self._transport.send(record, settle)
             except (QueueFull, ClientClosed):
                 sequence.last -= 1
                 raise
@@ -181,10 +225,13 @@ class Emitter:
             fields.step_id,
             fields.causation_id,
             fields.occurred_at if fields.occurred_at is not None else time.time_ns() // 1000,
-            self._data_classes,
+            self._sequence.data_classes,
             self.context_bytes,
         )
-        value = encode_event(Event(envelope, payload))
+        event = Event(envelope, payload)
+        value = encode_event(event)
+        if detail := find_long_text(envelope) or find_invalid_value(event):
+            raise Invalid("invalid_value", f"{event_type}: {detail}")
         if len(value) > VALUE_BYTES_MAX:
             raise Invalid(
                 "invalid_value",
@@ -204,6 +251,14 @@ class Emitter:
             seq,
             fields.traceparent,
         )
+
+
+def _both(first: OnReceipt, second: OnReceipt) -> OnReceipt:
+    def on_receipt(receipt: Receipt) -> None:
+        first(receipt)
+        second(receipt)
+
+    return on_receipt
 
 
 __all__ = [

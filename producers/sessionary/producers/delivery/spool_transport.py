@@ -86,7 +86,7 @@ class SpoolTransport(DirectTransport):
         self._decoder = Decoder()
         self._full = False
         self._produce_error: KafkaError | None = None  # Raised by `produce` while the lock was held
-        self._given_up: list[Exception] = []
+        self._given_up: list[tuple[Exception, OnReceipt | None]] = []
         self._counts.replayed = self._spool.taken_over
         self._work = threading.Condition(self._lock)
         for torn in self._spool.torn:
@@ -226,7 +226,9 @@ class SpoolTransport(DirectTransport):
             if waits and not self._closed:
                 self._work.wait(_ROOM_WAIT_S)
             given_up, self._given_up = self._given_up, []
-        for error in given_up:  # outside the lock: the callback may use the client
+        for error, on_receipt in given_up:  # outside the lock: the callbacks may use the client
+            if on_receipt is not None:
+                on_receipt(Receipt(None, None, str(error)))
             self._on_error(error)
 
     def _send_frame(self, position: FramePosition, frame: Frame) -> bool:
@@ -250,9 +252,8 @@ class SpoolTransport(DirectTransport):
 
     def _give_up(self, position: FramePosition, why: Exception) -> None:
         self._spool.mark_sent(position)
-        self._spool.mark_done(position)
+        self._given_up.append((why, self._spool.mark_done(position)))
         self._counts.changed.notify_all()
-        self._given_up.append(why)
 
     def _stop_threads(self) -> None:
         with self._lock:

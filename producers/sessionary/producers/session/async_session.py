@@ -182,10 +182,14 @@ class AsyncSession(AsyncSessionWork):
     async def sync(self) -> SessionView:
         """Read the session from the processor, and adopt its state, epoch, version and content.
 
-        Waits for at most the setting `verdict_timeout_s`.
+        Waits until the processor has judged the last event that this client sent in the session,
+        for at most the setting `verdict_timeout_s`. It does not wait for other clients' events.
+
+        Returns:
+            The session; its `verdict` is the one on that event.
 
         Raises:
-            Unavailable: The control API does not answer.
+            Unavailable: The event is not delivered yet, or the control API does not answer.
             SessionLost: The session does not exist, or is archived.
             AuthenticationFailed: The control API rejects our token.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.

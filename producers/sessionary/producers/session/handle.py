@@ -35,6 +35,7 @@ class SharedServices(NamedTuple):
     heartbeats: Heartbeats
     heartbeat_interval_s: float
     verdict_timeout_s: float
+    rules: int = 1  # version of the rules by which events are judged, as far as the client knows
 
 
 class SessionHandle:
@@ -57,6 +58,7 @@ class SessionHandle:
         self._schema_version = state_schema_version
         self._local_state: str = "Idle"
         self._phase: str | None = None
+        self._rules = services.rules
         self._sends_phases = True  # only the owning service may change the phase
         self._version = 1
         self._snapshot_id: str | None = None
@@ -188,8 +190,10 @@ class SessionHandle:
 
     def _adopt_view(self, view: SessionView) -> None:
         self._emitter.epoch = view.epoch
+        self._emitter.add_data_classes(view.data_classes)
         self._version = view.version
         self._phase = view.phase
+        self._rules = self._rules if view.rules is None else view.rules
         self._sends_phases = view.owner_service == self._emitter.service_id
         self._state_json = view.state_json
         self._schema_version = view.state_schema_version

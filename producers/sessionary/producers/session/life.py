@@ -1,5 +1,6 @@
 """The verbs of a session's life: start, pause, resume, recover, end."""
 
+import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self
@@ -202,15 +203,22 @@ class Session(SessionWork):
     def sync(self) -> SessionView:
         """Read the session from the processor, and adopt its state, epoch, version and content.
 
-        Blocks for at most the setting `verdict_timeout_s`.
+        Waits until the processor has judged the last event that this client sent in the session,
+        for at most the setting `verdict_timeout_s`. It does not wait for other clients' events.
+
+        Returns:
+            The session; its `verdict` is the one on that event.
 
         Raises:
-            Unavailable: The control API does not answer.
+            Unavailable: The event is not delivered yet, or the control API does not answer.
             SessionLost: The session does not exist, or is archived.
             AuthenticationFailed: The control API rejects our token.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
         """
-        view = self._services.control.fetch_session(self.session_id, None, self._services.verdict_timeout_s)
+        control, deadline = self._services.control, time.monotonic() + self._services.verdict_timeout_s
+        control.check_configured()
+        position = self._emitter.wait_position(self._services.verdict_timeout_s)
+        view = control.fetch_session(self.session_id, position, max(deadline - time.monotonic(), 0.1))
         with self._lock:
             self._adopt_view(view)
         return view

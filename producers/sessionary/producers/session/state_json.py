@@ -1,12 +1,12 @@
 """A session's content as JSON text, and snapshots of it. Pure, except for random snapshot ids."""
 
-import hashlib
 import json
 import secrets
 from collections.abc import Mapping
 
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
+from sessionary.schemas.ids import content_hash
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import Snapshot
 
@@ -50,7 +50,7 @@ def full_snapshot(state_json: str, schema_version: int, parent: str | None) -> S
         schema_version=schema_version,
         state_json=state_json,
         context=None,
-        content_hash=hashlib.sha256(state_json.encode()).hexdigest(),
+        content_hash=content_hash(state_json),
         encoding="full",
         compression="none",
     )

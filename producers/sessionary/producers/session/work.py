@@ -4,6 +4,7 @@ They hand an event over and return, without waiting for Kafka. Only under delive
 they wait for room in the queue.
 """
 
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -60,7 +61,8 @@ class SessionWork(SessionHandle):
             The event's id, a UUID.
 
         Raises:
-            Invalid: A value does not fit the event's schema, the event is larger than 1 MiB, or
+            Invalid: A value does not fit the event's schema or is out of bounds (a negative count,
+                a name of more than 256 characters), the event is larger than 1 MiB, or
                 `occurred_at` has no timezone.
             QueueFull: Under delivery policy `block` there was no room in time.
             SessionEnded: This object has ended the session.
@@ -141,13 +143,17 @@ class SessionWork(SessionHandle):
 
         Otherwise raises as `emit` does.
         """
+        updating_at = _now_us()
         text = canonical_json(state)
         with self._lock:
-            if self._sends_phases:
+            update = StateUpdated(self._version, self._version + 1, text)
+            if self._sends_phases and self._rules >= 2:
+                update = update._replace(updating_at=updating_at, persisting_at=_now_us())
+            elif self._sends_phases:
                 # A refused update leaves the phase where it was: continue from there.
                 reached = _UPDATE_PHASES.index(self._phase) + 1 if self._phase in _UPDATE_PHASES else 0
                 self._send_phases(*_UPDATE_PHASES[reached:])
-            self._send_event(StateUpdated(self._version, self._version + 1, text))
+            self._send_event(update)
             self._phase = "processing"
             if self._local_state == "Active":  # in any other state the processor refuses it
                 self._version += 1
@@ -164,6 +170,10 @@ class SessionWork(SessionHandle):
             self._send_event(SnapshotCreated(snapshot))
             self._snapshot_id = snapshot.snapshot_id
             return snapshot.snapshot_id
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
 
 
 def _epoch_us(moment: datetime) -> int:

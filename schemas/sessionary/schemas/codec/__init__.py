@@ -7,6 +7,7 @@
     compiled_writer    writers of known schemas as straight-line Python
     formats            schema, header and conversions of each class, by the rules in force
     framing            encoding and decoding: the first bytes of a value tell its schema
+    value_bounds       which value of an event exceeds its bound, by compiled checks
     record_sizes       how large a record is in Kafka; records cut to their topic's limit
     registry           a Confluent-compatible schema registry; needs the extra `registry`
     lookups            asks a registry on other threads, so that a caller never waits

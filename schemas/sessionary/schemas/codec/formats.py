@@ -17,6 +17,7 @@ from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, Payload
 from sessionary.schemas.records import (
     AuditRecord,
+    BatchAcknowledged,
     BatchRecord,
     CleanupRequest,
     Gravestone,
@@ -34,6 +35,7 @@ SINGLE_OBJECT = b"\xc3\x01"
 
 Record = (
     AuditRecord
+    | BatchAcknowledged
     | BatchRecord
     | CleanupRequest
     | Gravestone
@@ -140,9 +142,30 @@ def _older_format(name: str, schema: Mapping[str, Json]) -> Format:
     return _build_format(name, schema, today.from_avro)
 
 
+class OlderForm(NamedTuple):
+    """How a release wrote events of a class that has more fields today."""
+
+    format: Format
+    fields: int  # of the payload
+    defaults: tuple[Any, ...]  # of the fields that came later
+
+
+def _build_older_events() -> dict[type[Any], OlderForm]:
+    """Return the first release's forms of the events that have more fields today."""
+    found: dict[type[Any], OlderForm] = {}
+    for release in sorted(RULES_BY_RELEASE, reverse=True):
+        for name, schema in released_schemas()[release].items():
+            if name in _PAYLOADS_BY_NAME and (older := _older_format(name, schema)) is not FORMATS_BY_NAME[name]:
+                fields = len(schema["fields"]) - 1  # without the envelope
+                later = older.cls._fields[fields:]
+                found[older.cls] = OlderForm(older, fields, tuple(older.cls._field_defaults[each] for each in later))
+    return found
+
+
 FORMATS_BY_NAME = {name: _build_format(name, schema) for name, schema in current_schemas().items()}
 FORMATS_BY_CLASS = {format_.cls: format_ for format_ in FORMATS_BY_NAME.values()}
 RECORD_FORMATS = _build_record_formats()
+OLDER_EVENTS = _build_older_events()
 
 
 def record_format(cls: type[Any], rules: int) -> Format:
@@ -170,6 +193,19 @@ def format_of(value: Event | Record) -> Format:
     return format_
 
 
+def event_format(event: Event) -> Format:
+    """Return how `event` is written, so that judges by the oldest rules that can know it do.
+
+    If it says nothing in the fields that came later, that is as the first release wrote it. Raises
+    as `format_of` does.
+    """
+    format_ = format_of(event)
+    older = OLDER_EVENTS.get(format_.cls)
+    if older is not None and event.payload[older.fields :] == older.defaults:
+        return older.format
+    return format_
+
+
 __all__ = [
     "FORMATS_BY_CLASS",
     "FORMATS_BY_NAME",
@@ -178,6 +214,7 @@ __all__ = [
     "Event",
     "Format",
     "Record",
+    "event_format",
     "format_of",
     "record_format",
 ]

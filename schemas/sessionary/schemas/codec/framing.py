@@ -39,6 +39,7 @@ from sessionary.schemas.codec.formats import (
     Event,
     Format,
     Record,
+    event_format,
     format_of,
     record_format,
 )
@@ -147,8 +148,11 @@ def write_generally(value: Event | Record, header: bytes, format_: Format | None
 
 
 def encode_event(event: Event) -> bytes:
-    """Return the event in single-object encoding. Raises `EncodeError`."""
-    format_ = format_of(event)
+    """Return the event in single-object encoding. Raises `EncodeError`.
+
+    It takes the oldest form that holds it, because judges by older rules do not know later ones.
+    """
+    format_ = event_format(event)
     return _encode_with(format_, event, format_.header)
 
 

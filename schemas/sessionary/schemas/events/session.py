@@ -173,11 +173,16 @@ class StateUpdated(NamedTuple):
         base_version: The version that the agent changed; refused if it is not the current one.
         new_version: `base_version` + 1.
         state_json: The whole state as JSON.
+        updating_at: When the agent began to update the state; µs since the epoch. With it the event
+            stands for its two changes of phase too. Judges by rules 1 do not know such events.
+        persisting_at: When the agent began to send the new state; µs since the epoch.
     """
 
     base_version: int
     new_version: int
     state_json: str
+    updating_at: int | None = None
+    persisting_at: int | None = None
 
 
 class SessionRolledBack(NamedTuple):

@@ -36,14 +36,14 @@ _LOW_CARDINALITY: Final = re.compile(r"LowCardinality\((String|Nullable\(String\
 
 
 class TableInserter:
-    """Inserts into the table of one sink and into the table of dead letters.
+    """Inserts into the tables of one sink and into the table of dead letters.
 
     Connects at the first use and again after an error. Every method may block; not thread-safe.
     """
 
-    def __init__(self, settings: SinkSettings, table: TableSpec) -> None:
+    def __init__(self, settings: SinkSettings, table: TableSpec, *others: TableSpec) -> None:
         self._settings = settings
-        self._tables = {table.name: table, DEAD_LETTERS.name: DEAD_LETTERS}
+        self._tables = {one.name: one for one in (table, DEAD_LETTERS, *others)}
         self._table = table.name
         self._client: Client | None = None
         self._contexts: dict[str, InsertContext] = {}

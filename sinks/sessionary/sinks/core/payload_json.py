@@ -135,7 +135,7 @@ _WRITERS: Final[dict[type[Any], Callable[[Any], str]]] = {}
 
 
 def payload_text(payload: Any) -> str:
-    """Return an event's payload, or a tick, as the decoder returns it, as JSON."""
+    """Return an event's payload, or a processor's record, as the decoder returns it, as JSON."""
     cls = type(payload)
     if (writer := _WRITERS.get(cls)) is None:
         writer = _WRITERS[cls] = _compile_writer(cls)

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
 
+from sessionary.schemas.codec import record_headers
+from sessionary.schemas.records import BatchAcknowledged
 from sessionary.sinks.core.rows.audit import AUDIT_COLUMNS, audit_row
-from sessionary.sinks.core.rows.batches import BATCH_COLUMNS, batch_row
+from sessionary.sinks.core.rows.batches import ACKNOWLEDGEMENT_COLUMNS, BATCH_COLUMNS, acknowledgement_row, batch_row
 from sessionary.sinks.core.rows.dead_letters import DEAD_LETTER_COLUMNS
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
 from sessionary.sinks.core.rows.rejected import REJECTED_COLUMNS, rejected_row
@@ -21,6 +23,17 @@ class TableSpec(NamedTuple):
     columns: tuple[str, ...]
 
 
+class SideTable(NamedTuple):
+    """A second table of a sink, for records of one class on its topic.
+
+    `headers`: the first ten bytes of such a record's value.
+    """
+
+    headers: frozenset[bytes]
+    table: TableSpec
+    build_row: RowBuilder
+
+
 class SinkDefinition(NamedTuple):
     """One sink. `topic` is a field of `TopicNames`."""
 
@@ -28,17 +41,23 @@ class SinkDefinition(NamedTuple):
     topic: Literal["audit", "events", "rejected", "batches"]
     table: TableSpec
     build_row: RowBuilder
+    side: SideTable | None = None
 
 
 DEAD_LETTERS: Final = TableSpec("sink_dead_letters", DEAD_LETTER_COLUMNS)
 
+_ACKNOWLEDGEMENTS: Final = SideTable(
+    record_headers(BatchAcknowledged),
+    TableSpec("batch_acknowledgements", ACKNOWLEDGEMENT_COLUMNS),
+    acknowledgement_row,
+)
 _SINKS: Final = (
     SinkDefinition("audit", "audit", TableSpec("audit", AUDIT_COLUMNS), audit_row),
     SinkDefinition("history", "events", TableSpec("history", HISTORY_COLUMNS), history_row),
     SinkDefinition("rejected", "rejected", TableSpec("rejected", REJECTED_COLUMNS), rejected_row),
-    SinkDefinition("batches", "batches", TableSpec("batches", BATCH_COLUMNS), batch_row),
+    SinkDefinition("batches", "batches", TableSpec("batches", BATCH_COLUMNS), batch_row, _ACKNOWLEDGEMENTS),
 )
 SINKS: Final[Mapping[SinkKind, SinkDefinition]] = MappingProxyType({sink.kind: sink for sink in _SINKS})
 assert tuple(SINKS) == get_args(SinkKind)
 
-__all__ = ["DEAD_LETTERS", "SINKS", "SinkDefinition", "SinkKind", "TableSpec"]
+__all__ = ["DEAD_LETTERS", "SINKS", "SideTable", "SinkDefinition", "SinkKind", "TableSpec"]

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import Unavailable
 from sessionary.sinks.clickhouse.inserter import TableInserter
-from sessionary.sinks.clickhouse.native import PORTION
+from sessionary.sinks.clickhouse.native import PORTION, NativeBlock
 from sessionary.sinks.core.intent import RecordBlock
 from sessionary.sinks.core.rows.dead_letters import dead_letter_row
 from sessionary.sinks.core.rows.raw_record import RawRecord
-from sessionary.sinks.core.rows.shared import TableRow
+from sessionary.sinks.core.rows.shared import RowBuilder, TableRow
 from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SinkDefinition
 from sessionary.sinks.errors import BadRow, Transient
 from sessionary.sinks.metrics import SinkMetrics
@@ -38,7 +38,8 @@ class BlockWriter:
         self._group = settings.group_id(definition.kind)
         self._metrics = metrics
         self._decoder = decoder
-        self._inserter = TableInserter(settings, definition.table)
+        others = () if definition.side is None else (definition.side.table,)
+        self._inserter = TableInserter(settings, definition.table, *others)
         self._dead_letters = DeadLetterProducer(settings, definition.kind)
         # By partition, the token of the block whose insert was tried, and of the block whose
         # dead letters were acknowledged.
@@ -54,9 +55,10 @@ class BlockWriter:
         self._inserter.open()
         native = self._inserter.new_block()
         letters: list[tuple[RawRecord, str]] = []
-        for first in range(0, len(block.records), PORTION):
-            rows, stored = self._build_rows(block.records[first : first + PORTION], letters)
-            letters += [(stored[row], detail) for row, detail in native.add_rows(rows)]
+        records, aside = self._split_records(block.records)
+        aside_rows = self._write_aside(token, aside, letters) if aside else 0
+        for first in range(0, len(records), PORTION):
+            self._add_rows(native, self._definition.build_row, records[first : first + PORTION], letters)
         if letters:
             self._write_dead_letters(partition, token, letters)
         first_try = block.replay_of is None and self._tried_tokens.get(partition) != token
@@ -64,7 +66,7 @@ class BlockWriter:
         began = time.perf_counter()
         self._inserter.insert_block(native, token, first_try=first_try)
         self._metrics.insert_seconds.observe(time.perf_counter() - began)
-        self._metrics.rows.inc(native.rows)
+        self._metrics.rows.inc(native.rows + aside_rows)
         self._metrics.blocks.inc()
         if block.replay_of is not None:
             self._report_replay(partition, block)
@@ -73,13 +75,36 @@ class BlockWriter:
         """Close the connection to ClickHouse."""
         self._inserter.close()
 
-    def _build_rows(
-        self, records: Sequence[RawRecord], letters: list[tuple[RawRecord, str]]
-    ) -> tuple[list[TableRow], list[RawRecord]]:
-        """Return rows, and the record of each; append bad records to `letters`."""
+    def _split_records(self, records: Sequence[RawRecord]) -> tuple[Sequence[RawRecord], Sequence[RawRecord]]:
+        """Return the records for the sink's table, and those for its side table."""
+        side = self._definition.side
+        if side is None:
+            return records, ()
+        split: tuple[list[RawRecord], list[RawRecord]] = ([], [])
+        for raw in records:
+            split[raw.value is not None and raw.value[:10] in side.headers].append(raw)
+        return split
+
+    def _write_aside(self, token: str, records: Sequence[RawRecord], letters: list[tuple[RawRecord, str]]) -> int:
+        """Insert records into the side table; return how many rows they are."""
+        side = self._definition.side
+        assert side is not None
+        block = self._inserter.new_block(side.table.name)
+        self._add_rows(block, side.build_row, records, letters)
+        self._inserter.insert_block(block, f"{token}:aside", first_try=False, table=side.table.name)
+        return block.rows
+
+    def _add_rows(
+        self,
+        block: NativeBlock,
+        build: RowBuilder,
+        records: Sequence[RawRecord],
+        letters: list[tuple[RawRecord, str]],
+    ) -> None:
+        """Add the records' rows to `block`; append bad records to `letters`."""
         rows: list[TableRow] = []
         stored: list[RawRecord] = []
-        build, decoder = self._definition.build_row, self._decoder
+        decoder = self._decoder
         for raw in records:
             try:
                 row = build(raw, decoder)
@@ -91,7 +116,7 @@ class BlockWriter:
             else:
                 rows.append(row)
                 stored.append(raw)
-        return rows, stored
+        letters += [(stored[row], detail) for row, detail in block.add_rows(rows)]
 
     def _write_dead_letters(self, partition: int, token: str, letters: Sequence[tuple[RawRecord, str]]) -> None:
         kind = self._definition.kind

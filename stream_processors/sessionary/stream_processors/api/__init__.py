@@ -8,6 +8,7 @@ In the order in which a request passes:
     sessions          a session's committed state, and the worker's health
     verdicts          what became of the record that a request waits for
     partitions        the operators' pages: partitions' states, a new start for a halted one
+    rules             the operators' pages of the rules: those in force, and newer ones' activation
     routing           the other workers: requests that belong to them, and what they know
     problems          answers: JSON documents, and errors as problem documents
     openapi           the API's OpenAPI document

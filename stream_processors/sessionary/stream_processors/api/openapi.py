@@ -38,6 +38,7 @@ _SESSION: Final = _object_schema(
     state_schema_version=_NUMBER,
     snapshot={"oneOf": [_snapshot_schema(), {"type": "null"}]},
     limits=_object_schema(**dict.fromkeys(SessionLimits._fields, _NUMBER)),
+    data_classes={"type": "array", "description": "classes of the data that it handles", "items": _TEXT},
     deadline_ms={**_NUMBER, "description": "when the next clock fires, in ms of log time since the epoch"},
     refusals={
         "type": "array",
@@ -58,14 +59,16 @@ _SESSION: Final = _object_schema(
         ],
     },
     position=_object_schema(partition=_NUMBER, next_offset=_NUMBER),
+    rules={**_NUMBER, "description": "version of the rules by which its events are judged"},
 )
+_PARTITION_STATE: Final = {
+    "type": "string",
+    "enum": ["open", "opening", "halted", "unreachable", "unassigned"],
+    "description": "unreachable: its owner does not answer; unassigned: no worker owns it",
+}
 _PARTITION: Final = _object_schema(
     partition=_NUMBER,
-    state={
-        "type": "string",
-        "enum": ["open", "opening", "halted", "unreachable", "unassigned"],
-        "description": "unreachable: its owner does not answer; unassigned: no worker owns it",
-    },
+    state=_PARTITION_STATE,
     instance={**_TEXT_OR_NULL, "description": "the owner's name"},
     url={**_TEXT_OR_NULL, "description": "the URL of the owner's API"},
     reason={**_TEXT_OR_NULL, "description": "why it is halted"},
@@ -74,6 +77,21 @@ _PARTITION: Final = _object_schema(
     next_offset={**_NUMBER_OR_NULL, "description": "the next record of the log to be folded"},
     batch_number={**_NUMBER_OR_NULL, "description": "the number of its last transaction"},
     live_rows={**_NUMBER_OR_NULL, "description": "rows with a deadline that will fire"},
+)
+_PARTITION_RULES: Final = _object_schema(
+    partition=_NUMBER,
+    state=_PARTITION_STATE,
+    instance={**_TEXT_OR_NULL, "description": "the owner's name"},
+    rules={**_NUMBER_OR_NULL, "description": "the version of the rules in force; null if it is not known"},
+    announced={**_NUMBER_OR_NULL, "description": "the version that is to begin"},
+    principal={**_TEXT_OR_NULL, "description": "who activated the announced rules"},
+    detail={**_TEXT_OR_NULL, "description": "why it is not open"},
+)
+_WORKER_RULES: Final = _object_schema(
+    instance={**_TEXT_OR_NULL, "description": "the worker's name"},
+    url={**_TEXT_OR_NULL, "description": "the URL of its API"},
+    newest={**_NUMBER_OR_NULL, "description": "the newest rules that it knows; null if it does not say"},
+    detail={**_TEXT_OR_NULL, "description": "why it does not say"},
 )
 _PROBLEM: Final = _object_schema(
     type={**_TEXT, "format": "uri"}, title=_TEXT, status=_NUMBER, detail=_TEXT, reason=_TEXT
@@ -165,6 +183,36 @@ DOCUMENT: Final[dict[str, Any]] = {
                 },
             }
         },
+        "/v1/rules": {
+            "get": {
+                "summary": "The rules that every partition is judged by; needs the role operator",
+                "responses": {
+                    "200": _json_answer("all partitions, in order, and all workers of the group", "RulesList"),
+                    "401": _UNAUTHORIZED,
+                    "403": _NO_OPERATOR,
+                },
+            },
+            "post": {
+                "summary": "Let newer rules begin in all partitions, for good; needs the role operator",
+                "requestBody": {
+                    "required": True,
+                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RulesActivation"}}},
+                },
+                "responses": {
+                    "200": _json_answer(
+                        "partitions and workers after at most 5 s; the request may be repeated", "RulesList"
+                    ),
+                    "400": _problem_response("the body is malformed"),
+                    "401": _UNAUTHORIZED,
+                    "403": _NO_OPERATOR,
+                    "409": _problem_response(
+                        "a worker of the group does not know the rules, or does not answer; a partition is not open; "
+                        "or later rules are in force. Nothing was changed"
+                    ),
+                    "503": _problem_response("the worker may have lost its group; see Retry-After"),
+                },
+            },
+        },
         "/healthz": _open_operation("Whether the worker runs", "application/json", _503="the worker is ending"),
         "/readyz": _open_operation(
             "Whether all owned partitions are open and keep up with their log",
@@ -182,6 +230,13 @@ DOCUMENT: Final[dict[str, Any]] = {
                 partitions={"type": "array", "items": {"$ref": "#/components/schemas/Partition"}}
             ),
             "Partition": _PARTITION,
+            "RulesActivation": _object_schema(version={**_NUMBER, "description": "of the rules that are to begin"}),
+            "RulesList": _object_schema(
+                partitions={"type": "array", "items": {"$ref": "#/components/schemas/PartitionRules"}},
+                workers={"type": "array", "items": {"$ref": "#/components/schemas/WorkerRules"}},
+            ),
+            "PartitionRules": _PARTITION_RULES,
+            "WorkerRules": _WORKER_RULES,
             "Problem": _PROBLEM,
         },
     },

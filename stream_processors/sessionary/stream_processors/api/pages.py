@@ -24,17 +24,20 @@ from aiohttp.web import (
 
 from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.problems import Problem
+from sessionary.stream_processors.api.rules import RulesApi
 from sessionary.stream_processors.api.sessions import ControlApi
 
 _log = logging.getLogger(__name__)
 
 
-def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi) -> None:
+def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: RulesApi) -> None:
     """Add the pages to Faust's web server `web`, which has not started yet."""
     router = web.web_app.router
     router.add_get("/v1/sessions/{session_id}", api.session)
     router.add_get("/v1/partitions", partitions.list_partitions)
     router.add_post("/v1/partitions/{partition}/retry", partitions.retry_partition)
+    router.add_get("/v1/rules", rules.list_rules)
+    router.add_post("/v1/rules", rules.activate_rules)
     router.add_get("/healthz", api.healthz)
     router.add_get("/readyz", api.readyz)
     router.add_get("/metrics", api.metrics)

@@ -76,7 +76,7 @@ class PartitionApi:
         if owner is None:
             return await self._others.pass_on(request, partition)
         if owner.halted is None:
-            detail = f"partition {partition} is {_state_of(owner)}: only a halted partition can be retried"
+            detail = f"partition {partition} is {state_of_owner(owner)}: only a halted partition can be retried"
             raise Problem(409, "not_halted", "Not halted", detail)
         self._others.require_membership()  # otherwise it would fence the new owner
         _log.warning(
@@ -118,7 +118,7 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
     return {
         **_UNKNOWN,
         "partition": owner.partition,
-        "state": _state_of(owner),
+        "state": state_of_owner(owner),
         "instance": settings.worker_name,
         "url": settings.api_url,
         "reason": halted and halted.reason,
@@ -130,7 +130,8 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
     }
 
 
-def _state_of(owner: PartitionOwner) -> str:
+def state_of_owner(owner: PartitionOwner) -> str:
+    """Return `halted`, `open` or `opening`."""
     return "halted" if owner.halted else "open" if owner.is_open else "opening"
 
 
@@ -149,4 +150,4 @@ def _absent_document(partition: int, url: str | None, answer: Any) -> dict[str, 
     return {**_UNKNOWN, "partition": partition, "state": "unassigned", "detail": detail}
 
 
-__all__ = ["PartitionApi", "partition_document"]
+__all__ = ["PartitionApi", "partition_document", "state_of_owner"]

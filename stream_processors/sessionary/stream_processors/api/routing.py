@@ -25,6 +25,10 @@ class Group(Protocol):
         """Return the URL of each partition's owner, from the last assignment."""
         ...
 
+    def worker_urls(self) -> Iterable[str]:
+        """Return the URLs of all workers, also of those without a partition."""
+        ...
+
     def heartbeat_s(self) -> float:
         """Return when the group last acknowledged a heartbeat, on the monotonic clock."""
         ...
@@ -35,7 +39,11 @@ class Group(Protocol):
 
 
 class NoAnswer(Exception):
-    """Another worker gave no usable answer; the message says why."""
+    """Another worker gave no usable answer; the message says why. `status` is that of HTTP."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class OtherWorkers:
@@ -49,6 +57,10 @@ class OtherWorkers:
         """Return the URL of another worker that owns a partition; None if none is known."""
         url = self._group.owner_urls().get(partition)
         return None if url == self._settings.api_url else url
+
+    def urls(self) -> frozenset[str]:
+        """Return the URLs of all other workers of the group."""
+        return frozenset(self._group.worker_urls()) - {self._settings.api_url}
 
     def require_membership(self) -> None:
         """Raise `Problem` 503 if the group has not answered for a session time-out.
@@ -77,30 +89,43 @@ class OtherWorkers:
         except (ClientError, TimeoutError) as error:
             raise not_ready(f"the owner of partition {partition} does not answer: {type(error).__name__}") from error
 
-    async def ask_all(self, request: Request, urls: Iterable[str]) -> dict[str, Any]:
-        """Send `request` to each of `urls`, at once. Return the JSON answer of each, or `NoAnswer`.
+    async def ask_all(
+        self,
+        request: Request,
+        urls: Iterable[str],
+        *,
+        method: str = "GET",
+        body: bytes | None = None,
+        timeout_s: float = _ASK_S,
+    ) -> dict[str, Any]:
+        """Ask each of `urls` for the page of `request`, at once. Return each JSON answer, or
+        `NoAnswer`.
 
-        Waits at most 3 s.
+        Waits at most `timeout_s`.
         """
         asked = list(urls)
-        answers = await asyncio.gather(*(self._ask_one(request, url) for url in asked), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(self._ask_one(request, url, method, body, timeout_s) for url in asked), return_exceptions=True
+        )
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, NoAnswer):
                 raise answer
         return dict(zip(asked, answers, strict=True))
 
-    async def _ask_one(self, request: Request, url: str) -> Any:
+    async def _ask_one(self, request: Request, url: str, method: str, body: bytes | None, timeout_s: float) -> Any:
         if not has_api(url):
             raise NoAnswer("the worker has no control API")
         try:
-            async with self._group.http_client().get(
+            async with self._group.http_client().request(
+                method,
                 url + request.path_qs,
+                data=body,
                 headers=self._headers(request),
-                timeout=ClientTimeout(total=_ASK_S, connect=_SEVERAL_S),
+                timeout=ClientTimeout(total=timeout_s, connect=_SEVERAL_S),
                 allow_redirects=False,
             ) as answer:
                 if answer.status != 200:
-                    raise NoAnswer(f"the worker answers {answer.status}")
+                    raise NoAnswer(f"the worker answers {answer.status}", answer.status)
                 return await answer.json()
         except (ClientError, TimeoutError, ValueError) as error:
             raise NoAnswer(f"the worker does not answer: {type(error).__name__}") from error

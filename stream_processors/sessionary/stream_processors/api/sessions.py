@@ -16,7 +16,7 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
 from sessionary.schemas.kafka.log_progress import StalledPartition
-from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.schemas.records import Gravestone, Position, SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number
 from sessionary.stream_processors.api.routing import WAIT_MS_MAX, Group, OtherWorkers
@@ -147,7 +147,7 @@ class ControlApi:
         if question.after is not None:
             key = question.key.encoded()
             verdict = verdict_document(owner.recent_outcomes, row, key, question.partition, question.after)
-        return session_document(row, question, owner.state.position.next_offset, verdict)
+        return session_document(row, question, owner.state.position, verdict)
 
 
 def _partition_state(owner: PartitionOwner, stalled: StalledPartition | None) -> str:
@@ -159,13 +159,14 @@ def _partition_state(owner: PartitionOwner, stalled: StalledPartition | None) ->
 
 
 def session_document(
-    row: SessionState, question: Question, next_offset: int, verdict: dict[str, Any] | None
+    row: SessionState, question: Question, position: Position, verdict: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Return the JSON document of a session, as `/openapi.json` describes it.
 
-    It holds the committed state, its epoch and version, owner, content, limits and next deadline
-    (ms of log time since the epoch), the last refused events, and the position that the state
-    includes, and the `verdict` on the record at `after`; None if the request had no `after`.
+    It holds the committed state, its epoch and version, owner, content, limits, data classes and
+    next deadline (ms of log time since the epoch), the last refused events, the position that the
+    state includes, the version of the rules in force there, and the `verdict` on the record at
+    `after`; None if the request had no `after`.
     """
     return {
         "session_id": row.session_id,
@@ -179,10 +180,12 @@ def session_document(
         "state_schema_version": row.state_schema_version,
         "snapshot": row.snapshot._asdict(),
         "limits": row.limits._asdict(),
+        "data_classes": list(row.data_classes),
         "deadline_ms": _MACHINE.due_ms(row),
         "refusals": [refusal._asdict() for refusal in row.refusals],
         "verdict": verdict,
-        "position": {"partition": question.partition, "next_offset": next_offset},
+        "position": {"partition": question.partition, "next_offset": position.next_offset},
+        "rules": position.rules.version,
     }
 
 

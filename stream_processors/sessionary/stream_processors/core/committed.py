@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import Position
+from sessionary.schemas.types import RuleSet
+from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import EventLog
 from sessionary.stream_processors.core.timers import Timers
@@ -80,9 +82,13 @@ class CommittedState:
         """Return whether a row fires when it is due; False for None and for what only vanishes."""
         return type(row) in self.families.live_classes
 
-    def due_ms(self, row: Any) -> int:
-        """Return when a row is due, in ms of log time."""
-        return self.families.by_row_class[type(row)].due_ms(row)
+    def due_ms(self, row: Any, hole_end_ms: int = 0) -> int:
+        """Return when a row is due, in ms of log time; without the hole's end, not later."""
+        return self.families.by_row_class[type(row)].due_ms(row, hole_end_ms)
+
+    def hole_end_ms(self, clock: Clock, rules: RuleSet) -> int:
+        """Return when the last hole ended (ms of log time); 0 if `rules` do not look at that."""
+        return clock.hole_end_ms(self.settings.quiet_ms) if rules.version >= 2 else 0
 
 
 __all__ = ["CommittedState", "Families", "PartitionSettings", "arrange_families"]

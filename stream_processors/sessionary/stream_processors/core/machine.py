@@ -34,7 +34,8 @@ class Fault(NamedTuple):
 class Arrival(NamedTuple):
     """A record of the log, read as far as it can be.
 
-    `event` is None if the value cannot be read; `fault` then says why. A fault beside an event says
+    `event` is None if the value cannot be read, or if its envelope has a text that is too long;
+    `fault` then says why. A fault beside an event says
     that the event does not belong under the record's key. `session` is `NO_SESSION` if the key
     names none. `rules` are those by which it is judged.
     """
@@ -123,8 +124,12 @@ class Machine(Protocol[RowT, FactT]):
         """
         ...
 
-    def due_ms(self, row: RowT) -> int:
-        """Return when a row is due, in ms of log time."""
+    def due_ms(self, row: RowT, hole_end_ms: int = 0) -> int:
+        """Return when a row is due, in ms of log time.
+
+        `hole_end_ms`: when the partition's last hole ended, if the rules look at that. It may
+        postpone a live row, and never makes one due earlier.
+        """
         ...
 
     def is_only_postponed(self, row: RowT, after: RowT) -> bool:
@@ -134,8 +139,11 @@ class Machine(Protocol[RowT, FactT]):
         """
         ...
 
-    def fire(self, row: RowT, now_ms: int) -> Sequence[FactT]:
-        """Return what the deadline of a live row comes to, once it has passed."""
+    def fire(self, row: RowT, now_ms: int, hole_end_ms: int = 0) -> Sequence[FactT]:
+        """Return what the deadline of a live row comes to, once it has passed.
+
+        `hole_end_ms` is as in `due_ms`.
+        """
         ...
 
 

@@ -196,7 +196,11 @@ class Overlay:
 
     def _live_due_ms(self, key: bytes) -> int | None:
         row = self._row(key)
-        return self._committed.due_ms(row) if self._committed.is_live(row) else None
+        return self._committed.due_ms(row, self._hole_end_ms) if self._committed.is_live(row) else None
+
+    @property
+    def _hole_end_ms(self) -> int:
+        return self._committed.hole_end_ms(self._clock, self._rules)
 
     def _drop_expired(self) -> bool:
         """Drop every row that vanishes; False if the batch is full before the last one."""
@@ -225,7 +229,7 @@ class Overlay:
     def _fire_row(self, due_ms: int, key: bytes) -> None:
         row, now_ms = self._row(key), self._clock.now_ms
         machine = self._families.by_row_class[type(row)]
-        facts = machine.fire(row, now_ms)
+        facts = machine.fire(row, now_ms, self._hole_end_ms)
         after, emitted = apply_facts(machine, key, row, facts, None, self._next_place)
         self._lateness_ms.append(now_ms - due_ms)
         self._emitted += emitted

@@ -17,6 +17,7 @@ from typing import Any
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState, PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import DueRow
@@ -101,8 +102,11 @@ class PartitionState(CommittedState):
         return DueRow(key, self.due_ms(row), self.is_live(row))
 
     def _committed_due_ms(self, key: bytes) -> int | None:
-        row = self.rows.get(key)
-        return self.due_ms(row) if self.is_live(row) else None
+        row, position = self.rows.get(key), self.position
+        if not self.is_live(row):
+            return None
+        clock = Clock(position.clock_ms, position.quiet_until_ms)
+        return self.due_ms(row, self.hole_end_ms(clock, position.rules))
 
     def _restore_timer(self, key: bytes) -> None:
         row = self.rows.get(key)

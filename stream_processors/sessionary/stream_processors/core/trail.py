@@ -17,7 +17,9 @@ from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
 from sessionary.stream_processors.core.model import Place
 
 # Refusals that suggest that the sender speaks for someone else.
-SECURITY_REASONS: frozenset[RefusalReason] = frozenset({"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch"})
+SECURITY_REASONS: frozenset[RefusalReason] = frozenset(
+    {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member"}
+)
 
 
 class Numbered(Protocol):

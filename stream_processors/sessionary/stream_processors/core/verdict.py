@@ -1,12 +1,13 @@
 """The first checks of every record: is it an event of the session that its key names?
 
-    key ─▶ bytes ─▶ tenant and session as the key says ─▶ the machine of the event's family
+    key ─▶ bytes ─▶ bounds ─▶ tenant and session of the key ─▶ the machine of the event's family
 
 What fails here is a `Fault`; the machine turns it into a refusal, so that it is numbered, audited
 and kept like every other one.
 """
 
 from sessionary.schemas.codec import Decoder, Event
+from sessionary.schemas.codec.value_bounds import find_long_text
 from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.ids import SessionKey, parse_key
 from sessionary.schemas.records import RulesActivation, Tick
@@ -37,6 +38,9 @@ def read_arrival(
     if not isinstance(event, Event):
         return Arrival(record, session, None, Fault("bad_key", "a tick has no key"), log, now_ms, rules)
     envelope, fault = event.envelope, None
+    if rules.version >= 2 and (long_text := find_long_text(envelope)):
+        # The event is left out, so that nothing repeats its texts but the rejected record's bytes.
+        return Arrival(record, session, None, Fault("invalid_value", long_text), log, now_ms, rules)
     if envelope.tenant_id != session.tenant_id:
         detail = f"tenant {envelope.tenant_id!r} under the key of {session.tenant_id!r}"
         fault = Fault("foreign_tenant", detail)

@@ -19,6 +19,7 @@ from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.rules_change import require_known_rules
 from sessionary.stream_processors.runtime.transaction import Seal
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, RowCodec
@@ -52,8 +53,9 @@ def recover(
 
     `row_codec` makes of a record's value and its header `due` what the store keeps.
 
-    Blocks. Raises `Halted` for a record that cannot be read and for missing rows, `Lost` where the
-    broker stays silent or the partition is no longer `wanted`.
+    Blocks. Raises `Halted` for a record that cannot be read, for missing rows and for rules that
+    this release does not know, `Lost` if the broker stays silent or the partition is no longer
+    `wanted`.
     """
     changelog_next = _recover_rows(settings, state, store, row_codec, wanted)
     if not _holds_all_rows(store, state.position):
@@ -102,6 +104,7 @@ def _recover_rows(
         state.rows = store.rows
         reader.assign([topic])
         changelog_next = _read(reader, state, store, row_codec, wanted)
+        require_known_rules(state.partition, state.position)
         store.finish_loading()
     except KafkaException as error:
         raise Lost(f"changelog of partition {state.partition}: {error.args[0]}") from error
@@ -161,7 +164,8 @@ def _load(state: PartitionState, store: Store, row_codec: RowCodec, message: Mes
             store.load_row(key, row_codec.repack(value, _due(message)))
     except DecodeError as error:
         where = f"partition {state.partition}, offset {message.offset()}, key {key!r}"
-        raise Halted("changelog_unreadable", f"{where}: {error.detail}") from error
+        advice = "if a newer release wrote it, upgrade this worker"
+        raise Halted("changelog_unreadable", f"{where}: {error.detail}; {advice}") from error
 
 
 def _position(value: bytes) -> Position:

@@ -198,6 +198,10 @@ class Assignor(PartitionAssignor):
             for partition in topics.get(topic, ())
         }
 
+    def worker_urls(self) -> list[str]:
+        """Return the URLs of the APIs of all workers, also of those without a partition."""
+        return list(self.external_topic_distribution)
+
 
 class FaustGroup:
     """The consumer group as the control API sees it, answered by Faust."""
@@ -208,6 +212,10 @@ class FaustGroup:
     def owner_urls(self) -> Mapping[int, str]:
         """Return the URL of each partition's owner, from the last assignment."""
         return cast(Assignor, self._app.assignor).owner_urls(self._transport.events_topic)
+
+    def worker_urls(self) -> list[str]:
+        """Return the URL of each worker in the last assignment."""
+        return cast(Assignor, self._app.assignor).worker_urls()
 
     def heartbeat_s(self) -> float:
         """Return when the group last acknowledged a heartbeat, on the monotonic clock."""

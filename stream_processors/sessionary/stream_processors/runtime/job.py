@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.codec.record_sizes import encode_to_fit
-from sessionary.schemas.records import BatchRecord
+from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Position
 from sessionary.schemas.rules import rules_to_write
 from sessionary.schemas.topics import TopicNames, record_bytes_limits
 from sessionary.stream_processors.core.committed import PartitionSettings
@@ -73,6 +73,8 @@ class Job(NamedTuple):
     new_state: Callable[[int], PartitionState]  # of a partition
     transaction: MakeTransaction
     row_codec: RowCodec
+    # partition, position, when its transaction was acknowledged (µs); None if nothing reports that
+    acknowledgement: Callable[[int, Position, int], BatchAcknowledged | None] = lambda *_: None
 
 
 def partition_settings(settings: ProcessorSettings) -> PartitionSettings:
@@ -94,7 +96,12 @@ def machines_job(settings: ProcessorSettings, machines: Sequence[AnyMachine]) ->
         rows = row_codec.pack_changes(outcome.rows, rules, stored)
         return _make_transaction(settings, rows, partition, outcome, started_at)
 
-    return Job(new_state, make_transaction, row_codec)
+    def make_acknowledgement(partition: int, position: Position, acknowledged_at: int) -> BatchAcknowledged | None:
+        if rules_to_write(position.rules, position.announced) < 2:
+            return None  # the release that these rules are from has no such record
+        return BatchAcknowledged(partition, position.batch_number, acknowledged_at, settings.worker_name)
+
+    return Job(new_state, make_transaction, row_codec, make_acknowledgement)
 
 
 def _make_transaction(

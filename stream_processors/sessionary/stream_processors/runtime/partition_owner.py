@@ -14,18 +14,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.errors import Aborted, Halted
+from sessionary.stream_processors.rules_change import RulesRequest, due_request, needs_tick
 from sessionary.stream_processors.runtime.changelog import recover, seal_with
 from sessionary.stream_processors.runtime.executor import free_frames
 from sessionary.stream_processors.runtime.fetching.pending_records import FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
-from sessionary.stream_processors.runtime.transaction import CommitReceipt, TransactionWriter
+from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
@@ -60,6 +61,7 @@ class PartitionOwner:
         # Assignments since this owner began, and those of them after which it has committed.
         self._assignments = self._confirmed = 0
         self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
+        self.rules_request: RulesRequest | None = None
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
         self.commits = 0
@@ -126,9 +128,12 @@ class PartitionOwner:
     def tick_deadline_ms(self) -> int | None:
         """The earliest deadline that a tick is needed for, ms since the epoch; None: there is none.
 
-        Ticks are needed at once while a transaction is to confirm the ownership.
+        Ticks are needed at once while a transaction is to confirm the ownership, or rules are to be
+        announced in a partition that has no time yet.
         """
-        return self.state.next_deadline_ms if self._is_confirmed else 0
+        if not self._is_confirmed or needs_tick(self.rules_request, self.state.position):
+            return 0
+        return self.state.next_deadline_ms
 
     @property
     def _is_confirmed(self) -> bool:
@@ -144,10 +149,19 @@ class PartitionOwner:
             self._halt = position if offset is None else offset, fault
             self._arrived.set()
 
+    def request_rules(self, request: RulesRequest) -> None:
+        """Announce rules between two batches, unless they or later ones are decided already."""
+        self.rules_request = request
+        self._arrived.set()
+
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         """Wait until the record at `offset` is committed. Return False after `timeout_s`."""
+        return await self.wait_until(lambda position: position.next_offset > offset, timeout_s)
+
+    async def wait_until(self, is_reached: Callable[[Position], bool], timeout_s: float) -> bool:
+        """Wait for a committed position. Return False after `timeout_s`, or if the owner ends."""
         deadline_s = time.monotonic() + timeout_s
-        while not (self.is_readable and self.state.position.next_offset > offset):
+        while not (self.is_readable and is_reached(self.state.position)):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or self.end_requested or self._over:
                 return False
@@ -166,7 +180,7 @@ class PartitionOwner:
             await self._open_partition()
             while not self.end_requested:
                 await self._wait_for_work()
-                while self._pending and not self.end_requested and not self._is_at_halt():
+                while self._has_work() and not self.end_requested and not self._is_at_halt():
                     await self._wait_for_interval()
                     await self._step()
                 if self._halt is not None and not self.end_requested:
@@ -212,7 +226,7 @@ class PartitionOwner:
         position = self.state.position
         log = await self._context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
         log.check_position(self.partition, position)
-        await self._save_to_store({}, SavedPosition(position, changelog_next, time.time()))
+        await self._context.save_rows(self._store, {}, SavedPosition(position, changelog_next, time.time()))
         if self.end_requested:
             return
         self._pending.drop_all()  # fetched for a former owner
@@ -261,6 +275,9 @@ class PartitionOwner:
             await asyncio.sleep(pause_s)
 
     async def _step(self) -> None:
+        if (request := due_request(self.rules_request, self.state.position)) is not None:
+            await self._announce_rules(request)
+            return
         taken = self._pending.take_batch(self.position.next_offset, self.state.settings.records_max)
         records = taken.records
         if not records:
@@ -294,7 +311,8 @@ class PartitionOwner:
             self._context.metrics.errors.labels("aborted").inc()
             _log.warning("%s; folding the same records again", fault)
             self._open_batch = None
-            self._put_back([*batch.records, *left])
+            if batch.records or left:
+                self._put_back([*batch.records, *left])
             await asyncio.sleep(_ABORT_PAUSE_S)
             return
         self.state.merge(batch.overlay)
@@ -304,22 +322,22 @@ class PartitionOwner:
         if left:
             self._put_back(left)
         self._acknowledged_at, self._confirmed = written.acknowledged_at, assignments
-        await self._after_commit(outcome, written)
-
-    async def _after_commit(self, outcome: Outcome, written: CommitReceipt) -> None:
         self.commits += 1
         self.committed_s = time.monotonic()
+        self._context.note_acknowledgement(self.partition, written.position, written.acknowledged_at)
         self._context.metrics.count_outcome(outcome, written.elapsed_s)
         self._show_position()
         self._wake_readers()
-        await self._save_to_store(written.rows, SavedPosition(written.position, written.changelog_next, time.time()))
+        saved = SavedPosition(written.position, written.changelog_next, time.time())
+        await self._context.save_rows(self._store, written.rows, saved)
 
-    async def _save_to_store(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
-        assert self._store is not None
-        if self._store.blocks:
-            await self._context.run_blocking(self._store.save_rows, rows, saved)
-        else:
-            self._store.save_rows(rows, saved)
+    async def _announce_rules(self, request: RulesRequest) -> None:
+        """Commit what waits; if nothing does, announce rules in a transaction of its own."""
+        batch = self._open_batch
+        if batch is None:
+            batch = OpenBatch(self.state)
+            batch.overlay.announce_rules(*request)
+        await self._commit_batch(batch, (), _now_us())
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:
         """Let the next batch begin with these records, which follow on the position."""
@@ -349,6 +367,9 @@ class PartitionOwner:
         self._pending.drop_all()
         self._context.fetch_control.fetch_from(self.partition, position)
         return False
+
+    def _has_work(self) -> bool:
+        return bool(self._pending) or due_request(self.rules_request, self.state.position) is not None
 
     def _is_at_halt(self) -> bool:
         return self._halt is not None and self.position.next_offset >= self._halt[0]

@@ -2,29 +2,35 @@
 
 A tick only says that time has passed; the broker stamps it. A tick too many, or one of a worker
 that lost its partition, does no harm. A tick too few makes a timeout late, never wrong.
+
+Announced rules begin with a record that is sent the same way, and again until it is in the log. The
+same producer reports when a partition's last transaction was acknowledged, if no other one follows
+that would.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.kafka.clients import discard_producer
-from sessionary.schemas.records import Tick
+from sessionary.schemas.records import BatchAcknowledged, RulesActivation, Tick
+from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
 STEADY_MS = 1_000
 DUE_MS = 100
+IDLE_MS = 2 * STEADY_MS  # a partition with ticks has a transaction each second
 LOOK_S = 0.02
 RENEW_MS = 10_000  # longer than a tick may take
 
 
 class LastTick(NamedTuple):
-    """When a partition's last tick was sent (ms since the epoch), and if it is under way."""
+    """When a partition's last record was sent (ms since the epoch), and if it is under way."""
 
     at_ms: float
     under_way: bool
@@ -54,6 +60,7 @@ class Ticker:
         self._metrics = metrics
         self._value = encode_record(Tick(settings.worker_name))
         self._sent: dict[int, LastTick] = {}
+        self._activations_sent: dict[int, LastTick] = {}
         self._failed = False
         self._made_ms = 0.0
         self._producer = self._made()
@@ -66,13 +73,42 @@ class Ticker:
         """
         for partition, deadline_ms in deadlines.items():
             if is_tick_due(now_ms, deadline_ms, self._sent.get(partition)):
-                self._send_tick(partition, now_ms)
+                self._send(partition, now_ms, self._value, self._sent)
         self._producer.poll(0)
         if self._failed and now_ms - self._made_ms >= RENEW_MS:
             self._renew(now_ms)
 
+    def send_due_activations(self, now_ms: float, announced: Mapping[int, AnnouncedRules]) -> None:
+        """Send the records with which announced rules begin, once a second each. Does not block.
+
+        `announced`: of every open partition that has some. `send_due_ticks` must follow.
+        """
+        for partition in self._activations_sent.keys() - announced.keys():
+            del self._activations_sent[partition]
+        for partition, (version, row_bytes_max, _, principal) in announced.items():
+            sent = self._activations_sent.get(partition)
+            if sent is None or not (sent.under_way or now_ms - sent.at_ms < STEADY_MS):
+                activation = RulesActivation(version, row_bytes_max, principal, self._settings.worker_name)
+                self._send(partition, now_ms, encode_record(activation), self._activations_sent)
+
+    def send_acknowledgements(
+        self, now_ms: float, acknowledged: MutableMapping[int, BatchAcknowledged], idle_ms: int = IDLE_MS
+    ) -> None:
+        """Send those that are `idle_ms` old, and remove them from `acknowledged`. Does not block.
+
+        Each is sent once: nothing breaks if it is lost.
+        """
+        for partition, batch in list(acknowledged.items()):
+            if now_ms - batch.acknowledged_at / 1_000 >= idle_ms:
+                del acknowledged[partition]
+                try:
+                    self._producer.produce(self._settings.topics.batches, encode_record(batch), partition=partition)
+                except (BufferError, KafkaException) as error:
+                    self._failed = True
+                    _log.warning("partition %d: an acknowledgement was not reported: %s", partition, error)
+
     def close(self) -> None:
-        """Wait at most 1 s for ticks under way."""
+        """Wait at most 1 s for records under way."""
         self._producer.flush(1.0)
 
     def _made(self) -> Producer:
@@ -94,22 +130,22 @@ class Ticker:
         self._failed, self._made_ms = False, now_ms
         discard_producer(former)
 
-    def _send_tick(self, partition: int, now_ms: float) -> None:
+    def _send(self, partition: int, now_ms: float, value: bytes, sent: MutableMapping[int, LastTick]) -> None:
         def on_delivery(error: KafkaError | None, _: Message) -> None:
-            self._sent[partition] = LastTick(now_ms, under_way=False)
-            if error is None:
-                self._metrics.ticks_sent.inc()
-            else:
+            sent[partition] = LastTick(now_ms, under_way=False)
+            if error is not None:
                 self._failed = True
                 self._metrics.errors.labels("tick").inc()
+            elif sent is self._sent:
+                self._metrics.ticks_sent.inc()
 
-        self._sent[partition] = LastTick(now_ms, under_way=True)
+        sent[partition] = LastTick(now_ms, under_way=True)
         try:
-            self._producer.produce(self._topic, self._value, partition=partition, on_delivery=on_delivery)
+            self._producer.produce(self._topic, value, partition=partition, on_delivery=on_delivery)
         except (BufferError, KafkaException) as error:
-            self._sent[partition], self._failed = LastTick(now_ms, under_way=False), True
+            sent[partition], self._failed = LastTick(now_ms, under_way=False), True
             self._metrics.errors.labels("tick").inc()
             _log.warning("partition %d: a tick was not sent: %s", partition, error)
 
 
-__all__ = ["DUE_MS", "LOOK_S", "RENEW_MS", "STEADY_MS", "LastTick", "Ticker", "is_tick_due"]
+__all__ = ["DUE_MS", "IDLE_MS", "LOOK_S", "RENEW_MS", "STEADY_MS", "LastTick", "Ticker", "is_tick_due"]

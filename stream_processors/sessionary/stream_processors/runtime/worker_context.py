@@ -3,11 +3,12 @@
 import asyncio
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
+from sessionary.schemas.records import BatchAcknowledged, Position
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.executor import wait_unless_hung
@@ -15,6 +16,7 @@ from sessionary.stream_processors.runtime.fetching.pending_records import FetchC
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.transaction import BatchLimits, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.stores import SavedPosition, Store
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -43,6 +45,7 @@ class WorkerContext:
     """What all partition owners of a worker share.
 
     `recovery_turns` are taken in order. Each owner enters its partition in `open_partitions`.
+    `acknowledged` has the last transaction of each partition, until the worker reports it.
     """
 
     settings: ProcessorSettings
@@ -53,16 +56,30 @@ class WorkerContext:
     recovery_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RECOVERIES_MAX))
     open_partitions: set[int] = field(default_factory=set)
     batch_limits: BatchLimits = field(default_factory=BatchLimits)
+    acknowledged: dict[int, BatchAcknowledged] = field(default_factory=dict)
 
     @property
     def commit_interval_s(self) -> float:
         """How far apart a partition's transactions begin, at least."""
         return spread_interval_ms(self.settings.commit_interval_ms, len(self.open_partitions)) / 1_000
 
+    def note_acknowledgement(self, partition: int, position: Position, acknowledged_at: int) -> None:
+        """Let the worker report when a transaction was acknowledged (µs), if its rules allow."""
+        told = self.job.acknowledgement(partition, position, acknowledged_at)
+        if told is not None:
+            self.acknowledged[partition] = told
+
     async def run_blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Make a call that blocks in a thread of the executor."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.executor, functools.partial(call, *args, **kwargs))
+
+    async def save_rows(self, store: Store, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
+        """Save packed rows in a store; in a thread if the store waits for a disk."""
+        if store.blocks:
+            await self.run_blocking(store.save_rows, rows, saved)
+        else:
+            store.save_rows(rows, saved)
 
     async def run_bounded(
         self, partition: int, writer: TransactionWriter, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs

@@ -1,7 +1,13 @@
 """Sequence numbers."""
 
+from collections.abc import Callable
+
+import pytest
+
 from sessionary.producers.delivery.emitter import SequenceRegistry
+from sessionary.producers.errors import Invalid
 from sessionary.producers.testing import memory_client
+from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.ids import SessionKey
 
 
@@ -31,3 +37,25 @@ def test_a_forgotten_sequence_goes_on_as_a_new_producer() -> None:
     again = sequences.sequence_for(keys[0])
     assert again.producer_id != "first"
     assert again.last == 0
+
+
+def test_an_event_out_of_bounds_is_refused_at_the_call_and_takes_no_number() -> None:
+    client, memory = memory_client()
+    with client:
+        session = client.session(user_id="u")
+        sent = len(memory.events())
+        calls: list[tuple[Callable[[], object], str]] = [
+            (lambda: session.usage(tokens_in=-5), "usage_recorded: tokens_in is -5; it must be from 0 to"),
+            (lambda: session.activity("k" * 257), "session_activity: kind has 257 characters, more than 256"),
+            (lambda: session.pause("r" * 16_385), "session_paused: reason has 16385 characters, more than 16384"),
+            (lambda: session.emit(SessionActivity("a"), run_id="r" * 257), "session_activity: run_id has 257"),
+        ]
+        for send, detail in calls:
+            with pytest.raises(Invalid, match=detail):
+                send()
+        with pytest.raises(Invalid, match="user_id has 300 characters"):
+            client.session(user_id="u" * 300)
+        assert session.local_state == "Active"
+        assert len(memory.events()) == sent
+        session.activity("llm", text="t" * 500_000)
+        assert [event.envelope.producer_seq for event in memory.events(session.session_id)][-1] == sent + 1

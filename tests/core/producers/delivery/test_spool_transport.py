@@ -5,13 +5,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sessionary.producers import (
-    ClientClosed,
-)
+import pytest
+
+from sessionary.producers import ClientClosed
+from sessionary.producers.delivery import spool_transport
 from sessionary.producers.delivery.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.delivery.spool_segment import Frame
+from sessionary.producers.ports import Receipt
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.codec import encode_event
+from sessionary.schemas.events import SessionActivity
 from tests.core.producers.kafka_clients import new_client, new_settings
 from tests.support.waiting import wait_until
 
@@ -63,6 +66,20 @@ def test_what_is_too_old_is_kept_aside_and_reported(closed_address: str, tmp_pat
         assert made.flush(0) == 0
     assert sum("too old" in str(error) for error in errors) == 1
     assert [path.suffix for path in of.spool_folder.iterdir()] == [".expired"]
+
+
+def test_an_event_that_is_given_up_has_a_receipt(
+    closed_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_transport, "AGE_LIMIT_MS", -1)
+    receipts: list[Receipt] = []
+    with new_client(new_settings(closed_address, tmp_path, queue_bytes_max=1 << 16), []) as made:
+        s = made.session(user_id="u")
+        for _ in range(100):
+            s._emitter.emit(SessionActivity("x", "y" * 1_000), on_receipt=receipts.append)
+        wait_until(lambda: made.counters.expired == made.counters.spooled > 0, 20, "the waiting events")
+        assert len(receipts) == made.counters.expired
+        assert all("too old" in str(receipt.error) for receipt in receipts)
 
 
 def test_emitting_costs_no_more_than_a_few_encodings(closed_address: str, tmp_path: Path) -> None:

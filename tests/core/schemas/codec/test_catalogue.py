@@ -14,7 +14,13 @@ from tests.support.values import as_json
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 # Schemas that have more fields today than in the last release, and so another fingerprint.
-EVOLVED = {f"sessionary.records.{name}" for name in ("AuditRecord", "BatchRecord", "Position", "SessionState")}
+EVOLVED = {
+    *(
+        f"sessionary.records.{name}"
+        for name in ("AuditRecord", "BatchRecord", "Gravestone", "Position", "RejectedEvent", "SessionState")
+    ),
+    "sessionary.events.StateUpdated",
+}
 
 
 @pytest.mark.parametrize("version", sorted(released_schemas()))

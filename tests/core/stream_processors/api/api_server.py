@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers
+from sessionary.stream_processors.api.rules import RulesApi
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.faust_app import make_faust_app
@@ -45,13 +46,19 @@ class FakeAssignment:
 
 
 class FakeGroup:
-    """Knows the owners' URLs."""
+    """Knows the owners' URLs, and those of workers without a partition."""
 
-    def __init__(self, client: ClientSession, urls: Mapping[int, str], heartbeat_age_s: float) -> None:
+    def __init__(
+        self, client: ClientSession, urls: Mapping[int, str], idle_urls: Iterable[str], heartbeat_age_s: float
+    ) -> None:
         self._client, self._urls, self._heartbeat_age_s = client, urls, heartbeat_age_s
+        self._idle_urls = idle_urls
 
     def owner_urls(self) -> Mapping[int, str]:
         return self._urls
+
+    def worker_urls(self) -> Iterable[str]:
+        return {*self._urls.values(), *self._idle_urls}
 
     def heartbeat_s(self) -> float:
         return time.monotonic() - self._heartbeat_age_s
@@ -83,12 +90,18 @@ class Server:
         return Answer(int(first.split()[1]), headers, json.loads(body) if is_json and body else body)
 
     async def ask(
-        self, path: bytes, auth: bytes | None = b"Bearer token", method: bytes = b"GET", more: bytes = b""
+        self,
+        path: bytes,
+        auth: bytes | None = b"Bearer token",
+        method: bytes = b"GET",
+        more: bytes = b"",
+        body: bytes = b"",
     ) -> Answer:
         """Ask for a page; `token` is a reader's, `op` an operator's."""
+        more += b"Content-Length: %d\r\n" % len(body) if body else b""
         header = b"" if auth is None else b"Authorization: " + auth + b"\r\n"
         return await self.send(
-            method + b" " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + more + b"\r\n"
+            method + b" " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + more + b"\r\n" + body
         )
 
 
@@ -100,8 +113,11 @@ async def running_server(
     instance: str = "w1",
     port: int | None = None,
     heartbeat_age_s: float = 0.0,
+    idle_urls: Iterable[str] = (),
 ) -> AsyncIterator[Server]:
-    """Serve the API of a worker; `urls` are those of the partitions' owners."""
+    """Serve the API of a worker; `urls` are those of the partitions' owners, `idle_urls` of other
+    workers.
+    """
     settings = ProcessorSettings(
         api_tokens=parse_tokens({"token": "acme", "op": {"principal": "on-call", "roles": ["operator"]}}),
         api_port=port or free_port(),
@@ -112,12 +128,13 @@ async def running_server(
     assignment = assignment or FakeAssignment()
     web: Any = make_faust_app(settings, str(folder)).web
     async with ClientSession() as client:
-        group = FakeGroup(client, urls or {}, heartbeat_age_s)
+        group = FakeGroup(client, urls or {}, idle_urls, heartbeat_age_s)
         others = OtherWorkers(settings, group)
         serve_pages(
             web,
             ControlApi(settings, tokens, assignment, metrics, group, others, lambda: True, dict),
             PartitionApi(settings, tokens, assignment, others),
+            RulesApi(settings, tokens, assignment, others),
         )
         web.init_server()
         await web.start_server()

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -46,6 +46,9 @@ class FakeGroup:
 
     def owner_urls(self) -> Mapping[int, str]:
         return self._urls
+
+    def worker_urls(self) -> Iterable[str]:
+        return self._urls.values()
 
     def heartbeat_s(self) -> float:
         return self._heard_s

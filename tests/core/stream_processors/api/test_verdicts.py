@@ -1,5 +1,7 @@
 """The verdict on a record: `applied` is said of no other record."""
 
+from collections.abc import Sequence
+
 from sessionary.schemas.types import RefusalReason
 from sessionary.stream_processors.api.verdicts import verdict_document
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
@@ -16,8 +18,8 @@ class VerdictRig(OracleRig):
         self.agent, self.recent = EventFactory(), RecentOutcomes()
         self.start(self.agent)
 
-    def append(self, key: bytes | None, value: bytes | None) -> str:
-        expected = super().append(key, value)
+    def append(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> str:
+        expected = super().append(key, value, headers)
         self.recent.add_batch(self.outcomes[-1].judged)
         return expected
 

@@ -83,13 +83,13 @@ class ScriptedMachine:
     def estimate_bytes(self, row: ScriptedRow) -> int:
         return 100
 
-    def due_ms(self, row: ScriptedRow) -> int:
+    def due_ms(self, row: ScriptedRow, hole_end_ms: int = 0) -> int:
         return row.due_at
 
     def is_only_postponed(self, row: ScriptedRow, after: ScriptedRow) -> bool:
         return False
 
-    def fire(self, row: ScriptedRow, now_ms: int) -> Sequence[RowSet]:
+    def fire(self, row: ScriptedRow, now_ms: int, hole_end_ms: int = 0) -> Sequence[RowSet]:
         return (RowSet(None),)
 
 

@@ -19,12 +19,12 @@ from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
-from tests.core.oracle_rig import DECODER, SETTINGS, OracleRig
+from tests.core.oracle_rig import ANNOUNCING, DECODER, FIRST_POSITION, SETTINGS, OracleRig, position_under
 from tests.core.random_agents import RandomAgents
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES, STREAMS
 
-RUNS, STEPS = 24, 300
+RUNS, STEPS = 30, 300
 # The other reasons need another partition, a registry, 64 producers, a megabyte or a sink:
 # wrong_partition, unknown_schema, unknown_event_type, too_many_producers, state_too_large, bad_row.
 REASONS = {
@@ -32,7 +32,7 @@ REASONS = {
     *("session_exists", "session_archived", "late_filler", "stale_epoch", "future_epoch", "processor_only"),
     *("not_owner", "illegal_transition", "late", "phase_order", "missing_snapshot", "missing_error_class"),
     *("not_retryable", "retries_exhausted", "max_duration_exceeded", "version_conflict", "invalid_limits"),
-    *("invalid_reason", "unknown_cleanup", "already_released"),
+    *("invalid_reason", "unknown_cleanup", "already_released", "not_member", "broken_chain", "hash_mismatch"),
 }
 
 
@@ -41,9 +41,9 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.crowd = RandomAgents(Random(0))
+        self.crowd = RandomAgents(Random(0), ANNOUNCING)
 
-    @rule(act=st.integers(0, 13), times=st.integers(1, 6), seed=st.integers(0, 1_000))
+    @rule(act=st.integers(0, 17), times=st.integers(1, 6), seed=st.integers(0, 1_000))
     def something_happens(self, act: int, times: int, seed: int) -> None:
         self.crowd.rng = Random(seed)
         for _ in range(times):
@@ -51,7 +51,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 1_000))
     def another_processor_folds_the_same(self, seed: int) -> None:
-        assert fold_again(self.crowd.rig.log, Random(seed)) == all_outputs(self.crowd.rig)
+        rig = self.crowd.rig
+        assert fold_again(rig.log, Random(seed), rig.first_position) == all_outputs(rig)
 
     def teardown(self) -> None:
         if hasattr(self, "play"):
@@ -65,11 +66,12 @@ TestMachine.settings = settings(max_examples=30, stateful_step_count=25)
 def test_long_runs_reach_every_transition_and_refusal() -> None:
     seen: set[str | None] = set()
     for seed in range(RUNS):
-        crowd = RandomAgents(Random(seed))
+        position = (FIRST_POSITION, ANNOUNCING, position_under(2))[seed % 3]
+        crowd = RandomAgents(Random(seed), position)
         for _ in range(STEPS):
             crowd.act_once()
         check_consistency(crowd.rig)
-        assert fold_again(crowd.rig.log, Random(seed)) == all_outputs(crowd.rig)
+        assert fold_again(crowd.rig.log, Random(seed), position) == all_outputs(crowd.rig)
         for outcome in crowd.rig.outcomes:
             seen |= {line.transition for _, line in outcome.records_on("audit")} | {
                 line.kind for _, line in outcome.records_on("audit")
@@ -77,7 +79,7 @@ def test_long_runs_reach_every_transition_and_refusal() -> None:
             seen |= {line.reason for _, line in outcome.records_on("rejected")}
     assert {transition.id for transition in TRANSITIONS} - seen == set()
     assert REASONS - seen == set()
-    assert {"gap", "release", "context_limit", "limits_override", "refusal"} - seen == set()
+    assert {"gap", "gap_filled", "release", "context_limit", "limits_override", "refusal"} - seen == set()
 
 
 def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes, bytes]]:
@@ -102,7 +104,7 @@ def all_outputs(rig: OracleRig) -> tuple[Any, ...]:
     )
 
 
-def fold_again(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
+def fold_again(log: list[LogRecord], rng: Random, first_position: Position = FIRST_POSITION) -> tuple[Any, ...]:
     """Return the outputs of another fold: small batches, some dropped, sometimes reloaded.
 
     Ticks alone are sometimes a batch, sometimes they wait for what follows.
@@ -114,6 +116,7 @@ def fold_again(log: list[LogRecord], rng: Random) -> tuple[Any, ...]:
         output_bytes_max=rng.randint(1, 10_000),
     )
     fold = PartitionState(0, bounds, DECODER, MACHINES)
+    fold.load_position(first_position)
     fold.finish_loading()
     kept: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
     while fold.position.next_offset < len(log):

@@ -1,5 +1,7 @@
 """Rules begin with a record of the log, if the partition's owner announced them."""
 
+from typing import Any
+
 import pytest
 
 from sessionary.schemas.codec import Decoder
@@ -57,6 +59,23 @@ def test_an_announcement_counts_from_its_place_in_the_log_on() -> None:
     assert batch.apply(LogRecord(4, START_MS, None, activation_bytes(NEWEST_RULES)))
     assert batch.finish().refusals == ["bad_key"]
     assert batch.final_position.rules == FIRST_RULES
+
+
+def test_an_update_with_the_times_of_its_phases_stands_for_three_events() -> None:
+    rig, agent, old = FoldRig(), EventFactory("one"), EventFactory("three")
+    for one in (agent, old):
+        rig.start(one)
+    timed: dict[str, Any] = {"updating_at": 1, "persisting_at": 2}
+    assert rig.send(agent, "state_updated", **timed).startswith("refused unknown_schema")
+    rig.activate(NEWEST_RULES)
+    agent.seq -= 1
+    assert rig.send(agent, "state_updated", **timed) == "applied"
+    for phase in ("updating", "persisting"):
+        assert rig.send(old, "session_phase_changed", phase=phase) == "applied"
+    assert rig.send(old, "state_updated") == "applied"
+    rows = [rig.row_of(one) for one in (agent, old)]
+    assert len({(row.state, row.phase, row.version, row.state_json) for row in rows}) == 1
+    assert rows[0].phase == "processing"
 
 
 def test_before_rules_are_announced_everything_is_written_as_the_first_release_did() -> None:

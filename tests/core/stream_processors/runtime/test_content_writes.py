@@ -116,25 +116,31 @@ def test_a_content_is_written_with_the_event_that_changes_it() -> None:
     assert list(story.send("session_activity")) == [story.key]
     updated = story.send("state_updated", base_version=1, new_version=2, state_json=STATE_JSON + " ")
     assert updated[content] == SessionContent(STATE_JSON + " ", SNAPSHOT)
-    assert list(story.send("snapshot_created", snapshot=SNAPSHOT)) == [story.key]
-    held = snapshot("held", STATE_JSON)
-    assert story.send("session_paused", snapshot=held)[content] == SessionContent(STATE_JSON + " ", held)
+    held = snapshot("held", STATE_JSON, "first")
+    taken = story.send("snapshot_created", snapshot=held)
+    assert taken[content] == SessionContent(STATE_JSON + " ", held)
+    same = snapshot("held", STATE_JSON, "held")  # its own parent, so that it can come again
+    assert story.send("snapshot_created", snapshot=same)[content] == SessionContent(STATE_JSON + " ", same)
+    assert list(story.send("session_paused", snapshot=same)) == [story.key]
+    assert story.row.state == "Paused"
     (rest,) = story.send("session_resumed", snapshot_id="held").values()
     assert isinstance(rest, SessionState)
     assert (rest.content_apart, rest.state_json, rest.snapshot.state_json) == (True, "", "")
     assert len(encode_record(rest)) < 1_000
-    assert (story.row.content_apart, story.row.snapshot, story.row.state_json) == (False, held, STATE_JSON + " ")
+    assert (story.row.content_apart, story.row.snapshot, story.row.state_json) == (False, same, STATE_JSON + " ")
 
 
 def test_a_content_that_became_small_is_one_record_with_its_row() -> None:
     story = Story()
     content = story.key + CONTENT_SUFFIX
-    assert story.send("snapshot_created", snapshot=snapshot("small"))[content] is not None
+    small_snapshot = snapshot("small", parent="first")
+    taken = story.send("snapshot_created", snapshot=small_snapshot)
+    assert taken[content] == SessionContent(STATE_JSON, small_snapshot)
     small = story.send("state_updated", base_version=1, new_version=2, state_json="{}")
     assert (small[story.key], small[content]) == (story.row, None)
     assert list(story.send("heartbeat")) == [story.key]
     large = story.send("state_updated", base_version=2, new_version=3, state_json=STATE_JSON)
-    assert large[content] == SessionContent(STATE_JSON, snapshot("small"))
+    assert large[content] == SessionContent(STATE_JSON, small_snapshot)
 
 
 def test_a_session_that_ends_takes_its_content_along() -> None:

@@ -1,14 +1,15 @@
 """What a transaction writes: no record of the events topic leads to one that its topic refuses."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.codec.record_sizes import batch_bytes
-from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent
+from sessionary.schemas.records import AuditRecord, BatchAcknowledged, CleanupRequest, Position, RejectedEvent
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import record_bytes_limits
-from sessionary.schemas.types import CleanupAction, ErrorInfo
+from sessionary.schemas.types import AnnouncedRules, CleanupAction, ErrorInfo
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import OracleRig
@@ -24,8 +25,8 @@ MUCH = 20_000_000
 class JobRig(OracleRig):
     """Also makes each record's transaction, and fails if a topic would refuse a record of it."""
 
-    def append(self, key: bytes | None, value: bytes | None) -> str:
-        outcome = super().append(key, value)
+    def append(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> str:
+        outcome = super().append(key, value, headers)
         self.written = list(JOB.transaction(0, self.outcomes[-1], 0).records)
         for topic, record_key, record_value, _ in self.written:
             assert batch_bytes(record_key, record_value) <= LIMITS[topic], topic
@@ -103,3 +104,14 @@ def test_a_confirmed_clean_up_with_very_many_actions_is_audited() -> None:
     actions = [CleanupAction("close_connection", True, 5)] * 130_000
     assert rig.send(agent, "resources_released", cleanup_id=request.cleanup_id, actions=actions) == "applied"
     assert rig.audit().actions_done == ("close_connection",) * 16 + ("…",)
+
+
+def test_an_acknowledgement_is_reported_from_the_second_rules_on() -> None:
+    first = Position(5, 1, 0, 9, 0)
+    announced = first._replace(announced=AnnouncedRules(*NEWEST_RULES, 5, "ops"))
+    reported = BatchAcknowledged(3, 9, 1_000, SETTINGS.worker_name)
+    assert JOB.acknowledgement(3, first, 1_000) is None
+    assert [JOB.acknowledgement(3, one, 1_000) for one in (announced, first._replace(rules=NEWEST_RULES))] == [
+        reported,
+        reported,
+    ]

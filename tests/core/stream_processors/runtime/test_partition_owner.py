@@ -350,7 +350,7 @@ def test_a_batch_that_is_lost_is_folded_again_in_smaller_ones(
     recovery.gate.release(100)
 
     async def story() -> None:
-        bench = OwnerBench(partitions=1, commit_interval_ms=0)
+        bench = OwnerBench(partitions=1, commit_interval_ms=0, tick_commit_interval_ms=0)
         bench.assignment.take_assignment([0])
         offered: PartitionOwner | None = None
         while True:

@@ -1,14 +1,18 @@
 """When a tick is due, and what becomes of a producer that cannot send one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.records import BatchAcknowledged, RulesActivation
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import ticker
-from sessionary.stream_processors.runtime.ticker import DUE_MS, RENEW_MS, STEADY_MS, LastTick, is_tick_due
+from sessionary.stream_processors.runtime.ticker import DUE_MS, IDLE_MS, RENEW_MS, STEADY_MS, LastTick, is_tick_due
 from sessionary.stream_processors.settings import ProcessorSettings
 
 NOW_MS = 1_000_000.0
@@ -39,8 +43,14 @@ class FakeProducer:
 
     def __init__(self, fails: bool) -> None:
         self.fails, self.reports, self.sent = fails, list[Callable[[], None]](), 0
+        self.values: list[tuple[str, int, bytes]] = []
 
-    def produce(self, topic: str, value: bytes, *, partition: int, on_delivery: Callable[[Any, Any], None]) -> None:
+    def produce(
+        self, topic: str, value: bytes, *, partition: int, on_delivery: Callable[[Any, Any], None] | None = None
+    ) -> None:
+        self.values.append((topic, partition, value))
+        if on_delivery is None:
+            return
         self.sent += 1
         told = KafkaError(KafkaError._MSG_TIMED_OUT, "told so") if self.fails else None
         self.reports.append(lambda: on_delivery(told, None))
@@ -65,3 +75,51 @@ def test_a_failing_tick_producer_is_replaced_at_most_once_in_a_while(monkeypatch
     for second in range(60):
         clock.send_due_ticks(NOW_MS + second * STEADY_MS, {0: int(NOW_MS) + 900_000})
     assert [producer.sent for producer in made] == [1, RENEW_MS // STEADY_MS, 60 - 1 - RENEW_MS // STEADY_MS]
+
+
+def test_announced_rules_begin_with_a_record_that_is_sent_until_they_are_in_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer = FakeProducer(fails=False)
+    monkeypatch.setattr(ticker, "Producer", lambda config: producer)
+    metrics = Metrics()
+    clock = ticker.Ticker(ProcessorSettings(instance="w1"), metrics)
+    announced = AnnouncedRules(*NEWEST_RULES, from_offset=7, principal="ops")
+
+    def look(at_ms: float, *partitions: int) -> Sequence[int]:
+        """Look once; return the partitions that were sent something."""
+        producer.values.clear()
+        clock.send_due_activations(NOW_MS + at_ms, dict.fromkeys(partitions, announced))
+        clock.send_due_ticks(NOW_MS + at_ms, dict.fromkeys(partitions))
+        return [partition for _, partition, _ in producer.values]
+
+    assert look(0, 0, 1) == [0, 1]
+    assert Decoder().decode_event(producer.values[0][2]) == RulesActivation(*NEWEST_RULES, "ops", "w1")
+    assert look(STEADY_MS - 1, 0, 1) == []
+    assert look(STEADY_MS, 0, 1) == [0, 1]
+    assert look(STEADY_MS + 1, 1) == []  # those of 0 are in force
+    assert look(2 * STEADY_MS, 1) == [1]
+    assert look(2 * STEADY_MS + 1, 0, 1) == [0]  # announced by another owner of 0, in a later assignment
+    assert metrics.ticks_sent._value.get() == 0
+
+
+def test_a_partitions_last_acknowledgement_is_reported_once_it_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = FakeProducer(fails=False)
+    monkeypatch.setattr(ticker, "Producer", lambda _: producer)
+    settings = ProcessorSettings()
+    sender = ticker.Ticker(settings, Metrics())
+    busy, idle = (BatchAcknowledged(n, 7, int(NOW_MS * 1_000) + n, "w1") for n in (1, 0))
+    waiting = {0: idle, 1: busy}
+    sender.send_acknowledgements(NOW_MS + IDLE_MS - 0.001, waiting)
+    assert producer.values == []
+    sender.send_acknowledgements(NOW_MS + IDLE_MS, waiting)
+    sender.send_acknowledgements(NOW_MS + IDLE_MS, waiting)
+    assert waiting == {1: busy}
+    assert producer.values == [(settings.topics.batches, 0, encode_record(idle))]
+    sender.send_acknowledgements(NOW_MS + 1, waiting, idle_ms=0)
+    assert waiting == {}
+    assert producer.values[1:] == [(settings.topics.batches, 1, encode_record(busy))]
+
+
+def test_a_partition_with_ticks_is_not_idle_between_two_of_them() -> None:
+    assert IDLE_MS > STEADY_MS + DUE_MS

@@ -2,21 +2,24 @@
 
 import json
 import struct
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from sessionary.schemas.codec import encode_record
+from sessionary.schemas.codec.formats import record_format
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import Gravestone, SessionContent, SessionState, Tick
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.stream_processors.core.machine import RowKind
 from sessionary.stream_processors.core.model import DueRow
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.core.session.row_size import CONTENT_CHARACTERS_MAX
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, CachedRows, MachineRows
+from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, CachedRows, MachineRows, PackedRow
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
@@ -199,3 +202,55 @@ def test_a_row_without_its_content_stops_the_partition_by_name(
     with pytest.raises(Halted) as caught:
         kept[b"k"]
     assert caught.value.reason == "changelog_unreadable"
+
+
+NEW_HEAD = b"\xc3\x01 changed"
+
+
+class ChangedMachine(SessionMachine):
+    """A later release's machine: its sessions have another schema."""
+
+    decoded = 0
+    row_kinds: Sequence[RowKind] = (
+        SessionMachine.row_kinds[0]._replace(
+            prefixes=SessionMachine.row_kinds[0].prefixes | {NEW_HEAD},
+            encode=lambda row, rules: NEW_HEAD + encode_record(row)[len(NEW_HEAD) :],
+        ),
+        SessionMachine.row_kinds[1],
+    )
+
+    def decode(self, value: bytes) -> Any:
+        self.decoded += 1
+        is_new = value.startswith(NEW_HEAD)
+        return super().decode(record_format(SessionState, RULES).header + value[10:] if is_new else value)
+
+
+def row_example() -> SessionRow:
+    rig, agent = OracleRig(), EventFactory()
+    rig.start(agent)
+    row: SessionRow = rig.fold.rows[agent.key.encoded()]
+    return row
+
+
+def recovery_s(codec: MachineRows, records: list[PackedRow]) -> float:
+    """Return the CPU time in which a changelog's records become rows of a store, and timers."""
+    began_s = time.thread_time()
+    for value, due in ((packed.value, packed.due) for packed in records):
+        codec.due_stored_row(b"k", codec.repack(value, due))
+    return time.thread_time() - began_s
+
+
+def test_rows_of_the_former_release_are_recovered_undecoded_at_the_cost_of_new_ones() -> None:
+    row, machine = row_example(), ChangedMachine()
+    codec, former = MachineRows([machine]), ROWS.pack(row, 1)
+    newest = codec.pack(row, RULES)
+    assert former.value[:10] == record_format(type(row), 1).header
+    assert newest.value[: len(NEW_HEAD)] == NEW_HEAD
+    old_s, new_s = (min(recovery_s(codec, [packed] * 2_000) for _ in range(15)) for packed in (former, newest))
+    assert machine.decoded == 0
+    assert old_s <= 1.5 * new_s
+    # The row is read, and written in the new form, when it is next touched.
+    read = codec.unpack(codec.repack(former.value, former.due))
+    assert (machine.decoded, read) == (1, row)
+    assert codec.pack(read, RULES) == newest
+    assert codec.unpack(newest.stored) == row

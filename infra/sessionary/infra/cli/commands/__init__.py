@@ -6,6 +6,7 @@
     rejected    rejected list, show, replay
     sql         sql: run a query
     partition   partition list, retry
+    rules       rules list, activate
     doctor      doctor: check every part of a stack
     admin       topics apply, db migrate
     roles       broker, clickhouse, processor, sink: one process each

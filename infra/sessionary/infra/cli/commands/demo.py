@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sessionary.infra.cli.commands.up import START_S_MAX, report_exit, running_stack
+from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules, report_exit, running_stack
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
 from sessionary.infra.cli.output import print_message, wants_json
@@ -60,6 +60,7 @@ def demo_command(
         with running_stack(stack):
             progress("starting broker, ClickHouse, processor and sinks (about a minute the first time)")
             stack.wait_ready(START_S_MAX)
+            activate_newest_rules(stack)
             started_s = time.monotonic() - began
             warm_up(stack.environ, progress, print_message)
             report = run_demo(

@@ -21,6 +21,7 @@ from sessionary.infra.cli.tables import show_object, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.errors import DecodeError, Invalid, Unavailable
+from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.settings import KafkaSettings
 
 app = typer.Typer(no_args_is_help=True, help="List, show and replay refused records.")
@@ -109,7 +110,8 @@ def replay_rejected(
     """Send refused records again, unchanged. The processor decides again.
 
     This helps if the cause is gone: an unknown schema after an upgrade, or a session that exists
-    by now. A record whose sequence number was counted when it was refused is then a duplicate.
+    by now. By rules 2 an event of work also fills the gap that it left. Otherwise a record whose
+    sequence number was counted when it was refused is then a duplicate.
     """
     if len(places) > _REPLAYS_MAX:
         raise Invalid("invalid_value", f"{len(places)} records are too many: replay at most {_REPLAYS_MAX} at a time")
@@ -135,7 +137,7 @@ def _produce_again(settings: KafkaSettings, rows: list[tuple[str, Row]]) -> list
         headers: list[tuple[str, str | bytes | None]] = [
             (name, base64.b64decode(value)) for name, value in row["headers_base64"].items()
         ]
-        headers.append(("replayed_from", json.dumps(f"{row['source_topic']}:{place}")))
+        headers.append((REPLAYED_FROM, json.dumps(f"{row['source_topic']}:{place}")))
         producer.produce(
             settings.topics.events,
             _from_base64(row["value_base64"]),

@@ -56,6 +56,20 @@ def report_exit(change: "PartChange") -> None:
         print_message(f"{change.name} ended with code {change.exit_code}; restarting it in {change.wait_s:g} s")
 
 
+def activate_newest_rules(stack: "Stack") -> None:
+    """Let the newest rules begin if the stack is a new one: no older processor ever served it.
+
+    Blocks for some seconds. Raises what `ControlApiClient` raises.
+    """
+    if stack.is_new:
+        from sessionary.infra.control_api_client import ControlApiClient
+        from sessionary.infra.settings import OperatorSettings
+        from sessionary.schemas.rules import NEWEST_RULES
+
+        ControlApiClient(OperatorSettings.from_env(stack.environ)).activate_rules(NEWEST_RULES.version)
+        print_message(f"rules {NEWEST_RULES.version} were activated: the stack is new")
+
+
 def up_command(
     data: Annotated[
         Path, typer.Option("--data", help="Folder of the stack's data and logs; it is kept.", file_okay=False)
@@ -88,6 +102,7 @@ def up_command(
             progress("starting broker, ClickHouse, processor and sinks (about a minute the first time)")
             stack.wait_ready(START_S_MAX)
             progress.clear()
+            activate_newest_rules(stack)
             _print_addresses(stack.data, stack.environ, as_json=as_json)
             announced = True
             threading.Event().wait()
@@ -116,4 +131,4 @@ def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -
     print_line("\nCtrl-C stops the stack; its data is kept.")
 
 
-__all__ = ["START_S_MAX", "report_exit", "running_stack", "up_command"]
+__all__ = ["START_S_MAX", "activate_newest_rules", "report_exit", "running_stack", "up_command"]

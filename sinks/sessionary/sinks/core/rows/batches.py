@@ -1,14 +1,15 @@
-"""Rows of the table `batches`."""
+"""Rows of the tables `batches` and `batch_acknowledgements`."""
 
 from typing import Final
 
 from sessionary.schemas.codec import Decoder
-from sessionary.schemas.records import BatchRecord
+from sessionary.schemas.records import BatchAcknowledged, BatchRecord
 from sessionary.sinks.core.column_times import check_log_time
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.rows.shared import SOURCE_COLUMNS, TableRow, decode_as, source_values
 
 BATCH_COLUMNS: Final = (*BatchRecord._fields, *SOURCE_COLUMNS)
+ACKNOWLEDGEMENT_COLUMNS: Final = (*BatchAcknowledged._fields, *SOURCE_COLUMNS)
 
 
 def batch_row(raw: RawRecord, decoder: Decoder) -> TableRow:
@@ -23,4 +24,11 @@ def batch_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     return (*record, *source_values(raw))
 
 
-__all__ = ["BATCH_COLUMNS", "batch_row"]
+def acknowledgement_row(raw: RawRecord, decoder: Decoder) -> TableRow:
+    """Return the row of `ACKNOWLEDGEMENT_COLUMNS`. Raises as `batch_row` does."""
+    record = decode_as(BatchAcknowledged, raw, decoder)
+    check_log_time("acknowledged_at", record.acknowledged_at)
+    return (*record, *source_values(raw))
+
+
+__all__ = ["ACKNOWLEDGEMENT_COLUMNS", "BATCH_COLUMNS", "acknowledgement_row", "batch_row"]

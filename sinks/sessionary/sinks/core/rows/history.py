@@ -8,6 +8,7 @@ from typing import Final
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.headers import Headers, headers_beyond_envelope, read_headers
+from sessionary.schemas.records import RulesActivation, Tick
 from sessionary.schemas.retention import retention_of, unknown_retention
 from sessionary.schemas.types import Envelope
 from sessionary.sinks.core.column_times import (
@@ -27,6 +28,8 @@ HISTORY_COLUMNS: Final = (
     *("payload_json", "key_bytes", "value_bytes", "headers"),
     *("retention_class", "retain_until", "personal_until", "personal_expires", "src_topic", "value_size"),
 )
+# The processors' own records on the events topic.
+_RECORD_TYPES: Final[dict[type[Tick | RulesActivation], str]] = {Tick: "tick", RulesActivation: "rules_activation"}
 
 
 def history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
@@ -53,7 +56,7 @@ def history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
             if not REPORTED_MIN_US <= envelope.occurred_at <= REPORTED_MAX_US:
                 envelope = envelope._replace(occurred_at=clamp_reported_time(envelope.occurred_at))
         else:
-            envelope = EMPTY_ENVELOPE._replace(event_type="tick", occurred_at=appended)
+            envelope = EMPTY_ENVELOPE._replace(event_type=_RECORD_TYPES[type(decoded)], occurred_at=appended)
             text = payload_text(decoded)
         retention = retention_of(envelope.data_classes, appended)
     name, retain_until, personal_until = retention[:]

@@ -5,6 +5,7 @@
     limits         the check of a session's limits at its creation
     facts          what can happen to a session
     accepted       events without a change of state
+    values         checks of an event's values: names, numbers, bounds, snapshots
     row_size       keeps a row within the changelog's limit
     decide         the order in which an event is checked
     effects        what each fact does to the row

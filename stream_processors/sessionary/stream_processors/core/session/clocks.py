@@ -12,13 +12,27 @@ from sessionary.schemas.types import ClockName
 
 
 class SessionClock(NamedTuple):
-    """A clock, and what the audit trail says once it fired (`{limit}` is the limit)."""
+    """A clock, and what the audit trail says once it fired (`{limit}` is the limit).
+
+    A clock of activity is due one limit after the last sign of it.
+    """
 
     name: ClockName
     due_ms: Callable[[SessionState], int | None]  # None: the clock does not run
     limit_ms: Callable[[SessionState], int]  # the limit that it measures
     reason_code: str
     reason: str
+    of_activity: bool = False
+
+    def due_after_hole(self, state: SessionState, hole_end_ms: int) -> int | None:
+        """Return when the clock is due if no event could be heard before `hole_end_ms`.
+
+        0 means that there was no such time.
+        """
+        due_ms = self.due_ms(state)
+        if not self.of_activity or not hole_end_ms or due_ms is None:
+            return due_ms
+        return max(due_ms, hole_end_ms + self.limit_ms(state))
 
 
 def _initialisation_due(state: SessionState) -> int:
@@ -73,9 +87,15 @@ INACTIVITY = SessionClock(
     lambda state: inactivity_budget_ms(state.limits),
     "inactive",
     "Agent timeout after {limit}: nothing was heard",
+    of_activity=True,
 )
 IDLE = SessionClock(
-    "idle", _idle_due, lambda state: state.limits.idle_ms, "idle", "Agent timeout after {limit} without work"
+    "idle",
+    _idle_due,
+    lambda state: state.limits.idle_ms,
+    "idle",
+    "Agent timeout after {limit} without work",
+    of_activity=True,
 )
 MAX_DURATION = SessionClock(
     "max_duration",

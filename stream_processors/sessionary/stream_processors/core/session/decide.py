@@ -1,6 +1,6 @@
 """How an event is judged against a session, in a fixed order; nothing here changes a row.
 
-    row ─▶ values ─▶ sequence ─▶ who may send it ─▶ epoch ─▶ owner ─▶ transition or accepted event
+    row ─▶ envelope ─▶ sequence ─▶ payload ─▶ sender ─▶ epoch ─▶ owner ─▶ event in its state
 
 What is refused before the sequence is checked does not move the sender's ledger. What is refused
 later does: otherwise each refusal would look like a gap.
@@ -12,17 +12,26 @@ from typing import Any, NamedTuple
 from sessionary.schemas.codec import Event
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated
-from sessionary.schemas.ids import partition_of, valid_name
+from sessionary.schemas.headers import REPLAYED_FROM
+from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
 from sessionary.stream_processors.core.machine import Arrival, Decision
-from sessionary.stream_processors.core.sequencing import check_sequence, epoch_refusal
+from sessionary.stream_processors.core.sequencing import (
+    LogMoment,
+    SequenceCheck,
+    check_sequence,
+    check_with_memory,
+    epoch_refusal,
+    fill_gap,
+)
 from sessionary.stream_processors.core.session.accepted import rule_for
 from sessionary.stream_processors.core.session.facts import (
     ContextExceeded,
     ContextMeasured,
     Created,
     DataClassified,
+    GapFilled,
     GapFound,
     LimitsOverridden,
     Refused,
@@ -35,11 +44,19 @@ from sessionary.stream_processors.core.session.limits import outside_ranges, res
 from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_refusal, object_to_size
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
+    CONTENT_CHANGES,
     OWNER_ONLY,
+    WORK,
     Objection,
     Transition,
     clock_reasons,
     processor_only,
+)
+from sessionary.stream_processors.core.session.values import (
+    checked_snapshot,
+    invalid_envelope,
+    invalid_payload,
+    object_to_first_snapshot,
 )
 
 EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
@@ -99,7 +116,7 @@ def decide_event(rules: SessionRules, row: SessionState | Gravestone | None, arr
     if row is None:
         return _decide_unknown(rules, arrival, event)
     if isinstance(row, Gravestone):
-        return _decide_archived(row, event)
+        return _decide_archived(row, event, arrival)
     return _decide_known(rules, row, event, arrival)
 
 
@@ -117,7 +134,7 @@ def _decide_unknown(rules: SessionRules, arrival: Arrival, event: Event) -> Deci
         return _refuse_unkept(event, "wrong_partition", detail)
     if not isinstance(event.payload, SessionCreated):
         return _refuse_unkept(event, "unknown_session", f"{envelope.event_type} before session_created")
-    if detail := invalid_value(envelope):
+    if detail := invalid_envelope(envelope, arrival.rules) or invalid_payload(event, arrival.rules):
         return _refuse_unkept(event, "invalid_value", detail)
     return _decide_creation(rules.creation, arrival, event, event.payload)
 
@@ -128,7 +145,10 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
         limits = resolved(payload.limits)
     except Invalid as error:
         return _refuse_unkept(event, error.reason, error.detail)
-    sequence = check_sequence((), envelope.producer_id, envelope.producer_seq)
+    if arrival.rules.version >= 2 and (wrong := object_to_first_snapshot(payload)):
+        return _refuse_unkept(event, *wrong)
+    at = LogMoment(1, arrival.now_ms) if arrival.rules.version >= 2 else LogMoment()
+    sequence = check_sequence((), envelope.producer_id, envelope.producer_seq, at)
     row = _new_session(creation, arrival, payload, limits)._replace(producers=sequence.producers)
     facts: list[SessionFact] = [Created(creation, row)]
     if sequence.gap is not None:
@@ -179,11 +199,11 @@ def _new_session(
     )
 
 
-def _decide_archived(grave: Gravestone, event: Event) -> Decision:
+def _decide_archived(grave: Gravestone, event: Event, arrival: Arrival) -> Decision:
     """Refuse what comes after the end; a repetition of what came before it stays a duplicate."""
     envelope = event.envelope
     facts: list[SessionFact] = []
-    if envelope.event_type != "heartbeat" and not invalid_value(envelope):
+    if envelope.event_type != "heartbeat" and not invalid_envelope(envelope, arrival.rules):
         sequence = check_sequence(grave.producers, envelope.producer_id, envelope.producer_seq)
         if sequence.duplicate:
             return DUPLICATE
@@ -198,20 +218,30 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     is_heartbeat = envelope.event_type == "heartbeat"
     facts: list[SessionFact] = []
     producers: Sequence[ProducerLedger] | None = None  # the ledger, until a fact takes it over
-    if detail := invalid_value(envelope, row):
+    if detail := invalid_envelope(envelope, arrival.rules, row):
         return _refuse_kept(row, event, arrival, Objection("invalid_value", detail), facts)
     if not is_heartbeat:
-        sequence = check_sequence(row.producers, envelope.producer_id, envelope.producer_seq)
+        sequence = _check_number(row, envelope, arrival)
         if sequence.duplicate:
             return DUPLICATE
+        if sequence.refusal == "late_filler" and (replayed := _decide_replayed(row, event, arrival)):
+            return replayed
         if sequence.refusal is not None:
             detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
             return _refuse_kept(row, event, arrival, Objection(sequence.refusal, detail), facts)
         producers = sequence.producers
-        if sequence.gap is not None:
-            facts += (SequenceMoved(producers), GapFound(sequence.gap))
+        if sequence.gap is not None or sequence.forgotten is not None:
+            facts.append(SequenceMoved(producers, sequence.forgotten))
             producers = None
-    fact = _object_to_sender(rules, row, event) or _judge_in_state(rules, row, event, arrival.now_ms)
+        if sequence.gap is not None:
+            facts.append(GapFound(sequence.gap))
+    fact = (
+        _object_to_payload(event, arrival)
+        or _object_to_sender(rules, row, event, arrival)
+        or _judge_in_state(rules, row, event, arrival.now_ms)
+    )
+    if arrival.rules.version >= 2:
+        fact = checked_snapshot(row, fact)
     if type(fact) is WorkDone:
         fact = WorkDone(fact.at_ms, producers)
     elif producers is not None:
@@ -235,6 +265,32 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     return Decision(facts)
 
 
+def _check_number(row: SessionState, envelope: Envelope, arrival: Arrival) -> SequenceCheck:
+    producer_id, seq = envelope.producer_id, envelope.producer_seq
+    if arrival.rules.version < 2:
+        return check_sequence(row.producers, producer_id, seq)
+    return check_with_memory(row.producers, row.forgotten, producer_id, seq, LogMoment(row.epoch, arrival.now_ms))
+
+
+def _decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decision | None:
+    """Let a replayed record fill its own gap; None if it is refused as any late filler.
+
+    Only what does not depend on the order of events may: work, which changes nothing but the
+    clocks. They stay, because the work was done long ago; for the same reason the session's state
+    and a lower epoch do not matter.
+    """
+    envelope = event.envelope
+    if arrival.rules.version < 2 or envelope.event_type not in WORK or envelope.epoch > row.epoch:
+        return None
+    if not any(name == REPLAYED_FROM for name, _ in arrival.record.headers) or invalid_payload(event, arrival.rules):
+        return None
+    producers = fill_gap(row.producers, envelope.producer_id, envelope.producer_seq)
+    if producers is None:
+        return None
+    filled = GapFilled(producers, envelope.producer_seq)
+    return Decision((DataClassified(envelope.data_classes), filled) if envelope.data_classes else (filled,))
+
+
 def _refuse_kept(
     row: SessionState, event: Event, arrival: Arrival, why: Objection, facts: Sequence[SessionFact]
 ) -> Decision:
@@ -250,7 +306,12 @@ def _refuse_kept(
     return Decision((*facts, Refused(reason, detail, kept, audited)), refusal=reason)
 
 
-def _object_to_sender(rules: SessionRules, row: SessionState, event: Event) -> Objection | None:
+def _object_to_payload(event: Event, arrival: Arrival) -> Objection | None:
+    detail = invalid_payload(event, arrival.rules)
+    return Objection("invalid_value", detail) if detail else None
+
+
+def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> Objection | None:
     """Judge who may send the event at all: the processor, the epoch, the owner."""
     envelope, payload = event.envelope, event.payload
     name = envelope.event_type
@@ -264,6 +325,8 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event) -> O
         return Objection("session_exists", "a session of this id exists")
     if name in OWNER_ONLY and envelope.service_id != row.owner_service:
         return Objection("not_owner", f"{name} is {row.owner_service}'s to say, not {envelope.service_id}'s")
+    if name in CONTENT_CHANGES and envelope.service_id != row.owner_service and arrival.rules.version >= 2:
+        return Objection("not_member", f"the content is {row.owner_service}'s, not {envelope.service_id}'s")
     return None
 
 
@@ -292,24 +355,4 @@ def _measured_context(row: SessionState, envelope: Envelope) -> list[SessionFact
     return facts
 
 
-def invalid_value(envelope: Envelope, row: SessionState | None = None) -> str:
-    """Return what is wrong with an envelope's values, or ''.
-
-    Names that the row already has are valid.
-    """
-    if envelope.event_type != "heartbeat" and envelope.producer_seq < 1:
-        return f"producer_seq is {envelope.producer_seq}; it counts from 1"
-    if envelope.epoch < 0:
-        return f"epoch is {envelope.epoch}"
-    if not (row is not None and envelope.service_id == row.owner_service) and not valid_name(envelope.service_id):
-        return f"service_id {envelope.service_id!r} is no name"
-    if not (row is not None and envelope.agent_id == row.agent_id) and not valid_name(envelope.agent_id):
-        return f"agent_id {envelope.agent_id!r} is no name"
-    if not valid_name(envelope.producer_id):
-        return f"producer_id {envelope.producer_id!r} is no name"
-    if envelope.event_type == "session_created" and not envelope.user_id:
-        return "session_created names no user"
-    return ""
-
-
-__all__ = ["EventRule", "SessionRules", "decide_event", "invalid_value", "session_rules"]
+__all__ = ["EventRule", "SessionRules", "decide_event", "session_rules"]

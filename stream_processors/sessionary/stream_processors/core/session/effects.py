@@ -18,6 +18,7 @@ from sessionary.stream_processors.core.session.facts import (
     ContextMeasured,
     Created,
     DataClassified,
+    GapFilled,
     GapFound,
     HeartbeatSeen,
     LimitsOverridden,
@@ -56,9 +57,12 @@ def _create_session(row: None, fact: Created) -> SessionState:
 
 
 def _move_sequence(row: SessionRow, fact: SequenceMoved) -> SessionRow:
-    if isinstance(row, SessionState):
-        return _replace_producers(row, fact.producers)
-    return row._replace(producers=fact.producers)
+    producers, forgotten = fact
+    if not isinstance(row, SessionState):
+        return row._replace(producers=producers)
+    if forgotten is None:
+        return _replace_producers(row, producers)
+    return row._replace(producers=producers, forgotten=forgotten)
 
 
 def _refuse_event(row: SessionRow | None, fact: Refused) -> SessionRow | None:
@@ -68,6 +72,10 @@ def _refuse_event(row: SessionRow | None, fact: Refused) -> SessionRow | None:
         if fact.reason == "late":
             row = row._replace(late_epoch=row.epoch)
     return next_number(row) if fact.audited and row is not None else row
+
+
+def _fill_gap(row: SessionState, fact: GapFilled) -> SessionState:
+    return next_number(_replace_producers(row, fact.producers))
 
 
 def _number_only(row: SessionRow, fact: object) -> SessionRow:
@@ -165,6 +173,7 @@ _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     ContextMeasured: _measure_context,
     Created: _create_session,
     DataClassified: _add_classes,
+    GapFilled: _fill_gap,
     GapFound: _number_only,
     HeartbeatSeen: _see_heartbeat,
     LimitsOverridden: _number_only,

@@ -10,6 +10,7 @@ from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import (
     DataClass,
     ErrorClass,
+    ForgottenProducer,
     Phase,
     ProducerLedger,
     Refusal,
@@ -46,15 +47,26 @@ class LimitsOverridden(NamedTuple):
 
 
 class SequenceMoved(NamedTuple):
-    """A producer's sequence number was taken into the session's ledger."""
+    """A producer's sequence number was taken into the session's ledger.
+
+    `forgotten` is None if it did not change.
+    """
 
     producers: Sequence[ProducerLedger]
+    forgotten: Sequence[ForgottenProducer] | None = None
 
 
 class GapFound(NamedTuple):
     """A producer jumped over sequence numbers."""
 
     gap: SeqRange
+
+
+class GapFilled(NamedTuple):
+    """A replayed event came into its own gap: `seq` is missing no longer."""
+
+    producers: Sequence[ProducerLedger]
+    seq: int
 
 
 class Transitioned(NamedTuple):
@@ -147,6 +159,7 @@ SessionFact = (
     | LimitsOverridden
     | SequenceMoved
     | GapFound
+    | GapFilled
     | Transitioned
     | Buried
     | PhaseMoved
@@ -168,6 +181,7 @@ __all__ = [
     "ContextMeasured",
     "Created",
     "DataClassified",
+    "GapFilled",
     "GapFound",
     "HeartbeatSeen",
     "LimitsOverridden",

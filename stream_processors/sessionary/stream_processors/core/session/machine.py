@@ -81,29 +81,32 @@ class SessionMachine:
 
     estimate_bytes = staticmethod(estimate_row_bytes)
 
-    def due_ms(self, row: SessionRow) -> int:
+    def due_ms(self, row: SessionRow, hole_end_ms: int = 0) -> int:
         """Return a session's earliest deadline, or a gravestone's end (ms of log time)."""
-        return self.deadline(row).due_ms if isinstance(row, SessionState) else row.expires_at
+        return self.deadline(row, hole_end_ms).due_ms if isinstance(row, SessionState) else row.expires_at
 
     def is_only_postponed(self, row: SessionRow, after: SessionRow) -> bool:
         """Return True within Active: there limits are fixed, and every clock only moves forward."""
         return type(row) is SessionState and row.state == "Active" and getattr(after, "state", "") == "Active"
 
-    def deadline(self, state: SessionState) -> SessionDeadline:
-        """Return the earliest deadline. Every state has one; of equal ones the first clock wins."""
+    def deadline(self, state: SessionState, hole_end_ms: int = 0) -> SessionDeadline:
+        """Return the earliest deadline. Every state has one; of equal ones the first clock wins.
+
+        The clocks of activity start at `hole_end_ms` (ms of log time) at the earliest.
+        """
         earliest_ms, first = math.inf, None
         for pair in self._clocked[state.state]:
-            due_ms = pair[1].due_ms(state)
+            due_ms = pair[1].due_after_hole(state, hole_end_ms)
             if due_ms is not None and due_ms < earliest_ms:
                 earliest_ms, first = due_ms, pair
         assert first is not None
         transition, clock = first
         return SessionDeadline(int(earliest_ms), transition, clock)
 
-    def fire(self, row: SessionRow, now_ms: int) -> Sequence[SessionFact]:
+    def fire(self, row: SessionRow, now_ms: int, hole_end_ms: int = 0) -> Sequence[SessionFact]:
         """Return the transition that the session's deadline makes; the reason names the limit."""
         assert isinstance(row, SessionState)
-        due_ms, transition, clock = self.deadline(row)
+        due_ms, transition, clock = self.deadline(row, hole_end_ms)
         reason = clock.reason.format(limit=format_seconds(clock.limit_ms(row)))
         fact = Transitioned(transition, now_ms, clock.reason_code, reason, due_ms=due_ms)
         return (fact, Buried(now_ms + self._gravestone_ms)) if transition.target == "Archived" else (fact,)

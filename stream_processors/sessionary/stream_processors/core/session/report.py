@@ -6,7 +6,6 @@ Clean-up actions on a transition are those requested; a confirmation lists them 
 from collections.abc import Callable
 from typing import Any
 
-from sessionary.schemas.codec import Event
 from sessionary.schemas.events import ResourcesReleased
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import AuditRecord, CleanupRequest, SessionState
@@ -18,6 +17,7 @@ from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
     ContextExceeded,
     Created,
+    GapFilled,
     GapFound,
     LimitsOverridden,
     Refused,
@@ -43,15 +43,21 @@ def subject_of(row: SessionRow | None) -> Subject:
 
 
 def _session_record(
-    session: SessionKey, after: SessionRow | None, event: Event | None, place: Place, kind: AuditKind
+    session: SessionKey, after: SessionRow | None, arrival: Arrival | None, place: Place, kind: AuditKind
 ) -> AuditRecord:
-    return audit_record(session, subject_of(after), event.envelope if event else None, place, kind)
+    subject, envelope = subject_of(after), None
+    if arrival is not None and arrival.event is not None:
+        envelope = arrival.event.envelope
+        if arrival.rules.version >= 2 and not isinstance(after, SessionState):
+            # No row says what the session handles: the event does.
+            subject = subject._replace(data_classes=tuple(sorted(set(envelope.data_classes))))
+    return audit_record(session, subject, envelope, place, kind)
 
 
 def _report_creation(
     session: SessionKey, row: None, after: SessionState, fact: Created, arrival: Arrival, place: Place
 ) -> list[AuditRecord]:
-    record = _session_record(session, after, arrival.event, place, "transition")
+    record = _session_record(session, after, arrival, place, "transition")
     return [
         record._replace(transition=fact.transition.id, from_state="UNKNOWN", reason_code="created", reason="created")
     ]
@@ -70,7 +76,7 @@ def _report_transition(
     A timer's change (`fact.due_ms` is set) occurred when it was due.
     """
     cleanup = cleanup_request(session, after, fact)
-    record = _session_record(session, after, arrival.event if arrival else None, place, "transition")
+    record = _session_record(session, after, arrival, place, "transition")
     record = record._replace(
         transition=fact.transition.id,
         event_type=fact.transition.event_type,
@@ -111,7 +117,7 @@ def _report_refusal(
     rejected = rejected_record(arrival, fact.reason, fact.detail)
     if not fact.audited:
         return [rejected]
-    record = _session_record(session, after, arrival.event, place, "refusal")
+    record = _session_record(session, after, arrival, place, "refusal")
     security = fact.reason in SECURITY_REASONS
     return [record._replace(reason_code=fact.reason, reason=fact.detail, security=security), rejected]
 
@@ -119,10 +125,18 @@ def _report_refusal(
 def _report_gap(
     session: SessionKey, row: SessionRow | None, after: SessionRow, fact: GapFound, arrival: Arrival, place: Place
 ) -> list[AuditRecord]:
-    record = _session_record(session, after, arrival.event, place, "gap")
+    record = _session_record(session, after, arrival, place, "gap")
     first, last = fact.gap
     reason = f"{_envelope_of(arrival).producer_id} jumped over {first} to {last}"
     return [record._replace(reason_code="gap", reason=reason, gap_first=first, gap_last=last)]
+
+
+def _report_filled_gap(
+    session: SessionKey, row: SessionState, after: SessionState, fact: GapFilled, arrival: Arrival, place: Place
+) -> list[AuditRecord]:
+    record = _session_record(session, after, arrival, place, "gap_filled")
+    reason = f"a replayed record is {fact.seq} of {_envelope_of(arrival).producer_id}, which was missing"
+    return [record._replace(reason_code="gap_filled", reason=reason, gap_first=fact.seq, gap_last=fact.seq)]
 
 
 def _report_release(
@@ -137,7 +151,7 @@ def _report_release(
     assert arrival.event is not None
     released = arrival.event.payload
     assert isinstance(released, ResourcesReleased)
-    record = _session_record(session, after, arrival.event, place, "release")
+    record = _session_record(session, after, arrival, place, "release")
     return [
         record._replace(
             reason_code="host_lost" if released.host_lost else "released",
@@ -154,14 +168,14 @@ def _report_release(
 def _report_override(
     session: SessionKey, row: SessionState, after: SessionState, fact: LimitsOverridden, arrival: Arrival, place: Place
 ) -> list[AuditRecord]:
-    record = _session_record(session, after, arrival.event, place, "limits_override")
+    record = _session_record(session, after, arrival, place, "limits_override")
     return [record._replace(reason_code="limits_override", reason=fact.reason)]
 
 
 def _report_context(
     session: SessionKey, row: SessionState, after: SessionState, fact: ContextExceeded, arrival: Arrival, place: Place
 ) -> list[AuditRecord]:
-    record = _session_record(session, after, arrival.event, place, "context_limit")
+    record = _session_record(session, after, arrival, place, "context_limit")
     reason = f"context of {fact.size_bytes} bytes is above the limit of {fact.limit_bytes}"
     return [record._replace(reason_code="context_limit", reason=reason)]
 
@@ -175,6 +189,7 @@ _REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
     CleanupReleased: _report_release,
     ContextExceeded: _report_context,
     Created: _report_creation,
+    GapFilled: _report_filled_gap,
     GapFound: _report_gap,
     LimitsOverridden: _report_override,
     Refused: _report_refusal,

@@ -308,6 +308,8 @@ OWNER_ONLY = frozenset(
     name for name in PAYLOADS if name.startswith("session_") and name not in ("session_activity", "session_created")
 )
 CONTENT = frozenset({"snapshot_created", "checkpoint_saved"})
+# What changes the session's content: by rules 2 only the owning service may.
+CONTENT_CHANGES = frozenset({"snapshot_created", "state_updated"})
 # The end of something that began before: accepted although the session is held.
 COMPLETIONS = frozenset({"tool_call_succeeded", "tool_call_failed", "tool_call_resolved", "usage_recorded"})
 # Events that are a processor's, and of no transition.
@@ -359,6 +361,7 @@ __all__ = [
     "ACCEPTED",
     "COMPLETIONS",
     "CONTENT",
+    "CONTENT_CHANGES",
     "OWNER_ONLY",
     "PHASES",
     "PROCESSOR_EVENTS",

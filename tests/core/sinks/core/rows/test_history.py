@@ -4,7 +4,8 @@ import pytest
 
 from sessionary.schemas.codec import Event, encode_record
 from sessionary.schemas.headers import UNREADABLE_HEADERS, event_headers
-from sessionary.schemas.records import Tick
+from sessionary.schemas.records import RulesActivation, Tick
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
 from sessionary.sinks.errors import BadRow
 from tests.core.sinks.samples import DECODER, KEY, encoded_activity, message_with, raw_record
@@ -27,6 +28,13 @@ def test_history_holds_ticks() -> None:
     row = dict(zip(HISTORY_COLUMNS, history_row(raw_record(encode_record(Tick("i1")), key=None), DECODER), strict=True))
     assert (row["event_type"], row["tenant_id"], row["key_bytes"]) == ("tick", "", None)
     assert json.loads(row["payload_json"]) == {"instance": "i1"}
+
+
+def test_history_holds_the_records_with_which_rules_begin() -> None:
+    value = encode_record(RulesActivation(*NEWEST_RULES, "ops", "i1"))
+    row = dict(zip(HISTORY_COLUMNS, history_row(raw_record(value, key=None), DECODER), strict=True))
+    assert (row["event_type"], row["decode_error"], row["key_bytes"]) == ("rules_activation", "", None)
+    assert json.loads(row["payload_json"]) == {**NEWEST_RULES._asdict(), "principal": "ops", "instance": "i1"}
 
 
 @pytest.mark.parametrize(

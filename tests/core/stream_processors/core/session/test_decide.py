@@ -7,15 +7,15 @@ import pytest
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
-from tests.core.oracle_rig import OracleRig
+from tests.core.oracle_rig import OracleRig, position_under
 from tests.support.event_factory import EventFactory
 
 STATES = ("unknown", "Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived")
 
 
-def rig_in_state(state: str) -> tuple[OracleRig, EventFactory]:
+def rig_in_state(state: str, rules: int = 1) -> tuple[OracleRig, EventFactory]:
     """Return a rig with one session in `state`, at the phase in which most events are legal."""
-    rig, agent = OracleRig(), EventFactory()
+    rig, agent = OracleRig(position=position_under(rules)), EventFactory()
     if state == "unknown":
         return rig, agent
     rig.send(agent, "session_created")
@@ -59,8 +59,9 @@ def is_listed(state: str, event_type: str) -> bool:
 
 @pytest.mark.parametrize("event_type", PAYLOADS)
 @pytest.mark.parametrize("state", STATES)
-def test_what_is_not_listed_is_refused_and_what_is_listed_applies(state: str, event_type: str) -> None:
-    rig, agent = rig_in_state(state)
+@pytest.mark.parametrize("rules", [1, 2])
+def test_what_is_not_listed_is_refused_and_what_is_listed_applies(rules: int, state: str, event_type: str) -> None:
+    rig, agent = rig_in_state(state, rules)
     before = rig.fold.rows.get(agent.key.encoded())
     outcome = rig.send(agent, event_type, **valid_fields(state, event_type, rig, agent))
     after = rig.fold.rows.get(agent.key.encoded())

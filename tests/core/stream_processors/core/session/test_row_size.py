@@ -6,13 +6,23 @@ import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.record_sizes import batch_bytes
+from sessionary.schemas.ids import NAME_LENGTH_MAX, derived_id
+from sessionary.schemas.limits import NUMBER_MAX
 from sessionary.schemas.records import Gravestone
-from sessionary.schemas.rules import ROW_BYTES_MAX
+from sessionary.schemas.rules import NEWEST_RULES, ROW_BYTES_MAX
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
-from sessionary.schemas.types import ErrorInfo, RuleSet
+from sessionary.schemas.types import (
+    Cleanup,
+    ErrorInfo,
+    ForgottenProducer,
+    ProducerLedger,
+    Refusal,
+    RuleSet,
+    SeqRange,
+)
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.sequencing import PRODUCERS_MAX, RANGES_MAX
-from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
+from sessionary.stream_processors.core.sequencing import FORGOTTEN_MAX, PRODUCERS_MAX, RANGES_MAX
+from sessionary.stream_processors.core.session.effects import CLEANUPS_KEPT, REFUSALS_KEPT
 from sessionary.stream_processors.core.session.row_size import EVENT_ID_MAX
 from tests.core.fold_rig import FoldRig
 from tests.support.event_factory import EventFactory, snapshot
@@ -205,3 +215,19 @@ def test_the_deadlines_of_a_full_row_fire() -> None:
     assert rig.row_of(agent).state == "Terminated"
     rig.advance(301_000)
     assert isinstance(rig.fold.rows[agent.key.encoded()], Gravestone)
+
+
+def test_all_bounded_parts_of_a_row_fit_above_its_limit_by_rules_2() -> None:
+    rig, agent = FoldRig(), EventFactory()
+    rig.activate(NEWEST_RULES)
+    rig.start(agent)
+    holes = tuple(SeqRange(NUMBER_MAX - 1, NUMBER_MAX) for _ in range(RANGES_MAX))
+    ledger = ProducerLedger("p" * NAME_LENGTH_MAX, NUMBER_MAX, holes, epoch=1 << 30, last_at=1 << 44)
+    refusal = Refusal(1 << 62, "too_many_producers", "😀" * EVENT_ID_MAX + "…")
+    row = rig.row_of(agent)._replace(
+        producers=(ledger,) * PRODUCERS_MAX,
+        forgotten=(ForgottenProducer(-(1 << 63), NUMBER_MAX, 1 << 30),) * FORGOTTEN_MAX,
+        refusals=(refusal,) * REFUSALS_KEPT,
+        cleanups=(Cleanup(derived_id("c"), 1 << 44, released=True),) * CLEANUPS_KEPT,
+    )
+    assert len(encode_record(row)) <= CHANGELOG_BYTES_MAX - ROW_BYTES_MAX

@@ -1,0 +1,68 @@
+"""`sessionary rules`: the rules that partitions are judged by, and how newer ones begin."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sessionary.infra.cli.errors import CheckFailed
+from sessionary.infra.cli.options import DataOption, JsonOption
+from sessionary.infra.cli.output import print_message, wants_json
+from sessionary.infra.cli.tables import Json, show_object, show_rows
+from sessionary.infra.control_api_client import ControlApiClient
+from sessionary.infra.environment import stack_environment
+from sessionary.infra.settings import OperatorSettings
+from sessionary.schemas.rules import NEWEST_RULES
+
+app = typer.Typer(no_args_is_help=True, help="List the rules in force; activate newer ones.")
+_COLUMNS = ("partition", "state", "instance", "rules", "announced", "principal", "detail")
+
+
+@app.command("list")
+def list_rules(data: DataOption = None, as_json: JsonOption = False) -> None:
+    """List the rules that every partition is judged by, and which rules the workers know.
+
+    Needs SESSIONARY_CONTROL_URL and SESSIONARY_OPERATOR_TOKEN; a local stack has both.
+    """
+    _show_listing(_make_client(data).list_rules(), as_json=as_json)
+
+
+@app.command("activate")
+def activate_rules(
+    version: Annotated[
+        int, typer.Option("--version", min=1, help="Default: the newest that this release knows.")
+    ] = NEWEST_RULES.version,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let newer rules begin in all partitions, once every processor is upgraded. No way back.
+
+    Refused while a processor of the group does not know them. The command may be repeated. The exit
+    code is 1 if they are not in force everywhere after some seconds.
+    """
+    listing = _make_client(data).activate_rules(version)
+    _show_listing(listing, as_json=as_json)
+    waiting = [str(found["partition"]) for found in listing["partitions"] if (found["rules"] or 0) < version]
+    if waiting:
+        raise CheckFailed(
+            f"rules {version} are not in force yet in partition {', '.join(waiting)}: look again with sessionary rules "
+            "list, and repeat this command if they are not announced there"
+        )
+
+
+def _show_listing(listing: Mapping[str, Json], *, as_json: bool) -> None:
+    if wants_json(as_json):
+        show_object(listing, as_json=True)
+        return
+    show_rows(listing["partitions"], as_json=False, columns=_COLUMNS)
+    for worker in listing["workers"]:
+        known = worker["detail"] or f"knows rules {worker['newest']}"
+        print_message(f"worker {worker['instance'] or worker['url']}: {known}")
+
+
+def _make_client(data: Path | None) -> ControlApiClient:
+    return ControlApiClient(OperatorSettings.from_env(stack_environment(data)))
+
+
+__all__ = ["app"]

@@ -1,0 +1,154 @@
+"""Which value of an event exceeds its bound; checks are compiled from the schemas; pure.
+
+The bounds are those of `sessionary.schemas.limits`. A check is a straight line of comparisons,
+because every event passes it: 0.3 to 1 µs.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from sessionary.schemas import types
+from sessionary.schemas.codec.catalogue import EVENTS_NAMESPACE, Json, current_schemas
+from sessionary.schemas.codec.codegen import CodeBuilder
+from sessionary.schemas.codec.formats import Event
+from sessionary.schemas.limits import ITEMS_MAX, NUMBER_MAX, UNBOUNDED_NUMBERS, characters_max
+from sessionary.schemas.types import Envelope
+
+# Returns what is wrong, or '' if every value is within its bound.
+Check = Callable[[Any], str]
+
+_OWN_CHECKS = frozenset({"envelope", "limits"})  # fields of events that are checked elsewhere
+_ENVELOPE_NUMBERS = ("schema_version", "run_seq", "context_bytes")  # the judge checks the others
+
+
+def _long_text(path: str, text: str, most: int) -> str:
+    return f"{path} has {len(text)} characters, more than {most}"
+
+
+def _long_list(path: str, items: Any) -> str:
+    return f"{path} has {len(items)} items, more than {ITEMS_MAX}"
+
+
+def _bad_number(path: str, number: float) -> str:
+    if isinstance(number, float):
+        return f"{path} is {number}, not a finite number"
+    return f"{path} is {number}; it must be from 0 to {NUMBER_MAX}"
+
+
+class _CheckBuilder(CodeBuilder):
+    """The text of one check: `r` is the record."""
+
+    def __init__(self) -> None:
+        helpers = {"_text": _long_text, "_list": _long_list, "_number": _bad_number, "_is_finite": math.isfinite}
+        super().__init__(["def check(r):"], helpers)
+
+    def check_fields(self, cls: type[Any], schema: Mapping[str, Json], indent: int, record: str, path: str) -> None:
+        """Add the checks of the fields of an instance of `cls`; `path` leads to it."""
+        names = {name: self.new_name() for name in cls._fields}
+        self.add_lines(indent, f"({''.join(f'{name}, ' for name in names.values())}) = {record}")
+        for field in schema["fields"]:
+            name = field["name"]
+            if name not in _OWN_CHECKS:
+                self.check_value(field["type"], indent, names[name], cls.__name__, name, f"{path}{name}")
+
+    def check_value(self, schema: Json, indent: int, operand: str, owner: str, field: str, path: str) -> None:
+        """Add the check of the value that the name `operand` refers to.
+
+        `owner` and `field` are the class and the field that have it, `path` is for people.
+        """
+        match schema:
+            case ["null", branch]:
+                self.add_lines(indent, f"if {operand} is not None:", "    pass")
+                self.check_value(branch, indent + 1, operand, owner, field, path)
+            case "string":
+                if (most := characters_max(owner, field)) is not None:
+                    self.add_lines(indent, f"if len({operand}) > {most}: return _text({path!r}, {operand}, {most})")
+            case "int" | "long":
+                if field not in UNBOUNDED_NUMBERS:
+                    outside = f"not 0 <= {operand} <= {NUMBER_MAX}"
+                    self.add_lines(indent, f"if {outside}: return _number({path!r}, {operand})")
+            case "double":
+                self.add_lines(indent, f"if not _is_finite({operand}): return _number({path!r}, {operand})")
+            case {"type": "record", "name": name}:
+                self.check_fields(getattr(types, name.rpartition(".")[2]), schema, indent, operand, f"{path}.")
+            case {"type": "array", "items": items}:
+                item = self._open_items(indent, operand, operand, path)
+                self.check_value(items, indent + 1, item, owner, field, f"{path}[]")
+            case {"type": "map", "values": values}:
+                key = self._open_items(indent, operand, operand, path)
+                self.check_value("string", indent + 1, key, owner, field, f"{path}[]")
+                self.check_value(values, indent + 1, f"{operand}[{key}]", owner, field, f"{path}[]")
+            case {"type": "int" | "long" as inner}:
+                self.check_value(inner, indent, operand, owner, field, path)
+
+    def _open_items(self, indent: int, operand: str, items: str, path: str) -> str:
+        """Add the loop over items, and return the name of the item."""
+        item = self.new_name()
+        self.add_lines(indent, f"if len({operand}) > {ITEMS_MAX}: return _list({path!r}, {operand})")
+        self.add_lines(indent, f"for {item} in {items}:", "    pass")
+        return item
+
+
+class _EventChecks(dict[type[Any], Check]):
+    """Checks of pairs of envelope and payload, by the payload's class; made when first needed."""
+
+    def __missing__(self, cls: type[Any]) -> Check:
+        """Compile the check of the payload's values and the envelope's numbers."""
+        builder = _CheckBuilder()
+        schema = current_schemas()[f"{EVENTS_NAMESPACE}.{cls.__name__}"]
+        builder.add_lines(1, "e, r = r")
+        for field in _envelope_fields():
+            if field["name"] in _ENVELOPE_NUMBERS:
+                builder.add_lines(1, f"n = e[{Envelope._fields.index(field['name'])}]")
+                builder.check_value(field["type"], 1, "n", "Envelope", field["name"], field["name"])
+        builder.check_fields(cls, schema, 1, "r", "")
+        builder.add_lines(1, "return ''")
+        check: Check = builder.compile_function("check")
+        self[cls] = check
+        return check
+
+
+@cache
+def _envelope_check() -> Check:
+    """Compile the check of an envelope's texts and lists."""
+    builder = _CheckBuilder()
+    texts = [field for field in _envelope_fields() if not _is_number(field["type"])]
+    builder.check_fields(Envelope, {"fields": texts}, 1, "r", "")
+    builder.add_lines(1, "return ''")
+    check: Check = builder.compile_function("check")
+    return check
+
+
+def _envelope_fields() -> list[Json]:
+    """Return the fields of the envelope, which is the first field of every event."""
+    fields: list[Json] = current_schemas()[f"{EVENTS_NAMESPACE}.SessionCreated"]["fields"][0]["type"]["fields"]
+    return fields
+
+
+_EVENT_CHECKS = _EventChecks()
+
+
+def _is_number(schema: Json) -> bool:
+    branch = schema[1] if isinstance(schema, list) else schema
+    return (branch["type"] if isinstance(branch, dict) else branch) in ("int", "long")
+
+
+def find_long_text(envelope: Envelope) -> str:
+    """Return which text or list of an envelope is too long, for people; '' if none is.
+
+    Names the field, its length and the bound, never the value.
+    """
+    return _envelope_check()(envelope)
+
+
+def find_invalid_value(event: Event) -> str:
+    """Return which value of a payload, or which number of its envelope, is out of bounds, or ''.
+
+    Names the field and the bound, of a text its length, never the text.
+    """
+    return _EVENT_CHECKS[type(event.payload)](event)
+
+
+__all__ = ["find_invalid_value", "find_long_text"]

@@ -1,0 +1,210 @@
+"""The operators' pages of the rules: which are in force, and the activation of newer ones.
+
+    GET   /v1/rules    of every partition of the group; which rules each of its workers knows
+    POST  /v1/rules    let newer rules begin, in all partitions
+
+Both need the role operator. A worker answers for its own partitions and asks all other workers of
+the group, also those without a partition: any of them may own one in a moment.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from aiohttp.web import Request, Response
+
+from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.types import RuleSet
+from sessionary.stream_processors.api.partitions import state_of_owner
+from sessionary.stream_processors.api.problems import Problem, json_response
+from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
+from sessionary.stream_processors.api.token_store import TokenStore
+from sessionary.stream_processors.rules_change import RulesRequest
+from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.settings import ProcessorSettings
+
+_log = logging.getLogger(__name__)
+_BEGIN_S = 5.0
+_RULES = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
+_PARTITION_FIELDS = ("partition", "state", "instance", "rules", "announced", "principal", "detail")
+_WORKER_FIELDS = ("instance", "url", "newest", "detail")
+
+
+class _Listing(NamedTuple):
+    """What the workers answer; a document per partition, and one per worker."""
+
+    partitions: dict[int, dict[str, Any]]
+    workers: list[dict[str, Any]]
+
+    def to_document(self) -> dict[str, Any]:
+        return {
+            "partitions": [self.partitions[partition] for partition in sorted(self.partitions)],
+            "workers": sorted(self.workers, key=lambda worker: (worker["url"] or "", worker["instance"] or "")),
+        }
+
+
+class RulesApi:
+    """Answers the requests of one worker about the rules."""
+
+    def __init__(
+        self, settings: ProcessorSettings, tokens: TokenStore, assignment: Assignment, others: OtherWorkers
+    ) -> None:
+        self._settings = settings
+        self._tokens = tokens
+        self._assignment = assignment
+        self._others = others
+
+    async def list_rules(self, request: Request) -> Response:
+        """Answer `GET /v1/rules` with a `RulesList`. Raises `Problem`.
+
+        A worker that asks for another one gets only what concerns this worker. Waits at most 3 s
+        for the others.
+        """
+        self._tokens.require_role(request.headers.get("Authorization"), "operator")
+        own = self._own_listing()
+        if not was_passed_on(request):
+            own = self._joined(own, await self._others.ask_all(request, self._others.urls()))
+        return json_response(own.to_document())
+
+    async def activate_rules(self, request: Request) -> Response:
+        """Answer `POST /v1/rules` with a `RulesList`: as it is after at most 5 s.
+
+        Nothing is announced unless every worker of the group knows the rules and every partition is
+        open. Raises `Problem`: 409 then, 503 if the group may have changed.
+        """
+        caller = self._tokens.require_role(request.headers.get("Authorization"), "operator")
+        rules = await _parse_rules(request)
+        self._others.require_membership()
+        wanted = RulesRequest(rules, caller.principal)
+        if was_passed_on(request):
+            await self._announce(wanted)
+            return json_response(self._own_listing().to_document())
+        urls = self._others.urls()
+        found = self._joined(self._own_listing(), await self._others.ask_all(request, urls))
+        _require_support(rules, found.workers)
+        _require_open_partitions(rules, found.partitions.values())
+        _log.warning("rules %d are activated because %s asked for it", rules.version, caller.principal)
+        body = json.dumps({"version": rules.version}).encode()
+        answers, _ = await asyncio.gather(
+            self._others.ask_all(request, urls, method="POST", body=body, timeout_s=2 * _BEGIN_S),
+            self._announce(wanted),
+        )
+        return json_response(self._joined(self._own_listing(), answers).to_document())
+
+    async def _announce(self, wanted: RulesRequest) -> None:
+        """Have this worker's open partitions announce rules; wait up to 5 s until they begin."""
+        owners = [owner for owner in self._assignment.owners.values() if owner.is_open]
+        for owner in owners:
+            owner.request_rules(wanted)
+        version = wanted.rules.version
+        await asyncio.gather(
+            *(owner.wait_until(lambda position: position.rules.version >= version, _BEGIN_S) for owner in owners)
+        )
+
+    def _own_listing(self) -> _Listing:
+        settings = self._settings
+        worker = {
+            "instance": settings.worker_name,
+            "url": settings.api_url,
+            "newest": NEWEST_RULES.version,
+            "detail": None,
+        }
+        partitions = {
+            partition: _partition_document(owner, settings) for partition, owner in self._assignment.owners.items()
+        }
+        return _Listing(partitions, [worker])
+
+    def _joined(self, own: _Listing, answers: Mapping[str, Any]) -> _Listing:
+        """Add what the other workers answered, and the partitions that no worker answers for."""
+        partitions, workers = dict(own.partitions), list(own.workers)
+        for url, answer in answers.items():
+            theirs = _documents(answer, "workers", _WORKER_FIELDS)
+            workers += theirs or [{"instance": None, "url": url, "newest": None, "detail": _no_answer_text(answer)}]
+            for document in _documents(answer, "partitions", _PARTITION_FIELDS):
+                partitions.setdefault(document["partition"], document)
+        for partition in range(self._settings.partitions):
+            if partition not in partitions:
+                owner_url = self._others.owner_url(partition)
+                partitions[partition] = _absent_document(partition, owner_url)
+        return _Listing(partitions, workers)
+
+
+def _partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> dict[str, Any]:
+    halted, position = owner.halted, owner.state.position
+    # Of a changelog that was not read to its end, the position may be an old one.
+    is_known = owner.is_open or (halted is not None and halted.reason != "changelog_unreadable")
+    announced = position.announced if is_known else None
+    return {
+        "partition": owner.partition,
+        "state": state_of_owner(owner),
+        "instance": settings.worker_name,
+        "rules": position.rules.version if is_known else None,
+        "announced": announced and announced.version,
+        "principal": announced and announced.principal,
+        "detail": halted and str(halted),
+    }
+
+
+def _absent_document(partition: int, url: str | None) -> dict[str, Any]:
+    state, detail = ("unassigned", None) if url is None else ("unreachable", f"its owner at {url} does not tell")
+    return {**dict.fromkeys(_PARTITION_FIELDS), "partition": partition, "state": state, "detail": detail}
+
+
+def _documents(answer: Any, name: str, fields: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the documents in another worker's answer; none if it is of another form."""
+    listed = answer.get(name) if isinstance(answer, dict) else None
+    return [{field: found.get(field) for field in fields} for found in listed or () if isinstance(found, dict)]
+
+
+def _no_answer_text(answer: Any) -> str:
+    if isinstance(answer, NoAnswer) and answer.status == 404:
+        return "it is of an older release, which knows rules 1 only"
+    return str(answer) if isinstance(answer, NoAnswer) else "the worker's answer is of another form"
+
+
+async def _parse_rules(request: Request) -> RuleSet:
+    """Return the rules that the body names. Raises `Problem`: 400 or, if they are unknown, 409."""
+    try:
+        version = json.loads(await request.read())["version"]
+    except (ValueError, TypeError, KeyError):
+        version = None
+    if type(version) is not int:
+        raise Problem(400, "invalid_value", "Bad body", 'the body must be JSON such as {"version": 2}')
+    rules = _RULES.get(version)
+    if rules is None:
+        detail = f"this worker knows rules {', '.join(map(str, _RULES))}, not {version}: upgrade all workers first"
+        raise Problem(409, "unknown_rules", "Unknown rules", detail)
+    return rules
+
+
+def _require_support(rules: RuleSet, workers: Iterable[Mapping[str, Any]]) -> None:
+    """Raise `Problem` 409 unless each worker is known to know the rules."""
+    lacking = [
+        f"{worker['instance'] or worker['url']} ({worker['detail'] or 'it knows rules {newest}'.format_map(worker)})"
+        for worker in workers
+        if not isinstance(worker["newest"], int) or worker["newest"] < rules.version
+    ]
+    if lacking:
+        detail = f"not every worker is known to know rules {rules.version}: {'; '.join(lacking)}. Upgrade or stop these"
+        raise Problem(409, "unsupported_rules", "Unsupported rules", detail)
+
+
+def _require_open_partitions(rules: RuleSet, partitions: Iterable[Mapping[str, Any]]) -> None:
+    """Raise `Problem` 409 unless each partition is open, and judged by no later rules."""
+    closed = [
+        f"partition {found['partition']} is {found['state']}" + (f": {found['detail']}" if found["detail"] else "")
+        for found in partitions
+        if found["state"] != "open"
+    ]
+    if closed:
+        detail = f"rules begin in all partitions or in none, and not all are open: {'; '.join(closed)}"
+        raise Problem(409, "partitions_not_open", "Partitions not open", detail)
+    if any((found["rules"] or 0) > rules.version for found in partitions):
+        detail = f"there is no way back to rules {rules.version}: later ones are in force"
+        raise Problem(409, "later_rules", "Later rules in force", detail)
+
+
+__all__ = ["RulesApi"]

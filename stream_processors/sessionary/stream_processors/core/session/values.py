@@ -1,0 +1,84 @@
+"""Checks of what an event says of itself: names, numbers, lengths, and its snapshot's place."""
+
+from sessionary.schemas.codec import Event
+from sessionary.schemas.codec.value_bounds import find_invalid_value
+from sessionary.schemas.events import SessionCreated
+from sessionary.schemas.ids import content_hash, valid_name
+from sessionary.schemas.limits import NUMBER_MAX
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import Envelope, RuleSet, Snapshot
+from sessionary.stream_processors.core.session.facts import SessionFact, SnapshotTaken, Transitioned
+from sessionary.stream_processors.core.session.transitions import Objection
+
+
+def invalid_envelope(envelope: Envelope, rules: RuleSet, row: SessionState | None = None) -> str:
+    """Return what is wrong with an envelope's values, or ''.
+
+    Names that the row already has are valid.
+    """
+    if envelope.event_type != "heartbeat" and envelope.producer_seq < 1:
+        return f"producer_seq is {envelope.producer_seq}; it counts from 1"
+    if rules.version >= 2 and envelope.producer_seq > NUMBER_MAX:
+        return f"producer_seq is {envelope.producer_seq}; it must be at most {NUMBER_MAX}"
+    if envelope.epoch < 0:
+        return f"epoch is {envelope.epoch}"
+    if not (row is not None and envelope.service_id == row.owner_service) and not valid_name(envelope.service_id):
+        return f"service_id {envelope.service_id!r} is no name"
+    if not (row is not None and envelope.agent_id == row.agent_id) and not valid_name(envelope.agent_id):
+        return f"agent_id {envelope.agent_id!r} is no name"
+    if not valid_name(envelope.producer_id):
+        return f"producer_id {envelope.producer_id!r} is no name"
+    if envelope.event_type == "session_created" and not envelope.user_id:
+        return "session_created names no user"
+    return ""
+
+
+def invalid_payload(event: Event, rules: RuleSet) -> str:
+    """Return which value of a payload is out of its bounds, or ''. Rules 1 have no bounds."""
+    return find_invalid_value(event) if rules.version >= 2 else ""
+
+
+def checked_snapshot(row: SessionState, fact: SessionFact | Objection) -> SessionFact | Objection:
+    """Return the fact, or an objection to the snapshot that it brings.
+
+    A snapshot follows the head of the session's chain, and has the hash of its content. The end of
+    a session applies without a snapshot that is wrong: otherwise no event could end it.
+    """
+    if not isinstance(fact, SnapshotTaken | Transitioned) or fact.snapshot is None:
+        return fact
+    objection = _object_to_chain(fact.snapshot, row.snapshot.snapshot_id) or _object_to_hash(fact.snapshot)
+    if objection is None:
+        return fact
+    if isinstance(fact, Transitioned) and fact.transition.target == "Terminated":
+        reason = f"{fact.reason}; its snapshot is left out: {objection.detail}"
+        return fact._replace(snapshot=None, reason=reason)
+    return objection
+
+
+def object_to_first_snapshot(payload: SessionCreated) -> Objection | None:
+    """Return what is wrong with the first snapshot of a session, or None.
+
+    It follows none, or the one that the session was restored from.
+    """
+    snapshot = payload.snapshot
+    parent = snapshot.parent_snapshot_id
+    if parent is not None and parent != payload.restored_from_snapshot_id:
+        return _object_to_chain(snapshot, payload.restored_from_snapshot_id)
+    return _object_to_hash(snapshot)
+
+
+def _object_to_chain(snapshot: Snapshot, head: str | None) -> Objection | None:
+    parent = snapshot.parent_snapshot_id
+    if parent == head:
+        return None
+    detail = f"snapshot {snapshot.snapshot_id} follows {parent}, but the head of the chain is {head}"
+    return Objection("broken_chain", detail)
+
+
+def _object_to_hash(snapshot: Snapshot) -> Objection | None:
+    if snapshot.content_hash == content_hash(snapshot.state_json):
+        return None
+    return Objection("hash_mismatch", f"the hash of snapshot {snapshot.snapshot_id} is not that of its content")
+
+
+__all__ = ["checked_snapshot", "invalid_envelope", "invalid_payload", "object_to_first_snapshot"]

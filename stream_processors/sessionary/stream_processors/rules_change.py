@@ -1,0 +1,59 @@
+"""The change of a partition's rules, in two steps that each may be repeated.
+
+    announce    the owner writes to the changelog which rules are to begin, and who decided it
+    begin       a record of the log, sent like a tick until the position has them in force
+
+A new owner finds the announcement in the position and goes on with the second step.
+"""
+
+from typing import NamedTuple
+
+from sessionary.schemas.records import Position
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.types import RuleSet
+from sessionary.stream_processors.errors import Halted
+
+
+class RulesRequest(NamedTuple):
+    """Rules that an owner is asked to announce, and who asks for them."""
+
+    rules: RuleSet
+    principal: str
+
+
+def is_decided(position: Position, version: int) -> bool:
+    """Return whether these rules or later ones are in force, or announced."""
+    announced = position.announced.version if position.announced is not None else 0
+    return max(position.rules.version, announced) >= version
+
+
+def due_request(request: RulesRequest | None, position: Position) -> RulesRequest | None:
+    """Return the request if its rules can be announced at `position`, else None.
+
+    While the timers of a record are written in parts, they cannot: a replay, which may cut them
+    otherwise, could not tell the announcement's place among them. In an empty partition they cannot
+    either: there is no time yet that the audit record could have.
+    """
+    if request is None or is_decided(position, request.rules.version):
+        return None
+    return None if position.outcome_n or not position.clock_ms else request
+
+
+def needs_tick(request: RulesRequest | None, position: Position) -> bool:
+    """Return whether rules are to be announced in a partition that has no time yet."""
+    return request is not None and not position.clock_ms and not is_decided(position, request.rules.version)
+
+
+def require_known_rules(partition: int, position: Position) -> None:
+    """Raise `Halted` if a partition is, or is to be, judged by rules that this release lacks."""
+    newest = NEWEST_RULES.version
+    if is_decided(position, newest + 1):
+        announced = position.announced.version if position.announced is not None else 0
+        raise Halted(
+            "unknown_rules",
+            f"partition {partition}: rules {max(position.rules.version, announced)} were activated, and this worker "
+            f"knows rules {newest} at most: upgrade this worker",
+        )
+
+
+__all__ = ["RulesRequest", "due_request", "is_decided", "needs_tick", "require_known_rules"]

@@ -1,0 +1,57 @@
+"""An operator who activates the newest rules in the midst of a run, until it works."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from sessionary.infra.control_api_client import ControlApiClient
+from sessionary.infra.settings import OperatorSettings
+from sessionary.schemas.errors import SessionaryError
+from sessionary.schemas.rules import NEWEST_RULES
+from tests.chaos.stack import OPERATOR_TOKEN, ChaosStack
+
+_PAUSE_S = 1.0
+
+
+class RulesActivation:
+    """Activates rules after a third to two thirds of a run; `report` is called with a line."""
+
+    def __init__(self, stack: ChaosStack, seed: int, seconds: float, report: Callable[[str], None]) -> None:
+        self._report, self._stop = report, threading.Event()
+        self._delay_s = random.Random(f"rules:{seed}").uniform(seconds / 3, seconds * 2 / 3)
+        self._clients = [
+            ControlApiClient(OperatorSettings.model_validate({"control_url": url, "operator_token": OPERATOR_TOKEN}))
+            for url in stack.control_urls.values()
+        ]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> list[str]:
+        """Wait until the rules are in force; return what is wrong."""
+        self._thread.join(timeout_s)
+        return [f"rules {NEWEST_RULES.version} were not activated"] if self._thread.is_alive() else []
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        self._stop.wait(self._delay_s)
+        began_s, attempts = time.monotonic(), 0
+        while not self._stop.is_set():
+            client = self._clients[attempts % len(self._clients)]
+            attempts += 1
+            try:
+                partitions = client.activate_rules(NEWEST_RULES.version)["partitions"]
+            except SessionaryError:
+                partitions = []  # a processor is down, or a partition is not open
+            if partitions and all(found["rules"] == NEWEST_RULES.version for found in partitions):
+                took_s = time.monotonic() - began_s
+                self._report(f"rules {NEWEST_RULES.version} in force after {took_s:.1f} s and {attempts} attempts")
+                return
+            self._stop.wait(_PAUSE_S)
+
+
+__all__ = ["RulesActivation"]

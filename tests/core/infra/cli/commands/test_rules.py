@@ -1,0 +1,92 @@
+"""`sessionary rules` against a fake processor."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sessionary.infra.cli.app import run
+from sessionary.schemas.rules import NEWEST_RULES
+from tests.core.infra.fake_control_api import FakeControlApi, serve_fake_api
+
+PATH = "/v1/rules"
+NEWEST = NEWEST_RULES.version
+OLD = {"instance": None, "url": "http://w2:8600", "newest": None, "detail": "it is of an older release"}
+NEW = {"instance": "w1", "url": "http://w1:8600", "newest": NEWEST, "detail": None}
+
+
+def listing(*rules: int, workers: tuple[dict[str, Any], ...] = (NEW,)) -> dict[str, Any]:
+    partitions = [
+        {"partition": n, "state": "open", "instance": "w1", "rules": version, "announced": None, "principal": None}
+        for n, version in enumerate(rules)
+    ]
+    return {"partitions": [{**found, "detail": None} for found in partitions], "workers": list(workers)}
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeControlApi]:
+    with serve_fake_api() as served:
+        monkeypatch.setenv("SESSIONARY_CONTROL_URL", served.url)
+        monkeypatch.setenv("SESSIONARY_OPERATOR_TOKEN", "op")
+        yield served
+
+
+def test_rules_are_listed_as_the_api_gives_them(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
+    api.answers = {PATH: (200, listing(1, 1))}
+    assert run(["rules", "list"]) == 0
+    out, err = capfd.readouterr()
+    assert (json.loads(out), err) == (listing(1, 1), "")
+
+
+def test_a_person_reads_rules_and_workers(
+    api: FakeControlApi, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
+    monkeypatch.setattr("sessionary.infra.cli.commands.rules.wants_json", lambda asked: asked)
+    monkeypatch.setenv("COLUMNS", "200")
+    api.answers = {PATH: (200, listing(1, NEWEST, workers=(NEW, OLD)))}
+    assert run(["rules", "list"]) == 0
+    out, err = capfd.readouterr()
+    assert [line.split() for line in out.splitlines()][1:] == [
+        ["0", "open", "w1", "1"],
+        ["1", "open", "w1", str(NEWEST)],
+    ]
+    assert err.splitlines() == [
+        f"worker w1: knows rules {NEWEST}",
+        "worker http://w2:8600: it is of an older release",
+    ]
+
+
+def test_the_newest_rules_are_activated_by_default(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
+    api.answers = {PATH: (200, listing(NEWEST, NEWEST))}
+    assert run(["rules", "activate"]) == 0
+    assert run(["rules", "activate", "--version", "1"]) == 0
+    assert [(asked.method, json.loads(asked.body)) for asked in api.asked] == [
+        ("POST", {"version": NEWEST}),
+        ("POST", {"version": 1}),
+    ]
+    assert json.loads(capfd.readouterr().out.splitlines()[0]) == listing(NEWEST, NEWEST)
+
+
+def test_rules_that_have_not_begun_everywhere_fail_the_command(
+    api: FakeControlApi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    api.answers = {PATH: (200, listing(NEWEST, 1))}
+    assert run(["rules", "activate"]) == 1
+    assert f"rules {NEWEST} are not in force yet in partition 1: look again" in capfd.readouterr().err
+
+
+def test_a_refused_activation_names_the_workers(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
+    api.answer_problem(PATH, 409, "unsupported_rules", "not every worker is known to know rules 2: w2")
+    assert run(["rules", "activate"]) == 5
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "sessionary: not every worker is known to know rules 2: w2\n")
+
+
+def test_a_processor_without_rules_is_of_an_older_release(
+    api: FakeControlApi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    api.answer_problem(PATH, 404, "not_found", "GET /v1/rules")
+    assert run(["rules", "list"]) == 5
+    assert "one of an older release" in capfd.readouterr().err

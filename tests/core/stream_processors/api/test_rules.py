@@ -1,0 +1,217 @@
+"""The operators' pages of the rules over HTTP: several workers, old ones among them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from sessionary.infra.local.ports import free_port
+from sessionary.schemas.records import Position
+from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.types import AnnouncedRules
+from sessionary.stream_processors.api.openapi import DOCUMENT
+from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.rules_change import RulesRequest
+from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
+
+RULES = b"/v1/rules"
+NEWEST = NEWEST_RULES.version
+SCHEMAS = DOCUMENT["components"]["schemas"]
+
+
+class FakeOwner:
+    """A partition whose rules begin as soon as they are requested, or are only announced."""
+
+    def __init__(self, partition: int, halted: Halted | None = None, begins: bool = True, opened: bool = True) -> None:
+        self.partition, self.halted, self.is_open = partition, halted, opened and halted is None
+        self.state, self.position = self, Position(70, 0, 0, 7, 0)
+        self.requests: list[RulesRequest] = []
+        self._begins = begins
+
+    def request_rules(self, request: RulesRequest) -> None:
+        self.requests.append(request)
+        if self._begins:
+            self.position = self.position._replace(rules=request.rules)
+        else:
+            self.position = self.position._replace(announced=AnnouncedRules(*request.rules, 70, request.principal))
+
+    async def wait_until(self, is_reached: Callable[[Position], bool], timeout_s: float) -> bool:
+        assert timeout_s > 0
+        return is_reached(self.position)
+
+
+class Owned(FakeAssignment):
+    """Owns partitions 0 and on, or those that are given."""
+
+    def __init__(self, *owners: FakeOwner) -> None:
+        super().__init__()
+        self.owners = {owner.partition: owner for owner in owners}
+
+
+async def activate(server: Server, version: object = NEWEST) -> Answer:
+    return await server.ask(RULES, b"Bearer op", b"POST", body=json.dumps({"version": version}).encode())
+
+
+async def list_rules(server: Server) -> dict[str, Any]:
+    answer = await server.ask(RULES, b"Bearer op")
+    assert answer.status == 200, answer
+    assert all(found.keys() == SCHEMAS["PartitionRules"]["properties"].keys() for found in answer.body["partitions"])
+    assert all(found.keys() == SCHEMAS["WorkerRules"]["properties"].keys() for found in answer.body["workers"])
+    found: dict[str, Any] = answer.body
+    return found
+
+
+def in_force(document: dict[str, Any]) -> list[tuple[Any, Any]]:
+    return [(found["rules"], found["announced"]) for found in document["partitions"]]
+
+
+@asynccontextmanager
+async def old_worker() -> AsyncIterator[str]:
+    """Serve a worker of an older release: it has no page for the rules. Yields its URL."""
+    port = free_port()
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+def test_rules_of_all_workers_are_listed_and_activated(tmp_path: Path) -> None:
+    ports = [free_port(), free_port(), free_port()]
+    urls = {n: f"http://127.0.0.1:{ports[n // 2]}" for n in range(4)}
+    idle = [f"http://127.0.0.1:{ports[2]}"]
+    ours, theirs = [FakeOwner(0), FakeOwner(1)], [FakeOwner(2), FakeOwner(3, begins=False)]
+
+    async def story() -> None:
+        async with (
+            running_server(tmp_path, Owned(*ours), urls, "w1", ports[0], idle_urls=idle) as first,
+            running_server(tmp_path, Owned(*theirs), urls, "w2", ports[1], idle_urls=idle) as second,
+            running_server(tmp_path, Owned(), urls, "w3", ports[2], idle_urls=idle),
+        ):
+            listed = await list_rules(first)
+            assert in_force(listed) == [(1, None)] * 4
+            assert {(found["instance"], found["newest"]) for found in listed["workers"]} == {
+                ("w1", NEWEST),
+                ("w2", NEWEST),
+                ("w3", NEWEST),
+            }
+            assert await list_rules(second) == listed
+            answer = await activate(first)
+            assert answer.status == 200
+            assert in_force(answer.body) == [(NEWEST, None), (NEWEST, None), (NEWEST, None), (1, NEWEST)]
+            assert answer.body["partitions"][3]["principal"] == "on-call"
+            assert (await activate(second)).status == 200  # harmless
+
+    asyncio.run(story())
+    assert all(owner.requests == [RulesRequest(NEWEST_RULES, "on-call")] * 2 for owner in (*ours, *theirs))
+
+
+def test_rules_are_not_activated_while_a_worker_may_not_know_them(tmp_path: Path) -> None:
+    owner, away = FakeOwner(0), f"http://127.0.0.1:{free_port()}"
+
+    async def story() -> None:
+        async with old_worker() as old:
+            for other, told in (
+                (old, "of an older release"),
+                (away, "ClientConnectorError"),
+                ("http://x:0", "no contr"),
+            ):
+                async with running_server(tmp_path, Owned(owner), idle_urls=[other]) as server:
+                    answer = await activate(server)
+                    assert (answer.status, answer.body["reason"]) == (409, "unsupported_rules")
+                    assert answer.is_problem
+                    assert f"{other} (" in answer.body["detail"]
+                    assert told in answer.body["detail"]
+                    listed = await list_rules(server)
+                    assert [found["newest"] for found in listed["workers"] if found["url"] == other] == [None]
+
+    asyncio.run(story())
+    assert owner.requests == []
+
+
+@pytest.mark.parametrize(
+    ("owners", "told"),
+    [
+        ([FakeOwner(0)], "partition 1 is unassigned"),
+        ([FakeOwner(0), FakeOwner(1, Halted("log_gap", "gone"))], "partition 1 is halted: log_gap: gone"),
+        ([FakeOwner(0), FakeOwner(1, opened=False)], "partition 1 is opening"),
+    ],
+)
+def test_rules_begin_in_all_partitions_or_in_none(tmp_path: Path, owners: list[FakeOwner], told: str) -> None:
+    async def story() -> None:
+        async with running_server(tmp_path, Owned(*owners, FakeOwner(2), FakeOwner(3))) as server:
+            answer = await activate(server)
+            assert (answer.status, answer.body["reason"]) == (409, "partitions_not_open")
+            assert answer.body["detail"].endswith(f"not all are open: {told}")
+
+    asyncio.run(story())
+    assert all(owner.requests == [] for owner in owners)
+
+
+def test_only_known_and_newer_rules_are_activated(tmp_path: Path) -> None:
+    owners = [FakeOwner(partition) for partition in range(4)]
+
+    async def story() -> None:
+        async with running_server(tmp_path, Owned(*owners)) as server:
+            for body, status, reason in (
+                (b'{"version": 99}', 409, "unknown_rules"),
+                (b'{"version": "2"}', 400, "invalid_value"),
+                (b'{"version": true}', 400, "invalid_value"),
+                (b"{}", 400, "invalid_value"),
+                (b"no JSON", 400, "invalid_value"),
+                (b"[1]", 400, "invalid_value"),
+            ):
+                answer = await server.ask(RULES, b"Bearer op", b"POST", body=body)
+                assert (answer.status, answer.body["reason"]) == (status, reason)
+            assert all(owner.requests == [] for owner in owners)
+            assert (await activate(server, FIRST_RULES.version)).status == 200  # they are in force
+            assert (await activate(server)).status == 200
+            answer = await activate(server, FIRST_RULES.version)
+            assert (answer.status, answer.body["reason"]) == (409, "later_rules")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+def test_the_rules_need_the_role_operator(tmp_path: Path, method: bytes) -> None:
+    async def story() -> None:
+        async with running_server(tmp_path, Owned(FakeOwner(0))) as server:
+            assert (await server.ask(RULES, None, method)).status == 401
+            assert (await server.ask(RULES, b"Bearer token", method)).status == 403
+
+    asyncio.run(story())
+
+
+def test_a_worker_that_may_have_lost_its_group_activates_nothing(tmp_path: Path) -> None:
+    owner = FakeOwner(0)
+
+    async def story() -> None:
+        async with running_server(tmp_path, Owned(owner), heartbeat_age_s=7.0) as server:  # the time-out is 6 s
+            answer = await activate(server)
+            assert (answer.status, answer.body["reason"]) == (503, "not_ready")
+
+    asyncio.run(story())
+    assert owner.requests == []
+
+
+def test_a_worker_that_is_asked_by_another_answers_for_itself_only(tmp_path: Path) -> None:
+    owner = FakeOwner(2)
+
+    async def story() -> None:
+        async with running_server(tmp_path, Owned(owner), idle_urls=["http://away:0"]) as server:
+            for method in (b"GET", b"POST"):
+                answer = await server.ask(
+                    RULES, b"Bearer op", method, b"Sessionary-Routed: w2\r\n", json.dumps({"version": NEWEST}).encode()
+                )
+                assert [found["partition"] for found in answer.body["partitions"]] == [2]
+                assert [found["instance"] for found in answer.body["workers"]] == ["w1"]
+
+    asyncio.run(story())
+    assert len(owner.requests) == 1

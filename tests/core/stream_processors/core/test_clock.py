@@ -1,0 +1,102 @@
+"""Time after a hole in the log: what fires, and when, by each version of the rules."""
+
+import pytest
+
+from sessionary.schemas.types import Limits
+from sessionary.stream_processors.core.clock import Clock
+from tests.core.oracle_rig import ANNOUNCING, OracleRig, position_under
+from tests.support.event_factory import EventFactory
+
+BUDGET_MS = 60_000
+HOLE_MS = 50_000
+QUIET_MS = 25_000
+
+
+def rig_after_hole(rules: int, hole_ms: int = HOLE_MS, limits: Limits = Limits()) -> OracleRig:
+    """Return a rig whose session was heard last when the hole began; now it ends."""
+    rig = OracleRig(position=position_under(rules))
+    rig.start(EventFactory(), limits=limits)
+    rig.at += hole_ms
+    rig.tick()
+    return rig
+
+
+def test_a_hole_ends_with_the_record_after_it() -> None:
+    clock = Clock(1_000).advance_to(7_000, live=True, hole_ms=5_000, quiet_ms=QUIET_MS)
+    assert clock == (7_000, 32_000)
+    assert clock.hole_end_ms(QUIET_MS) == 7_000
+    assert Clock(1_000).hole_end_ms(QUIET_MS) == 0
+
+
+def test_by_rules_1_a_hole_is_silence() -> None:
+    rig = rig_after_hole(1)
+    assert rig.advance(QUIET_MS - 1) == []
+    assert rig.advance(1) == ["T06 inactive"]
+
+
+def test_by_rules_2_inactivity_counts_from_the_end_of_the_hole() -> None:
+    rig = rig_after_hole(2)
+    assert rig.fold.next_deadline_ms == rig.at + BUDGET_MS
+    assert rig.advance(BUDGET_MS - 1) == []
+    assert rig.advance(1) == ["T06 inactive"]
+    (line,) = rig.last_audits()
+    assert line.due_at == line.fired_at == rig.at * 1_000
+
+
+def test_by_rules_2_so_does_the_time_without_work() -> None:
+    rig = rig_after_hole(2, hole_ms=3_600_000, limits=Limits(idle_ms=40_000))
+    assert rig.advance(39_999) == []
+    assert rig.advance(1) == ["T06 idle"]
+
+
+@pytest.mark.parametrize("rules", [1, 2])
+def test_the_maximum_duration_goes_on_in_a_hole(rules: int) -> None:
+    rig = rig_after_hole(rules, limits=Limits(max_duration_ms=55_000))
+    assert rig.advance(QUIET_MS - 1) == []
+    assert rig.advance(1) == ["T06 max_duration"]
+
+
+@pytest.mark.parametrize(("state", "ms"), [("Paused", 86_400_000), ("Error", 60_000), ("Idle", 15_000)])
+def test_clocks_of_other_states_go_on_in_a_hole(state: str, ms: int) -> None:
+    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig.send(agent, "session_created")
+    if state != "Idle":
+        for phase in ("validating", "connecting"):
+            rig.send(agent, "session_phase_changed", phase=phase)
+        rig.send(agent, "session_started")
+        rig.send(agent, {"Paused": "session_paused", "Error": "session_errored"}[state])
+    rig.at += ms
+    rig.tick()
+    assert rig.advance(QUIET_MS - 1) == []
+    assert len(rig.advance(1)) == 1
+
+
+def test_what_is_heard_after_the_hole_counts_from_then() -> None:
+    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig.start(agent)
+    rig.at += HOLE_MS
+    rig.tick()
+    rig.advance(10_000)
+    assert rig.send(agent, "heartbeat") == "applied"
+    assert rig.advance(BUDGET_MS - 1) == []
+    assert rig.advance(1) == ["T06 inactive"]
+
+
+def test_each_hole_starts_the_clocks_again() -> None:
+    rig = rig_after_hole(2)
+    assert rig.advance(BUDGET_MS - 1_000) == []
+    rig.at += 5_001
+    rig.tick()
+    assert rig.advance(BUDGET_MS - 1) == []
+    assert rig.advance(1) == ["T06 inactive"]
+
+
+def test_rules_that_begin_in_the_quiet_time_count_from_the_end_of_the_hole_before() -> None:
+    rig = OracleRig(position=ANNOUNCING)
+    rig.start(EventFactory())
+    rig.at += HOLE_MS
+    rig.tick()
+    rig.advance(10_000)
+    assert rig.begin_rules() == "tick"
+    assert rig.advance(BUDGET_MS - 10_001) == []
+    assert rig.advance(1) == ["T06 inactive"]

@@ -1,0 +1,297 @@
+"""The ledger of a session: many producers, by each version of the rules."""
+
+from collections.abc import Iterator
+from random import Random
+from unittest.mock import patch
+
+import pytest
+
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import ForgottenProducer, ProducerLedger
+from sessionary.stream_processors.core import sequencing
+from sessionary.stream_processors.core.sequencing import (
+    FORGOTTEN_MAX,
+    PRODUCERS_MAX,
+    LogMoment,
+    check_with_memory,
+    hash_producer,
+)
+from tests.core.oracle_rig import ANNOUNCING, OracleRig, position_under
+from tests.support.event_factory import EventFactory
+
+
+def further_processes(count: int, first: EventFactory) -> Iterator[EventFactory]:
+    """Yield agents of further processes, each at the epoch of the first one."""
+    for number in range(count):
+        agent = EventFactory(producer=f"p{number}")
+        agent.epoch = first.epoch
+        yield agent
+
+
+def ledger_of(row: SessionState) -> list[str]:
+    return [ledger.producer_id for ledger in row.producers]
+
+
+def test_by_rules_1_a_session_knows_64_producers_and_refuses_all_others() -> None:
+    rig, first = OracleRig(), EventFactory()
+    rig.start(first)
+    outcomes = [rig.send(agent, "session_activity") for agent in further_processes(64, first)]
+    assert outcomes == ["applied"] * 63 + ["refused too_many_producers"]
+
+
+@pytest.mark.parametrize("resumes", [False, True], ids=("one epoch", "an epoch each"))
+def test_by_rules_2_a_hundred_processes_in_turn_work_on_a_session_and_end_it(resumes: bool) -> None:
+    rig, first = OracleRig(position=position_under(2)), EventFactory()
+    rig.start(first)
+    for agent in further_processes(100, first):
+        rig.at += 100
+        assert rig.send(agent, "session_activity") == "applied"
+        if resumes:
+            assert rig.send(agent, "session_paused") == "applied"
+            assert rig.send(agent, "session_resumed") == "applied"
+        first.epoch = agent.epoch
+    assert rig.send(agent, "session_terminated", reason="completed") == "applied"
+    row = rig.row_of(agent)
+    assert (row.state, len(row.producers), len(row.forgotten)) == ("Terminated", PRODUCERS_MAX, 37)
+    assert row.epoch == (101 if resumes else 1)
+
+
+def test_nothing_of_a_forgotten_producer_is_applied_twice() -> None:
+    rig, first = OracleRig(position=position_under(2)), EventFactory()
+    rig.start(first)
+    for agent in further_processes(100, first):
+        rig.at += 1
+        assert rig.send(agent, "session_activity") == "applied"
+    row = rig.row_of(first)
+    again = [rig.append(record.key, record.value) for record in list(rig.log)]
+    assert set(again) == {"duplicate", "refused late_filler"}
+    assert rig.row_of(first)._replace(audit_seq=0, refusals=()) == row._replace(audit_seq=0, refusals=())
+
+
+def test_a_forgotten_producer_goes_on_where_it_was() -> None:
+    rig, first = OracleRig(position=position_under(2)), EventFactory()
+    rig.start(first)
+    for agent in further_processes(64, first):
+        rig.at += 1
+        assert rig.send(agent, "session_activity") == "applied"
+    assert "p" not in ledger_of(rig.row_of(first))
+    assert rig.send(first, "session_activity") == "applied"
+    assert rig.last_audits() == []  # no gap
+    assert ledger_of(rig.row_of(first))[-1] == "p"
+    first.seq += 2
+    assert rig.send(first, "session_activity") == "applied"
+    assert [(line.gap_first, line.gap_last) for line in rig.last_audits()] == [(first.seq - 2, first.seq - 1)]
+
+
+def test_producers_of_past_epochs_are_forgotten_first_and_then_the_longest_silent() -> None:
+    rig, first = OracleRig(position=position_under(2)), EventFactory()
+    rig.start(first)
+    processes = list(further_processes(65, first))
+    for agent in processes[:62]:
+        rig.at += 1
+        assert rig.send(agent, "session_activity") == "applied"
+    assert rig.send(processes[0], "session_activity") == "applied"
+    assert rig.send(first, "session_paused") == "applied"
+    assert rig.send(first, "session_resumed") == "applied"
+    for agent in processes:
+        agent.epoch = first.epoch
+    assert rig.send(processes[1], "session_activity") == "applied"
+    for agent in processes[62:]:
+        rig.at += 1
+        assert rig.send(agent, "session_activity") == "applied"
+    forgotten = {entry.id_hash for entry in rig.row_of(first).forgotten}
+    # Of the past epoch: p0 spoke last, p1 speaks in the new one.
+    assert forgotten == {hash_producer("p2"), hash_producer("p3")}
+
+
+def test_entries_of_rules_1_are_forgotten_first_and_stay_known() -> None:
+    rig, first = OracleRig(position=ANNOUNCING), EventFactory()
+    rig.start(first)
+    processes = list(further_processes(66, first))
+    for agent in processes[:63]:
+        assert rig.send(agent, "session_activity") == "applied"
+    assert rig.begin_rules() == "tick"
+    assert rig.send(first, "session_activity") == "applied"
+    for agent in processes[63:]:
+        assert rig.send(agent, "session_activity") == "applied"
+    row = rig.row_of(first)
+    assert [entry.epoch for entry in row.forgotten] == [1, 1, 1]
+    assert {entry.id_hash for entry in row.forgotten} == {hash_producer(f"p{n}") for n in range(3)}
+    record = next(
+        record for record in rig.log if record.value == EventFactory(producer="p0").event_bytes("session_activity")
+    )
+    assert rig.append(record.key, record.value) == "refused late_filler"
+
+
+def full_memory(epoch: int) -> tuple[tuple[ProducerLedger, ...], tuple[ForgottenProducer, ...]]:
+    listed = tuple(ProducerLedger(f"p{n}", 1, (), epoch, n) for n in range(PRODUCERS_MAX))
+    return listed, tuple(ForgottenProducer(n, 1, epoch) for n in range(FORGOTTEN_MAX))
+
+
+def test_a_producer_too_many_for_the_memory_of_an_epoch_is_refused_until_the_next_one() -> None:
+    listed, forgotten = full_memory(epoch=3)
+    refused = check_with_memory(listed, forgotten, "new", 1, LogMoment(3, 99))
+    assert (refused.refusal, refused.forgotten) == ("too_many_producers", None)
+    assert refused.producers == listed
+    taken = check_with_memory(listed, forgotten, "new", 1, LogMoment(4, 99))
+    assert taken.refusal is None
+    assert taken.forgotten is not None
+    assert taken.forgotten == (*forgotten[1:], ForgottenProducer(hash_producer("p0"), 1, 3))
+    back = check_with_memory(
+        listed, (*forgotten[1:], ForgottenProducer(hash_producer("old"), 7, 3)), "old", 8, LogMoment(3, 99)
+    )
+    assert back.refusal is None
+    assert back.forgotten == (*forgotten[1:], ForgottenProducer(hash_producer("p0"), 1, 3))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_number_is_taken_twice_in_an_epoch(seed: int) -> None:
+    with patch.multiple(sequencing, PRODUCERS_MAX=3, FORGOTTEN_MAX=4):
+        send_random_numbers(seed)
+
+
+def send_random_numbers(seed: int) -> None:
+    """Send numbers of twelve producers; fail if one is taken twice in an epoch."""
+    rng, epoch = Random(seed), 1
+    listed: tuple[ProducerLedger, ...] = ()
+    forgotten: tuple[ForgottenProducer, ...] = ()
+    taken: set[tuple[str, int, int]] = set()
+    for now_ms in range(600):
+        if rng.random() < 0.02:
+            epoch += 1
+        producer, seq = f"p{rng.randrange(12)}", rng.randint(1, 9)
+        check = check_with_memory(listed, forgotten, producer, seq, LogMoment(epoch, now_ms))
+        if check.duplicate or check.refusal is not None:
+            assert check.producers == listed
+            continue
+        # A number of an earlier epoch would be refused for its epoch.
+        assert (producer, seq, epoch) not in taken
+        taken.add((producer, seq, epoch))
+        listed = tuple(check.producers)
+        forgotten = forgotten if check.forgotten is None else tuple(check.forgotten)
+        assert len(listed) <= 3
+        assert len(forgotten) <= 4
+    assert taken
+
+
+def test_a_ledger_that_is_not_full_is_as_small_as_before() -> None:
+    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig.start(agent)
+    row = rig.row_of(agent)
+    assert row.forgotten == ()
+    former = row._replace(producers=tuple(ledger._replace(epoch=0, last_at=0) for ledger in row.producers))
+    assert len(encode_record(row)) - len(encode_record(former)) <= 6
+
+
+REPLAYED = (("replayed_from", b'"sessionary.events:0:3"'),)
+
+
+def rig_with_gap(rules: int = 2, size: int = 3) -> tuple[OracleRig, EventFactory]:
+    """Return a rig whose agent lost `size` numbers after its fourth."""
+    rig, agent = OracleRig(position=position_under(rules)), EventFactory()
+    rig.start(agent)
+    agent.seq += size
+    assert rig.send(agent, "session_activity") == "applied"
+    return rig, agent
+
+
+def replay(rig: OracleRig, agent: EventFactory, seq: int, event_type: str = "usage_recorded", **envelope: int) -> str:
+    value = agent.event_bytes(event_type, {"producer_seq": seq, **envelope})
+    return rig.append(agent.key.encoded(), value, REPLAYED)
+
+
+def holes(rig: OracleRig, agent: EventFactory) -> list[tuple[int, int]]:
+    return [(first, last) for first, last in rig.row_of(agent).producers[0].missing]
+
+
+def test_a_replayed_record_fills_its_own_gap_once() -> None:
+    rig, agent = rig_with_gap()
+    before = rig.row_of(agent)
+    rig.at += 1_000
+    assert replay(rig, agent, 6) == "applied"
+    after = rig.row_of(agent)
+    assert after._replace(producers=(), audit_seq=0) == before._replace(producers=(), audit_seq=0)  # no sign of life
+    (line,) = rig.last_audits()
+    assert (line.kind, line.reason_code, line.gap_first, line.gap_last) == ("gap_filled", "gap_filled", 6, 6)
+    assert line.reason == "a replayed record is 6 of p, which was missing"
+    assert holes(rig, agent) == [(5, 5), (7, 7)]
+    assert replay(rig, agent, 6) == "duplicate"
+    assert replay(rig, agent, 5) == replay(rig, agent, 7) == "applied"
+    assert holes(rig, agent) == []
+
+
+@pytest.mark.parametrize("state", ["Paused", "Timeout", "Terminated"])
+def test_a_replay_fills_its_gap_in_any_state_and_at_a_later_epoch(state: str) -> None:
+    rig, agent = rig_with_gap()
+    assert rig.send(agent, "session_paused") == "applied"
+    if state != "Paused":
+        assert rig.send(agent, "session_resumed") == "applied"
+    if state == "Timeout":
+        assert rig.advance(60_000) == ["T06 inactive"]
+    elif state == "Terminated":
+        assert rig.send(agent, "session_terminated", reason="closed") == "applied"
+    assert replay(rig, agent, 6, epoch=1) == "applied"
+    assert rig.row_of(agent).state == state
+    assert replay(rig, agent, 5, epoch=99) == "refused late_filler"
+
+
+@pytest.mark.parametrize("event_type", ["state_updated", "session_paused", "snapshot_created", "checkpoint_saved"])
+def test_what_depends_on_the_order_of_events_fills_no_gap(event_type: str) -> None:
+    rig, agent = rig_with_gap()
+    assert replay(rig, agent, 6, event_type) == "refused late_filler"
+
+
+def test_without_the_header_or_by_rules_1_a_filler_is_late() -> None:
+    rig, agent = rig_with_gap()
+    assert rig.send(agent, "usage_recorded", {"producer_seq": 6}) == "refused late_filler"
+    rig, agent = rig_with_gap(rules=1)
+    assert replay(rig, agent, 6) == "refused late_filler"
+
+
+def test_a_replay_of_a_value_out_of_bounds_stays_refused() -> None:
+    rig, agent = rig_with_gap()
+    assert replay(rig, agent, 6, context_bytes=-1) == "refused late_filler"
+
+
+def test_numbers_of_joined_gaps_may_have_been_applied_and_are_not_filled() -> None:
+    rig, agent = rig_with_gap(size=1)
+    for _ in range(16):
+        agent.seq += 1
+        assert rig.send(agent, "session_activity") == "applied"
+    assert holes(rig, agent)[:2] == [(5, 7), (9, 9)]
+    assert [replay(rig, agent, seq) for seq in (5, 6, 7, 9)] == ["refused late_filler"] * 3 + ["applied"]
+
+
+def test_a_full_list_of_gaps_of_rules_1_may_have_been_joined() -> None:
+    rig, agent = OracleRig(position=ANNOUNCING), EventFactory()
+    rig.start(agent)
+    for _ in range(17):
+        agent.seq += 1
+        assert rig.send(agent, "session_activity") == "applied"
+    assert rig.begin_rules() == "tick"
+    assert [replay(rig, agent, seq) for seq in (5, 6, 7, 9)] == ["refused late_filler"] * 3 + ["applied"]
+    assert replay(rig, agent, 5) == "refused late_filler"
+
+
+def test_a_split_that_makes_too_many_gaps_joins_the_oldest() -> None:
+    rig, agent = rig_with_gap(size=1)
+    for _ in range(14):
+        agent.seq += 1
+        assert rig.send(agent, "session_activity") == "applied"
+    agent.seq += 3
+    assert rig.send(agent, "session_activity") == "applied"
+    assert len(holes(rig, agent)) == 16
+    assert replay(rig, agent, agent.seq - 2) == "applied"
+    assert holes(rig, agent)[:2] == [(5, 7), (9, 9)]
+    assert replay(rig, agent, 6) == "refused late_filler"
+
+
+def test_a_producer_that_was_forgotten_fills_no_gap() -> None:
+    rig, first = rig_with_gap()
+    for agent in further_processes(64, first):
+        rig.at += 1
+        assert rig.send(agent, "session_activity") == "applied"
+    assert replay(rig, first, 6) == "refused late_filler"
+    assert rig.send(first, "session_activity") == "applied"
+    assert replay(rig, first, 6) == "refused late_filler"
