@@ -10,6 +10,7 @@
     sink_delay      f: from an audit record to its visible row, for `sinks`
     client_cost     g: what the client costs its agent
     growth          h: cost per event as live sessions grow
+    many_partitions p: idle partitions, and latency with many
     restart         r: restart and takeover after kill -9
 
 Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
@@ -43,6 +44,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("f", "sinks", "Rows into ClickHouse"),
     Measurement("g", "client_cost", "What the client costs its agent"),
     Measurement("h", "growth", "Cost per event as live sessions grow"),
+    Measurement("p", "many_partitions", "One processor with many partitions"),
     Measurement("r", "restart", "Restart and takeover after kill -9"),
 )
 

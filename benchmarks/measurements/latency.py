@@ -126,7 +126,7 @@ def _one_run(stack: Stack, bench: Bench, rates: Sequence[int]) -> dict[tuple[str
     }
 
 
-def _warm_broker(stack: Stack, bench: Bench) -> None:
+def warm_broker(stack: Stack, bench: Bench) -> None:
     """Load the broker until its compiler is done, up to `WARM_ROUNDS_MAX` rounds."""
     for number in range(WARM_ROUNDS_MAX):
         mode = ("client", "plain")[number % 2]
@@ -159,7 +159,7 @@ def run(bench: Bench) -> list[Result]:
     rates = RATES_QUICK if bench.options.quick else RATES
     with running_stack(bench) as stack:
         if not bench.options.quick:
-            bench.run_once("warm-up of the broker", lambda: _warm_broker(stack, bench))
+            bench.run_once("warm-up of the broker", lambda: warm_broker(stack, bench))
         found = bench.repeat("latency at every rate", lambda _: _one_run(stack, bench, rates))
     results: list[Result] = []
     for rate in rates:
@@ -195,4 +195,4 @@ def _rate_results(rate: int, ours: list[Latency], base: list[Latency]) -> list[R
     return results
 
 
-__all__ = ["Latency", "measure_latency", "quantile", "run", "wait_file"]
+__all__ = ["Latency", "measure_latency", "quantile", "run", "wait_file", "warm_broker"]

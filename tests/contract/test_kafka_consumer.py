@@ -135,6 +135,14 @@ def test_a_consumer_delivers_pauses_commits_and_leaves_as_a_sink_expects(rig: Co
     delivery.consume_until(lambda: len(delivery.offsets[0]) >= 3, "the records of the resumed partition")
     assert delivery.offsets == {0: [1, 2, 3], 1: [0]}
 
+    # A partition that is sought is read from there on, also if it was paused meanwhile.
+    delivery.clear()
+    consumer.pause([TopicPartition(topic, 0)])
+    consumer.seek(TopicPartition(topic, 0, 2))
+    consumer.resume([TopicPartition(topic, 0)])
+    delivery.consume_until(lambda: 0 in delivery.ends, "the end of the sought partition")
+    assert delivery.offsets == {0: [2, 3], 1: []}
+
     # Who reaches a broker gets an answer about the topic.
     consumer.list_topics(topic, timeout=20)
 

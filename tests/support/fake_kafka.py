@@ -45,6 +45,7 @@ class FakeConsumer:
         self._ends: dict[int, int] = {}
         self._contents: dict[tuple[int, int], tuple[bytes, bytes]] = {}
         self._events: list[Message] = []
+        self.unreadable: set[tuple[int, int]] = set()  # partition and offset
         self._ends_told: set[int] = set()
         self._rebalances: list[Callable[[], None]] = []
         self._callbacks: tuple[RebalanceCallback, RebalanceCallback, RebalanceCallback] | None = None
@@ -68,6 +69,11 @@ class FakeConsumer:
     def deliver_error(self, error: KafkaError) -> None:
         """Deliver an error as a message."""
         self._events.append(Message(topic=self.topic, partition=0, offset=_NO_OFFSET, error=error))
+
+    def append_unreadable(self, partition: int) -> None:
+        """Append a record to a partition's log whose batch cannot be unpacked."""
+        self.unreadable.add((partition, self._ends.get(partition, 0)))
+        self.append_records(partition, 1)
 
     def schedule_assignment(self, *partitions: int) -> None:
         """Revoke everything and assign these partitions in the next `consume`."""
@@ -125,11 +131,16 @@ class FakeConsumer:
                 continue
             end = self._ends.get(partition, 0)
             last = min(end, position + num_messages - len(messages))
+            found = next((offset for offset in range(position, last) if (partition, offset) in self.unreadable), None)
+            last = last if found is None else found
             messages += [
                 make_message(self.topic, partition, offset, *self._contents.get((partition, offset), ()))
                 for offset in range(position, last)
             ]
             self.positions[partition] = max(position, last)
+            if found is not None:
+                error = KafkaError(KafkaError._BAD_COMPRESSION, "Invalid compressed data")
+                messages.append(Message(topic=self.topic, partition=partition, offset=found, error=error))
             if self.positions[partition] >= end and partition not in self._ends_told:
                 self._ends_told.add(partition)
                 eof = KafkaError(KafkaError._PARTITION_EOF)
@@ -155,6 +166,12 @@ class FakeConsumer:
     def resume(self, partitions: list[TopicPartition]) -> None:
         """See `KafkaConsumer`."""
         self.paused -= {place.partition for place in partitions}
+
+    def seek(self, partition: TopicPartition) -> None:
+        """See `KafkaConsumer`."""
+        self.calls.append(f"seek {partition.partition} to {partition.offset}")
+        self.positions[partition.partition] = partition.offset
+        self._ends_told.discard(partition.partition)
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         """See `KafkaConsumer`."""

@@ -21,6 +21,7 @@ MetricName = Literal[
     "sessionary_sink_dead_letters_total",
     "sessionary_sink_retries_total",
     "sessionary_sink_blocked",
+    "sessionary_sink_partition_blocked",
     "sessionary_sink_replay_age_seconds",
     "sessionary_sink_landed_offset",
     "sessionary_sink_lag_records",
@@ -35,6 +36,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_sink_dead_letters_total": "Records that the sink could not store.",
     "sessionary_sink_retries_total": "Failed attempts that are repeated, by reason.",
     "sessionary_sink_blocked": "1 while the sink waits for an operator, else 0, by reason.",
+    "sessionary_sink_partition_blocked": "1 while a partition waits for an operator and the others go on, by partition "
+    "and reason.",
     "sessionary_sink_replay_age_seconds": "Seconds from the declaration of the last replayed block to its replay.",
     "sessionary_sink_landed_offset": "Offset below which every record is in ClickHouse, by partition.",
     "sessionary_sink_lag_records": "Offsets from the landed offset to the log's end, by partition.",
@@ -76,6 +79,8 @@ class SinkMetrics:
         self.dead_letters = counter("sessionary_sink_dead_letters_total").labels(*values)
         self._retries = counter("sessionary_sink_retries_total", "reason")
         self._blocked_gauge = gauge("sessionary_sink_blocked", "reason")
+        self._blocked_partitions: dict[int, str] = {}  # with the reasons
+        self._partition_blocked = gauge("sessionary_sink_partition_blocked", "partition", "reason")
         self.replay_age = gauge("sessionary_sink_replay_age_seconds").labels(*values)
         self._landed = gauge("sessionary_sink_landed_offset", "partition")
         self._lag_records = gauge("sessionary_sink_lag_records", "partition")
@@ -98,6 +103,18 @@ class SinkMetrics:
         if self._blocked is not None:
             self._blocked_gauge.labels(*self._base, self._blocked).set(0)
             self._blocked = None
+
+    def block_partition(self, partition: int, reason: str) -> None:
+        """Report that one partition waits for an operator while the others go on."""
+        self._blocked_partitions = {**self._blocked_partitions, partition: reason}
+        self._partition_blocked.labels(*self._base, str(partition), reason).set(1)
+
+    def unblock_partition(self, partition: int) -> None:
+        """Report that a partition goes on, or is another sink's."""
+        kept = dict(self._blocked_partitions)
+        if (reason := kept.pop(partition, None)) is not None:
+            self._partition_blocked.remove(*self._base, str(partition), reason)
+        self._blocked_partitions = kept
 
     def report_position(self, partition: int, landed: int, lag: int, lag_seconds: float) -> None:
         """Report a partition's landed offset, and its lag in records and in seconds."""
@@ -123,7 +140,9 @@ class SinkMetrics:
         age_s = time.monotonic() - self._alive_at
         if age_s > _ALIVE_S:
             return False, f"the sink's loop has not made a turn for {age_s:.0f} s"
-        return True, f"blocked: {self._blocked}" if self._blocked else "ok"
+        blocked = [self._blocked] if self._blocked else []
+        blocked += [f"partition {partition}: {why}" for partition, why in sorted(self._blocked_partitions.items())]
+        return True, f"blocked: {', '.join(blocked)}" if blocked else "ok"
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -96,6 +96,8 @@ class ProcessorSettings(KafkaSettings):
             # How long a partition with a full queue rests. The default of 1 s capped a backlog at
             # some 36,000 records a second.
             "fetch.queue.backoff.ms": 5,
+            # A batch that was damaged on a disk or on the way is an error, not other records.
+            "check.crcs": True,
         }
 
     @property

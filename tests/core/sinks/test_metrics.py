@@ -68,3 +68,21 @@ def test_the_endpoint_serves_metrics_and_health(metrics: SinkMetrics) -> None:
         with answer.value as error:
             assert (error.code, error.read()) == (503, b"partition 3 stands\n")
         assert read("/healthz") == "ok\n"
+
+
+def test_blocked_partitions_are_named_beside_the_sinks_own_reason(metrics: SinkMetrics) -> None:
+    def is_blocked(partition: int) -> float | None:
+        labels = {"sink": "audit", "group": "g", "partition": str(partition), "reason": "batch_unreadable"}
+        return metrics.registry.get_sample_value("sessionary_sink_partition_blocked", labels)
+
+    metrics.set_blocked("no_table")
+    metrics.block_partition(3, "batch_unreadable")
+    metrics.block_partition(1, "batch_unreadable")
+    assert metrics.health() == (
+        True,
+        "blocked: no_table, partition 1: batch_unreadable, partition 3: batch_unreadable",
+    )
+    metrics.clear_blocked()
+    metrics.unblock_partition(3)
+    assert (is_blocked(1), is_blocked(3)) == (1, None)
+    assert metrics.health() == (True, "blocked: partition 1: batch_unreadable")

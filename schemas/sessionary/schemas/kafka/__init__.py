@@ -1,8 +1,9 @@
 """What all roles need around their clients of Kafka.
 
-    clients         discards a stuck client
-    log_ends        asks for the ends of a topic's partitions
-    log_progress    tells which partitions and consumers stand still
+    clients               discards a stuck client
+    log_ends              asks for the ends of a topic's partitions
+    log_progress          tells which partitions and consumers stand still
+    unreadable_batches    tells batches that stay in a log although they cannot be read
 
 No module here knows a role.
 """

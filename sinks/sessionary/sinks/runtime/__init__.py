@@ -6,6 +6,7 @@ One thread per sink does everything but keep the group membership.
     host_clock              the host's clocks, as a port
     kafka_client            the Kafka consumer's configuration; its messages as records
     consumer                the loop of one sink
+    blocked_partitions      partitions that wait before a batch that cannot be read
     log_watch               how far the log goes, and whether the sink keeps up
     retry_pause             how long a sink pauses after a fault
     block_writer            one block from records to stored rows

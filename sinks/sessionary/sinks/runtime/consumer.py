@@ -19,13 +19,15 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Messag
 
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_progress import StuckConsumerDetector
+from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
 from sessionary.sinks.core.intent import BlockLimits, PartitionPlan
 from sessionary.sinks.core.sink_kinds import SinkDefinition
 from sessionary.sinks.errors import Fenced, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
+from sessionary.sinks.runtime.blocked_partitions import BlockedPartitions
 from sessionary.sinks.runtime.host_clock import HostClock
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
-from sessionary.sinks.runtime.kafka_client import records_from_messages
+from sessionary.sinks.runtime.kafka_client import partition_and_kind, records_from_messages
 from sessionary.sinks.runtime.log_watch import LogWatch
 from sessionary.sinks.runtime.ports import BlockTarget, ConsumerFactory, KafkaConsumer
 from sessionary.sinks.runtime.retry_pause import RetryPause
@@ -88,6 +90,7 @@ class SinkConsumer:
         self._consumers = 0  # opened so far
         self._log_watch = log_watch
         self._stuck = StuckConsumerDetector()
+        self._blocked = BlockedPartitions(self._topic, metrics)
 
     def run(self, stop: threading.Event) -> None:
         """Consume until `stop`, then write what was collected and leave the group. Blocks.
@@ -100,6 +103,7 @@ class SinkConsumer:
                 self._metrics.mark_alive()
                 if self._unplanned:
                     self._plan_partitions()
+                self._retry_blocked()
                 self._fetch_records()
                 self._write_blocks(lambda plan: plan.is_due(self._clock.monotonic_s()))
                 self._report_positions()
@@ -139,13 +143,24 @@ class SinkConsumer:
         """Replace the consumer if it stands still although the log answers another client."""
         fault = self._stuck.find_fault(
             self._log_watch.answer,
-            {partition: plan.next_offset for partition, plan in self._plans.items()} if self._has_plans else None,
+            self._wanted_offsets() if self._has_plans else None,
             self._clock.monotonic_s(),
             is_paused=self._pause.is_active,
             reaches_broker=self._reaches_broker,
         )
         if fault is not None:
             self._renew_consumer(fault)
+
+    def _wanted_offsets(self) -> dict[int, int]:
+        """Return the next offset of each partition that should move."""
+        return {
+            partition: plan.next_offset for partition, plan in self._plans.items() if not self._blocked.holds(partition)
+        }
+
+    def _retry_blocked(self) -> None:
+        if not self._pause.is_active:
+            next_offsets = {partition: plan.next_offset for partition, plan in self._plans.items()}
+            self._blocked.retry_due(self._consumer, next_offsets, self._clock.monotonic_s())
 
     @property
     def _has_plans(self) -> bool:
@@ -180,7 +195,9 @@ class SinkConsumer:
                 self._start_fetching()
                 return
             now = self._clock.monotonic_s()
-            for (partition, is_record), found in groupby(messages, _partition_and_kind):
+            for (partition, is_record), found in groupby(messages, partition_and_kind):
+                if self._blocked.holds(partition):
+                    continue
                 if not is_record:
                     for message in found:
                         self._handle_event(message)
@@ -188,17 +205,21 @@ class SinkConsumer:
                     records = records_from_messages(self._topic, partition, list(found))
                     plan.add_records(records, now, self._high_watermark(partition))
                     self._clear_kafka_failure()
+                    self._blocked.end_block(partition)
             if len(messages) < _MESSAGES_PER_CALL or any(plan.is_due(now) for plan in self._plans.values()):
                 return
 
     def _handle_event(self, message: Message) -> None:
         """Handle a message that is not a record: an error, or the end of a partition."""
         error, partition, offset = cast(KafkaError, message.error()), message.partition(), message.offset()
-        if error.code() != KafkaError._PARTITION_EOF:
+        if is_unreadable_batch(message) and partition in self._plans:
+            self._blocked.block_partition(self._consumer, message, self._clock.monotonic_s())
+        elif error.code() != KafkaError._PARTITION_EOF:
             self._on_error(error)
-        elif partition in self._plans and offset is not None:
+        elif partition in self._plans and offset is not None and not self._blocked.holds(partition):
             self._plans[partition].reached_end(offset)
             self._clear_kafka_failure()
+            self._blocked.end_block(partition)
 
     def _write_blocks(self, is_wanted: Callable[[PartitionPlan], bool]) -> None:
         """Write blocks that are wanted or in flight; commit the end of partitions read to it."""
@@ -257,7 +278,9 @@ class SinkConsumer:
         _log.warning("resuming after %s", self._pause.reason)
         self._pause.end()
         self._metrics.clear_blocked()
-        self._consumer.resume(self._planned_partitions())
+        self._consumer.resume(
+            [place for place in self._planned_partitions() if not self._blocked.holds(place.partition)]
+        )
 
     def _planned_partitions(self) -> list[TopicPartition]:
         return [TopicPartition(self._topic, partition) for partition in self._plans]
@@ -313,6 +336,7 @@ class SinkConsumer:
             for partition, plan in self._plans.items()
         ]
         self._consumer.assign(starts)
+        self._blocked.forget_all()
         # A paused partition stays paused when it is revoked and assigned again: set it either way.
         if self._pause.is_active:
             self._consumer.pause(starts)
@@ -336,6 +360,7 @@ class SinkConsumer:
         for lost in partitions:
             if self._plans.pop(lost.partition, None) is not None:
                 self._metrics.drop_partition(lost.partition)
+            self._blocked.forget_partition(lost.partition)
 
     def _report_positions(self, *, now: bool = False) -> None:
         at = self._clock.monotonic_s()
@@ -370,11 +395,6 @@ def _commit_error(error: KafkaError) -> Transient | Fenced:
     if error.fatal() or error.code() in _FENCED_CODES:
         return Fenced(str(error))
     return Transient("commit", str(error))
-
-
-def _partition_and_kind(message: Message) -> tuple[int, bool]:
-    """Return a message's partition, and whether it is a record."""
-    return cast(int, message.partition()), message.error() is None
 
 
 __all__ = ["COMMIT_S_MAX", "SinkConsumer"]

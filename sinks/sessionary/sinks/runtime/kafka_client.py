@@ -37,6 +37,8 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
         "queued.max.messages.kbytes": 65_536,
         # How long to wait before a partition with a full queue is fetched again; by default 1 s.
         "fetch.queue.backoff.ms": 5,
+        # A batch that was damaged on a disk or on the way is an error, not other records.
+        "check.crcs": True,
     }
     if settings.instance is not None:
         config["group.instance.id"] = f"{settings.group_id(definition.kind)}.{settings.instance}"
@@ -66,4 +68,9 @@ def records_from_messages(topic: str, partition: int, messages: list[Message]) -
     return list(map(_new, repeat(RawRecord), fields))
 
 
-__all__ = ["consumer_config", "open_consumer", "records_from_messages"]
+def partition_and_kind(message: Message) -> tuple[int, bool]:
+    """Return a message's partition, and whether it is a record."""
+    return message.partition() or 0, message.error() is None
+
+
+__all__ = ["consumer_config", "open_consumer", "partition_and_kind", "records_from_messages"]

@@ -47,6 +47,10 @@ class KafkaConsumer(Protocol):
         """Fetch paused partitions again."""
         ...
 
+    def seek(self, partition: TopicPartition) -> None:
+        """Read an assigned partition from its offset on; drop what was fetched of it. Blocks."""
+        ...
+
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         """Return the group's offsets with their metadata; a negative offset if there is none."""
         ...

@@ -14,6 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.headers import read_headers
+from sessionary.schemas.kafka.unreadable_batches import describe_unreadable_batch, is_unreadable_batch
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.stream_processors.core.model import POSITION_KEY
@@ -128,6 +129,9 @@ def _read(
                 _load(state, store, row_codec, message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 return message.offset() or 0
+            elif is_unreadable_batch(message):
+                where = f"partition {state.partition}: {describe_unreadable_batch(message)}"
+                raise Halted("changelog_unreadable", f"{where}. Bring a replica back that has it intact")
             elif error.code() not in _PASSING:
                 raise KafkaException(error)
         if time.monotonic() - heard_s > _SILENCE_MAX_S:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.changelog import reader_of
@@ -98,7 +99,8 @@ def log_truncated(partition: int, next_offset: int, found: str) -> Halted:
 def probe_log(settings: ProcessorSettings, partition: int, offset: int) -> LogProbe:
     """Ask for a partition of the events topic, and for the records around `offset`.
 
-    A log that ends below `offset` is asked again after 2 s: a new leader's answer may be old.
+    A log that ends below `offset` is asked again after 2 s: a new leader's answer may be old. A
+    batch that cannot be read counts as its first record.
     Blocks. Raises `Lost` without an answer.
     """
     reader = reader_of(settings)
@@ -113,10 +115,15 @@ def probe_log(settings: ProcessorSettings, partition: int, offset: int) -> LogPr
         topic.offset = max(log.start_offset, offset - 1)
         reader.assign([topic])
         message = _next_message(reader)
-        if message is not None and (message.offset() or 0) < offset:
+        if message is not None and is_unreadable_batch(message):
+            # The record below may be in a batch that cannot be read, and tells nothing then.
+            topic.offset = offset
+            reader.assign([topic])
+            message = _next_message(reader) if offset < log.end_offset else None
+        elif message is not None and (message.offset() or 0) < offset:
             log = log._replace(previous=RecordStamp(message.timestamp()[1], message.leader_epoch()))
             message = _next_message(reader) if offset < log.end_offset else None
-        return log if message is None else log._replace(first_offset=message.offset())
+        return log if message is None else log._replace(first_offset=max(offset, message.offset() or 0))
     except KafkaException as error:
         raise Lost(f"events of partition {partition}: {error.args[0]}") from error
     finally:
@@ -129,9 +136,12 @@ def _offset_range(reader: Consumer, topic: TopicPartition) -> tuple[int, int]:
 
 
 def _next_message(reader: Consumer) -> Message | None:
-    """Return the next record; None at the log's end, or if the broker sends none for 5 s."""
+    """Return the next record, or the report of a batch that cannot be read.
+
+    None at the log's end, or if the broker sends none for 5 s.
+    """
     message = reader.poll(_PROBE_S)
-    if message is None or (error := message.error()) is None:
+    if message is None or (error := message.error()) is None or is_unreadable_batch(message):
         return message
     if error.code() != KafkaError._PARTITION_EOF:
         raise KafkaException(error)

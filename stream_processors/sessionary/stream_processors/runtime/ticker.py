@@ -23,6 +23,8 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
 STEADY_MS = 1_000
+_STEADY_PARTITIONS = 64  # with more of them the pause grows, up to twice as long
+_HOLE_SHARE = 0.4  # of the silence that is taken for an outage; the pause may grow up to it
 DUE_MS = 100
 IDLE_MS = 2 * STEADY_MS  # a partition with ticks has a transaction each second
 LOOK_S = 0.02
@@ -36,8 +38,17 @@ class LastTick(NamedTuple):
     under_way: bool
 
 
-def is_tick_due(now_ms: float, deadline_ms: int | None, sent: LastTick | None) -> bool:
-    """Return True once a second while sessions live, and when the earliest deadline has passed.
+def steady_pause_ms(partitions: int, hole_ms: int) -> float:
+    """Return the time between two ticks of a silent partition, of a worker with so many open ones.
+
+    A tick costs a request, a fetch and a fold, so many partitions have ticks less often.
+    """
+    grown_ms = STEADY_MS * min(2.0, partitions / _STEADY_PARTITIONS)
+    return max(STEADY_MS, min(grown_ms, _HOLE_SHARE * hole_ms))
+
+
+def is_tick_due(now_ms: float, deadline_ms: int | None, sent: LastTick | None, steady_ms: float = STEADY_MS) -> bool:
+    """Return True each `steady_ms` while sessions live, and when the earliest deadline has passed.
 
     False without a deadline, while the last tick is under way, and within `DUE_MS` of it.
     """
@@ -48,7 +59,7 @@ def is_tick_due(now_ms: float, deadline_ms: int | None, sent: LastTick | None) -
     if sent.under_way:
         return False
     since_ms = now_ms - sent.at_ms
-    return since_ms >= STEADY_MS or (now_ms >= deadline_ms and since_ms >= DUE_MS)
+    return since_ms >= steady_ms or (now_ms >= deadline_ms and since_ms >= DUE_MS)
 
 
 class Ticker:
@@ -71,8 +82,9 @@ class Ticker:
         `deadlines` holds the earliest deadline of every open partition, in ms since the epoch;
         None: no session lives there.
         """
+        steady_ms = steady_pause_ms(len(deadlines), self._settings.hole_ms)
         for partition, deadline_ms in deadlines.items():
-            if is_tick_due(now_ms, deadline_ms, self._sent.get(partition)):
+            if is_tick_due(now_ms, deadline_ms, self._sent.get(partition), steady_ms):
                 self._send(partition, now_ms, self._value, self._sent)
         self._producer.poll(0)
         if self._failed and now_ms - self._made_ms >= RENEW_MS:
@@ -148,4 +160,14 @@ class Ticker:
             _log.warning("partition %d: a tick was not sent: %s", partition, error)
 
 
-__all__ = ["DUE_MS", "IDLE_MS", "LOOK_S", "RENEW_MS", "STEADY_MS", "LastTick", "Ticker", "is_tick_due"]
+__all__ = [
+    "DUE_MS",
+    "IDLE_MS",
+    "LOOK_S",
+    "RENEW_MS",
+    "STEADY_MS",
+    "LastTick",
+    "Ticker",
+    "is_tick_due",
+    "steady_pause_ms",
+]

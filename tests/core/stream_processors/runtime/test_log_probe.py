@@ -1,10 +1,14 @@
 """When a position is in the log, and when the log lacks records that were folded."""
 
 import pytest
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.runtime import log_probe
 from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp
+from sessionary.stream_processors.settings import ProcessorSettings
+from tests.core.stream_processors.runtime.fetching.messages import message
 
 CLOCK_MS = 5_000
 
@@ -57,3 +61,44 @@ def test_the_fault_says_which_offsets_what_it_means_and_what_to_do() -> None:
     assert fault is not None
     for part in ("partition 2", "below offset 1000", "ends at 900", "unclean leader election", "Bring"):
         assert part in fault.detail
+
+
+class ScriptedReader:
+    """A reader of a log of offsets 0 to 9, of which some lie in a batch that cannot be read."""
+
+    def __init__(self, unreadable: range) -> None:
+        self._unreadable = unreadable
+        self._next = 0
+
+    def get_watermark_offsets(self, _: TopicPartition, timeout: float) -> tuple[int, int]:
+        return 0, 10
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self._next = places[0].offset
+
+    def poll(self, _: float) -> Message:
+        if self._next in self._unreadable:
+            return message(0, self._unreadable.start, error=KafkaError(KafkaError._BAD_COMPRESSION))
+        self._next += 1
+        return message(0, self._next - 1)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "has_previous", "first_offset"),
+    [
+        (range(0), True, 5),
+        (range(5, 7), True, 5),  # the batch at the position
+        (range(3, 5), False, 5),  # the one before it: it was skipped
+        (range(3, 7), False, 5),  # it was folded in part before it was damaged
+    ],
+)
+def test_a_batch_that_cannot_be_read_hides_no_position(
+    monkeypatch: pytest.MonkeyPatch, unreadable: range, has_previous: bool, first_offset: int
+) -> None:
+    monkeypatch.setattr(log_probe, "reader_of", lambda _: ScriptedReader(unreadable))
+    log = log_probe.probe_log(ProcessorSettings(), 0, 5)
+    assert (log.start_offset, log.end_offset, log.first_offset) == (0, 10, first_offset)
+    assert (log.previous is not None) == has_previous

@@ -12,7 +12,15 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import ticker
-from sessionary.stream_processors.runtime.ticker import DUE_MS, IDLE_MS, RENEW_MS, STEADY_MS, LastTick, is_tick_due
+from sessionary.stream_processors.runtime.ticker import (
+    DUE_MS,
+    IDLE_MS,
+    RENEW_MS,
+    STEADY_MS,
+    LastTick,
+    is_tick_due,
+    steady_pause_ms,
+)
 from sessionary.stream_processors.settings import ProcessorSettings
 
 NOW_MS = 1_000_000.0
@@ -36,6 +44,27 @@ def test_a_tick_is_due_each_second_and_when_a_deadline_has_passed(
     deadline_ms: int | None, sent: LastTick | None, due: bool
 ) -> None:
     assert is_tick_due(NOW_MS, deadline_ms, sent) is due
+
+
+@pytest.mark.parametrize(
+    ("partitions", "hole_ms", "pause_ms"),
+    [
+        (0, 5_000, 1_000),
+        (64, 5_000, 1_000),
+        (96, 5_000, 1_500),
+        (256, 5_000, 2_000),
+        (256, 3_000, 1_200),
+        (256, 1, 1_000),
+    ],
+)
+def test_many_partitions_have_ticks_less_often_but_well_within_a_hole(
+    partitions: int, hole_ms: int, pause_ms: float
+) -> None:
+    assert steady_pause_ms(partitions, hole_ms) == pause_ms
+    sent = LastTick(NOW_MS - pause_ms + 1, under_way=False)
+    assert not is_tick_due(NOW_MS, 2_000_000, sent, pause_ms)
+    assert is_tick_due(NOW_MS + 1, 2_000_000, sent, pause_ms)
+    assert is_tick_due(NOW_MS, int(NOW_MS), sent, pause_ms), "a deadline has passed"
 
 
 class FakeProducer:

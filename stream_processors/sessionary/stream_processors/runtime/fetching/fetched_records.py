@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message
 
 from sessionary.schemas.headers import header_pairs, read_headers
+from sessionary.schemas.kafka.unreadable_batches import HELP, describe_unreadable_batch, is_unreadable_batch
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
 
@@ -98,6 +99,21 @@ def group_by_partition(messages: Sequence[Message], wall_s: float, clock_ahead_s
     return [PartitionRecords(partition, records, faults.get(partition)) for partition, records in batches.items()]
 
 
+def cut_at_unreadable(found: Iterable[PartitionRecords], errors: Iterable[Message]) -> list[PartitionRecords]:
+    """Return what was found of each partition, up to its first batch that could not be read."""
+    groups = {group.partition: group for group in found}
+    for message in filter(is_unreadable_batch, errors):
+        partition, offset = message.partition() or 0, message.offset() or 0
+        _, records, fault = groups.get(partition, PartitionRecords(partition, (), None))
+        if fault is None or fault[1] > offset:
+            # librdkafka leaves out a batch with a wrong checksum: records behind it may be there.
+            kept = [record for record in records if record.offset < offset]
+            detail = f"partition {partition}: {describe_unreadable_batch(message)}. {HELP}"
+            halted = Halted("batch_unreadable", detail)
+            groups[partition] = PartitionRecords(partition, kept, (halted, offset))
+    return list(groups.values())
+
+
 def _wrong_timestamp_type(message: Message) -> Fault:
     """Return the fault of a message without the broker's time, and its offset."""
     offset = message.offset() or 0
@@ -144,4 +160,12 @@ def _to_records(messages: list[Message], stamps: list[tuple[int, int]]) -> Itera
     return map(_new, repeat(LazyRecord), fields)
 
 
-__all__ = ["Fault", "FetchEvents", "LazyRecord", "PartitionRecords", "group_by_partition", "split_messages"]
+__all__ = [
+    "Fault",
+    "FetchEvents",
+    "LazyRecord",
+    "PartitionRecords",
+    "cut_at_unreadable",
+    "group_by_partition",
+    "split_messages",
+]

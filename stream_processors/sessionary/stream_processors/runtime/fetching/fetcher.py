@@ -29,7 +29,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -38,7 +38,12 @@ from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_progress import LogProgress
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.runtime.fetching.fetched_records import Fault, group_by_partition, split_messages
+from sessionary.stream_processors.runtime.fetching.fetched_records import (
+    Fault,
+    cut_at_unreadable,
+    group_by_partition,
+    split_messages,
+)
 from sessionary.stream_processors.runtime.fetching.pending_records import bytes_of
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -246,7 +251,7 @@ class Fetcher:
         for message in errors:
             self._next_offsets.pop(message.partition() or 0, None)
         groups = group_by_partition(messages, self._wall_clock_s(), self._clock_ahead_s_max)
-        batches = [self._follow_up(*found) for found in groups]
+        batches = [self._follow_up(*found) for found in cut_at_unreadable(groups, errors)]
         for message in errors:
             self._take_error(message)
         with self._room:
@@ -266,6 +271,9 @@ class Fetcher:
             self._next_offsets[partition] = records[-1].offset + 1
         if fault is not None:
             self._next_offsets.pop(partition, None)  # what follows in this fetch is left out
+            if (fetched := self._fetched.get(partition)) is not None:
+                # A batch that cannot be read may begin before what is wanted of it.
+                fault = fault[0], max(fault[1], fetched.next_offset)
         return FetchedBatch(partition, begin_offset, records, fault)
 
     def _take_error(self, message: Message) -> None:
@@ -283,12 +291,13 @@ class Fetcher:
             self._consumer.incremental_unassign(places)
             self._consumer.incremental_assign([TopicPartition(self._topic, partition, OFFSET_BEGINNING)])
 
-    def _note_progress(self, batches: Iterable[FetchedBatch], ends: Mapping[int, int]) -> None:
+    def _note_progress(self, batches: Sequence[FetchedBatch], ends: Mapping[int, int]) -> None:
         for batch in batches:
             if batch.records and (fetched := self._fetched.get(batch.partition)) is not None:
                 fetched.next_offset = fetched.next_record = batch.records[-1].offset + 1
+        faulty = {batch.partition for batch in batches if batch.fault is not None}
         for partition, end in ends.items():
-            if (fetched := self._fetched.get(partition)) is not None:
+            if partition not in faulty and (fetched := self._fetched.get(partition)) is not None:
                 fetched.next_offset = max(fetched.next_offset, end)
 
     def _deliver_waiting(self) -> None:

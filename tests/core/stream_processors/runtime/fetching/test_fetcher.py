@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
@@ -183,6 +183,37 @@ def test_a_record_ahead_of_the_workers_clock_is_delivered_once_that_clock_has_ca
     delivered = Delivered(story, clock_ahead_s_max=30)
     assert delivered.batches == [(1, [5]), (1, [5]), (1, [5, 6])]
     assert delivered.halts == [(1, "clock_ahead", 6)] * 2
+
+
+def unreadable(partition: int, offset: int) -> Message:
+    return message(partition, offset, error=KafkaError(KafkaError._BAD_MSG, "failed CRC32C check"))
+
+
+def test_a_batch_that_cannot_be_read_halts_its_partition_before_what_follows_it() -> None:
+    def story(test: Delivered) -> None:
+        test.fetcher.fetch_from(1, 4)
+        run_commands(test.fetcher)
+        # librdkafka leaves out a batch with a wrong checksum, and goes on behind it.
+        test.fetcher._hand_over(
+            message(1, 4),
+            [message(1, 5), unreadable(1, 6), unreadable(1, 8), message(1, 9), end_of(1, 10), message(2, 7)],
+        )
+        assert test.fetcher.skip_markers(1, 6) == 6
+
+    delivered = Delivered(story)
+    assert delivered.batches == [(1, [4, 5]), (2, [7])]
+    assert delivered.halts == [(1, "batch_unreadable", 6)]
+
+
+def test_a_batch_that_cannot_be_read_halts_within_itself_if_it_was_folded_in_part() -> None:
+    def story(test: Delivered) -> None:
+        test.fetcher.fetch_from(1, 7)
+        run_commands(test.fetcher)
+        test.fetcher._hand_over(unreadable(1, 5), [])
+
+    delivered = Delivered(story)
+    assert delivered.batches == []
+    assert delivered.halts == [(1, "batch_unreadable", 7)]
 
 
 def run_commands(fetcher: Fetcher) -> None:

@@ -1,0 +1,80 @@
+"""What a sink does with a partition that holds a batch that cannot be read."""
+
+import pytest
+
+from tests.core.sinks.runtime.consumer_rig import SinkRig
+
+
+@pytest.fixture
+def rig() -> SinkRig:
+    sink = SinkRig()
+    sink.kafka.append_records(0, 3)
+    sink.kafka.append_unreadable(0)
+    sink.kafka.append_records(0, 2)
+    sink.kafka.append_records(1, 2)
+    return sink
+
+
+def blocked(rig: SinkRig, partition: int) -> float | None:
+    labels = {"sink": "history", "group": "g", "partition": str(partition), "reason": "batch_unreadable"}
+    return rig.metrics.registry.get_sample_value("sessionary_sink_partition_blocked", labels)
+
+
+def written(rig: SinkRig, wanted: int) -> list[int]:
+    return [record.offset for partition, block in rig.target.blocks for record in block.records if partition == wanted]
+
+
+def test_the_partition_is_blocked_by_name_and_the_others_go_on(rig: SinkRig, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[float | None] = []
+
+    def look() -> None:
+        seen.extend([blocked(rig, 0), blocked(rig, 1)])
+        assert rig.metrics.health() == (True, "blocked: partition 0: batch_unreadable")
+        rig.kafka.append_records(1, 2)
+
+    rig.log_ends = {0: 6, 1: 4}
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0, 1), lambda: None, look, *[rig.ask_log] * 4)
+    assert seen == [1, None]
+    assert written(rig, 0) == [0, 1, 2]
+    assert written(rig, 1) == [0, 1, 2, 3]
+    assert rig.kafka.offsets[0][0] <= 3, "nothing is committed behind the last record that landed"
+    assert len(rig.consumers) == 1, "a consumer that stands still on purpose is not replaced"
+    for part in ("partition 0 is blocked", "offset 3", "skip the batch"):
+        assert part in caplog.text
+
+
+def test_a_blocked_partition_is_tried_again_from_its_next_offset(rig: SinkRig) -> None:
+    def mend() -> None:
+        rig.kafka.unreadable.clear()
+        rig.advance(61.0)
+
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0, 1),
+        lambda: None,
+        lambda: rig.advance(29.0),
+        lambda: rig.advance(1.5),
+        *[lambda: None] * 3,
+        mend,
+        *[lambda: None] * 3,
+    )
+    assert [call for call in rig.kafka.calls if call.startswith("seek")] == ["seek 0 to 3"] * 2
+    assert written(rig, 0) == [0, 1, 2, 3, 4, 5]
+    assert blocked(rig, 0) is None
+    assert rig.metrics.health() == (True, "ok")
+
+
+def test_an_assignment_ends_every_block(rig: SinkRig) -> None:
+    def look() -> None:
+        assert blocked(rig, 0) is None
+        rig.kafka.unreadable.clear()
+        rig.kafka.schedule_assignment(0, 1)
+
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0, 1),
+        lambda: None,
+        lambda: rig.kafka.schedule_assignment(1),
+        look,
+        *[lambda: None] * 3,
+    )
+    assert rig.kafka.paused == set()
+    assert written(rig, 0)[-6:] == [0, 1, 2, 3, 4, 5]

@@ -1,0 +1,147 @@
+"""Batches that librdkafka cannot read: a zstd batch that unpacks to too much, and a damaged one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.local.ports import free_port
+from sessionary.schemas.ids import partition_of
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.sinks.clickhouse import migrate
+from sessionary.sinks.runtime import blocked_partitions
+from tests.integration.processor_load import Agent, Sender, start_processor
+from tests.integration.sink_rig import query_numbers, settings_for, sink_in_thread
+from tests.integration.test_processor_api import get
+from tests.integration.test_sinks_flow import scrape_metrics
+from tests.support.pipelines import new_pipeline
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.long
+
+UNPACKED_BYTES = 110_000_000  # more than receive.message.max.bytes
+PACKED, DAMAGED, WHOLE = 0, 1, 2  # partitions
+MARK = b"a record that is not Avro, so that it is refused"
+TOKENS = json.dumps({"token-op": {"principal": "on-call", "roles": ["operator"]}})
+HALTED_S = 30
+
+
+def agent_of(partition: int, partitions: int) -> Agent:
+    """Return an agent whose session belongs to a partition."""
+    agent = Agent()
+    while partition_of(agent.key.encoded(), partitions) != partition:
+        agent = Agent()
+    return agent
+
+
+def send_packed(kafka: KafkaSettings) -> None:
+    """Send one record of zeros, which zstd packs to a few kB."""
+    ample = {"message.max.bytes": 2 * UNPACKED_BYTES, "queue.buffering.max.kbytes": 1 << 20}
+    producer = Producer({**kafka.client_config(), "compression.type": "zstd", **ample})
+    producer.produce(kafka.topics.events, bytes(UNPACKED_BYTES), partition=PACKED)
+    assert producer.flush(60) == 0
+
+
+def replace_in_log(folder: Path, kafka: KafkaSettings, former: bytes, now: bytes) -> None:
+    """Replace bytes in the log of the damaged partition, below the broker."""
+    assert len(former) == len(now)
+    (path,) = folder.rglob(f"{kafka.topics.events}-{DAMAGED}/*.log")
+    content = path.read_bytes()
+    assert content.count(former) == 1
+    with path.open("r+b") as log:
+        log.seek(content.index(former))
+        log.write(now)
+
+
+class Pipeline:
+    """What a worker and a sink say of their partitions."""
+
+    def __init__(self, kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> None:
+        self._kafka, self._clickhouse = kafka, clickhouse
+        self.api_port = free_port()
+        self.sink_settings = settings_for(kafka, clickhouse, metrics_port=free_port())
+
+    def partitions(self) -> dict[int, Any]:
+        """Return what the control API says of each partition."""
+        try:
+            answer = get(f"http://127.0.0.1:{self.api_port}/v1/partitions", "token-op")
+        except OSError:
+            return {}
+        return {found["partition"]: found for found in answer.body["partitions"]} if answer.status == 200 else {}
+
+    def halted(self) -> set[int]:
+        """Return the partitions that are halted for a batch."""
+        found = self.partitions().items()
+        return {number for number, one in found if one["state"] == "halted" and one["reason"] == "batch_unreadable"}
+
+    def retry(self, partition: int) -> None:
+        """Have a halted partition opened again."""
+        get(f"http://127.0.0.1:{self.api_port}/v1/partitions/{partition}/retry", "token-op", "POST")
+
+    def rows(self) -> list[float]:
+        """Return how many rows of history the partitions have."""
+        counts = ", ".join(f"countIf(source_partition = {number})" for number in (PACKED, DAMAGED, WHOLE))
+        return query_numbers(self._clickhouse, f"SELECT {counts} FROM {{db}}.history")
+
+    def blocked(self) -> set[int]:
+        """Return the partitions that the sink names as blocked."""
+        text = scrape_metrics(self.sink_settings)
+        start = f'sessionary_sink_partition_blocked{{group="{self.sink_settings.group_id("history")}",partition='
+        end = ',reason="batch_unreadable",sink="history"} 1.0'
+        return {number for number in range(self._kafka.partitions) if f'{start}"{number}"{end}' in text}
+
+
+def send_log(kafka: KafkaSettings) -> None:
+    """Send four events of each session, the two batches, and one event more."""
+    agents = [agent_of(number, kafka.partitions) for number in (PACKED, DAMAGED, WHOLE)]
+    sender = Sender(kafka)
+    for agent in agents:
+        sender.send(*agent.start())
+    sender.flush()
+    send_packed(kafka)
+    plain = Producer(kafka.client_config())
+    plain.produce(kafka.topics.events, MARK, partition=DAMAGED)
+    assert plain.flush(30) == 0
+    sender.send(*(agent.work() for agent in agents))
+    sender.flush()
+
+
+def test_a_batch_that_cannot_be_read_stops_its_partition_by_name_and_no_other(
+    broker: LocalBroker,
+    clickhouse: ClickHouseSettings,
+    processes: Processes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocked_partitions, "RETRY_S", 1.0)
+    migrate.apply_migrations(clickhouse)
+    kafka = new_pipeline(broker.bootstrap_servers)
+    send_log(kafka)
+    replace_in_log(tmp_path / "kafka", kafka, MARK, MARK.swapcase())
+    pipeline = Pipeline(kafka, clickhouse)
+    start_processor(processes, kafka, "w1", api_port=str(pipeline.api_port), api_tokens=TOKENS)
+    with sink_in_thread("history", pipeline.sink_settings):
+        wait_until(pipeline.partitions, 60, "the control API")
+        wait_until(lambda: pipeline.halted() == {PACKED, DAMAGED}, HALTED_S, "both partitions to halt")
+        for number in (PACKED, DAMAGED):
+            found = pipeline.partitions()[number]
+            assert found["next_offset"] == 4
+            assert f"partition {number}: the batch that begins at offset 4 " in found["detail"]
+            assert "skip the batch" in found["detail"]
+        wait_until(lambda: pipeline.partitions()[WHOLE]["next_offset"] >= 5, 30, "the third session's last event")
+        wait_until(lambda: pipeline.blocked() == {PACKED, DAMAGED}, 30, "the sink to name both partitions")
+        wait_until(lambda: pipeline.rows()[:2] == [4, 4] and pipeline.rows()[2] >= 5, 30, "rows of all partitions")
+
+        # A retry finds the batch again, and halts again for the same reason.
+        pipeline.retry(PACKED)
+        wait_until(lambda: pipeline.halted() == {PACKED, DAMAGED}, HALTED_S, "the partition to halt again")
+        replace_in_log(tmp_path / "kafka", kafka, MARK.swapcase(), MARK)
+        pipeline.retry(DAMAGED)
+        wait_until(lambda: pipeline.halted() == {PACKED}, 30, "the mended partition to go on")
+        wait_until(lambda: pipeline.partitions()[DAMAGED]["next_offset"] >= 6, 30, "all of its events")
+        wait_until(lambda: pipeline.blocked() == {PACKED} and pipeline.rows()[1] >= 6, 30, "the sink to go on")
+    assert pipeline.rows()[0] == 4
