@@ -1,7 +1,8 @@
 """Collects what is to be audited, without the product's code: plain consumers, plain HTTP, files.
 
 log         the events topic; `outputs`: the other topics, both read committed to their ends
-table       the changelog compacted: the last value of each key, tombstones left out
+table       the changelog compacted: the last value of each key, tombstones left out; contents that
+            are apart are put back into their rows
 journal     the clients' own files: one line per event that was delivered or dropped
 rows        ClickHouse's tables, duplicates included
 sessions    the agents' plans
@@ -21,6 +22,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from tests.auditor.decoding import LogEntry, Row, decode_record
 
 POSITION_KEY = b"\x00position"
+CONTENT_SUFFIX = b"\x00content"
 OUTPUTS = ("audit", "rejected", "cleanup", "batches")
 ACKNOWLEDGEMENT = "sessionary.records.BatchAcknowledged"  # may be lost or come twice, and has a table of its own
 # Table → the columns that identify a row. Queried without FINAL, so that duplicates are seen.
@@ -110,6 +112,10 @@ def compact_changelog(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[st
             positions[entry.partition] = fields["next_offset"]
         else:
             table[key] = full_name.rpartition(".")[2], fields
+    for key in [key for key in table if key.endswith(CONTENT_SUFFIX)]:
+        row = table.get(key.removesuffix(CONTENT_SUFFIX))
+        if row is not None and row[1].get("content_apart"):  # any other content is one too many
+            row[1].update(table.pop(key)[1], content_apart=False)
     return table, positions
 
 

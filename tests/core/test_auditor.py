@@ -11,13 +11,16 @@ import pytest
 import tests.auditor
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import BatchRecord
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import CleanupAction, Limits
+from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.auditor import checks
 from tests.auditor.checks import replay_evidence, run_checks
 from tests.auditor.decoding import LogEntry, Refusal, Row, decode_record, read_event
 from tests.auditor.evidence import OUTPUTS, Evidence, Lifetime, compact_changelog, read_journals
 from tests.core.oracle_rig import START_MS, OracleRig
-from tests.support.event_factory import EventFactory
+from tests.support.event_factory import EventFactory, snapshot
+from tests.support.machines import MACHINES
 
 BRIEF = Limits(model_ms=1_000, tool_ms=1_000, network_ms=1_000, grace_ms=1_000, override=True)
 POSITION_KEY = b"\x00position"
@@ -229,3 +232,18 @@ def test_the_auditor_shares_no_code_with_the_product() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not [name for name in names if name.split(".")[0] == "sessionary"], path.name
+
+
+def test_contents_that_are_apart_are_put_back_into_their_rows() -> None:
+    rig = OracleRig()
+    rig.start(EventFactory("whole"))
+    rig.start(EventFactory("apart"), snapshot=snapshot("large", '"' + 2_000 * "a" + '"'))
+    packed = MachineRows(MACHINES).pack_changes(rig.fold.rows, NEWEST_RULES.version)
+    written = [(key, row and row.value) for key, row in packed.items()]
+    assert len(written) == 3
+    table, _ = compact_changelog(LogEntry(0, n, START_MS, *record) for n, record in enumerate(written))
+    whole = [(key, encode_record(row)) for key, row in rig.fold.rows.items()]
+    assert table == compact_changelog(LogEntry(0, n, START_MS, *record) for n, record in enumerate(whole))[0]
+    (key, *_), stray = written[0], written[-1]
+    left, _ = compact_changelog([LogEntry(0, 0, START_MS, key, whole[0][1]), LogEntry(0, 1, START_MS, *stray)])
+    assert sorted(left) == sorted([key, stray[0]])  # a content that no row lacks is a difference

@@ -42,7 +42,7 @@ from sessionary.schemas.types import Envelope, Limits, RuleSet, Snapshot
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
-from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
 from tests.integration.refold import find_differences, refold
 from tests.support import Processes, environment, read_records, read_topic, wait_until
 from tests.support.machines import MACHINES
@@ -292,20 +292,20 @@ def changelog_of(
 ) -> tuple[dict[bytes, Any], dict[int, Position]]:
     """Return rows and positions after compaction of the changelog."""
     codec = MachineRows(machines)
-    rows: dict[bytes, Any] = {}
+    shelf: dict[bytes, bytes] = {}
     positions: dict[int, Position] = {}
     for stored in read_topic(kafka, kafka.topics.changelog):
         key = stored.key or b""
         if stored.value is None:
-            rows.pop(key, None)
+            shelf.pop(key, None)
             continue
         if key == POSITION_KEY:
             record = Decoder().decode_record(stored.value)
             assert isinstance(record, Position)
             positions[stored.partition] = record
         else:
-            rows[key] = codec.unpack(codec.repack(stored.value, None))
-    return rows, positions
+            shelf[key] = codec.repack(stored.value, None)
+    return dict(CachedRows(shelf, codec)), positions
 
 
 def check_everything(

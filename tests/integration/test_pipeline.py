@@ -13,14 +13,16 @@ from sessionary.producers import SessionClient
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.events import LlmDecision
 from sessionary.schemas.ids import SessionKey, new_session_id
-from sessionary.schemas.records import AuditRecord, Gravestone, RejectedEvent, SessionState
+from sessionary.schemas.records import AuditRecord, Position, RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session.effects import SessionRow
+from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
 from tests.auditor import oracle
 from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
 from tests.integration.refold import RefoldResult, find_differences, refold
+from tests.support.machines import MACHINES
 from tests.support.pipelines import run_sql
 from tests.support.processes import Processes
 from tests.support.reading import read_records, read_topic
@@ -105,19 +107,18 @@ def log_in_clickhouse(clickhouse: ClickHouseSettings) -> dict[int, list[LogRecor
 
 def table_in_kafka(kafka: KafkaSettings) -> tuple[dict[bytes, SessionRow], dict[int, int]]:
     """Return the changelog's rows, and by partition the offset up to which they are complete."""
-    decoder, rows, ends = Decoder(), dict[bytes, SessionRow](), dict[int, int]()
+    codec, shelf, ends = MachineRows(MACHINES), dict[bytes, bytes](), dict[int, int]()
     for stored in read_topic(kafka, kafka.topics.changelog):
         assert stored.key is not None
         if stored.value is None:
-            rows.pop(stored.key, None)
-            continue
-        record = decoder.decode_record(stored.value)
-        if stored.key == POSITION_KEY:
-            ends[stored.partition] = getattr(record, "next_offset")  # noqa: B009
+            shelf.pop(stored.key, None)
+        elif stored.key == POSITION_KEY:
+            position = Decoder().decode_record(stored.value)
+            assert isinstance(position, Position)
+            ends[stored.partition] = position.next_offset
         else:
-            assert isinstance(record, SessionState | Gravestone)
-            rows[stored.key] = record
-    return rows, ends
+            shelf[stored.key] = codec.repack(stored.value, None)
+    return dict(CachedRows(shelf, codec)), ends
 
 
 def cut(log: dict[int, list[LogRecord]], ends: dict[int, int]) -> dict[int, list[LogRecord]]:

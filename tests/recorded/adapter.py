@@ -76,7 +76,7 @@ def fold_at_borders(
     # fold's own.
     state, job = _opened(settings, partition, len(events) + 1, settings.timers_max)
     records = _records(events)
-    n = 0
+    n, stored = 0, dict[bytes, bytes | None]()
     for border in borders:
         overlay = state.begin()
         while n < len(records) and records[n].offset < border.next_offset:
@@ -84,7 +84,7 @@ def fold_at_borders(
             n += 1
         if border.outcome_n > 0:
             assert not overlay.apply(records[n]), f"{border} lies within a record's timers, but no batch ends there"
-        yield _folded(state, job, overlay, border.previous_acknowledged_at)
+        yield _folded(state, job, overlay, border.previous_acknowledged_at, stored)
 
 
 def fold_in_cuts(
@@ -103,7 +103,7 @@ def fold_in_cuts(
     state, job = _opened(settings, partition, records_max, timers_max)
     ends = [(border.next_offset, border.outcome_n) for border in borders]
     records = _records(events)
-    n = 0
+    n, stored = 0, dict[bytes, bytes | None]()
     while n < len(records):
         overlay = state.begin()
         while n < len(records) and overlay.apply(records[n]):
@@ -119,7 +119,7 @@ def fold_in_cuts(
             else item
             for item in outcome.emitted
         ]
-        yield Folded(_written(job, partition, outcome._replace(emitted=emitted, rows={})))
+        yield Folded(_written(job, partition, outcome._replace(emitted=emitted, rows={}), stored))
         state.merge(overlay)
 
 
@@ -153,17 +153,25 @@ def _records(events: Sequence[LoggedEvent]) -> list[LogRecord]:
     return [LogRecord(event.offset, event.timestamp_ms, event.key, event.value, event.headers) for event in events]
 
 
-def _folded(state: PartitionState, job: Job, overlay: Overlay, previous_acknowledged_at: int | None) -> Folded:
+def _folded(
+    state: PartitionState,
+    job: Job,
+    overlay: Overlay,
+    previous_acknowledged_at: int | None,
+    stored: dict[bytes, bytes | None],
+) -> Folded:
     outcome = overlay.finish(previous_acknowledged_at)
-    written = _written(job, state.partition, outcome)
+    written = _written(job, state.partition, outcome, stored)
     state.merge(overlay)
     return Folded([*written, ("changelog", Output(POSITION_KEY, encode_position(outcome.position)))])
 
 
-def _written(job: Job, partition: int, outcome: Outcome) -> list[tuple[str, Output]]:
+def _written(job: Job, partition: int, outcome: Outcome, stored: dict[bytes, bytes | None]) -> list[tuple[str, Output]]:
+    transaction = job.transaction(partition, outcome, 0, stored.get)
+    stored.update(transaction.rows)
     return [
         (topic.rpartition(".")[2], Output(key, value, _headers(headers)))
-        for topic, key, value, headers in job.transaction(partition, outcome, 0).records
+        for topic, key, value, headers in transaction.records
     ]
 
 

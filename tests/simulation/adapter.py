@@ -14,7 +14,7 @@ from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Out
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.rules_change import RulesRequest, due_request
-from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows, StoredLookup
 from tests.support.machines import MACHINES
 
 DECODER = Decoder()
@@ -39,13 +39,18 @@ def opened(
 ) -> PartitionState:
     """A state as a processor has it after recovery from these changelog records."""
     state, rows = PartitionState(partition, settings, DECODER, machines), MachineRows(machines)
+    shelf: dict[bytes, bytes] = {}
     for key, value in changelog:
         if key == POSITION_KEY:
             position = DECODER.decode_record(value)
             assert isinstance(position, Position)
             state.load_position(position)
+        elif value is None:
+            shelf.pop(key, None)
         else:
-            state.load(key, None if value is None else rows.unpack(rows.repack(value, None)))
+            shelf[key] = rows.repack(value, None)
+    for key, row in CachedRows(shelf, rows).items():
+        state.load(key, row)
     state.finish_loading()
     return state
 
@@ -59,12 +64,10 @@ def announcement(state: PartitionState, request: RulesRequest | None) -> Overlay
     return batch
 
 
-def changelog_of(outcome: Outcome, machines: Sequence[AnyMachine] = MACHINES) -> list[Stored]:
+def changelog_of(outcome: Outcome, machines: Sequence[AnyMachine], stored: StoredLookup) -> list[Stored]:
     """What a transaction writes to the changelog; the position is last."""
-    codec = MachineRows(machines)
-    rows = [
-        (key, None if row is None else codec.pack(row, NEWEST_RULES.version).value) for key, row in outcome.rows.items()
-    ]
+    packed = MachineRows(machines).pack_changes(outcome.rows, NEWEST_RULES.version, stored)
+    rows = [(key, row and row.value) for key, row in packed.items()]
     return [*rows, (POSITION_KEY, encode_position(outcome.position))]
 
 

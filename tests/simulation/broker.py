@@ -50,6 +50,7 @@ class Broker:
         self.up, self.skew_ms = True, 0
         self.events: list[list[LogRecord]] = [[] for _ in range(partitions)]
         self.changelogs: list[list[Stored]] = [[] for _ in range(partitions)]
+        self._tables: list[dict[bytes, bytes | None]] = [{} for _ in range(partitions)]  # the changelogs compacted
         self.outcomes: list[list[Outcome]] = [[] for _ in range(partitions)]
         self.audits = [AuditLog() for _ in range(partitions)]
         self.groups: list[tuple[int | None, str]] = [(None, "")] * partitions
@@ -84,7 +85,8 @@ class Broker:
         """Write a transaction's records, uncommitted."""
         self._check(partition, epoch)
         log = self.audits[partition]
-        self._open[partition] = Transaction(epoch, outcome, changelog_of(outcome, self._machines), log.next)
+        changelog = changelog_of(outcome, self._machines, self._tables[partition].get)
+        self._open[partition] = Transaction(epoch, outcome, changelog, log.next)
         log.next += len(outcome.records_on("audit"))
 
     def commit(self, partition: int, epoch: int) -> None:
@@ -100,6 +102,7 @@ class Broker:
         log.mark()
         self.outcomes[partition].append(transaction.outcome)
         self.changelogs[partition].extend(transaction.changelog)
+        self._tables[partition].update(transaction.changelog)
 
     def abort(self, partition: int, epoch: int) -> None:
         self._check(partition, epoch)

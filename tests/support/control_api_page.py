@@ -66,14 +66,21 @@ def _path_lines() -> Iterator[str]:
                     yield f"| `{parameter['name']}` | {parameter['in']} | {_cell(text)}{_bounds(parameter['schema'])} |"
                 yield ""
             if body := operation.get("requestBody"):
-                yield from ("| field of the body | type | meaning |", "|---|---|---|")
-                yield from _field_lines(body["content"]["application/json"]["schema"], "")
+                yield from _body_lines(body["content"]["application/json"]["schema"])
                 yield ""
             yield from ("| status | meaning |", "|---|---|")
             yield from (
                 f"| {code} | {_cell(answer['description'])} |" for code, answer in operation["responses"].items()
             )
             yield ""
+
+
+def _body_lines(schema: Json) -> Iterator[str]:
+    if "$ref" in schema:
+        yield f"The body is JSON: {_type_text(schema)}."
+        return
+    yield from ("| field of the body | type | meaning |", "|---|---|---|")
+    yield from _field_lines(schema, "")
 
 
 def _bounds(schema: Json) -> str:

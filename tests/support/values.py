@@ -28,6 +28,7 @@ RECORDS: list[type[Any]] = [
             "Position",
             "RejectedEvent",
             "RulesActivation",
+            "SessionContent",
             "SessionState",
             "Tick",
         ]

@@ -4,7 +4,7 @@ Everything else is the unchanged processor: transport, ownership, batches, trans
 recovery.
 """
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, cast
 
 from sessionary.schemas.records import Position
@@ -12,6 +12,7 @@ from sessionary.stream_processors.core.model import Counts, DueRow, LogRecord, O
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
+from sessionary.stream_processors.store.packed_rows import StoredLookup, nothing_stored
 
 RECORDS_MAX = 5_000  # the same number per transaction as the product's fold
 Counted = tuple[bytes, bytes, bytes]  # key, its count in digits, the event's value
@@ -93,7 +94,7 @@ def _output_records(changelog: str, output: str, counted: Iterable[Counted]) -> 
 class CountCodec:
     """Counts as their digits; no count is ever due."""
 
-    def unpack(self, stored: bytes) -> int:
+    def unpack(self, stored: bytes, read_content: Callable[[], bytes | None]) -> int:
         """Return the count."""
         return int(stored)
 
@@ -120,7 +121,9 @@ def counting_job(settings: Any, changelog: str, output: str) -> Job:
     def new_state(partition: int) -> PartitionState:
         return cast(PartitionState, CountingFold(partition, settings))
 
-    def transaction(partition: int, outcome: Outcome, started_at: int) -> Transaction:
+    def transaction(
+        partition: int, outcome: Outcome, started_at: int, stored: StoredLookup = nothing_stored
+    ) -> Transaction:
         counted = cast(list[Counted], outcome.emitted)
         return Transaction(_output_records(changelog, output, counted), {key: digits for key, digits, _ in counted})
 

@@ -229,6 +229,17 @@ class SessionState(NamedTuple):
     parent_session_id: str | None = None
     restored_from_snapshot_id: str | None = None
     forgotten: Sequence[ForgottenProducer] = ()  # Oldest first
+    content_apart: bool = False  # state_json and snapshot are in a SessionContent, and empty here
+
+
+class SessionContent(NamedTuple):
+    """A session's content, if it is large; a record of its own beside the session's state.
+
+    Its key is the session's, a zero byte and `content`. It is written only if it changes.
+    """
+
+    state_json: str
+    snapshot: Snapshot
 
 
 class Gravestone(NamedTuple):
@@ -255,8 +266,8 @@ class Position(NamedTuple):
     rules: RuleSet = FIRST_RULES  # that next_offset is judged by
     announced: AnnouncedRules | None = None  # rules that are to begin
     leader_epoch: int | None = None  # of the leader that appended the last record below next_offset
-    row_count: int | None = None  # the partition's rows
-    row_checksum: int | None = None  # sum of the rows' CRC-32 modulo 2**63
+    row_count: int | None = None  # the partition's rows; contents that are apart count as well
+    row_checksum: int | None = None  # sum of their CRC-32 modulo 2**63
 
 
 __all__ = [
@@ -268,6 +279,7 @@ __all__ = [
     "Position",
     "RejectedEvent",
     "RulesActivation",
+    "SessionContent",
     "SessionState",
     "Tick",
 ]

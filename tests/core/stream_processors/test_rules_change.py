@@ -21,6 +21,7 @@ from sessionary.stream_processors.rules_change import (
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
+from sessionary.stream_processors.store.packed_rows import StoredLookup
 from tests.core.fold_rig import activation_bytes
 from tests.core.oracle_rig import START_MS
 from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, FakeWriter, OwnerBench
@@ -78,12 +79,12 @@ class NotingWriter(FakeWriter):
     outcomes: list[Outcome] = []
     aborts = 0
 
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal) -> CommitReceipt:
+    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         if NotingWriter.aborts:
             NotingWriter.aborts -= 1
             raise Aborted("told so")
         self.outcomes.append(outcome)
-        return super().write_outcome(outcome, started_at, seal)
+        return super().write_outcome(outcome, started_at, seal, stored)
 
 
 @pytest.fixture

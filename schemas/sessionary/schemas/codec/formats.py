@@ -24,6 +24,7 @@ from sessionary.schemas.records import (
     Position,
     RejectedEvent,
     RulesActivation,
+    SessionContent,
     SessionState,
     Tick,
 )
@@ -41,6 +42,7 @@ Record = (
     | Position
     | RejectedEvent
     | RulesActivation
+    | SessionContent
     | SessionState
     | Tick
 )

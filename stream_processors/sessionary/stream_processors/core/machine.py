@@ -57,6 +57,18 @@ class Decision(NamedTuple):
     duplicate: bool = False
 
 
+class RowParts(NamedTuple):
+    """How the content of a row becomes a changelog record of its own, so that few events write it.
+
+    When a row is due does not depend on its content.
+    """
+
+    split: Callable[[Any, int], tuple[Any, bytes | None]]  # row, rules → the rest, the content; None: it stays
+    is_split: Callable[[Any], bool]  # whether a row, as it was read, lacks its content
+    join: Callable[[Any, bytes], Any]  # undoes `split`; raises `DecodeError`
+    prefixes: frozenset[bytes]  # with which the contents, as any release wrote them, begin
+
+
 class RowKind(NamedTuple):
     """A class of rows, and its bytes in the changelog and in stores.
 
@@ -68,6 +80,7 @@ class RowKind(NamedTuple):
     live: bool
     prefixes: frozenset[bytes]  # with which the bytes of this kind, as any release wrote them, begin
     encode: Callable[[Any, int], bytes]  # a row, and the version of the rules in force
+    parts: RowParts | None = None  # None: rows are always written whole
 
 
 class Machine(Protocol[RowT, FactT]):
@@ -164,5 +177,6 @@ __all__ = [
     "Fault",
     "Machine",
     "RowKind",
+    "RowParts",
     "apply_facts",
 ]

@@ -5,7 +5,7 @@ The job of a processor is `machines_job`. A job is made once per worker and call
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.from_settings import decoder_for
@@ -18,7 +18,14 @@ from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import Emitted, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.packed_rows import DUE_HEADER, MachineRows, PackedRow, RowCodec
+from sessionary.stream_processors.store.packed_rows import (
+    DUE_HEADER,
+    MachineRows,
+    PackedRow,
+    RowCodec,
+    StoredLookup,
+    nothing_stored,
+)
 
 Headers = list[tuple[str, bytes | str | None]]
 _LIMITS = record_bytes_limits()
@@ -47,11 +54,24 @@ class Transaction(NamedTuple):
     rows: Mapping[bytes, bytes | None]
 
 
+class MakeTransaction(Protocol):
+    """Makes a transaction of an outcome."""
+
+    def __call__(
+        self, partition: int, outcome: Outcome, started_at: int, stored: StoredLookup = nothing_stored
+    ) -> Transaction:
+        """Return what is written; `started_at` is in µs since the epoch. May block, as `stored`.
+
+        What `stored` returns for a key is not written again if it did not change.
+        """
+        ...
+
+
 class Job(NamedTuple):
     """A partition's state, what is written of an outcome, and the form of the rows."""
 
     new_state: Callable[[int], PartitionState]  # of a partition
-    transaction: Callable[[int, Outcome, int], Transaction]  # partition, outcome, when it was begun (µs)
+    transaction: MakeTransaction
     row_codec: RowCodec
     # partition, position, when its transaction was acknowledged (µs); None if nothing reports that
     acknowledgement: Callable[[int, Position, int], BatchAcknowledged | None] = lambda *_: None
@@ -69,8 +89,12 @@ def machines_job(settings: ProcessorSettings, machines: Sequence[AnyMachine]) ->
     def new_state(partition: int) -> PartitionState:
         return PartitionState(partition, partition_settings(settings), decoder, machines)
 
-    def make_transaction(partition: int, outcome: Outcome, started_at: int) -> Transaction:
-        return _make_transaction(settings, row_codec, partition, outcome, started_at)
+    def make_transaction(
+        partition: int, outcome: Outcome, started_at: int, stored: StoredLookup = nothing_stored
+    ) -> Transaction:
+        rules = rules_to_write(outcome.position.rules, outcome.position.announced)
+        rows = row_codec.pack_changes(outcome.rows, rules, stored)
+        return _make_transaction(settings, rows, partition, outcome, started_at)
 
     def make_acknowledgement(partition: int, position: Position, acknowledged_at: int) -> BatchAcknowledged | None:
         if rules_to_write(position.rules, position.announced) < 2:
@@ -81,11 +105,14 @@ def machines_job(settings: ProcessorSettings, machines: Sequence[AnyMachine]) ->
 
 
 def _make_transaction(
-    settings: ProcessorSettings, row_codec: MachineRows, partition: int, outcome: Outcome, started_at: int
+    settings: ProcessorSettings,
+    rows: Mapping[bytes, PackedRow | None],
+    partition: int,
+    outcome: Outcome,
+    started_at: int,
 ) -> Transaction:
     topics = settings.topics
     rules = rules_to_write(outcome.position.rules, outcome.position.announced)
-    rows = {key: None if row is None else row_codec.pack(row, rules) for key, row in outcome.rows.items()}
     batch = make_batch_record(settings, partition, outcome, started_at)
     records = [
         *(_changelog_record(topics.changelog, key, packed) for key, packed in rows.items()),
@@ -103,7 +130,7 @@ def _emitted_record(topics: TopicNames, emitted: Emitted, rules: int) -> Produce
 def _changelog_record(topic: str, key: bytes, packed: PackedRow | None) -> Produced:
     if packed is None:
         return Produced(topic, key, None)
-    return Produced(topic, key, packed.value, [(DUE_HEADER, packed.due)])
+    return Produced(topic, key, packed.value, [(DUE_HEADER, packed.due)] if packed.due else None)
 
 
 def make_batch_record(settings: ProcessorSettings, partition: int, outcome: Outcome, started_at: int) -> BatchRecord:
@@ -130,6 +157,7 @@ def make_batch_record(settings: ProcessorSettings, partition: int, outcome: Outc
 __all__ = [
     "Headers",
     "Job",
+    "MakeTransaction",
     "PlainProduced",
     "Produced",
     "Transaction",

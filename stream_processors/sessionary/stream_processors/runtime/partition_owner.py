@@ -301,13 +301,13 @@ class PartitionOwner:
         writer = self._writer
         assert writer is not None
         assert self._store is not None
-        assignments = self._assignments
+        assignments, stored = self._assignments, self._store.stored_row
         outcome = batch.overlay.finish(self._acknowledged_at)
         try:
-            seal = seal_with(self._store, batch.leader_epoch)
+            begun_at, seal = started_at or time.time_ns() // 1_000, seal_with(self._store, batch.leader_epoch)
             with self._context.batch_limits.adapt_to_transaction(self.state):
                 written = await self._context.run_bounded(
-                    self.partition, writer, writer.write_outcome, outcome, started_at or time.time_ns() // 1_000, seal
+                    self.partition, writer, writer.write_outcome, outcome, begun_at, seal, stored
                 )
         except Aborted as fault:
             self._context.metrics.errors.labels("aborted").inc()

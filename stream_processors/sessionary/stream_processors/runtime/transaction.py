@@ -1,6 +1,6 @@
 """A partition's transactional producer: it writes all that a batch comes to in one transaction.
 
-    changelog   one record per touched session, and the position
+    changelog   one record per touched session, contents that changed, and the position
     audit, rejected, cleanup, batches
 
 The transactional id names group, topic and partition: opening a partition fences its former owner.
@@ -25,6 +25,7 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Produced, Transaction
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.packed_rows import StoredLookup, nothing_stored
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
@@ -137,14 +138,17 @@ class TransactionWriter:
         """Fence the partition's former producer and end its open transaction. Raises `Lost`."""
         self._retry_in_place(self._producer.init_transactions, _CALL_TIMEOUT_S)
 
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal = _no_seal) -> CommitReceipt:
+    def write_outcome(
+        self, outcome: Outcome, started_at: int, seal: Seal = _no_seal, stored: StoredLookup = nothing_stored
+    ) -> CommitReceipt:
         """Write all of `outcome` in one transaction; `started_at` is in µs since the epoch.
 
-        `seal` completes the position record. Raises `Aborted` (nothing was written, the producer
-        can go on), `Lost` or `Halted`.
+        `seal` completes the position record; `stored` looks into the partition's store, for what
+        need not be written again. Raises `Aborted` (nothing was written, the producer can go on),
+        `Lost` or `Halted`.
         """
         begun_s = time.monotonic()
-        records, rows = self._make_transaction(outcome, started_at)
+        records, rows = self._make_transaction(outcome, started_at, stored)
         position = seal(outcome.position, rows)
         try:
             self._retry_in_place(self._producer.begin_transaction)
@@ -171,9 +175,9 @@ class TransactionWriter:
         del self._producer  # who still holds this writer holds no threads and no connections
         discard_producer(producer)
 
-    def _make_transaction(self, outcome: Outcome, started_at: int) -> Transaction:
+    def _make_transaction(self, outcome: Outcome, started_at: int, stored: StoredLookup) -> Transaction:
         try:
-            return self._job.transaction(self._partition, outcome, started_at)
+            return self._job.transaction(self._partition, outcome, started_at, stored)
         except EXPECTED_ERRORS:
             raise
         except Exception as error:  # a new owner would fail at the same batch

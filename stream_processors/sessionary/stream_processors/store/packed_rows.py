@@ -6,10 +6,14 @@ Decoded, an idle session takes about 2.3 kB, and every garbage collection walks 
 is its bytes. The moment in front is derived from the row when it is packed, so that a partition
 that opens learns its deadlines without decoding its rows. A row that fires is asked itself. The
 changelog carries the same moment as a header.
+
+From the second rules on, a large content of a row is a record of its own, under the row's key and
+`CONTENT_SUFFIX`, in the changelog and in stores. It is written only if it is not the one that the
+store has. The header says nothing of it, and it is kept without a moment in front.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from sessionary.schemas.errors import DecodeError
@@ -18,11 +22,19 @@ from sessionary.stream_processors.core.model import DueRow
 from sessionary.stream_processors.errors import Halted
 
 DUE_HEADER = "due"  # of a changelog record: when its row is due
+# At the end of the key of a row's content; no key of a row may end so.
+CONTENT_SUFFIX = b"\x00content"
+_FIRST_RULES_WITH_CONTENT = 2
 _DUE = struct.Struct(">q")
+StoredLookup = Callable[[bytes], bytes | None]  # what a store keeps under a key
+
+
+def nothing_stored(_key: bytes) -> None:
+    """Return what an empty store keeps."""
 
 
 class PackedRow(NamedTuple):
-    """A row in bytes: when it is due, and the record."""
+    """A row in bytes: when it is due (empty for the content of a row), and the record."""
 
     due: bytes
     value: bytes
@@ -36,8 +48,11 @@ class PackedRow(NamedTuple):
 class RowCodec(Protocol):
     """How a job's rows become bytes in a store, and back."""
 
-    def unpack(self, stored: bytes) -> Any:
-        """Return a row from what a store keeps. Raises `DecodeError`."""
+    def unpack(self, stored: bytes, read_content: Callable[[], bytes | None]) -> Any:
+        """Return a row from what a store keeps. Raises `DecodeError`.
+
+        `read_content` returns what the store keeps under the row's key and `CONTENT_SUFFIX`.
+        """
         ...
 
     def repack(self, value: bytes, due: bytes | None) -> bytes:
@@ -72,22 +87,51 @@ class MachineRows:
                 self._by_class[kind.row_class] = machine, kind
                 self._by_prefix.update(dict.fromkeys(kind.prefixes, (machine, kind)))
         self._prefixes = tuple(self._by_prefix)
+        parts = [kind.parts for _, kind in self._by_class.values() if kind.parts is not None]
+        self._content_prefixes = tuple(prefix for part in parts for prefix in part.prefixes)
 
     def pack(self, row: Any, rules: int) -> PackedRow:
-        """Return a row's bytes, as they are written while a version of the rules is in force."""
+        """Return the bytes of a whole row, as they are written while `rules` are in force."""
         machine, kind = self._by_class[type(row)]
         return PackedRow(_DUE.pack(machine.due_ms(row)), kind.encode(row, rules))
 
-    def unpack(self, stored: bytes) -> Any:
-        """Return the row. Raises `DecodeError`."""
-        return self._decode(stored[_DUE.size :])
+    def pack_changes(
+        self, rows: Mapping[bytes, Any], rules: int, stored: StoredLookup = nothing_stored
+    ) -> dict[bytes, PackedRow | None]:
+        """Return the records that rows leave in the changelog, by key; None is a tombstone.
+
+        A content is among them if it is not the one that is stored. May block, as `stored` does.
+        """
+        if rules < _FIRST_RULES_WITH_CONTENT:
+            return {key: None if row is None else self.pack(row, rules) for key, row in rows.items()}
+        packed: dict[bytes, PackedRow | None] = {}
+        for key, row in rows.items():
+            packed[key], content = (None, None) if row is None else self._pack_parts(row, rules)
+            content_key = key + CONTENT_SUFFIX
+            if content != stored(content_key):
+                packed[content_key] = None if content is None else PackedRow(b"", content)
+        return packed
+
+    def unpack(self, stored: bytes, read_content: Callable[[], bytes | None] = lambda: None) -> Any:
+        """Return the row, with its content. Raises `DecodeError`."""
+        row = self._decode(stored[_DUE.size :])
+        parts = self._by_class[type(row)][1].parts
+        if parts is None or not parts.is_split(row):
+            return row
+        content = read_content()
+        if content is None:
+            raise DecodeError("undecodable", "the record of its content is missing")
+        return parts.join(row, content)
 
     def repack(self, value: bytes, due: bytes | None) -> bytes:
         """Return what a store keeps of a changelog record; `due` is its header.
 
         A record of a known schema that has the header is not decoded; its row is written with the
-        schema of the rules in force when it is next touched. Raises `DecodeError`.
+        schema of the rules in force when it is next touched. The content of a row is kept as it is.
+        Raises `DecodeError`.
         """
+        if value.startswith(self._content_prefixes):
+            return value
         if due is not None and len(due) == _DUE.size and value.startswith(self._prefixes):
             return due + value
         row = self._decode(value)
@@ -108,8 +152,13 @@ class MachineRows:
         Decodes rows of unknown schemas only.
         """
         kind = self._kind_of(stored, _DUE.size)
-        live = kind.live if kind else self._by_class[type(self.unpack(stored))][1].live
+        live = kind.live if kind else self._by_class[type(self._decode(stored[_DUE.size :]))][1].live
         return DueRow(key, _DUE.unpack_from(stored)[0], live)
+
+    def _pack_parts(self, row: Any, rules: int) -> tuple[PackedRow, bytes | None]:
+        machine, kind = self._by_class[type(row)]
+        rest, content = (row, None) if kind.parts is None else kind.parts.split(row, rules)
+        return PackedRow(_DUE.pack(machine.due_ms(row)), kind.encode(rest, rules)), content
 
     def _kind_of(self, value: bytes, start: int) -> RowKind | None:
         return next((kind for prefix, (_, kind) in self._by_prefix.items() if value.startswith(prefix, start)), None)
@@ -161,8 +210,9 @@ class CachedRows(MutableMapping[bytes, Any]):
         size = 0
         if key in unsaved:
             row = unsaved[key]
-        elif (stored := self._shelf.get(key)) is not None:
-            row, size = self._unpack_row(key, stored), len(stored)
+        # Any client may send a record with the key of a content, and its row is looked up.
+        elif not key.endswith(CONTENT_SUFFIX) and (stored := self._shelf.get(key)) is not None:
+            row, size = self._unpack_row(key, stored)
         if row is None:
             raise KeyError(key)
         self._keep_recent(key, row, size or self._codec.estimate_bytes(row))
@@ -182,7 +232,7 @@ class CachedRows(MutableMapping[bytes, Any]):
     def __iter__(self) -> Iterator[bytes]:
         unsaved = dict(self.unsaved)
         yield from (key for key, row in unsaved.items() if row is not None)
-        yield from (key for key, _ in self._shelf.items() if key not in unsaved)
+        yield from (key for key, _ in self._stored_rows() if key not in unsaved)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -193,7 +243,7 @@ class CachedRows(MutableMapping[bytes, Any]):
         for key, row in unsaved.items():
             if row is not None:
                 yield self._codec.due_row(key, row)
-        for key, stored in self._shelf.items():
+        for key, stored in self._stored_rows():
             if key not in unsaved:
                 yield self._codec.due_stored_row(key, stored)
 
@@ -205,9 +255,21 @@ class CachedRows(MutableMapping[bytes, Any]):
         """Note that these rows are on the shelf."""
         self.unsaved = {key: row for key, row in self.unsaved.items() if key not in keys}
 
-    def _unpack_row(self, key: bytes, stored: bytes) -> Any:
+    def _stored_rows(self) -> Iterator[tuple[bytes, bytes]]:
+        return ((key, stored) for key, stored in self._shelf.items() if not key.endswith(CONTENT_SUFFIX))
+
+    def _unpack_row(self, key: bytes, stored: bytes) -> tuple[Any, int]:
+        """Return a row, and how many bytes the shelf has of it."""
+        size = len(stored)
+
+        def read_content() -> bytes | None:
+            nonlocal size
+            content = self._shelf.get(key + CONTENT_SUFFIX)
+            size += len(content or b"")
+            return content
+
         try:
-            return self._codec.unpack(stored)
+            return self._codec.unpack(stored, read_content), size
         except DecodeError as error:
             raise Halted("changelog_unreadable", f"the row of {key!r}: {error.detail}") from error
 
@@ -223,4 +285,14 @@ class CachedRows(MutableMapping[bytes, Any]):
             self._recent_bytes -= self._recent_sizes.pop(key)
 
 
-__all__ = ["DUE_HEADER", "CachedRows", "MachineRows", "PackedRow", "RowCodec", "Shelf"]
+__all__ = [
+    "CONTENT_SUFFIX",
+    "DUE_HEADER",
+    "CachedRows",
+    "MachineRows",
+    "PackedRow",
+    "RowCodec",
+    "Shelf",
+    "StoredLookup",
+    "nothing_stored",
+]

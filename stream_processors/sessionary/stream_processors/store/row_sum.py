@@ -1,7 +1,8 @@
 """How many rows a partition has, and a checksum of them: tells if its changelog lost some; pure.
 
 The checksum is the sum of the rows' CRC-32, so that it follows a row that changes without a look at
-the others, and does not depend on their order.
+the others, and does not depend on their order. A content that is stored apart from its row counts
+as a row.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -10,6 +10,7 @@ is emptied and filled from the beginning.
     store.rows              the mapping that the fold works on
     store.save_rows(…)      save merged rows, position and changelog offset atomically
     store.wipe()            remove everything
+    store.stored_row(…)     what the store keeps under a key
     store.row_sum           number and checksum of the rows
 """
 
@@ -52,11 +53,15 @@ class Store(Protocol):
 
     rows: CachedRows
     blocks: bool  # whether `save_rows` waits for a disk
-    row_sum: RowSum  # of the rows that are loaded or saved
+    row_sum: RowSum  # of the rows, and contents apart from them, that are loaded or saved
 
     @property
     def saved_position(self) -> SavedPosition | None:
         """Up to where the store holds the changelog; None if it is empty."""
+        ...
+
+    def stored_row(self, key: bytes) -> bytes | None:
+        """Return what is loaded or saved under a key: a packed row, or its content. May block."""
         ...
 
     def load_row(self, key: bytes, stored: bytes | None) -> None:
@@ -107,6 +112,10 @@ class MemoryStore:
         """Up to where the store holds the changelog; None if it is empty."""
         return self._saved
 
+    def stored_row(self, key: bytes) -> bytes | None:
+        """Return what is kept under a key: a packed row, or its content."""
+        return self._shelf.get(key)
+
     def load_row(self, key: bytes, stored: bytes | None) -> None:
         """Take one packed row from the changelog; None deletes it."""
         self.row_sum = self.sum_with({key: stored})
@@ -155,7 +164,8 @@ class _RocksShelf(NamedTuple):
 
     def get(self, key: bytes) -> bytes | None:
         """Return a row's bytes, or None."""
-        value: bytes | None = self.db.get(key)
+        # Any client may send a record with a key of the store's own, and its row is looked up.
+        value: bytes | None = None if key.startswith(b"\x00") else self.db.get(key)
         return value
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
@@ -227,6 +237,10 @@ class RocksStore:
             return None
         return SavedPosition(cast(Position, Decoder().decode_record(position)), *json.loads(changelog))
 
+    def stored_row(self, key: bytes) -> bytes | None:
+        """Return what is kept under a key: a packed row, or its content. Reads from disk."""
+        return self._unwritten[key] if key in self._unwritten else self._shelf.get(key)
+
     def load_row(self, key: bytes, stored: bytes | None) -> None:
         """Take one packed row from the changelog; None deletes it. Writes a batch now and then.
 
@@ -241,7 +255,7 @@ class RocksStore:
 
     def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
         """Return what `row_sum` will be once `rows` are saved. Reads from disk."""
-        return self.row_sum.replace_rows(rows, self._stored_row)
+        return self.row_sum.replace_rows(rows, self.stored_row)
 
     def count_again(self) -> RowSum:
         """Set `row_sum` by reading every row, and return it. Reads from disk."""
@@ -276,9 +290,6 @@ class RocksStore:
         except Exception as error:  # noqa: BLE001 - rocksdict has no error class for a full disk
             # The changelog holds what was not written; `saved_position` says from where on.
             _log.warning("store %s was closed with an error: %s", self._folder, error)
-
-    def _stored_row(self, key: bytes) -> bytes | None:
-        return self._unwritten[key] if key in self._unwritten else self._shelf.get(key)
 
     def _write_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         self._db.write(self._to_write_batch(rows))

@@ -17,7 +17,7 @@ from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.packed_rows import RowCodec
+from sessionary.stream_processors.store.packed_rows import RowCodec, StoredLookup
 from sessionary.stream_processors.store.stores import PartitionStores, Store
 
 Wanted = Callable[[], bool]
@@ -54,7 +54,7 @@ class FakeWriter:
     def fence_former_owner(self) -> None:
         """There is no former owner."""
 
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal) -> CommitReceipt:
+    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         return CommitReceipt({}, seal(outcome.position, {}), 1, started_at, 0.0)
 
     def discard(self) -> None:
@@ -71,14 +71,14 @@ class RecordingWriter(FakeWriter):
     started_at: list[int] = []  # of each of them, µs
     aborts = 0
 
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal) -> CommitReceipt:
+    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         if RecordingWriter.aborts:
             RecordingWriter.aborts -= 1
             raise Aborted("told so")
         self.started_at.append(started_at)
         # The owner may go on with what an outcome refers to.
         self.written.append(outcome._replace(rows=dict(outcome.rows), emitted=list(outcome.emitted)))
-        return super().write_outcome(outcome, started_at, seal)
+        return super().write_outcome(outcome, started_at, seal, stored)
 
 
 class RefusedWriter(FakeWriter):

@@ -19,6 +19,7 @@ from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
 from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
+from sessionary.stream_processors.store.packed_rows import StoredLookup
 from tests.core.stream_processors.runtime.owner_doubles import (
     FakeRecovery,
     FakeWriter,
@@ -220,10 +221,10 @@ class GatedWriter(FakeWriter):
     gate = threading.Semaphore(0)
     under_way = 0
 
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal) -> CommitReceipt:
+    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         GatedWriter.under_way += 1
         assert self.gate.acquire(timeout=30)
-        return super().write_outcome(outcome, started_at, seal)
+        return super().write_outcome(outcome, started_at, seal, stored)
 
 
 def test_a_partition_that_stays_is_open_all_along_and_answers_readers_after_a_commit(
@@ -332,7 +333,7 @@ class NarrowWriter(FakeWriter):
     RECORDS_MAX = 700
     written: list[int] = []  # records of the transactions, lost ones too
 
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal) -> CommitReceipt:
+    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         self.written.append(outcome.counts.ticks)
         if outcome.counts.ticks > self.RECORDS_MAX:
             raise Lost("timed out")

@@ -16,6 +16,7 @@ from sessionary.stream_processors.runtime import transaction
 from sessionary.stream_processors.runtime.job import Job, Produced, Transaction
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.packed_rows import nothing_stored
 
 SETTINGS = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
 PARTITION = 3
@@ -93,7 +94,7 @@ def writer_of(
     session_job = processor_job(SETTINGS)
     job = Job(
         session_job.new_state,
-        lambda partition, outcome, started_at: Transaction(records(), {b"k": b"3"}),
+        lambda partition, outcome, started_at, stored=nothing_stored: Transaction(records(), {b"k": b"3"}),
         session_job.row_codec,
     )
     made = TransactionWriter(SETTINGS, job, PARTITION, lambda: True)

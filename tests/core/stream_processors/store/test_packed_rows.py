@@ -1,8 +1,9 @@
 """Packed rows: the same rows, decoded on demand; deadlines are known without decoding."""
 
+import json
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,14 +11,15 @@ import pytest
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.formats import record_format
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.records import Gravestone, SessionState, Tick
-from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.records import Gravestone, SessionContent, SessionState, Tick
+from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.stream_processors.core.machine import RowKind
 from sessionary.stream_processors.core.model import DueRow
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.core.session.row_size import CONTENT_CHARACTERS_MAX
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows, PackedRow
+from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, CachedRows, MachineRows, PackedRow
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
@@ -25,6 +27,7 @@ RULES = NEWEST_RULES.version
 
 MACHINE = SessionMachine()
 ROWS = MachineRows([MACHINE])
+CONTENT_KEY = b"k" + CONTENT_SUFFIX
 GRAVE = Gravestone("acme", "s", (), "closed", 1, 7, 99_000)
 
 
@@ -71,9 +74,9 @@ def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(rows: dic
     reads: list[bytes] = []
 
     class Counted(MachineRows):
-        def unpack(self, stored: bytes) -> Any:
+        def unpack(self, stored: bytes, read_content: Callable[[], bytes | None] = lambda: None) -> Any:
             reads.append(stored)
-            return super().unpack(stored)
+            return super().unpack(stored, read_content)
 
     kept = CachedRows({key: ROWS.pack(row, RULES).stored for key, row in rows.items()}, Counted([MACHINE]))
     kept.RECENT_MAX = 2
@@ -92,9 +95,9 @@ def test_few_large_rows_stay_decoded(rows: dict[bytes, SessionRow]) -> None:
     reads: list[bytes] = []
 
     class Counted(MachineRows):
-        def unpack(self, stored: bytes) -> Any:
+        def unpack(self, stored: bytes, read_content: Callable[[], bytes | None] = lambda: None) -> Any:
             reads.append(stored)
-            return super().unpack(stored)
+            return super().unpack(stored, read_content)
 
     session = next(row for row in rows.values() if isinstance(row, SessionState))
     large = session._replace(state_json='"' + 200_000 * "ä" + '"')
@@ -151,6 +154,54 @@ def test_a_row_that_cannot_be_read_stops_the_partition_by_name() -> None:
         CachedRows({b"acme:s": bytes(8) + b"\xc3\x01broken"}, ROWS)[b"acme:s"]
     assert caught.value.reason == "changelog_unreadable"
     assert "acme:s" in str(caught.value)
+
+
+def large_row(rows: dict[bytes, SessionRow]) -> SessionState:
+    session = next(row for row in rows.values() if isinstance(row, SessionState))
+    return session._replace(state_json=json.dumps("ä" * CONTENT_CHARACTERS_MAX))
+
+
+def test_a_large_content_is_a_record_of_its_own_from_the_second_rules_on(rows: dict[bytes, SessionRow]) -> None:
+    row = large_row(rows)
+    (whole,) = ROWS.pack_changes({b"k": row}, FIRST_RULES.version).values()
+    assert whole == ROWS.pack(row, FIRST_RULES.version)
+    packed = ROWS.pack_changes({b"k": row}, RULES)
+    rest, content = packed[b"k"], packed[CONTENT_KEY]
+    assert rest is not None
+    assert content is not None
+    assert content == (b"", encode_record(SessionContent(row.state_json, row.snapshot)))
+    assert ROWS.repack(content.value, None) == content.stored == content.value
+    assert ROWS.repack(rest.value, rest.due) == ROWS.repack(rest.value, None) == rest.stored
+    assert rest.due == ROWS.pack(row, RULES).due
+    assert ROWS.unpack(rest.stored, lambda: content.stored) == ROWS.unpack(ROWS.pack(row, RULES).stored)
+    assert list(ROWS.pack_changes({b"k": row}, RULES, {CONTENT_KEY: content.stored}.get)) == [b"k"]
+    for after in (GRAVE, None, row._replace(state_json="{}")):
+        gone = ROWS.pack_changes({b"k": after}, RULES, {CONTENT_KEY: content.stored}.get)
+        assert (list(gone), gone[CONTENT_KEY]) == ([b"k", CONTENT_KEY], None)
+        assert list(ROWS.pack_changes({b"k": after}, RULES)) == [b"k"]
+
+
+def test_a_content_is_no_row_of_its_own(rows: dict[bytes, SessionRow]) -> None:
+    row = large_row(rows)
+    packed = ROWS.pack_changes({b"k": row, b"grave": GRAVE}, RULES)
+    kept = CachedRows({key: value.stored for key, value in packed.items() if value is not None}, ROWS)
+    assert sorted(kept) == [b"grave", b"k"]
+    assert set(kept.due_rows()) == {DueRow(b"k", MACHINE.due_ms(row), True), DueRow(b"grave", 99_000, False)}
+    assert kept.get(CONTENT_KEY) is None
+    assert encode_record(kept[b"k"]) == encode_record(row)
+    assert kept._recent_bytes > 2 * CONTENT_CHARACTERS_MAX  # of the content too
+
+
+@pytest.mark.parametrize("content", [None, encode_record(GRAVE), b"\xc3\x01broken"])
+def test_a_row_without_its_content_stops_the_partition_by_name(
+    rows: dict[bytes, SessionRow], content: bytes | None
+) -> None:
+    packed = ROWS.pack_changes({b"k": large_row(rows)}, RULES)[b"k"]
+    assert packed is not None
+    kept = CachedRows({b"k": packed.stored, **({} if content is None else {CONTENT_KEY: content})}, ROWS)
+    with pytest.raises(Halted) as caught:
+        kept[b"k"]
+    assert caught.value.reason == "changelog_unreadable"
 
 
 NEW_HEAD = b"\xc3\x01 changed"

@@ -8,6 +8,7 @@ import pytest
 
 from sessionary.schemas.records import Gravestone, Position
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -78,6 +79,15 @@ def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
     assert again.saved_position == SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0)
     assert list(again.rows) == [b"kept"]
     again.close()
+
+
+def test_a_key_of_the_store_s_own_has_no_row(store: Store) -> None:
+    """Any client may send a record with such a key, and the fold looks up its row."""
+    store.save_rows({b"a": ROWS.pack(stone("a"), RULES).stored}, SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0))
+    for key in (POSITION_KEY, b"\x00changelog"):
+        assert store.rows.get(key) is None
+    assert list(store.rows) == [b"a"]
+    store.close()
 
 
 def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(

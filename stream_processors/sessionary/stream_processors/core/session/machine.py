@@ -12,17 +12,23 @@ from typing import NamedTuple
 from sessionary.schemas.codec import Decoder, encode_record, record_headers
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.stream_processors.core.machine import Arrival, Decision, RowKind
+from sessionary.schemas.records import Gravestone, SessionContent, SessionState
+from sessionary.stream_processors.core.machine import Arrival, Decision, RowKind, RowParts
 from sessionary.stream_processors.core.model import Stream
 from sessionary.stream_processors.core.session.clocks import SessionClock, format_seconds
 from sessionary.stream_processors.core.session.decide import decide_event, session_rules
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
-from sessionary.stream_processors.core.session.row_size import estimate_row_bytes
+from sessionary.stream_processors.core.session.row_size import (
+    estimate_row_bytes,
+    is_content_apart,
+    join_content,
+    split_content,
+)
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS, Transition
 
+_CONTENT = RowParts(split_content, is_content_apart, join_content, record_headers(SessionContent))
 GRAVESTONE_MS = 1_209_600_000  # 14 days: the events topic's retention + the age limit of a client's spool
 
 
@@ -41,7 +47,7 @@ class SessionMachine:
     """
 
     row_kinds: Sequence[RowKind] = (
-        RowKind(SessionState, live=True, prefixes=record_headers(SessionState), encode=encode_record),
+        RowKind(SessionState, live=True, prefixes=record_headers(SessionState), encode=encode_record, parts=_CONTENT),
         RowKind(Gravestone, live=False, prefixes=record_headers(Gravestone), encode=encode_record),
     )
     event_types: frozenset[str] = frozenset(PAYLOADS)

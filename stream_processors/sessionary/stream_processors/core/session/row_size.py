@@ -4,14 +4,19 @@ A row has texts of any length: its content, the user's name, an agent's error co
 event that makes these longer is refused if the row would exceed `RuleSet.row_bytes_max`. All other
 parts of a row are bounded; together they take less than the changelog's topic allows above that
 (`CHANGELOG_BYTES_MAX`). So a row that is full can still take refusals and deadlines.
+
+A large content has a changelog record of its own (`split_content`), which a heartbeat leaves alone.
+Bounds and estimates are those of the whole row: both records are smaller, and a batch holds whole
+rows in memory.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from sessionary.schemas.codec import encode_record
-from sessionary.schemas.records import SessionState
-from sessionary.schemas.types import Refusal
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.records import SessionContent, SessionState
+from sessionary.schemas.types import Refusal, Snapshot
 from sessionary.stream_processors.core.machine import Arrival
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import (
@@ -31,6 +36,9 @@ _BYTES_PER_CHARACTER_MAX = 4
 _BOUNDED_BYTES_MAX = 64 << 10  # of all parts but the texts
 _FIXED_BYTES = 400  # about what a row takes beside its texts and ledgers, and its record beside the row
 _LEDGER_BYTES = 100  # about what a producer's ledger takes, with a gap or two
+CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a second record costs more
+_NO_SNAPSHOT = Snapshot("", None, 0, "", None, "", "UNKNOWN", "UNKNOWN")
+_DECODER = Decoder()
 
 
 def object_to_size(row: SessionState | None, facts: Sequence[SessionFact], arrival: Arrival) -> Objection | None:
@@ -67,6 +75,28 @@ def estimate_row_bytes(row: SessionRow) -> int:
     """Return about how many bytes a row's changelog record takes; no text of it is left out."""
     texts = "".join(_texts(row)) if isinstance(row, SessionState) else row.reason_code
     return _FIXED_BYTES + _LEDGER_BYTES * len(row.producers) + len(texts.encode())
+
+
+def split_content(row: SessionState, rules: int) -> tuple[SessionState, bytes | None]:
+    """Return a row without its content, and the content's record; a small content stays (None)."""
+    texts = [row.state_json, *(part for part in row.snapshot if isinstance(part, str))]
+    if sum(map(len, texts)) <= CONTENT_CHARACTERS_MAX:
+        return row, None
+    rest = row._replace(state_json="", snapshot=_NO_SNAPSHOT, content_apart=True)
+    return rest, encode_record(SessionContent(row.state_json, row.snapshot), rules)
+
+
+def is_content_apart(row: SessionRow) -> bool:
+    """Return whether a row, as the changelog has it, lacks its content."""
+    return type(row) is SessionState and row.content_apart
+
+
+def join_content(row: SessionState, content: bytes) -> SessionState:
+    """Return the row that was split. Raises `DecodeError`."""
+    found = _DECODER.decode_record(content)
+    if not isinstance(found, SessionContent):
+        raise DecodeError("unknown_schema", f"a {type(found).__name__} is no content")
+    return row._replace(state_json=found.state_json, snapshot=found.snapshot, content_apart=False)
 
 
 def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
@@ -117,4 +147,14 @@ def _texts(row: SessionState) -> list[str]:
     return texts
 
 
-__all__ = ["CONTENT_FACTS", "EVENT_ID_MAX", "estimate_row_bytes", "kept_refusal", "object_to_size"]
+__all__ = [
+    "CONTENT_CHARACTERS_MAX",
+    "CONTENT_FACTS",
+    "EVENT_ID_MAX",
+    "estimate_row_bytes",
+    "is_content_apart",
+    "join_content",
+    "kept_refusal",
+    "object_to_size",
+    "split_content",
+]
