@@ -36,8 +36,8 @@ an object:
 ```
 
 - A `reader`, the default, reads the sessions of its tenant.
-- An `operator` sees and retries partitions, decides about halted ones, activates rules, and needs no
-  tenant.
+- An `operator` sees and retries partitions, decides about halted ones and activates rules. It needs
+  no tenant.
 - The `principal` is the caller's name in logs and in the audit trail of decisions, by default the
   tenant's name.
 - The file is read again within a second after it changed. A token in the file wins over the same
