@@ -227,7 +227,7 @@ def test_partitions_are_listed_and_an_open_one_is_not_retried(served: Served) ->
     assert sum(row["next_offset"] for row in rows) > served.figures["events_sent"]
     done = _command("partition", "retry", "1", "--data", str(served.data))
     assert (done.code, done.out) == (5, "")
-    assert "partition 1 is open: only a halted partition can be retried" in done.err
+    assert "partition 1 is open: only a halted partition is opened again" in done.err
     assert "partitions" in {check["check"] for check in served.ask("doctor")}
 
 

@@ -155,7 +155,8 @@ def test_only_times_and_limits_have_no_bound() -> None:
         name
         for cls in (*PAYLOADS.values(), Envelope)
         for name, _, avro in field_types(cls)
-        if isinstance(avro, dict) and avro.get("logicalType") == "timestamp-micros"
+        for branch in (avro if isinstance(avro, list) else [avro])
+        if isinstance(branch, dict) and branch.get("logicalType") == "timestamp-micros"
     }
     assert {*times, "at", "limits"} == UNBOUNDED_NUMBERS
 

@@ -61,7 +61,7 @@ async def list_partitions(server: Server) -> list[dict[str, Any]]:
 
 async def decide(server: Server, partition: int, command: bytes, body: object) -> Answer:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    more = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(content)
+    more = b"Content-Type: application/json\r\n"
     path = b"/v1/partitions/%d/%s" % (partition, command)
     return await server.ask(path, b"Bearer op", b"POST", more, content)
 
