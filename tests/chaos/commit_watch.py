@@ -7,6 +7,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from tests.auditor.decoding import decode_record
+from tests.auditor.evidence import ACKNOWLEDGEMENT
 from tests.chaos.stack import PARTITIONS, PREFIX
 
 
@@ -86,7 +87,9 @@ class CommitWatch:
     def _note_batch(self, message: Message) -> None:
         value = message.value()
         assert isinstance(value, bytes)
-        fields = decode_record(value)[1]
+        kind, fields = decode_record(value)
+        if kind == ACKNOWLEDGEMENT:
+            return
         commit = Commit(message.timestamp()[1], fields["instance"], fields["number"], fields["last_offset"] + 1)
         self.commits = {**self.commits, fields["partition"]: commit}
 

