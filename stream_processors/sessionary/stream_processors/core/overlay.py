@@ -285,7 +285,7 @@ class Overlay:
             self._judge_record(record)
         except EXPECTED_ERRORS:
             raise
-        except Exception as error:
+        except Exception as error:  # a machine may fail in any way, and one record must stop no partition
             if self._rules.version == FIRST_RULES.version:
                 raise
             self._outcome_n = outcome_n
