@@ -104,6 +104,7 @@ def test_a_content_is_written_once_and_comes_back_with_its_row(
         rests = [stored for stored in changelog(kafka) if stored.key == bench.key]
         assert len(rests) == BATCHES + 1
         assert max(len(stored.value or b"") for stored in rests) < 1_000
+        assert store.row_sum == store.count_again()
         assert store.row_sum.rows == 3  # two sessions and a content
         for again in (store, make_store(tmp_path / "second")):
             assert await bench.recovered_row(again) == row

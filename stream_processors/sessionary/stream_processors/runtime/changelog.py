@@ -72,16 +72,17 @@ def recover(
 def _holds_all_rows(store: Store, position: Position) -> bool:
     """Return whether the store has the rows that the position record counts."""
     expected = position.row_count, position.row_checksum
-    # A store that a crash left ahead of its position has the right rows, but not their sum.
+    # A store that was filled from the start has no sum yet; one that a crash left ahead of its
+    # position has the right rows, but not their sum.
     return expected == (None, None) or store.row_sum == expected or store.count_again() == expected
 
 
 def _changelog_incomplete(state: PartitionState, store: Store) -> Halted:
-    position = state.position
+    position, found = state.position, store.count_again()
     return Halted(
         "changelog_incomplete",
         f"partition {state.partition}: the position record counts {position.row_count} rows with checksum "
-        f"{position.row_checksum}, but the changelog has {store.row_sum.rows} with {store.row_sum.checksum}. The "
+        f"{position.row_checksum}, but the changelog has {found.rows} with {found.checksum}. The "
         "broker lost records of the changelog (unclean leader election, power loss, or a shorter retention). Bring "
         "the replica back that has them",
     )

@@ -213,31 +213,31 @@ class PartitionOwner:
 
     async def _open_partition(self) -> None:
         begun_s, context = time.monotonic(), self._context
-        self._writer = await self._context.run_blocking(
+        self._writer = await context.run_blocking(
             TransactionWriter, context.settings, context.job, self.partition, self._is_wanted
         )
-        await self._context.run_bounded(self.partition, self._writer, self._writer.fence_former_owner)
+        await context.run_bounded(self.partition, self._writer, self._writer.fence_former_owner)
         if self.end_requested or not await self._recovery_turn.take():
             return
         try:
-            self._store = store = await self._context.run_blocking(self._open_store)
-            changelog_next = await self._context.run_blocking(
+            self._store = store = await context.run_blocking(self._open_store)
+            changelog_next = await context.run_blocking(
                 recover, context.settings, self.state, store, context.job.row_codec, self._is_wanted
             )
         finally:
             context.recovery_turns.release()
         await self._decision.accept_gap(self.state, self._commit_skip)
         position = self.state.position
-        log = await self._context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
+        log = await context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
         log.check_position(self.partition, position)
-        await self._context.save_rows(self._store, {}, SavedPosition(position, changelog_next, time.time()))
+        await context.save_rows(self._store, {}, SavedPosition(position, changelog_next, time.time()))
         if self.end_requested:
             return
         self._sought_s = time.monotonic()
         self._fetch_from_position()
         self.is_open, self.committed_s = True, time.monotonic()
         context.open_partitions.add(self.partition)
-        self._context.metrics.open_s.observe(time.monotonic() - begun_s)
+        context.metrics.open_s.observe(time.monotonic() - begun_s)
         self._show_position()
         _log.info("partition %d is open at %d", self.partition, self.state.position.next_offset)
         self._wake_readers()
@@ -337,6 +337,9 @@ class PartitionOwner:
         """Commit what waits; if nothing does, announce rules in a transaction of its own."""
         batch = self._open_batch or OpenBatch(self.state)
         if not batch.records:
+            assert self._store is not None
+            # From here on a transaction moves the sum; to count may take longer than one may.
+            await self._context.run_blocking(self._store.count_again)
             batch.overlay.announce_rules(*request)
         await self._commit_batch(batch)
 

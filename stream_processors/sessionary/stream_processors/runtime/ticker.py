@@ -26,7 +26,7 @@ STEADY_MS = 1_000
 _STEADY_PARTITIONS = 64  # with more of them the pause grows, up to twice as long
 _HOLE_SHARE = 0.4  # of the silence that is taken for an outage; the pause may grow up to it
 DUE_MS = 100
-IDLE_MS = 2 * STEADY_MS  # a partition with ticks has a transaction each second
+IDLE_MS = 2 * STEADY_MS  # a partition may be set to commit each tick
 LOOK_S = 0.02
 RENEW_MS = 10_000  # longer than a tick may take
 

@@ -11,7 +11,7 @@ is emptied and filled from the beginning.
     store.save_rows(…)      save merged rows, position and changelog offset atomically
     store.wipe()            remove everything
     store.stored_row(…)     what the store keeps under a key
-    store.row_sum           number and checksum of the rows
+    store.row_sum           number and checksum of the rows, once they are counted
 """
 
 import json
@@ -53,7 +53,7 @@ class Store(Protocol):
 
     rows: CachedRows
     blocks: bool  # whether `save_rows` waits for a disk
-    row_sum: RowSum  # of the rows, and contents apart from them, that are loaded or saved
+    row_sum: RowSum | None  # of the rows, and contents apart from them, that are loaded or saved; None: not counted
 
     @property
     def saved_position(self) -> SavedPosition | None:
@@ -73,7 +73,7 @@ class Store(Protocol):
         ...
 
     def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
-        """Return what `row_sum` will be once `rows` are saved. May block."""
+        """Return what `row_sum` will be once `rows` are saved. May count first, and block."""
         ...
 
     def count_again(self) -> RowSum:
@@ -105,6 +105,7 @@ class MemoryStore:
     def __init__(self, row_codec: RowCodec) -> None:
         self._codec = row_codec
         self._saved: SavedPosition | None = None
+        self.row_sum: RowSum | None = None
         self.wipe()
 
     @property
@@ -118,7 +119,8 @@ class MemoryStore:
 
     def load_row(self, key: bytes, stored: bytes | None) -> None:
         """Take one packed row from the changelog; None deletes it."""
-        self.row_sum = self.sum_with({key: stored})
+        if self.row_sum is not None:
+            self.row_sum = self.sum_with({key: stored})
         if stored is None:
             self._shelf.pop(key, None)
         else:
@@ -129,7 +131,8 @@ class MemoryStore:
 
     def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
         """Return what `row_sum` will be once `rows` are saved."""
-        return self.row_sum.replace_rows(rows, self._shelf.get)
+        before = self.count_again() if self.row_sum is None else self.row_sum
+        return before.replace_rows(rows, self._shelf.get)
 
     def count_again(self) -> RowSum:
         """Set `row_sum` by reading every row, and return it."""
@@ -138,7 +141,7 @@ class MemoryStore:
 
     def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """Save packed rows (None deletes) and position. Does not block."""
-        self.row_sum = _saved_sum(saved) or self.sum_with(rows)
+        self.row_sum = _saved_sum(saved)
         shelf: dict[bytes, Any] = self._shelf
         shelf.update(rows)
         for key in [key for key, stored in rows.items() if stored is None]:
@@ -150,7 +153,7 @@ class MemoryStore:
         """Remove all rows and the position."""
         self._shelf: dict[bytes, bytes] = {}
         self.rows = CachedRows(self._shelf, self._codec)
-        self.row_sum = RowSum()
+        self.row_sum = None
         self._saved = None
 
     def close(self) -> None:
@@ -216,6 +219,7 @@ class RocksStore:
         self._folder = folder
         self._codec = row_codec
         self._memory = memory
+        self.row_sum: RowSum | None = None
         self._open_database()
 
     def _open_database(self) -> None:
@@ -227,7 +231,7 @@ class RocksStore:
         self.rows = CachedRows(self._shelf, self._codec)
         self._unwritten: dict[bytes, bytes | None] = {}
         self._unwritten_bytes = 0
-        self.row_sum = _saved_sum(self.saved_position) or sum_rows(self._shelf.items())
+        self.row_sum = _saved_sum(self.saved_position)
 
     @property
     def saved_position(self) -> SavedPosition | None:
@@ -247,7 +251,8 @@ class RocksStore:
         `saved_position` is left behind: after a crash the same rows are read again, and `row_sum`
         is wrong until they are counted again.
         """
-        self.row_sum = self.sum_with({key: stored})
+        if self.row_sum is not None:
+            self.row_sum = self.sum_with({key: stored})
         self._unwritten[key] = stored
         self._unwritten_bytes += len(stored or b"")
         if len(self._unwritten) >= self.BATCH_ROWS or self._unwritten_bytes >= self.BATCH_BYTES:
@@ -255,7 +260,8 @@ class RocksStore:
 
     def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
         """Return what `row_sum` will be once `rows` are saved. Reads from disk."""
-        return self.row_sum.replace_rows(rows, self.stored_row)
+        before = self.count_again() if self.row_sum is None else self.row_sum
+        return before.replace_rows(rows, self.stored_row)
 
     def count_again(self) -> RowSum:
         """Set `row_sum` by reading every row, and return it. Reads from disk."""
@@ -265,7 +271,7 @@ class RocksStore:
 
     def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """Save packed rows (None deletes) and position in one write batch. Blocks for the disk."""
-        self.row_sum = _saved_sum(saved) or self.sum_with(rows)
+        self.row_sum = _saved_sum(saved)
         batch = self._to_write_batch({**self._unwritten, **rows})
         batch.put(POSITION_KEY, encode_position(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
