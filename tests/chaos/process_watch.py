@@ -7,12 +7,12 @@ client is replaced, is in one of the samples of each window, not in all.
 
 import contextlib
 import statistics
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
+
+from tests.chaos.watch_thread import WatchThread
 
 _LOOK_S = 2.0
 _MIB = 1 << 20
@@ -79,37 +79,25 @@ def compare_windows(name: str, samples: Sequence[Sample]) -> Growth | None:
     return Growth(name, round(lived_s, 1), threads, descriptors, memory, tuple(faults))
 
 
-class ProcessWatch:
+class ProcessWatch(WatchThread):
     """Samples processes in a thread, for the context."""
 
     def __init__(self, pids: Callable[[], Mapping[str, int | None]]) -> None:
         """`pids` returns the process id of each part by name; None while it does not run."""
+        super().__init__("processes", _LOOK_S)
         self._pids = pids
         self._samples: dict[tuple[str, int], list[Sample]] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="processes", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop sampling. Blocks for some seconds at most."""
-        self._stop.set()
-        self._thread.join()
 
     def growth(self) -> list[Growth]:
         """Return how each process grew that lived long enough; call it after the context."""
         found = (compare_windows(name, samples) for (name, _), samples in sorted(self._samples.items()))
         return [one for one in found if one is not None]
 
-    def _run(self) -> None:
-        while not self._stop.wait(_LOOK_S):
-            for name, pid in self._pids().items():
-                if pid is not None and (sample := read_sample(pid)) is not None:
-                    self._samples.setdefault((name, pid), []).append(sample)
+    def look(self) -> None:
+        """Sample each process that runs."""
+        for name, pid in self._pids().items():
+            if pid is not None and (sample := read_sample(pid)) is not None:
+                self._samples.setdefault((name, pid), []).append(sample)
 
 
 __all__ = ["LIFE_S_MIN", "Growth", "ProcessWatch", "Sample", "compare_windows", "read_sample"]

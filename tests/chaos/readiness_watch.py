@@ -7,12 +7,10 @@ does for the readiness of processors and sinks.
 
 import contextlib
 import json
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 
@@ -21,6 +19,7 @@ from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.schedule import PROCESSORS, SINK_TOPICS
 from tests.chaos.stack import PARTITIONS, PREFIX, ChaosStack
+from tests.chaos.watch_thread import WatchThread
 
 # Processors and sinks ask for the log's end every 5 s, and stand still after 15 s of answers. The
 # rest is for a busy machine.
@@ -82,41 +81,29 @@ class ReadinessRule:
                 self._faults[name, partition] = f"{name} said that it was ready: partition {partition} {one}"
 
 
-class ReadinessWatch:
+class ReadinessWatch(WatchThread):
     """Observes all processors and sinks in a thread, for the context."""
 
     def __init__(self, stack: ChaosStack, commits: CommitWatch, is_disturbed: Callable[[], bool]) -> None:
         """`is_disturbed`: whether the network between the parts and a broker is disturbed now."""
+        super().__init__("readiness", _LOOK_S)
         self._stack, self._commits, self._is_disturbed = stack, commits, is_disturbed
         self._rule = ReadinessRule()
         self._folded = TimelyProgress()
         self._sinks = {kind: TimelyProgress() for kind in SINK_TOPICS}
         self._ends = LogEndClient(stack.kafka, committed_only=True)
         self.observations = 0  # in which the brokers answered for every partition
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="readiness", daemon=True)
 
     @property
     def sentences(self) -> list[str]:
         """One sentence per process and partition that was ready although it stood still."""
         return self._rule.sentences
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop observing. Blocks for some seconds at most."""
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(_LOOK_S):
-            self._observe_processors()
-            for kind in SINK_TOPICS:
-                self._observe_sink(kind)
+    def look(self) -> None:
+        """Observe each processor and each sink once."""
+        self._observe_processors()
+        for kind in SINK_TOPICS:
+            self._observe_sink(kind)
 
     def _observe_processors(self) -> None:
         answered = self._ends.ask_ends(f"{PREFIX}.events", range(PARTITIONS), _ASK_S)

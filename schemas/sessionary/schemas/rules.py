@@ -17,7 +17,7 @@ RULES_BY_RELEASE: Final = {"0.1.0": 1}
 
 
 def rules_to_write(rules: RuleSet, announced: AnnouncedRules | None) -> int:
-    """Return the version whose schema a position record needs."""
+    """Return the newest version in force or announced: that whose schemas are written."""
     return max(rules.version, announced.version if announced is not None else 1)
 
 

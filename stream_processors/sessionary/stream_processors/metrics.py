@@ -126,25 +126,4 @@ class Metrics:
         return Histogram(name, HELP[name], buckets=buckets, registry=self.registry)
 
 
-def count_batch(metrics: Metrics, partition: int, outcome: Outcome, commit_s: float) -> None:
-    """Count a committed transaction; `commit_s`: from its start to its acknowledgement."""
-    counts = outcome.counts
-    for name, number in (
-        ("applied", counts.applied),
-        ("duplicate", counts.duplicate),
-        ("refused", counts.refused),
-        ("tick", counts.ticks),
-    ):
-        metrics.records.labels(name).inc(number)
-    for reason in outcome.refusals:
-        metrics.refused.labels(reason).inc()
-    metrics.batches.inc()
-    metrics.commit_s.observe(commit_s)
-    if counts.timers:
-        metrics.timers.inc(counts.timers)
-        for lateness_ms in outcome.timer_lateness_ms:
-            metrics.lateness_s.observe(lateness_ms / 1_000)
-    metrics.position.labels(str(partition)).set(outcome.position.next_offset)
-
-
-__all__ = ["HELP", "MetricName", "Metrics", "count_batch"]
+__all__ = ["HELP", "MetricName", "Metrics"]

@@ -9,7 +9,7 @@ A new owner finds the announcement in the position and goes on with the second s
 from typing import NamedTuple
 
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
 from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.errors import Halted
 
@@ -23,8 +23,7 @@ class RulesRequest(NamedTuple):
 
 def is_decided(position: Position, version: int) -> bool:
     """Return whether these rules or later ones are in force, or announced."""
-    announced = position.announced.version if position.announced is not None else 0
-    return max(position.rules.version, announced) >= version
+    return rules_to_write(position.rules, position.announced) >= version
 
 
 def due_request(request: RulesRequest | None, position: Position) -> RulesRequest | None:
@@ -46,13 +45,12 @@ def needs_tick(request: RulesRequest | None, position: Position) -> bool:
 
 def require_known_rules(partition: int, position: Position) -> None:
     """Raise `Halted` if a partition is, or is to be, judged by rules that this release lacks."""
-    newest = NEWEST_RULES.version
-    if is_decided(position, newest + 1):
-        announced = position.announced.version if position.announced is not None else 0
+    newest, decided = NEWEST_RULES.version, rules_to_write(position.rules, position.announced)
+    if decided > newest:
         raise Halted(
             "unknown_rules",
-            f"partition {partition}: rules {max(position.rules.version, announced)} were activated, and this worker "
-            f"knows rules {newest} at most: upgrade this worker",
+            f"partition {partition}: rules {decided} were activated, and this worker knows rules {newest} at most: "
+            "upgrade this worker",
         )
 
 

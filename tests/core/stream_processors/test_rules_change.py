@@ -9,8 +9,8 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import AuditRecord, Position
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.types import AnnouncedRules, RuleSet
-from sessionary.stream_processors.core.model import LogRecord, Outcome
-from sessionary.stream_processors.errors import Aborted, Halted
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.rules_change import (
     RulesRequest,
     due_request,
@@ -20,11 +20,9 @@ from sessionary.stream_processors.rules_change import (
 )
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.log_probe import LogProbe
-from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
-from sessionary.stream_processors.store.packed_rows import StoredLookup
 from tests.core.fold_rig import activation_bytes
 from tests.core.oracle_rig import START_MS
-from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, FakeWriter, OwnerBench
+from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
 from tests.support.event_factory import TICK
 
 AT_START = Position(5, START_MS, 0, 2, 0)
@@ -73,27 +71,13 @@ def test_rules_of_a_later_release_halt_the_partition_by_name(position: Position)
     require_known_rules(3, AT_START._replace(announced=ANNOUNCED))
 
 
-class NotingWriter(FakeWriter):
-    """Notes what it commits; the first attempts fail."""
-
-    outcomes: list[Outcome] = []
-    aborts = 0
-
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
-        if NotingWriter.aborts:
-            NotingWriter.aborts -= 1
-            raise Aborted("told so")
-        self.outcomes.append(outcome)
-        return super().write_outcome(outcome, started_at, seal, stored)
-
-
 @pytest.fixture
 def bench_settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Let partitions open at once, at offset 0."""
     recovery = FakeRecovery()
     recovery.gate.release(100)
-    NotingWriter.outcomes, NotingWriter.aborts = [], 0
-    monkeypatch.setattr(partition_owner, "TransactionWriter", NotingWriter)
+    RecordingWriter.written, RecordingWriter.started_at, RecordingWriter.aborts = [], [], 0
+    monkeypatch.setattr(partition_owner, "TransactionWriter", RecordingWriter)
     monkeypatch.setattr(partition_owner, "recover", recovery.recover)
     monkeypatch.setattr(partition_owner, "probe_log", lambda settings, partition, offset: LogProbe(0, 0))
     monkeypatch.setattr(partition_owner, "_ABORT_PAUSE_S", 0.0)
@@ -109,7 +93,7 @@ def test_an_owner_announces_rules_once_in_a_transaction_of_their_own(
         bench.assignment.take_assignment([0])
         owner = bench.assignment.owners[0]
         await bench.seen(lambda: owner.is_open)
-        NotingWriter.aborts = aborts
+        RecordingWriter.aborts = aborts
         owner.request_rules(REQUEST)
         owner.offer_records(0, [LogRecord(0, START_MS, None, TICK)])
         owner.request_rules(REQUEST)
@@ -121,7 +105,7 @@ def test_an_owner_announces_rules_once_in_a_transaction_of_their_own(
         await bench.assignment.close()
 
     asyncio.run(story())
-    _, announced, before, began = NotingWriter.outcomes
+    _, announced, before, began = RecordingWriter.written
     ((_, decision),) = announced.records_on("audit")
     assert isinstance(decision, AuditRecord)
     assert (decision.kind, decision.actor, decision.source_offset) == ("decision", "ops", 1)
@@ -143,7 +127,7 @@ def test_an_announcement_goes_before_the_records_that_wait(bench_settings: dict[
         await bench.assignment.close()
 
     asyncio.run(story())
-    first, *_, last = NotingWriter.outcomes
+    first, *_, last = RecordingWriter.written
     assert first.position.announced is not None
     assert last.counts.last_offset == 13
     assert encode_record(last.position)  # a position with an announcement can be written

@@ -36,8 +36,8 @@ def describe_unreadable_batch(message: Message) -> str:
 
 # What an operator can do about a batch that a client sent.
 HELP: Final = (
-    "If it is damaged, bring a replica back that has it intact; otherwise skip the batch, and find the client that "
-    "sent it"
+    "If it is damaged, bring a replica back that has it intact; otherwise skip the batch: delete the log up to its end "
+    "(kafka-delete-records) and give that up (sessionary partition accept-gap). Find the client that sent it"
 )
 
 

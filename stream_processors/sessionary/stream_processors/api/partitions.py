@@ -182,8 +182,7 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
     changelog is not read.
     """
     halted, position = owner.halted, owner.position
-    # Of a changelog that was not read to its end, the position may be an old one.
-    is_recovered = owner.is_open or (halted is not None and halted.reason != "changelog_unreadable")
+    is_recovered = has_known_position(owner)
     return {
         **_UNKNOWN,
         "partition": owner.partition,
@@ -197,6 +196,14 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
         "batch_number": owner.state.position.batch_number if is_recovered else None,
         "live_rows": owner.state.live if owner.is_open else None,
     }
+
+
+def has_known_position(owner: PartitionOwner) -> bool:
+    """Return whether the owner's position is the partition's.
+
+    Of a changelog that was not read to its end, it may be an old one.
+    """
+    return owner.is_open or (owner.halted is not None and owner.halted.reason != "changelog_unreadable")
 
 
 def state_of_owner(owner: PartitionOwner) -> str:
@@ -219,4 +226,4 @@ def _absent_document(partition: int, url: str | None, answer: Any) -> dict[str, 
     return {**_UNKNOWN, "partition": partition, "state": "unassigned", "detail": detail}
 
 
-__all__ = ["REASON_CHARS_MAX", "PartitionApi", "partition_document", "state_of_owner"]
+__all__ = ["REASON_CHARS_MAX", "PartitionApi", "has_known_position", "partition_document", "state_of_owner"]

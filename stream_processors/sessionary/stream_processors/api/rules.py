@@ -17,7 +17,7 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.types import RuleSet
-from sessionary.stream_processors.api.partitions import state_of_owner
+from sessionary.stream_processors.api.partitions import has_known_position, state_of_owner
 from sessionary.stream_processors.api.problems import Problem, json_response
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.token_store import TokenStore
@@ -134,8 +134,7 @@ class RulesApi:
 
 def _partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> dict[str, Any]:
     halted, position = owner.halted, owner.state.position
-    # Of a changelog that was not read to its end, the position may be an old one.
-    is_known = owner.is_open or (halted is not None and halted.reason != "changelog_unreadable")
+    is_known = has_known_position(owner)
     announced = position.announced if is_known else None
     return {
         "partition": owner.partition,
