@@ -199,9 +199,9 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
 
 
 def has_known_position(owner: PartitionOwner) -> bool:
-    """Return whether the owner's position is the partition's.
+    """Return whether the owner knows where its partition is.
 
-    Of a changelog that was not read to its end, it may be an old one.
+    If the changelog was not read to its end, the position may be an old one.
     """
     return owner.is_open or (owner.halted is not None and owner.halted.reason != "changelog_unreadable")
 
