@@ -50,8 +50,8 @@ class LogProbe(NamedTuple):
             raise Halted(
                 "log_gap",
                 f"partition {partition}: next is offset {position.next_offset}, but the log holds "
-                f"{self.start_offset} to {self.end_offset}: records were deleted before they were folded. Give them up with "
-                "sessionary partition accept-gap, or begin again under a new SESSIONARY_TOPIC_PREFIX",
+                f"{self.start_offset} to {self.end_offset}: records were deleted before they were folded. "
+                "Give them up with sessionary partition accept-gap, or begin again under a new SESSIONARY_TOPIC_PREFIX",
             )
         if (fault := self.find_truncation(partition, position)) is not None:
             raise fault
