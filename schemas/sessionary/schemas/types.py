@@ -119,6 +119,8 @@ RefusalReason = Literal[
     "hash_mismatch",
     "skipped",
     "internal_error",
+    "producer_conflict",
+    "owner_alive",
 ]
 """Why an event was refused; the only list of reasons."""
 
@@ -261,6 +263,9 @@ class ProducerLedger(NamedTuple):
     epoch: int = 0  # The session's at its last event; 0 if rules 1 judged it
     last_at: int = 0  # Log time of its last event, ms; 0 if rules 1 judged it
     inexact_to: int = 0  # Numbers up to it may have been applied although `missing` has them
+    # Hashes of the ids of its last events, two bytes for each number, the last one last; zero if
+    # the number has no event. Rules 1 keep none.
+    recent_ids: bytes | None = None
 
 
 class ForgottenProducer(NamedTuple):

@@ -24,6 +24,7 @@ from sessionary.stream_processors.core.sequencing import (
     check_with_memory,
     epoch_refusal,
     fill_gap,
+    hash_event_id,
 )
 from sessionary.stream_processors.core.session.accepted import rule_for
 from sessionary.stream_processors.core.session.facts import (
@@ -147,7 +148,9 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
         return _refuse_unkept(event, error.reason, error.detail)
     if arrival.rules.version >= 2 and (wrong := object_to_first_snapshot(payload)):
         return _refuse_unkept(event, *wrong)
-    at = LogMoment(1, arrival.now_ms) if arrival.rules.version >= 2 else LogMoment()
+    at = LogMoment()
+    if arrival.rules.version >= 2:
+        at = LogMoment(1, arrival.now_ms, hash_event_id(envelope.event_id))
     sequence = check_sequence((), envelope.producer_id, envelope.producer_seq, at)
     row = _new_session(creation, arrival, payload, limits)._replace(producers=sequence.producers)
     facts: list[SessionFact] = [Created(creation, row)]
@@ -228,6 +231,8 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
             return replayed
         if sequence.refusal is not None:
             detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
+            if sequence.refusal == "producer_conflict":
+                detail += " is another event's: two processes use this id"
             return _refuse_kept(row, event, arrival, Objection(sequence.refusal, detail), facts)
         producers = sequence.producers
         if sequence.gap is not None or sequence.forgotten is not None:
@@ -269,7 +274,8 @@ def _check_number(row: SessionState, envelope: Envelope, arrival: Arrival) -> Se
     producer_id, seq = envelope.producer_id, envelope.producer_seq
     if arrival.rules.version < 2:
         return check_sequence(row.producers, producer_id, seq)
-    return check_with_memory(row.producers, row.forgotten, producer_id, seq, LogMoment(row.epoch, arrival.now_ms))
+    at = LogMoment(row.epoch, arrival.now_ms, hash_event_id(envelope.event_id))
+    return check_with_memory(row.producers, row.forgotten, producer_id, seq, at)
 
 
 def _decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decision | None:
