@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.auditor.decoding import Decision, LogEntry, Row, cleanup_id_of, key_parts
+from tests.auditor.decoding import Decision, LogEntry, Refusal, Row, cleanup_id_of, key_parts
 from tests.auditor.rules import DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS
 
 
@@ -78,6 +78,8 @@ class PartitionModel:
             self.enter_state(key, row, "Archived", None, "T14", event_type="session_archived", **details)
             grave = {name: row[name] for name in ("tenant", "session", "producers", "audit_seq", "epoch")}
             self.graves[key] = {**grave, "expires_at": self.now + GRAVESTONE_MS}
+            for ledger in row["producers"].values():
+                ledger["ids"] = {}
             del self.rows[key]
         elif before == "Active":
             self.enter_state(
@@ -115,6 +117,28 @@ class PartitionModel:
             self.cleanups.append({"key": key, "cleanup_id": wanted["cleanup_id"], "actions": list(actions)})
         self.add_audit(
             row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
+        )
+
+    def confirm_release(self, row: Row, fields: Row) -> None:
+        cleanup_id, actions = fields["cleanup_id"], fields["actions"]
+        if cleanup_id not in row["cleanups"]:
+            raise Refusal("unknown_cleanup")
+        if row["cleanups"][cleanup_id]:
+            raise Refusal("already_released")
+        row["cleanups"][cleanup_id] = True
+        if row["state"] == "Timeout":
+            row["phase"] = "released"
+        if row["state"] in ("Timeout", "Terminated") and row["released_at"] is None:
+            row["released_at"] = self.now
+        row["audit_seq"] += 1
+        self.add_audit(
+            row,
+            kind="release",
+            cleanup_id=cleanup_id,
+            actions_done=[action["action"] for action in actions if action["done"]],
+            actions_failed=[action["action"] for action in actions if not action["done"]],
+            bytes_released=fields["bytes_released"],
+            host_lost=fields["host_lost"],
         )
 
     def add_audit(self, row: Row | None, **details: Any) -> None:

@@ -166,11 +166,13 @@ class PartitionOracle(PartitionModel):
             elif len(row["producers"]) == 64:
                 raise Refusal("too_many_producers")
             else:
-                row["producers"][producer] = {"last": 0, "missing": [], "epoch": 0, "at": 0, "unsure": 0}
+                row["producers"][producer] = {"last": 0, "missing": [], "epoch": 0, "at": 0, "unsure": 0, "ids": {}}
         ledger = row["producers"][producer]
         if any(first <= seq <= last for first, last in ledger["missing"]):
             raise Refusal("late_filler")
         if seq <= ledger["last"]:
+            if self.rules >= 2 and ledger["ids"].get(seq, envelope["event_id"]) != envelope["event_id"]:
+                raise Refusal("producer_conflict")
             return True
         if seq > ledger["last"] + 1:
             hole = (ledger["last"] + 1, seq - 1)
@@ -186,6 +188,8 @@ class PartitionOracle(PartitionModel):
         if self.rules >= 2 and "forgotten" in row:
             ledger["unsure"] = unsure_numbers(ledger)
             ledger["epoch"], ledger["at"] = row["epoch"], self.now
+            ids = {**ledger["ids"], seq: envelope["event_id"]}
+            ledger["ids"] = {number: name for number, name in ids.items() if number > seq - 32}
         else:
             ledger["epoch"] = ledger["at"] = ledger["unsure"] = 0
         return False
@@ -230,7 +234,7 @@ class PartitionOracle(PartitionModel):
             forgotten[producer_hash(gone)] = (ledger["last"], ledger["epoch"] or epoch)
         forgotten.pop(own, None)
         missing = [(1, last)] if last else []
-        listed[producer] = {"last": last, "missing": missing, "epoch": 0, "at": 0, "unsure": last}
+        listed[producer] = {"last": last, "missing": missing, "epoch": 0, "at": 0, "unsure": last, "ids": {}}
 
     def create_session(self, key: bytes, envelope: Row, fields: Row) -> str:
         given = fields["limits"]
@@ -370,28 +374,6 @@ class PartitionOracle(PartitionModel):
         bad = state == "Error" or reason == "abnormal_termination"
         self.enter_state(
             key, row, "Terminated", "releasing", number, ERROR_ACTIONS if bad else END_ACTIONS, reason_code=reason
-        )
-
-    def confirm_release(self, row: Row, fields: Row) -> None:
-        cleanup_id, actions = fields["cleanup_id"], fields["actions"]
-        if cleanup_id not in row["cleanups"]:
-            raise Refusal("unknown_cleanup")
-        if row["cleanups"][cleanup_id]:
-            raise Refusal("already_released")
-        row["cleanups"][cleanup_id] = True
-        if row["state"] == "Timeout":
-            row["phase"] = "released"
-        if row["state"] in ("Timeout", "Terminated") and row["released_at"] is None:
-            row["released_at"] = self.now
-        row["audit_seq"] += 1
-        self.add_audit(
-            row,
-            kind="release",
-            cleanup_id=cleanup_id,
-            actions_done=[action["action"] for action in actions if action["done"]],
-            actions_failed=[action["action"] for action in actions if not action["done"]],
-            bytes_released=fields["bytes_released"],
-            host_lost=fields["host_lost"],
         )
 
 

@@ -33,6 +33,7 @@ REASONS = {
     *("not_owner", "illegal_transition", "late", "phase_order", "missing_snapshot", "missing_error_class"),
     *("not_retryable", "retries_exhausted", "max_duration_exceeded", "version_conflict", "invalid_limits"),
     *("invalid_reason", "unknown_cleanup", "already_released", "not_member", "broken_chain", "hash_mismatch"),
+    "producer_conflict",
 }
 
 
