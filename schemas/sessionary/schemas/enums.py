@@ -74,7 +74,16 @@ Compression = Literal["UNKNOWN", "none", "gzip", "zstd"]
 """How a snapshot's bytes are compressed."""
 
 AuditKind = Literal[
-    "UNKNOWN", "transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision", "gap_filled"
+    "UNKNOWN",
+    "transition",
+    "refusal",
+    "gap",
+    "release",
+    "context_limit",
+    "limits_override",
+    "decision",
+    "gap_filled",
+    "take_over",
 ]
 """What an audit record reports."""
 

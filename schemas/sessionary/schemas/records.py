@@ -230,6 +230,8 @@ class SessionState(NamedTuple):
     restored_from_snapshot_id: str | None = None
     forgotten: Sequence[ForgottenProducer] = ()  # Oldest first
     content_apart: bool = False  # state_json and snapshot are in a SessionContent, and empty here
+    holder: str = ""  # Producer id of the client that created it or took it over last; empty by rules 1
+    owner_heard_at: int = 0  # Last event of the owning service, heartbeats included; 0 by rules 1
 
 
 class SessionContent(NamedTuple):

@@ -9,7 +9,7 @@ from sessionary.schemas.codec.catalogue import released_schemas, schema_fingerpr
 from sessionary.schemas.codec.formats import RECORD_FORMATS
 from sessionary.schemas.codec.mapping import absent_fields
 from sessionary.schemas.errors import DecodeError, EncodeError
-from sessionary.schemas.events import StateUpdated
+from sessionary.schemas.events import SessionTakenOver, StateUpdated
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RulesActivation, SessionState
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES, RULES_BY_RELEASE, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, ForgottenProducer, ProducerLedger
@@ -61,6 +61,8 @@ def test_what_an_older_form_has_no_place_for_is_not_left_out() -> None:
     position = Position(5, 1, 0, 2, 0, rules=NEWEST_RULES)
     state = older_form(example(SessionState))
     later = [
+        state._replace(holder="p"),
+        state._replace(owner_heard_at=1),
         state._replace(forgotten=(ForgottenProducer(1, 2, 3),)),
         state._replace(producers=(ProducerLedger("p", 1, (), epoch=1),)),
         state._replace(producers=(ProducerLedger("p", 1, (), last_at=1),)),
@@ -71,6 +73,9 @@ def test_what_an_older_form_has_no_place_for_is_not_left_out() -> None:
         with pytest.raises(EncodeError):
             encode_record(record, 1)
         assert Decoder().decode_record(encode_record(record)) == record
+    with pytest.raises(DecodeError) as raised:
+        Decoder(rules=1).decode_event(encode_event(example_event(SessionTakenOver)))
+    assert raised.value.reason == "unknown_schema"
     with pytest.raises(EncodeError):
         encode_record(RulesActivation(*NEWEST_RULES, "ops", "w1"), 1)
 
@@ -95,7 +100,7 @@ def test_older_rules_do_not_know_what_came_later() -> None:
     assert decoder.as_of(1) is decoder.as_of(1)
     assert isinstance(decoder.as_of(1).as_of(2).decode_event(value), RulesActivation)
     for example_ in every_example():
-        if isinstance(example_, Event) and not isinstance(example_.payload, StateUpdated):
+        if isinstance(example_, Event) and not isinstance(example_.payload, StateUpdated | SessionTakenOver):
             assert decoder.as_of(1).decode_event(encode_event(example_)) == example_
 
 

@@ -37,7 +37,8 @@ class Arrival(NamedTuple):
     `event` is None if the value cannot be read, or if its envelope has a text that is too long;
     `fault` then says why. A fault beside an event says
     that the event does not belong under the record's key. `session` is `NO_SESSION` if the key
-    names none. `rules` are those by which it is judged.
+    names none. `rules` are those by which it is judged. `hole_end_ms`: before it, no event
+    may have been heard; 0 if the rules do not look at that.
     """
 
     record: LogRecord
@@ -47,6 +48,7 @@ class Arrival(NamedTuple):
     log: EventLog
     now_ms: int
     rules: RuleSet
+    hole_end_ms: int = 0
 
 
 class Decision(NamedTuple):

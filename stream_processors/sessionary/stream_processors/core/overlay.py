@@ -296,7 +296,9 @@ class Overlay:
         committed, families = self._committed, self._families
         key = record.key or b""
         row = self._row(key) if key else None
-        arrival = read_arrival(record, row, self._decoder, committed.log, self._clock.now_ms, self._rules)
+        arrival = read_arrival(
+            record, row, self._decoder, committed.log, self._clock.now_ms, self._rules, self._hole_end_ms
+        )
         if arrival is None:
             self._ticks += 1
             return

@@ -26,7 +26,7 @@ from sessionary.stream_processors.core.sequencing import (
     fill_gap,
     hash_event_id,
 )
-from sessionary.stream_processors.core.session.accepted import rule_for
+from sessionary.stream_processors.core.session.accepted import rule_for, take_over_session
 from sessionary.stream_processors.core.session.facts import (
     ContextExceeded,
     ContextMeasured,
@@ -35,6 +35,7 @@ from sessionary.stream_processors.core.session.facts import (
     GapFilled,
     GapFound,
     LimitsOverridden,
+    OwnerHeard,
     Refused,
     SequenceMoved,
     SessionFact,
@@ -153,6 +154,8 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
         at = LogMoment(1, arrival.now_ms, hash_event_id(envelope.event_id))
     sequence = check_sequence((), envelope.producer_id, envelope.producer_seq, at)
     row = _new_session(creation, arrival, payload, limits)._replace(producers=sequence.producers)
+    if arrival.rules.version >= 2:
+        row = row._replace(holder=envelope.producer_id, owner_heard_at=arrival.now_ms)
     facts: list[SessionFact] = [Created(creation, row)]
     if sequence.gap is not None:
         facts.append(GapFound(sequence.gap))
@@ -243,18 +246,21 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     fact = (
         _object_to_payload(event, arrival)
         or _object_to_sender(rules, row, event, arrival)
-        or _judge_in_state(rules, row, event, arrival.now_ms)
+        or _judge_in_state(rules, row, event, arrival)
     )
+    owner_heard: int | None = None
     if arrival.rules.version >= 2:
         fact = checked_snapshot(row, fact)
+        if envelope.service_id == row.owner_service:
+            owner_heard = arrival.now_ms
     if type(fact) is WorkDone:
-        fact = WorkDone(fact.at_ms, producers)
+        fact = WorkDone(fact.at_ms, producers, owner_heard)
     elif producers is not None:
         facts.append(SequenceMoved(producers))
     if isinstance(fact, Objection):
         return _refuse_kept(row, event, arrival, fact, facts)
     if is_heartbeat:
-        return Decision((fact,))
+        return Decision((fact,) if owner_heard is None else (fact, OwnerHeard(owner_heard)))
     sequence_facts = len(facts)
     if not envelope.data_classes:
         facts.append(fact)
@@ -263,6 +269,8 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         facts += (DataClassified(envelope.data_classes), fact)
     else:
         facts += (fact, DataClassified(envelope.data_classes))
+    if owner_heard is not None and type(fact) is not WorkDone:
+        facts.append(OwnerHeard(owner_heard))
     if envelope.context_bytes is not None:
         facts += _measured_context(row, envelope)
     if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
@@ -336,12 +344,14 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arri
     return None
 
 
-def _judge_in_state(rules: SessionRules, row: SessionState, event: Event, now_ms: int) -> SessionFact | Objection:
+def _judge_in_state(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> SessionFact | Objection:
     """Judge an event of the right sender, epoch and owner by the session's state."""
     event_type = event.envelope.event_type
     rule = rules.by_event.get((row.state, event_type))
+    if rule is not None and event_type == "session_taken_over":
+        return take_over_session(row, event.envelope, arrival)
     if rule is not None:
-        return rule(row, event.payload, now_ms)
+        return rule(row, event.payload, arrival.now_ms)
     if row.state == "Timeout" and ("Active", event_type) in rules.by_event:
         return Objection("late", f"{event_type} came after the session timed out; resume it first")
     return Objection("illegal_transition", f"{event_type} is not possible in {row.state}")

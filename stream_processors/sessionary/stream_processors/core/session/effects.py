@@ -22,11 +22,13 @@ from sessionary.stream_processors.core.session.facts import (
     GapFound,
     HeartbeatSeen,
     LimitsOverridden,
+    OwnerHeard,
     PhaseMoved,
     Refused,
     SequenceMoved,
     SessionFact,
     SnapshotTaken,
+    TakenOver,
     Transitioned,
     WorkDone,
 )
@@ -38,6 +40,8 @@ SessionRow = SessionState | Gravestone
 
 _replace_activity = make_replacer(SessionState, "last_event_at", "last_work_at")
 _replace_work = make_replacer(SessionState, "last_event_at", "last_work_at", "producers")
+_replace_owners_work = make_replacer(SessionState, "last_event_at", "last_work_at", "producers", "owner_heard_at")
+_replace_owner_heard = make_replacer(SessionState, "owner_heard_at")
 _replace_entered = make_replacer(
     SessionState,
     "state",
@@ -83,7 +87,11 @@ def _number_only(row: SessionRow, fact: object) -> SessionRow:
 
 
 def _do_work(row: SessionState, fact: WorkDone) -> SessionState:
-    at_ms, producers = fact
+    at_ms, producers, owner_heard_at = fact
+    if owner_heard_at is not None:
+        return _replace_owners_work(
+            row, at_ms, at_ms, row.producers if producers is None else producers, owner_heard_at
+        )
     if producers is None:
         return _replace_activity(row, at_ms, at_ms)
     return _replace_work(row, at_ms, at_ms, producers)
@@ -91,6 +99,23 @@ def _do_work(row: SessionState, fact: WorkDone) -> SessionState:
 
 def _see_heartbeat(row: SessionState, fact: HeartbeatSeen) -> SessionState:
     return row._replace(last_event_at=fact.at_ms) if row.state == "Active" else row
+
+
+def _hear_owner(row: SessionState, fact: OwnerHeard) -> SessionState:
+    return _replace_owner_heard(row, fact.at_ms)
+
+
+def _take_over(row: SessionState, fact: TakenOver) -> SessionState:
+    after = row._replace(
+        epoch=row.epoch + 1,
+        owner_service=fact.service_id,
+        agent_id=fact.agent_id,
+        holder=fact.producer_id,
+        owner_heard_at=fact.at_ms,
+        last_event_at=fact.at_ms,
+        last_work_at=fact.at_ms,
+    )
+    return next_number(after)
 
 
 def _move_phase(row: SessionState, fact: PhaseMoved) -> SessionState:
@@ -177,10 +202,12 @@ _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     GapFound: _number_only,
     HeartbeatSeen: _see_heartbeat,
     LimitsOverridden: _number_only,
+    OwnerHeard: _hear_owner,
     PhaseMoved: _move_phase,
     Refused: _refuse_event,
     SequenceMoved: _move_sequence,
     SnapshotTaken: _take_snapshot,
+    TakenOver: _take_over,
     Transitioned: _move_state,
     WorkDone: _do_work,
 }

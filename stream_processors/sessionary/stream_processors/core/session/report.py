@@ -22,6 +22,7 @@ from sessionary.stream_processors.core.session.facts import (
     LimitsOverridden,
     Refused,
     SessionFact,
+    TakenOver,
     Transitioned,
 )
 from sessionary.stream_processors.core.trail import (
@@ -180,6 +181,17 @@ def _report_context(
     return [record._replace(reason_code="context_limit", reason=reason)]
 
 
+def _report_take_over(
+    session: SessionKey, row: SessionState, after: SessionState, fact: TakenOver, arrival: Arrival, place: Place
+) -> list[AuditRecord]:
+    record = _session_record(session, after, arrival, place, "take_over")
+    former = f"{row.agent_id} of {row.owner_service}"
+    if row.holder:
+        former += f" (process {row.holder})"
+    reason = f"{fact.agent_id} of {fact.service_id} (process {fact.producer_id}) took over from {former}"
+    return [record._replace(reason_code="taken_over", reason=reason)]
+
+
 def _envelope_of(arrival: Arrival) -> Envelope:
     assert arrival.event is not None
     return arrival.event.envelope
@@ -193,6 +205,7 @@ _REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
     GapFound: _report_gap,
     LimitsOverridden: _report_override,
     Refused: _report_refusal,
+    TakenOver: _report_take_over,
     Transitioned: _report_transition,
 }
 REPORTED_FACTS = frozenset(_REPORTS)
