@@ -107,8 +107,7 @@ class PartitionModel:
         before, row["state"], row["phase"], row["entered_at"] = row["state"], state, phase, self.now
         if number in ("T05", "T07", "T11"):
             row["epoch"] += 1
-        if state == "Active":
-            row["last_event_at"] = row["last_work_at"] = self.now
+        row["last_event_at"] = row["last_work_at"] = self.now
         row["audit_seq"] += 1
         wanted: Row = {"cleanup_id": None, "cleanup_actions": []}
         if actions:
@@ -118,6 +117,22 @@ class PartitionModel:
         self.add_audit(
             row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
         )
+
+    def take_over(self, row: Row, envelope: Row) -> None:
+        """Let the sender hold the session, or raise `Refusal`."""
+        limits, service = row["limits"], envelope["service_id"]
+        if service != row["owner"]:
+            heard = max(row["owner_heard"] or row["last_event_at"], self.hole_end)
+            third = (limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]) // 3
+            if self.now < heard + third:
+                raise Refusal("owner_alive")
+        former = f"{row['agent']} of {row['owner']}" + (f" (process {row['holder']})" if row["holder"] else "")
+        row["agent"], row["owner"], row["holder"] = envelope["agent_id"], service, envelope["producer_id"]
+        reason = f"{row['agent']} of {service} (process {row['holder']}) took over from {former}"
+        row["epoch"] += 1
+        row["audit_seq"] += 1
+        states = {"from_state": row["state"], "to_state": row["state"]}
+        self.add_audit(row, kind="take_over", event_type="session_taken_over", reason=reason, **states)
 
     def confirm_release(self, row: Row, fields: Row) -> None:
         cleanup_id, actions = fields["cleanup_id"], fields["actions"]

@@ -126,6 +126,8 @@ class PartitionOracle(PartitionModel):
             raise Refusal("invalid_value")
         self.check_permitted(row, kind, envelope, fields)
         self.apply_event(key, row, kind, envelope, fields)
+        if self.rules >= 2 and envelope["service_id"] == row["owner"]:
+            row["owner_heard"] = self.now
         if kind != "heartbeat":
             row["last_work_at"] = self.now
         row["last_event_at"] = self.now if kind != "heartbeat" or row["state"] == "Active" else row["last_event_at"]
@@ -249,6 +251,8 @@ class PartitionOracle(PartitionModel):
         if self.rules >= 2 and (fault := snapshot_fault(first, first["parent_snapshot_id"])):
             raise Refusal(fault)
         row = self.rows[key] = new_row(envelope, fields, limits, self.now)
+        if self.rules >= 2:
+            row["holder"], row["owner_heard"] = envelope["producer_id"], self.now
         self.enter_state(key, row, "Idle", "creating", "T01", event_type="session_created")
         self.is_duplicate(row, envelope)
         if odd:
@@ -278,7 +282,7 @@ class PartitionOracle(PartitionModel):
             raise Refusal("stale_epoch" if envelope["epoch"] < row["epoch"] else "future_epoch")
         if kind == "session_created":
             raise Refusal("session_exists")
-        lifecycle = kind.startswith("session_") and kind != "session_activity"
+        lifecycle = kind.startswith("session_") and kind not in ("session_activity", "session_taken_over")
         if lifecycle and envelope["service_id"] != row["owner"]:
             raise Refusal("not_owner")
         if self.rules >= 2 and kind in ("state_updated", "snapshot_created") and envelope["service_id"] != row["owner"]:
@@ -312,6 +316,8 @@ class PartitionOracle(PartitionModel):
                 self.take_snapshot(row, fields["snapshot"])
                 row["max_due_at"] = max(0, row["max_due_at"] - self.now)
                 self.enter_state(key, row, "Paused", None, "T04", event_type=kind)
+            case "session_taken_over":
+                self.take_over(row, envelope)
             case "session_resumed":
                 self.resume_session(key, row, fields)
             case "session_errored":

@@ -138,7 +138,7 @@ def is_out_of_bounds(value: Any, field: str = "", owner: str = "") -> bool:
 
 def is_legal(state: str, kind: str) -> bool:
     """Return True if events of this type are legal in this state."""
-    if kind == "heartbeat":
+    if kind in ("heartbeat", "session_taken_over"):
         return state in ("Idle", "Active", "Paused", "Timeout", "Error")
     if kind == "resources_released":
         return state in ("Active", "Paused", "Timeout", "Error", "Terminated")

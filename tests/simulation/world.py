@@ -216,6 +216,7 @@ class World:
             (3, agents.send_invalid_envelope),
             (5, agents.confirm_release),
             (2, agents.send_as_other_service),
+            (3, agents.take_over),
             (3, agents.lose_events),
             (3, agents.send_late),
             (5, agents.repeat_record),

@@ -33,7 +33,7 @@ REASONS = {
     *("not_owner", "illegal_transition", "late", "phase_order", "missing_snapshot", "missing_error_class"),
     *("not_retryable", "retries_exhausted", "max_duration_exceeded", "version_conflict", "invalid_limits"),
     *("invalid_reason", "unknown_cleanup", "already_released", "not_member", "broken_chain", "hash_mismatch"),
-    "producer_conflict",
+    *("producer_conflict", "owner_alive"),
 }
 
 
@@ -44,7 +44,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.crowd = RandomAgents(Random(0), ANNOUNCING)
 
-    @rule(act=st.integers(0, 17), times=st.integers(1, 6), seed=st.integers(0, 1_000))
+    @rule(act=st.integers(0, 18), times=st.integers(1, 6), seed=st.integers(0, 1_000))
     def something_happens(self, act: int, times: int, seed: int) -> None:
         self.crowd.rng = Random(seed)
         for _ in range(times):
@@ -80,7 +80,7 @@ def test_long_runs_reach_every_transition_and_refusal() -> None:
             seen |= {line.reason for _, line in outcome.records_on("rejected")}
     assert {transition.id for transition in TRANSITIONS} - seen == set()
     assert REASONS - seen == set()
-    assert {"gap", "gap_filled", "release", "context_limit", "limits_override", "refusal"} - seen == set()
+    assert {"gap", "gap_filled", "release", "context_limit", "limits_override", "refusal", "take_over"} - seen == set()
 
 
 def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes, bytes]]:
