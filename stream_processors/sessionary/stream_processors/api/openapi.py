@@ -34,6 +34,11 @@ _SESSION: Final = _object_schema(
     epoch=_NUMBER,
     version=_NUMBER,
     owner_service=_TEXT,
+    agent_id={**_TEXT, "description": "the agent that created the session, or took it over last"},
+    holder={
+        **_TEXT_OR_NULL,
+        "description": "producer id of the client that created the session, or took it over last; null by rules 1",
+    },
     state_json={**_TEXT, "description": "the session's content: JSON text"},
     state_schema_version=_NUMBER,
     snapshot={"oneOf": [_snapshot_schema(), {"type": "null"}]},

@@ -176,6 +176,8 @@ def session_document(
         "epoch": row.epoch,
         "version": row.version,
         "owner_service": row.owner_service,
+        "agent_id": row.agent_id,
+        "holder": row.holder or None,
         "state_json": row.state_json,
         "state_schema_version": row.state_schema_version,
         "snapshot": row.snapshot._asdict(),
