@@ -13,6 +13,7 @@ from sessionary.schemas.types import (
     AnnouncedRules,
     AuditKind,
     Cleanup,
+    ClockRepair,
     DataClass,
     ErrorClass,
     ForgottenProducer,
@@ -230,6 +231,7 @@ class SessionState(NamedTuple):
     restored_from_snapshot_id: str | None = None
     forgotten: Sequence[ForgottenProducer] = ()  # Oldest first
     content_apart: bool = False  # state_json and snapshot are in a SessionContent, and empty here
+    clock_repair: int = 0  # The last repair of the partition's clock that all times here include
 
 
 class SessionContent(NamedTuple):
@@ -268,6 +270,7 @@ class Position(NamedTuple):
     leader_epoch: int | None = None  # of the leader that appended the last record below next_offset
     row_count: int | None = None  # the partition's rows; contents that are apart count as well
     row_checksum: int | None = None  # sum of their CRC-32 modulo 2**63
+    clock_repairs: Sequence[ClockRepair] = ()  # of the partition's clock; oldest first
 
 
 __all__ = [

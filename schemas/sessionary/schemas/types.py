@@ -368,6 +368,25 @@ class AnnouncedRules(NamedTuple):
     principal: str
 
 
+class ClockRepair(NamedTuple):
+    """A repair of a partition's clock: an operator had it set to the broker's time.
+
+    Attributes:
+        number: From 1, by partition.
+        until_offset: Records below it do not move the clock: the repair is later than they.
+        clock_ms: What the clock was set to.
+        shift_ms: How far it was set forward; the times of older rows move with it.
+        back_ms: How far it was set back; times of older rows that lie after clock_ms become
+            clock_ms.
+    """
+
+    number: int
+    until_offset: int
+    clock_ms: int
+    shift_ms: int
+    back_ms: int
+
+
 __all__ = [
     "AnnouncedRules",
     "AuditKind",
@@ -375,6 +394,7 @@ __all__ = [
     "Cleanup",
     "CleanupAction",
     "ClockName",
+    "ClockRepair",
     "Compression",
     "DataClass",
     "Envelope",

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import Position
-from sessionary.schemas.types import RuleSet
+from sessionary.schemas.types import ClockRepair, RuleSet
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import EventLog
@@ -81,6 +81,10 @@ class CommittedState:
     def is_live(self, row: Any) -> bool:
         """Return whether a row fires when it is due; False for None and for what only vanishes."""
         return type(row) in self.families.live_classes
+
+    def repair_times(self, row: Any, repairs: Sequence[ClockRepair]) -> Any:
+        """Return a row with its times as they are after repairs of the partition's clock."""
+        return self.families.by_row_class[type(row)].repair_times(row, repairs) if self.is_live(row) else row
 
     def due_ms(self, row: Any, hole_end_ms: int = 0) -> int:
         """Return when a row is due, in ms of log time; without the hole's end, not later."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.types import RefusalReason, RuleSet
+from sessionary.schemas.types import ClockRepair, RefusalReason, RuleSet
 from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, Stream
 
 RowT = TypeVar("RowT")
@@ -37,7 +37,8 @@ class Arrival(NamedTuple):
     `event` is None if the value cannot be read, or if its envelope has a text that is too long;
     `fault` then says why. A fault beside an event says
     that the event does not belong under the record's key. `session` is `NO_SESSION` if the key
-    names none. `rules` are those by which it is judged.
+    names none. `rules` are those by which it is judged. `clock_repair` is the number of the last
+    repair of the partition's clock, which a new row's times include; 0 if there was none.
     """
 
     record: LogRecord
@@ -47,6 +48,7 @@ class Arrival(NamedTuple):
     log: EventLog
     now_ms: int
     rules: RuleSet
+    clock_repair: int = 0
 
 
 class Decision(NamedTuple):
@@ -129,6 +131,13 @@ class Machine(Protocol[RowT, FactT]):
 
         `hole_end_ms`: when the partition's last hole ended, if the rules look at that. It may
         postpone a live row, and never makes one due earlier.
+        """
+        ...
+
+    def repair_times(self, row: RowT, repairs: Sequence[ClockRepair]) -> RowT:
+        """Return a live row with its times as they are after repairs of the partition's clock.
+
+        The same object if it includes them all. `repairs`: the partition's, at least one.
         """
         ...
 

@@ -61,6 +61,18 @@ class SkippedOffsets(NamedTuple):
     records: Sequence[LogRecord] = ()  # those of these offsets that can be read
 
 
+class ClockSetting(NamedTuple):
+    """What an operator decided about a partition's clock: it is set to a time of the broker.
+
+    `until_offset`: of the record with that time; what is stamped below it does not move the clock.
+    """
+
+    clock_ms: int
+    until_offset: int
+    reason: str  # for people
+    principal: str  # who decided it
+
+
 class EventLog(NamedTuple):
     """The partition of the events topic that a state is folded from."""
 
@@ -136,6 +148,7 @@ __all__ = [
     "EMITTED_BYTES",
     "POSITION_KEY",
     "RECORD_OVERHEAD_BYTES",
+    "ClockSetting",
     "Counts",
     "DueRow",
     "Emitted",

@@ -16,12 +16,13 @@ from typing import Any
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
-from sessionary.stream_processors.core.clock import Clock
+from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from
 from sessionary.stream_processors.core.committed import CommittedState
 from sessionary.stream_processors.core.machine import AnyMachine, Arrival, apply_facts
 from sessionary.stream_processors.core.model import (
     EMITTED_BYTES,
     RECORD_OVERHEAD_BYTES,
+    ClockSetting,
     Counts,
     Emitted,
     LogRecord,
@@ -30,7 +31,13 @@ from sessionary.stream_processors.core.model import (
     SkippedOffsets,
 )
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
-from sessionary.stream_processors.core.trail import decision_record, failure_record, rejected_record, skip_record
+from sessionary.stream_processors.core.trail import (
+    decision_record,
+    failure_record,
+    rejected_record,
+    repair_record,
+    skip_record,
+)
 from sessionary.stream_processors.core.verdict import begins_rules, read_arrival, unread_arrival
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, describe_exception
 
@@ -52,6 +59,8 @@ class Overlay:
         position = committed.position
         self._batch_number = position.batch_number + 1
         self._clock = Clock(position.clock_ms, position.quiet_until_ms)
+        self._repairs = position.clock_repairs
+        self._believed_from = believed_from(self._repairs)
         self._next_offset = position.next_offset
         self._first_offset: int | None = None
         self._outcome_n = position.outcome_n
@@ -90,7 +99,8 @@ class Overlay:
         if record.offset != self._next_offset:
             # The offsets between hold transaction markers, or were compacted away.
             self._next_offset, self._outcome_n = record.offset, 0
-        self._move_clock(record.timestamp_ms)
+        if record.offset >= self._believed_from:
+            self._move_clock(record.timestamp_ms)
         if not self._drop_expired() or not self._fire_due():
             return False
         if failure is None:
@@ -135,6 +145,23 @@ class Overlay:
             self._reject_unread(record, "skipped", f"skipped by {skip.principal}: {skip.reason}")
         self._next_offset, self._outcome_n = skip.next_offset, 0
 
+    def set_clock(self, setting: ClockSetting) -> None:
+        """Set the clock, forward or back, before the next record; leaves an audit record.
+
+        No timer fires for a while then. Raises `ValueError` by the first rules, and while the
+        timers of the next record are written in parts.
+        """
+        if self._rules.version == FIRST_RULES.version or self.records or self._outcome_n:
+            raise ValueError("a clock is set by the second rules, and between two records")
+        committed, former_ms = self._committed, self._clock.now_ms
+        self._repairs = add_repair(self._repairs, setting.until_offset, former_ms, setting.clock_ms)
+        self._believed_from = setting.until_offset
+        self._clock = Clock(setting.clock_ms, setting.clock_ms + committed.settings.quiet_ms)
+        if back_ms := self._repairs[-1].back_ms:
+            committed.timers.move_earlier(back_ms)
+        record = repair_record(committed.log, setting, former_ms, self._next_place())
+        self._emitted.append(Emitted("audit", None, record))
+
     @property
     def final_position(self) -> Position:
         """Where the partition is after this batch."""
@@ -147,6 +174,7 @@ class Overlay:
             previous_acknowledged_at=self._previous_acknowledged_at,
             rules=self._rules,
             announced=self._announced,
+            clock_repairs=self._repairs,
         )
 
     @property
@@ -205,7 +233,10 @@ class Overlay:
         self._decoder = self._committed.decoder.as_of(announced.version)
 
     def _row(self, key: bytes) -> Any:
-        return self.rows[key] if key in self.rows else self._committed.rows.get(key)
+        if key in self.rows:
+            return self.rows[key]
+        row = self._committed.rows.get(key)
+        return self._committed.repair_times(row, self._repairs) if self._repairs else row
 
     def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
         live_classes = self._families.live_classes
@@ -300,6 +331,8 @@ class Overlay:
         if arrival is None:
             self._ticks += 1
             return
+        if self._repairs:
+            arrival = arrival._replace(clock_repair=self._repairs[-1].number)
         hashed = hash(key)
         machine = families.home
         if families.by_event_type and arrival.event is not None and arrival.fault is None:

@@ -15,7 +15,7 @@ from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SessionStateName
 from sessionary.stream_processors.core.fast_replace import make_replacer
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
-from sessionary.stream_processors.core.model import EventLog, Place, SkippedOffsets
+from sessionary.stream_processors.core.model import ClockSetting, EventLog, Place, SkippedOffsets
 
 # Refusals that suggest that the sender speaks for someone else.
 SECURITY_REASONS: frozenset[RefusalReason] = frozenset(
@@ -136,6 +136,22 @@ def skip_record(log: EventLog, skip: SkippedOffsets, place: Place, rules: int) -
     return record._replace(kind=kind, gap_first=place.offset, gap_last=last)
 
 
+def repair_record(log: EventLog, setting: ClockSetting, former_ms: int, place: Place) -> AuditRecord:
+    """Return the record of a clock that is set at `place`, from `former_ms`.
+
+    `appended_at` is what it is set to. It names the offsets whose stamps do not move it, if there
+    are any.
+    """
+    first, last = place.offset, setting.until_offset - 1
+    unmoved = f"; the stamps of offsets {first} to {last} do not move it" if last >= first else ""
+    reason = (
+        f"{log.topic}-{log.partition}: clock set from {former_ms} to {setting.clock_ms} ms "
+        f"({(setting.clock_ms - former_ms) / 1_000:+,.1f} s){unmoved}: {setting.reason}"
+    )
+    record = decision_record("clock_repaired", reason, setting.principal, place)
+    return record._replace(gap_first=first, gap_last=last) if unmoved else record
+
+
 def failure_record(arrival: Arrival, detail: str, place: Place) -> AuditRecord:
     """Return the record of an event on which a machine failed; its session is not changed by it."""
     record = audit_record(arrival.session, UNKNOWN_SUBJECT, None, place, "refusal")
@@ -174,5 +190,6 @@ __all__ = [
     "failure_record",
     "next_number",
     "rejected_record",
+    "repair_record",
     "skip_record",
 ]

@@ -13,9 +13,10 @@ from sessionary.schemas.codec import Decoder, encode_record, record_headers
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionContent, SessionState
+from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.machine import Arrival, Decision, RowKind, RowParts
 from sessionary.stream_processors.core.model import Stream
-from sessionary.stream_processors.core.session.clocks import SessionClock, format_seconds
+from sessionary.stream_processors.core.session.clocks import SessionClock, format_seconds, repair_times
 from sessionary.stream_processors.core.session.decide import decide_event, session_rules
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned
@@ -84,6 +85,10 @@ class SessionMachine:
     def due_ms(self, row: SessionRow, hole_end_ms: int = 0) -> int:
         """Return a session's earliest deadline, or a gravestone's end (ms of log time)."""
         return self.deadline(row, hole_end_ms).due_ms if isinstance(row, SessionState) else row.expires_at
+
+    def repair_times(self, row: SessionRow, repairs: Sequence[ClockRepair]) -> SessionRow:
+        """Return a session with its times as they are after repairs of the partition's clock."""
+        return repair_times(row, repairs) if isinstance(row, SessionState) else row
 
     def is_only_postponed(self, row: SessionRow, after: SessionRow) -> bool:
         """Return True within Active: there limits are fixed, and every clock only moves forward."""
