@@ -61,20 +61,32 @@ ACTIVATION = "rules_activation"  # the type of the record with which rules begin
 
 
 class Decision(NamedTuple):
-    """An operator's decision, from the audit trail: rules that may begin from an offset on."""
+    """An operator's decision, from the audit trail.
+
+    Rules that may begin from an offset on; or, with a version of 0, a clock that is set there: the
+    stamps of records below `until_offset` do not move it.
+    """
 
     partition: int
     offset: int
     version: int
+    clock_ms: int = 0
+    until_offset: int = 0
 
 
 def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
     """Return the decisions that an audit trail has, in log order."""
-    return sorted(
-        Decision(line["source_partition"], line["source_offset"], int(line["reason"].split()[1]))
-        for line in audit_lines
-        if line["kind"] == "decision" and line["event_type"] == "rules_announced"
-    )
+    found: list[Decision] = []
+    for line in audit_lines:
+        place = line["source_partition"], line["source_offset"]
+        if line["kind"] == "decision" and line["event_type"] == "rules_announced":
+            found.append(Decision(*place, int(line["reason"].split()[1])))
+        elif line["kind"] == "decision" and line["event_type"] == "clock_repaired":
+            match = re.search(r": clock set from \d+ to (\d+) ms ", line["reason"])
+            assert match is not None, line["reason"]
+            last = line["gap_last"]
+            found.append(Decision(*place, 0, int(match[1]), 0 if last is None else last + 1))
+    return sorted(found)
 
 
 def decode_record(value: bytes | None, rules: int = 2) -> tuple[str, Row]:

@@ -16,6 +16,7 @@ class PartitionModel:
         self.now = 0
         self.quiet_until = 0
         self.hole_end = 0
+        self.believed_from = 0  # records below this offset do not move the clock
         self.rules = 1  # the version of the rules in force
         self.announced: Decision | None = None
         self.earliest = 0  # no deadline is before it: checking every row for every record would take minutes
@@ -54,12 +55,31 @@ class PartitionModel:
     def take_decisions(self, offset: int) -> None:
         """Take the decisions that were made before the record at `offset`."""
         while self.decisions and self.decisions[0].offset <= offset:
-            self.announced = decision = self.decisions.pop(0)
+            decision = self.decisions.pop(0)
+            if decision.version:
+                self.announced = decision
+            else:
+                self.set_clock(decision)
             line = {"source_partition": self.number, "source_offset": decision.offset, "kind": "decision"}
             self.audits.append({**line, "tenant_id": "", "session_id": "", "audit_seq": 0})
 
+    def set_clock(self, decision: Decision) -> None:
+        """Set the clock; all sessions have as much time left as they had, or more."""
+        passed, self.now = max(0, decision.clock_ms - self.now), decision.clock_ms
+        self.hole_end, self.quiet_until = self.now, self.now + self.quiet_ms
+        self.believed_from = decision.until_offset
+        for row in self.rows.values():
+            names = ["entered_at", "last_event_at", "last_work_at", "released_at"]
+            for name in [*names, "created_at"] if row["state"] == "Idle" else names:
+                row[name] = row[name] and min(row[name] + passed, self.now)
+            if row["state"] != "Paused" and row["max_due_at"] is not None:
+                row["max_due_at"] = min(row["max_due_at"] + passed, self.now + row["limits"]["max_duration_ms"])
+        self.earliest = 0
+
     def drop_gravestones(self) -> None:
         """Drop expired gravestones; unlike deadlines they ignore the quiet time after a hole."""
+        if self.believed_from:  # a clock that was set back has put them out of order
+            self.graves = {key: grave for key, grave in self.graves.items() if grave["expires_at"] > self.now}
         while self.graves and next(iter(self.graves.values()))["expires_at"] <= self.now:
             del self.graves[next(iter(self.graves))]  # all have the same lifetime: the oldest is first
 

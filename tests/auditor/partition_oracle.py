@@ -39,10 +39,11 @@ class PartitionOracle(PartitionModel):
         self.take_decisions(entry.offset)
         self.entry = entry
         self.begin_announced_rules(entry)
-        if self.rows and entry.timestamp_ms - self.now > self.hole_ms:
-            self.hole_end = entry.timestamp_ms
-            self.quiet_until = entry.timestamp_ms + self.quiet_ms
-        self.now = max(self.now, entry.timestamp_ms)
+        stamp = entry.timestamp_ms if entry.offset >= self.believed_from else self.now
+        if self.rows and stamp - self.now > self.hole_ms:
+            self.hole_end = stamp
+            self.quiet_until = stamp + self.quiet_ms
+        self.now = max(self.now, stamp)
         self.drop_gravestones()
         if self.now >= max(self.quiet_until, self.earliest):
             self.fire_due()

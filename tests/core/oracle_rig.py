@@ -8,9 +8,9 @@ from sessionary.schemas.records import Position, RulesActivation, SessionState
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
-from tests.auditor.decoding import Decision, LogEntry, Row
+from tests.auditor.decoding import Decision, LogEntry, Row, decisions_of
 from tests.auditor.oracle import Oracle, find_differences
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES, STREAMS
@@ -159,6 +159,19 @@ class OracleRig:
         assert self.fold.position.announced is not None
         version, row_bytes_max, _, principal = self.fold.position.announced
         return self.append(None, encode_record(RulesActivation(version, row_bytes_max, principal, "w1")))
+
+    def set_clock(self, *, until_offset: int = 0) -> Outcome:
+        """Set both sides' clocks to `at`; records below `until_offset` do not move them."""
+        batch = self.fold.begin()
+        batch.set_clock(ClockSetting(self.at, until_offset, "it leapt", "alice"))
+        outcome = batch.finish()
+        self.fold.merge(batch)
+        self.oracle.audits.clear()
+        [decision] = decisions_of(line._asdict() for _, line in outcome.records_on("audit"))
+        self.oracle.decisions.append(decision)
+        self.oracle.take_decisions(decision.offset)
+        assert self.fold.next_deadline_ms == self.oracle.next_deadline()
+        return outcome
 
     def advance(self, ms: int, *, step_ms: int = 1_000) -> list[str]:
         """Let time pass with a tick every `step_ms`; return new audit lines, as `T06 inactive`."""
