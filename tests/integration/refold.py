@@ -9,7 +9,7 @@ from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEven
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
-from sessionary.stream_processors.core.model import LogRecord, SkippedOffsets
+from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.store.packed_rows import MachineRows
@@ -86,6 +86,8 @@ def _decide_again(batch: Overlay, decision: AuditRecord, waiting: list[LogRecord
     """Repeat a decision, as the audit trail tells of it."""
     if decision.event_type in _SKIPS:
         _skip(batch, decision, waiting)
+    elif decision.event_type == "clock_repaired":
+        set_clock_again(batch, decision)
     else:
         announce_again(batch, decision)
 
@@ -98,6 +100,14 @@ def announce_again(batch: Overlay, decision: AuditRecord) -> None:
     assert decision.actor is not None
     rules = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
     batch.announce_rules(rules[int(match[1])], decision.actor)
+
+
+def set_clock_again(batch: Overlay, decision: AuditRecord) -> None:
+    """Set a clock again, as the audit trail tells of it."""
+    assert decision.actor is not None
+    until_offset = 0 if decision.gap_last is None else decision.gap_last + 1
+    reason = re.sub(r"^.*? ms \(.*? s\)(; the stamps of offsets \d+ to \d+ do not move it)?: ", "", decision.reason)
+    batch.set_clock(ClockSetting(decision.appended_at // 1_000, until_offset, reason, decision.actor))
 
 
 def _skip(batch: Overlay, line: AuditRecord, waiting: list[LogRecord]) -> None:

@@ -53,7 +53,7 @@ class FakeFetchControl:
     def resume_partition(self, partition: int) -> None:
         self.asked.append(("resume", partition))
 
-    def fetch_from(self, partition: int, offset: int) -> None:
+    def fetch_from(self, partition: int, offset: int, believed_from: int) -> None:
         self.asked.append(("fetch", offset))
 
     def drop_partition(self, partition: int) -> None:

@@ -215,6 +215,12 @@ DOCUMENT: Final[dict[str, Any]] = {
             to={**_NUMBER_OR_NULL, "description": "skip all records up to this offset; by default only that one"},
             reason=_REASON,
         ),
+        "/v1/partitions/{partition}/repair-clock": _halt_operation(
+            "Set a clock that leapt to the broker's time (`clock_ahead`, or an open partition whose clock is ahead); "
+            "needs the role operator",
+            "the clock is not ahead, the partition is judged by rules 1, or the broker's clock and the worker's differ",
+            reason=_REASON,
+        ),
         "/v1/rules": {
             "get": {
                 "summary": "The rules that every partition is judged by; needs the role operator",

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
 from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.changelog import reader_of
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -70,7 +71,7 @@ class LogProbe(NamedTuple):
         stamp_ms, epoch = self.previous
         if position.leader_epoch is not None and epoch is not None:
             leader_epoch_max = position.leader_epoch
-        elif stamp_ms > position.clock_ms:
+        elif stamp_ms > position.clock_ms and next_offset > believed_from(position.clock_repairs):
             return log_truncated(
                 partition,
                 next_offset,

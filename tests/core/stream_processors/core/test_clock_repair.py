@@ -156,7 +156,7 @@ def test_of_a_duration_that_began_while_the_clock_was_ahead_no_more_than_the_who
 
 
 def test_a_session_of_after_the_repair_has_its_own_times() -> None:
-    rig, agent = started_rig()
+    rig, _ = started_rig()
     leap(rig, DAY_MS)
     rig.at += 1_000
     rig.set_clock()

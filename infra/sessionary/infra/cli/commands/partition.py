@@ -79,6 +79,21 @@ def accept_gap(
     _show_reopened(partition, lambda client: client.accept_gap(partition, reason), data, as_json=as_json)
 
 
+@app.command("repair-clock")
+def repair_clock(
+    partition: PartitionArgument,
+    reason: ReasonOption,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set a clock that leapt to the broker's time, once the broker's clock is right again.
+
+    For a partition that is halted by clock_ahead, or is open with a clock that is ahead. All
+    sessions have as much time left as they had. The exit code is 1 if it is halted again.
+    """
+    _show_reopened(partition, lambda client: client.repair_clock(partition, reason), data, as_json=as_json)
+
+
 @app.command("skip")
 def skip_records(
     partition: PartitionArgument,

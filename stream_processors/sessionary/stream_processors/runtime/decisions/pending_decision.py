@@ -2,11 +2,13 @@
 
 A decision is handed to a new owner of the partition, which carries it out once and forgets it:
 
-- A gap of the log is accepted while the partition opens, before anything is folded.
+- A gap of the log is accepted, or the clock set, while the partition opens, before anything is
+  folded.
 - Records are skipped once all records before them are folded and committed.
 """
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,11 +16,12 @@ from typing import NamedTuple
 
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
-from sessionary.stream_processors.core.model import LogRecord, SkippedOffsets
+from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.decisions.skipped_records import SkippedRecords, read_records
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
+from sessionary.stream_processors.runtime.open_batch import OpenBatch
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 
 _log = logging.getLogger(__name__)
@@ -42,10 +45,10 @@ class RecordSkip(NamedTuple):
     fault: Halted  # why the partition is halted at `first_offset`
 
 
-Decision = GapAcceptance | RecordSkip
-# Commits offsets that are skipped, and the leader epoch of the last record of them, if known. If
-# the transaction aborts, the position stays.
-CommitSkip = Callable[[SkippedOffsets, int | None], Awaitable[None]]
+Decision = GapAcceptance | RecordSkip | ClockSetting
+# Commits an empty batch after it was given what was decided. If the transaction aborts, the
+# position stays.
+CommitDecision = Callable[[Callable[[OpenBatch], None]], Awaitable[None]]
 
 
 class PendingDecision:
@@ -76,12 +79,34 @@ class PendingDecision:
         self.is_reached = True
         return True
 
-    async def accept_gap(self, state: PartitionState, commit: CommitSkip) -> None:
-        """Move the position to the log's start, if that is the decision. Raises `Lost`."""
-        decision, self._decision = self._decision, None
-        if not isinstance(decision, GapAcceptance):
-            self._decision = decision
+    async def carry_out_at_opening(self, state: PartitionState, commit: CommitDecision) -> None:
+        """Carry out a decision that needs no record to be folded first. Raises `Lost`."""
+        decision = self._decision
+        if isinstance(decision, GapAcceptance):
+            self._decision = None
+            await self._accept_gap(decision, state, commit)
+        elif isinstance(decision, ClockSetting):
+            self._decision = None
+            await self._set_clock(decision, state, commit)
+
+    async def _set_clock(self, setting: ClockSetting, state: PartitionState, commit: CommitDecision) -> None:
+        former = state.position.clock_repairs
+        if state.position.outcome_n or state.position.rules.version == FIRST_RULES.version:
+            _log.warning("partition %d: its clock is not set: a record is folded in parts", self._partition)
             return
+        _log.warning(
+            "partition %d: its clock is set from %d to %d ms, because %s decided so: %s",
+            self._partition,
+            state.position.clock_ms,
+            setting.clock_ms,
+            setting.principal,
+            setting.reason,
+        )
+        while state.position.clock_repairs == former:
+            await commit(lambda batch: batch.set_clock(setting))
+
+    async def _accept_gap(self, decision: GapAcceptance, state: PartitionState, commit: CommitDecision) -> None:
+        """Move the position to the log's start."""
         while True:
             position = state.position
             log = await self._probe_log(position.next_offset)
@@ -91,9 +116,9 @@ class PendingDecision:
                 "log_gap_accepted", log.start_offset, position.clock_ms, decision.reason, decision.principal
             )
             _log_skip(self._partition, position, skip)
-            await commit(skip, None)
+            await commit(functools.partial(OpenBatch.skip_offsets, skip=skip, leader_epoch=None))
 
-    async def skip_records(self, state: PartitionState, commit: CommitSkip) -> bool:
+    async def skip_records(self, state: PartitionState, commit: CommitDecision) -> bool:
         """Skip the records that were decided about, in one or several transactions.
 
         Returns False if a record before them is not folded yet: it is to be fetched. Raises `Lost`,
@@ -117,7 +142,8 @@ class PendingDecision:
                 raise _refuse_skip(skip, f"nothing can be read from offset {read.next_offset} on")
             skipped = _skipped_offsets(skip, position, read, time.time())
             _log_skip(self._partition, position, skipped)
-            await commit(skipped, read.records[-1].leader_epoch if read.records else position.leader_epoch)
+            epoch = read.records[-1].leader_epoch if read.records else position.leader_epoch
+            await commit(functools.partial(OpenBatch.skip_offsets, skip=skipped, leader_epoch=epoch))
         self._decision, self.is_reached = None, False
         return True
 
@@ -167,4 +193,4 @@ def _log_skip(partition: int, position: Position, skip: SkippedOffsets) -> None:
     )
 
 
-__all__ = ["CommitSkip", "Decision", "GapAcceptance", "PendingDecision", "RecordSkip"]
+__all__ = ["CommitDecision", "Decision", "GapAcceptance", "PendingDecision", "RecordSkip"]

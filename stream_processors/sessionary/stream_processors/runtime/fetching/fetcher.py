@@ -103,6 +103,7 @@ class Fetcher:
         self._consumer = Consumer(self._config)
         self._commands: deque[Callable[[], None]] = deque()
         self._next_offsets: dict[int, int] = {}  # after the last batch of a partition; the thread's own
+        self._believed_from: dict[int, int] = {}  # by assigned partition; the thread's own
         self._waiting: deque[FetchedBatch] = deque()
         self._pending_bytes = self._waiting_bytes = 0
         self._fetched: dict[int, _Progress] = {}  # of the partitions that are assigned
@@ -132,11 +133,15 @@ class Fetcher:
             if self._pending_bytes < _PENDING_BYTES_MAX // 2:
                 self._room.notify()
 
-    def fetch_from(self, partition: int, offset: int) -> None:
-        """Fetch a partition from `offset` on; drop what was fetched of it before."""
+    def fetch_from(self, partition: int, offset: int, believed_from: int = 0) -> None:
+        """Fetch a partition from `offset` on; drop what was fetched of it before.
+
+        Below the offset `believed_from` a record may be stamped ahead of this process's clock.
+        """
 
         def assign_partition() -> None:
             self._unassign_partition(partition)
+            self._believed_from[partition] = believed_from
             with self._room:
                 self._fetched[partition] = _Progress(offset)
             self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
@@ -212,6 +217,7 @@ class Fetcher:
         if places := self._assigned_places(partition):
             self._consumer.incremental_unassign(places)
         self._next_offsets.pop(partition, None)
+        self._believed_from.pop(partition, None)
         with self._room:
             self._fetched.pop(partition, None)
             kept = [fetched for fetched in self._waiting if fetched.partition != partition]
@@ -250,7 +256,7 @@ class Fetcher:
         messages, (errors, ends) = split_messages([first, *more])
         for message in errors:
             self._next_offsets.pop(message.partition() or 0, None)
-        groups = group_by_partition(messages, self._wall_clock_s(), self._clock_ahead_s_max)
+        groups = group_by_partition(messages, self._wall_clock_s(), self._clock_ahead_s_max, self._believed_from)
         batches = [self._follow_up(*found) for found in cut_at_unreadable(groups, errors)]
         for message in errors:
             self._take_error(message)
