@@ -16,20 +16,19 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
 from sessionary.schemas.kafka.log_progress import StalledPartition
-from sessionary.schemas.records import Gravestone, Position, SessionState
+from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number
 from sessionary.stream_processors.api.routing import WAIT_MS_MAX, Group, OtherWorkers
 from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.api.verdicts import verdict_document
-from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
 WAIT_MS_DEFAULT = 5_000
-_MACHINE = SessionMachine()
 
 
 class Question(NamedTuple):
@@ -147,7 +146,7 @@ class ControlApi:
         if question.after is not None:
             key = question.key.encoded()
             verdict = verdict_document(owner.recent_outcomes, row, key, question.partition, question.after)
-        return session_document(row, question, owner.state.position, verdict)
+        return session_document(row, question, owner.state, verdict)
 
 
 def _partition_state(owner: PartitionOwner, stalled: StalledPartition | None) -> str:
@@ -159,7 +158,7 @@ def _partition_state(owner: PartitionOwner, stalled: StalledPartition | None) ->
 
 
 def session_document(
-    row: SessionState, question: Question, position: Position, verdict: dict[str, Any] | None
+    row: SessionState, question: Question, state: PartitionState, verdict: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Return the JSON document of a session, as `/openapi.json` describes it.
 
@@ -181,11 +180,11 @@ def session_document(
         "snapshot": row.snapshot._asdict(),
         "limits": row.limits._asdict(),
         "data_classes": list(row.data_classes),
-        "deadline_ms": _MACHINE.due_ms(row),
+        "deadline_ms": state.deadline_ms(row),
         "refusals": [refusal._asdict() for refusal in row.refusals],
         "verdict": verdict,
-        "position": {"partition": question.partition, "next_offset": position.next_offset},
-        "rules": position.rules.version,
+        "position": {"partition": question.partition, "next_offset": state.position.next_offset},
+        "rules": state.position.rules.version,
     }
 
 

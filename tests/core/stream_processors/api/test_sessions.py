@@ -14,13 +14,16 @@ from aiohttp.web import Response
 from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
 from sessionary.schemas.kafka.log_progress import StalledPartition
 from sessionary.schemas.records import Gravestone, Position
+from sessionary.schemas.types import Limits
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
-from sessionary.stream_processors.api.sessions import ControlApi
+from sessionary.stream_processors.api.sessions import ControlApi, Question, session_document
 from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
+from tests.core.oracle_rig import OracleRig, position_under
+from tests.support.event_factory import EventFactory
 
 SETTINGS = ProcessorSettings(api_tokens=parse_tokens({"token": "acme"}), api_port=4242)
 KEY = SessionKey("acme", new_session_id())
@@ -135,3 +138,34 @@ def test_a_worker_is_not_ready_while_an_open_partition_stands_still() -> None:
     # What was seen before the partition left, or began to open again, says nothing.
     assert read_readiness(FakeOwner(0.0), {other: stalled}) == (200, {str(PARTITION): "open"})
     assert read_readiness(FakeOwner(0.0, is_open=False), {PARTITION: stalled})[1] == {str(PARTITION): "opening"}
+
+
+def told_deadline(rig: OracleRig, agent: EventFactory) -> int:
+    """Return the deadline that the API tells of an agent's session."""
+    question = Question(agent.key, 0, None, 0.0)
+    deadline: int = session_document(rig.row_of(agent), question, rig.fold, None)["deadline_ms"]
+    return deadline
+
+
+@pytest.mark.parametrize("rules", [1, 2])
+def test_the_deadline_that_is_told_is_when_the_session_s_clock_fires(rules: int) -> None:
+    rig, agent = OracleRig(position=position_under(rules)), EventFactory()
+    rig.start(agent, limits=Limits(idle_ms=70_000))
+    assert told_deadline(rig, agent) == rig.at + 60_000
+    rig.at += 50_000
+    rig.tick()  # a hole ends
+    told_ms = told_deadline(rig, agent)
+    assert told_ms == rig.at + (25_000 if rules == 1 else 60_000)
+    assert rig.advance(told_ms - rig.at - 1) == []
+    assert rig.advance(1) == ["T06 inactive"]
+
+
+def test_the_deadline_that_is_told_goes_by_a_repaired_clock() -> None:
+    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig.start(agent, limits=Limits(max_duration_ms=40_000))
+    rig.at += 86_400_000
+    rig.set_clock()
+    told_ms = told_deadline(rig, agent)
+    assert told_ms == rig.at + 40_000
+    assert rig.advance(told_ms - rig.at - 1) == []
+    assert rig.advance(1) == ["T06 max_duration"]
