@@ -119,9 +119,17 @@ def cut_at_unreadable(found: Iterable[PartitionRecords], errors: Iterable[Messag
             # librdkafka leaves out a batch with a wrong checksum: records behind it may be there.
             kept = [record for record in records if record.offset < offset]
             detail = f"partition {partition}: {describe_unreadable_batch(message)}. {HELP}"
-            halted = Halted("batch_unreadable", detail)
+            halted = Halted("batch_unreadable", detail, offset=offset)
             groups[partition] = PartitionRecords(partition, kept, (halted, offset))
     return list(groups.values())
+
+
+def fault_from(fault: Fault, next_offset: int) -> Fault:
+    """Return a fault as it is if nothing below `next_offset` is wanted."""
+    halted, offset = fault
+    if offset >= next_offset:
+        return fault
+    return Halted(halted.reason, halted.detail, halted.clears_in_s, next_offset), next_offset
 
 
 def _wrong_timestamp_type(message: Message) -> Fault:
@@ -184,6 +192,7 @@ __all__ = [
     "LazyRecord",
     "PartitionRecords",
     "cut_at_unreadable",
+    "fault_from",
     "group_by_partition",
     "split_messages",
     "to_record",

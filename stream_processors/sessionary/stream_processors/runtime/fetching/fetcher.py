@@ -41,6 +41,7 @@ from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.fetching.fetched_records import (
     Fault,
     cut_at_unreadable,
+    fault_from,
     group_by_partition,
     split_messages,
 )
@@ -279,7 +280,7 @@ class Fetcher:
             self._next_offsets.pop(partition, None)  # what follows in this fetch is left out
             if (fetched := self._fetched.get(partition)) is not None:
                 # A batch that cannot be read may begin before what is wanted of it.
-                fault = fault[0], max(fault[1], fetched.next_offset)
+                fault = fault_from(fault, fetched.next_offset)
         return FetchedBatch(partition, begin_offset, records, fault)
 
     def _take_error(self, message: Message) -> None:

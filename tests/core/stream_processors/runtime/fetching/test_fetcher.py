@@ -52,6 +52,7 @@ class Delivered:
 
     def _take_fault(self, partition: int, fault: Halted, offset: int) -> None:
         self.threads.add(threading.get_ident())
+        assert fault.offset == offset, "an operator may skip it"
         self.halts.append((partition, fault.reason, offset))
 
 
