@@ -208,6 +208,11 @@ DOCUMENT: Final[dict[str, Any]] = {
             "the partition is not halted by `log_gap`",
             reason=_REASON,
         ),
+        "/v1/partitions/{partition}/accept-truncation": _halt_operation(
+            "Go on in a log that lost records that were folded (`log_truncated`); needs the role operator",
+            "the partition is not halted by `log_truncated`",
+            reason=_REASON,
+        ),
         "/v1/partitions/{partition}/skip": _halt_operation(
             "Never judge the record at which a partition is halted; needs the role operator",
             "the partition is not halted, or not at this record; `detail` names the right offset",

@@ -39,6 +39,7 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     router.add_get("/v1/rules", rules.list_rules)
     router.add_post("/v1/rules", rules.activate_rules)
     router.add_post("/v1/partitions/{partition}/accept-gap", partitions.accept_gap)
+    router.add_post("/v1/partitions/{partition}/accept-truncation", partitions.accept_truncation)
     router.add_post("/v1/partitions/{partition}/skip", partitions.skip_records)
     router.add_post("/v1/partitions/{partition}/repair-clock", partitions.repair_clock)
     router.add_get("/healthz", api.healthz)

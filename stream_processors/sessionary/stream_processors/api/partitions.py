@@ -3,10 +3,11 @@
     GET  /v1/partitions                          all partitions of the group
     POST /v1/partitions/{partition}/retry        open a halted partition again
     POST /v1/partitions/{partition}/accept-gap   give up events that were deleted unread
+    POST /v1/partitions/{partition}/accept-truncation   go on in a log that lost folded records
     POST /v1/partitions/{partition}/skip         do not fold a record at which it is halted
     POST /v1/partitions/{partition}/repair-clock set a clock that leapt to the broker's time
 
-All need the role operator. What is decided by the last three, and by whom, is in the audit trail. A
+All need the role operator. What is decided by the last four, and by whom, is in the audit trail. A
 worker answers for its own partitions and asks the other owners.
 """
 
@@ -26,7 +27,12 @@ from sessionary.stream_processors.core.model import ClockSetting
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.decisions.broker_time import read_broker_time
-from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, GapAcceptance, RecordSkip
+from sessionary.stream_processors.runtime.decisions.pending_decision import (
+    Decision,
+    GapAcceptance,
+    RecordSkip,
+    TruncationAcceptance,
+)
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -89,6 +95,14 @@ class PartitionApi:
         The body is `{"reason": text}`. Raises `Problem`: 409 unless it is halted by `log_gap`.
         """
         return await self._reopen_halted(request, _decide_gap)
+
+    async def accept_truncation(self, request: Request) -> Response:
+        """Answer `POST /v1/partitions/{partition}/accept-truncation` as a retry does.
+
+        The body is `{"reason": text}`. Raises `Problem`: 409 unless it is halted by
+        `log_truncated`.
+        """
+        return await self._reopen_halted(request, _decide_truncation)
 
     async def skip_records(self, request: Request) -> Response:
         """Answer `POST /v1/partitions/{partition}/skip` as a retry does.
@@ -193,6 +207,13 @@ def _decide_gap(partition: int, fault: Halted, body: Mapping[str, Any], principa
         detail = f"partition {partition} is halted by {fault.reason}: only a log_gap can be accepted"
         raise Problem(409, "no_gap", "No gap", detail)
     return GapAcceptance(_parse_reason(body), principal)
+
+
+def _decide_truncation(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> Decision:
+    if fault.reason != "log_truncated":
+        detail = f"partition {partition} is halted by {fault.reason}: only a log_truncated can be accepted"
+        raise Problem(409, "no_truncation", "No truncation", detail)
+    return TruncationAcceptance(_parse_reason(body), principal)
 
 
 def _decide_skip(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> Decision:

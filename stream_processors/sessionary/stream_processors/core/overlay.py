@@ -134,7 +134,7 @@ class Overlay:
         From the second rules on, each of its records is rejected too. Raises `ValueError` if the
         position is there already.
         """
-        if skip.next_offset <= self._next_offset:
+        if skip.next_offset < self._next_offset + (skip.replaced is None):
             raise ValueError(f"the position is {self._next_offset}, so offsets up to {skip.next_offset} are folded")
         committed, rules = self._committed, rules_to_write(self._rules, self._announced)
         self._move_clock(skip.clock_ms)
@@ -143,7 +143,8 @@ class Overlay:
         )
         for record in skip.records if rules > FIRST_RULES.version else ():
             self._reject_unread(record, "skipped", f"skipped by {skip.principal}: {skip.reason}")
-        self._next_offset, self._outcome_n = skip.next_offset, 0
+        if skip.replaced is None:
+            self._next_offset, self._outcome_n = skip.next_offset, 0
 
     def set_clock(self, setting: ClockSetting) -> None:
         """Set the clock, forward or back, before the next record; leaves an audit record.

@@ -124,16 +124,16 @@ def decision_record(event_type: str, reason: str, principal: str, place: Place) 
 
 
 def skip_record(log: EventLog, skip: SkippedOffsets, place: Place, rules: int) -> AuditRecord:
-    """Return the record of offsets that are skipped from `place` on; it names all of them.
+    """Return the record of offsets that are skipped at `place`; it names all of them.
 
     `rules`: the version that it is written by. The first rules know no decisions: by them it is a
     gap.
     """
-    last = skip.next_offset - 1
-    reason = f"{log.topic}-{log.partition}, offsets {place.offset} to {last}: {skip.reason}"
+    first, last = skip.replaced or (place.offset, skip.next_offset - 1)
+    reason = f"{log.topic}-{log.partition}, offsets {first} to {last}: {skip.reason}"
     record = decision_record(skip.event_type, reason, skip.principal, place)
     kind: AuditKind = "gap" if rules == FIRST_RULES.version else "decision"
-    return record._replace(kind=kind, gap_first=place.offset, gap_last=last)
+    return record._replace(kind=kind, gap_first=first, gap_last=last)
 
 
 def repair_record(log: EventLog, setting: ClockSetting, former_ms: int, place: Place) -> AuditRecord:

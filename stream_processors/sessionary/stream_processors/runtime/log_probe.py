@@ -94,7 +94,8 @@ def log_truncated(partition: int, next_offset: int, found: str) -> Halted:
         "log_truncated",
         f"partition {partition}: all records below offset {next_offset} are folded, but {found}. The broker lost "
         "folded records (unclean leader election, or power loss); what it appends below that offset would never be "
-        "folded. Bring the replica that has them back, or decide what to do with the records below that offset",
+        "folded. Bring the replica that has them back, or go on without: sessionary partition accept-truncation "
+        f"{partition}",
     )
 
 

@@ -18,7 +18,12 @@ from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.core.model import ClockSetting
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.decisions.broker_time import BrokerTime
-from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, GapAcceptance, RecordSkip
+from sessionary.stream_processors.runtime.decisions.pending_decision import (
+    Decision,
+    GapAcceptance,
+    RecordSkip,
+    TruncationAcceptance,
+)
 from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
 
 PARTITIONS = b"/v1/partitions"
@@ -212,6 +217,20 @@ def test_a_gap_is_accepted_by_the_caller_and_reaches_the_owner_through_any_worke
 
     asyncio.run(story())
     assert theirs.decisions == [GapAcceptance("lost in the fire", "on-call")]
+
+
+def test_a_truncation_is_accepted_only_where_there_is_one(tmp_path: Path) -> None:
+    cut = Halted("log_truncated", "partition 1: the log ends at 20")
+    assignment = RetryAssignment(FakeOwner(1, cut), FakeOwner(2, GAP))
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await decide(server, 2, b"accept-truncation", {"reason": "why"})
+            assert (answer.status, answer.body["reason"]) == (409, "no_truncation")
+            assert (await decide(server, 1, b"accept-truncation", {"reason": "power loss"})).status == 200
+
+    asyncio.run(story())
+    assert assignment.decisions == [TruncationAcceptance("power loss", "on-call")]
 
 
 def test_only_the_record_at_which_a_partition_is_halted_can_be_skipped(tmp_path: Path) -> None:

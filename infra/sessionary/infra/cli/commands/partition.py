@@ -79,6 +79,21 @@ def accept_gap(
     _show_reopened(partition, lambda client: client.accept_gap(partition, reason), data, as_json=as_json)
 
 
+@app.command("accept-truncation")
+def accept_truncation(
+    partition: PartitionArgument,
+    reason: ReasonOption,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on in a log that lost events which were judged already (log_truncated).
+
+    The state keeps them. Events that have got their offsets since are not judged. The exit code is
+    1 if the partition is halted again.
+    """
+    _show_reopened(partition, lambda client: client.accept_truncation(partition, reason), data, as_json=as_json)
+
+
 @app.command("repair-clock")
 def repair_clock(
     partition: PartitionArgument,
