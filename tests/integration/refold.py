@@ -15,9 +15,10 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.support.machines import MACHINES
 
-_SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted"]] = {
+_SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted", "log_truncation_accepted"]] = {
     "records_skipped": "records_skipped",
     "log_gap_accepted": "log_gap_accepted",
+    "log_truncation_accepted": "log_truncation_accepted",
 }
 
 
@@ -111,10 +112,22 @@ def set_clock_again(batch: Overlay, decision: AuditRecord) -> None:
 
 
 def _skip(batch: Overlay, line: AuditRecord, waiting: list[LogRecord]) -> None:
-    """Skip what an audit record says was skipped; `waiting` has the next record as its last one."""
+    """Skip what an audit record says was skipped; `waiting` has the next record as its last one.
+
+    In a log that was cut, only what was folded is known here: the records that took the offsets of
+    others are rejected in the original run alone.
+    """
+    assert line.gap_first is not None
     assert line.gap_last is not None
     assert line.actor is not None
-    records = []
+    records: list[LogRecord] = []
+    if line.event_type == "log_truncation_accepted":
+        replaced = (line.gap_first, line.gap_last)
+        reason, clock_ms = line.reason.partition(": ")[2], line.appended_at // 1_000
+        batch.skip_offsets(
+            SkippedOffsets(_SKIPS[line.event_type], line.source_offset, clock_ms, reason, line.actor, records, replaced)
+        )
+        return
     while waiting and waiting[-1].offset <= line.gap_last:
         records.append(waiting.pop())
     _, _, reason = line.reason.partition(": ")
