@@ -87,7 +87,7 @@ class Pipeline:
 
     def skip(self, partition: int, offset: int) -> int:
         """Skip what a partition is halted at; return the status of the answer."""
-        body = json.dumps({"offset": offset, "reason": "nobody can read it"}).encode()
+        body = json.dumps({"offset": offset, "reason": "it is damaged"}).encode()
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.api_port}/v1/partitions/{partition}/skip",
             data=body,

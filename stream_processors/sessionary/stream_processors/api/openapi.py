@@ -221,8 +221,7 @@ DOCUMENT: Final[dict[str, Any]] = {
             reason=_REASON,
         ),
         "/v1/partitions/{partition}/repair-clock": _halt_operation(
-            "Set a clock that leapt to the broker's time (`clock_ahead`, or an open partition whose clock is ahead); "
-            "needs the role operator",
+            "Set a clock that leapt to the broker's time; needs the role operator",
             "the clock is not ahead, the partition is judged by rules 1, or the broker's clock and the worker's differ",
             reason=_REASON,
         ),
