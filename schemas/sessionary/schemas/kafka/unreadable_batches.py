@@ -37,8 +37,8 @@ def describe_unreadable_batch(message: Message) -> str:
 # What an operator can do about a batch that a client sent.
 HELP: Final = (
     "If it is damaged, bring a replica back that has it intact; otherwise skip the batch: sessionary partition skip "
-    "with this offset. A sink that cannot read it goes on once the log begins after it: delete the log up to the "
-    "batch's end (kafka-delete-records) after that. Find the client that sent it"
+    "with this offset. The sink of the history leaves it out too, once the audit trail in ClickHouse says so. Find the "
+    "client that sent it"
 )
 
 

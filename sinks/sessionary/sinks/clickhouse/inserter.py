@@ -10,12 +10,12 @@ from typing import Final, cast
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.insert import InsertContext
 
-from sessionary.sinks.clickhouse.connection import connect
+from sessionary.sinks.clickhouse.connection import connect, query_rows
 from sessionary.sinks.clickhouse.error_classes import classify_error
 from sessionary.sinks.clickhouse.migrate import check_client_database
 from sessionary.sinks.clickhouse.native import NativeBlock
 from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, TableSpec
-from sessionary.sinks.errors import OperatorError
+from sessionary.sinks.errors import OperatorError, Transient
 from sessionary.sinks.settings import SinkSettings
 
 # The first four are pinned because newer servers changed their defaults. The fifth lets a long
@@ -32,6 +32,11 @@ _PINNED: Final = {
     "materialize_skip_indexes_on_insert": 0,
 }
 
+_FIND_SKIP: Final = """
+SELECT max(gap_last) FROM {database}.audit
+WHERE tenant_id = '' AND event_type = 'records_skipped' AND source_partition = {{partition:UInt32}}
+    AND gap_first <= {{offset:Int64}} AND gap_last >= {{offset:Int64}}
+"""
 _LOW_CARDINALITY: Final = re.compile(r"LowCardinality\((String|Nullable\(String\))\)")
 
 
@@ -79,6 +84,21 @@ class TableInserter:
         if self._client is not None:
             self._client.close()
         self._client = None
+
+    def find_skip(self, partition: int, offset: int) -> int | None:
+        """Return the last offset of a range of skipped events that has `offset`, or None.
+
+        Raises `Transient`, `OperatorError`.
+        """
+        self.open()
+        assert self._client is not None
+        sql = _FIND_SKIP.format(database=self._settings.clickhouse_database)
+        try:
+            ((last,),) = query_rows(self._client, sql, {"partition": partition, "offset": offset})
+        except (Transient, OperatorError):
+            self.close()
+            raise
+        return last or None
 
     def new_block(self, table: str | None = None) -> NativeBlock:
         """Return an empty block for `table`, by default the sink's. Call after `open`."""

@@ -71,6 +71,13 @@ class BlockWriter:
         if block.replay_of is not None:
             self._report_replay(partition, block)
 
+    def find_skip(self, partition: int, offset: int) -> int | None:
+        """Return the last offset of the events that an operator had skipped with `offset`, or None.
+
+        The audit trail has that, once its sink has stored it. Raises `Transient`, `OperatorError`.
+        """
+        return self._inserter.find_skip(partition, offset) if self._definition.topic == "events" else None
+
     def close(self) -> None:
         """Close the connection to ClickHouse."""
         self._inserter.close()

@@ -90,7 +90,7 @@ class SinkConsumer:
         self._consumers = 0  # opened so far
         self._log_watch = log_watch
         self._stuck = StuckConsumerDetector()
-        self._blocked = BlockedPartitions(self._topic, metrics)
+        self._blocked = BlockedPartitions(self._topic, metrics, target.find_skip)
 
     def run(self, stop: threading.Event) -> None:
         """Consume until `stop`, then write what was collected and leave the group. Blocks.

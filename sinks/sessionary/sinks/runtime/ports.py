@@ -86,6 +86,13 @@ class BlockTarget(Protocol):
         """
         ...
 
+    def find_skip(self, partition: int, offset: int) -> int | None:
+        """Return the last offset of what an operator had skipped with `offset`, or None.
+
+        Blocks. Raises `Transient`, `OperatorError`.
+        """
+        ...
+
     def close(self) -> None:
         """Close connections."""
         ...

@@ -38,6 +38,13 @@ class FakeTarget:
         self.blocks: list[tuple[int, RecordBlock]] = []
         self.error: Exception | None = None
         self.is_closed = False
+        self.skips: dict[tuple[int, int], int] = {}
+        self.skip_error: Exception | None = None
+
+    def find_skip(self, partition: int, offset: int) -> int | None:
+        if self.skip_error is not None:
+            raise self.skip_error
+        return self.skips.get((partition, offset))
 
     def write_block(self, partition: int, block: RecordBlock) -> None:
         if self.error is not None:
