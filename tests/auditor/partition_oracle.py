@@ -87,7 +87,8 @@ class PartitionOracle(PartitionModel):
 
     def add_refusal(self, key: bytes | None, row: Row | None, event_type: str, reason: str) -> None:
         self.rejected.append({"source_partition": self.number, "source_offset": self.entry.offset, "reason": reason})
-        if row is not None and "refusals" in row and self.of_session and event_type != "heartbeat":
+        is_kept = self.of_session or self.rules >= 2
+        if row is not None and "refusals" in row and is_kept and event_type != "heartbeat":
             row["refusals"] = [*row["refusals"], (self.entry.offset, reason)][-16:]
         if event_type == "heartbeat" or self.late_reported:
             return

@@ -1,8 +1,7 @@
 """Types that several schemas share: the envelope, enums and small records (`avro/common/*.avsc`).
 
 Times are integers: µs since the epoch, but ms of log time in the state record and its parts. Every
-enum begins with `UNKNOWN`: a reader gets it in place of a symbol that it does not know, and writers
-do not use it.
+enum begins with `UNKNOWN`: readers get it for symbols that they do not know, and no writer uses it.
 """
 
 from collections.abc import Sequence
@@ -261,6 +260,7 @@ class ProducerLedger(NamedTuple):
     epoch: int = 0  # The session's at its last event; 0 if rules 1 judged it
     last_at: int = 0  # Log time of its last event, ms; 0 if rules 1 judged it
     inexact_to: int = 0  # Numbers up to it may have been applied although `missing` has them
+    offsets: Sequence[int] = ()  # Of its last 8 events: the newest, then how far each older one is before
 
 
 class ForgottenProducer(NamedTuple):

@@ -48,7 +48,7 @@ def older_form(record: Any) -> Any:
     """Return a record with the defaults of all fields that rules 1 have no place for."""
     older = record._replace(**absent_fields(type(record), RECORD_FORMATS[1][type(record)].schema))
     if "producers" in older._fields:
-        ledgers = tuple(ledger._replace(epoch=0, last_at=0, inexact_to=0) for ledger in older.producers)
+        ledgers = tuple(ledger._replace(epoch=0, last_at=0, inexact_to=0, offsets=()) for ledger in older.producers)
         older = older._replace(producers=ledgers)
     return older
 
@@ -63,6 +63,7 @@ def test_what_an_older_form_has_no_place_for_is_not_left_out() -> None:
         state._replace(producers=(ProducerLedger("p", 1, (), epoch=1),)),
         state._replace(producers=(ProducerLedger("p", 1, (), last_at=1),)),
         state._replace(producers=(ProducerLedger("p", 1, (), inexact_to=1),)),
+        state._replace(producers=(ProducerLedger("p", 1, (), offsets=(1,)),)),
     ]
     for record in (batch, audit, position, *later, Position(5, 1, 0, 2, 0, announced=ANNOUNCED)):
         with pytest.raises(EncodeError):

@@ -46,8 +46,8 @@ _SESSION: Final = _object_schema(
         "items": _object_schema(offset=_NUMBER, reason=_TEXT, event_id=_TEXT),
     },
     verdict={
-        "description": "what became of the record at `after`; null without `after`. `not_kept`: this worker "
-        "did not judge it, or too long ago",
+        "description": "what became of the record at `after`; null without `after`. The session's last "
+        "events and refusals have a verdict; what is no longer known, or is another session's record, is `not_kept`",
         "oneOf": [
             _object_schema(
                 partition=_NUMBER,

@@ -9,10 +9,13 @@ A ledger lists 64 producers. By rules 1 it refuses the next one. By rules 2 it f
 past epoch first, then the one that is silent for longest. A hash of its id and its last number
 remain, so that none of its events is applied twice: it goes on after that number, and what it sends
 up to it is a late filler, because the ledger no longer knows which of these were applied.
+
+By rules 2 a ledger also has the offsets of its producer's last events. They show that a record was
+judged by its number, so that a caller who waits for it gets its verdict from the row.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.types import ForgottenProducer, ProducerLedger, RefusalReason, SeqRange
@@ -20,14 +23,19 @@ from sessionary.schemas.types import ForgottenProducer, ProducerLedger, RefusalR
 PRODUCERS_MAX = 64
 FORGOTTEN_MAX = 1_024
 RANGES_MAX = 16
+OFFSETS_KEPT = 8  # per producer; about two bytes each, and five for the newest
 EPOCH_EXEMPT = frozenset({"session_created", "resources_released"})
 
 
 class LogMoment(NamedTuple):
-    """When an event is judged: the session's epoch, and log time in ms. Rules 1 keep neither."""
+    """When an event is judged: the session's epoch, log time in ms, its offset.
+
+    Rules 1 keep none of them; then the offset is -1.
+    """
 
     epoch: int = 0
     now_ms: int = 0
+    offset: int = -1
 
 
 UNKNOWN_MOMENT = LogMoment()
@@ -117,7 +125,7 @@ def _judge_number(
     producers: Sequence[ProducerLedger], place: int, ledger: ProducerLedger, seq: int, at: LogMoment
 ) -> SequenceCheck:
     """Judge a number against its producer's ledger, which is at `place`, or new there."""
-    producer_id, last_seq, missing, _, _, _ = ledger
+    producer_id, last_seq, missing, _, _, _, offsets = ledger
     if seq <= last_seq:
         if any(first <= seq <= last for first, last in missing):
             return SequenceCheck(producers, refusal="late_filler")
@@ -125,8 +133,23 @@ def _judge_number(
     gap = SeqRange(last_seq + 1, seq - 1) if seq > last_seq + 1 else None
     inexact_to = _inexact_to(ledger, joined=gap is not None) if missing and at is not UNKNOWN_MOMENT else 0
     left = missing if gap is None else _append_gap(missing, gap)
-    moved = ProducerLedger(producer_id, seq, left, *at, inexact_to)
+    epoch, now_ms, offset = at
+    if offset < 0:
+        offsets = ()
+    elif offsets:
+        offsets = (offset, offset - offsets[0], *offsets[1 : OFFSETS_KEPT - 1])
+    else:
+        offsets = (offset,)
+    moved = ProducerLedger(producer_id, seq, left, epoch, now_ms, inexact_to, offsets)
     return SequenceCheck((*producers[:place], moved, *producers[place + 1 :]), gap=gap)
+
+
+def last_offsets(ledger: ProducerLedger) -> Iterator[int]:
+    """Yield the offsets of a producer's last events, as far as they are kept, newest first."""
+    offset = 0
+    for place, distance in enumerate(ledger.offsets):
+        offset = offset - distance if place else distance
+        yield offset
 
 
 def fill_gap(producers: Sequence[ProducerLedger], producer_id: str, seq: int) -> Sequence[ProducerLedger] | None:
@@ -186,6 +209,7 @@ def epoch_refusal(current: int, claimed: int, event_type: str) -> RefusalReason 
 __all__ = [
     "EPOCH_EXEMPT",
     "FORGOTTEN_MAX",
+    "OFFSETS_KEPT",
     "PRODUCERS_MAX",
     "RANGES_MAX",
     "LogMoment",
@@ -195,4 +219,5 @@ __all__ = [
     "epoch_refusal",
     "fill_gap",
     "hash_producer",
+    "last_offsets",
 ]

@@ -111,6 +111,8 @@ def decide_event(rules: SessionRules, row: SessionState | Gravestone | None, arr
     """Judge a record against the row of its session."""
     event = arrival.event
     if arrival.fault is not None:
+        if arrival.rules.version >= 2 and isinstance(row, SessionState):
+            return _refuse_kept(row, event, arrival, Objection(*arrival.fault), ())
         return _refuse_unkept(event, *arrival.fault)
     assert event is not None  # without an event there is a fault
     if row is None:
@@ -147,7 +149,7 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
         return _refuse_unkept(event, error.reason, error.detail)
     if arrival.rules.version >= 2 and (wrong := object_to_first_snapshot(payload)):
         return _refuse_unkept(event, *wrong)
-    at = LogMoment(1, arrival.now_ms) if arrival.rules.version >= 2 else LogMoment()
+    at = LogMoment(1, arrival.now_ms, arrival.record.offset) if arrival.rules.version >= 2 else LogMoment()
     sequence = check_sequence((), envelope.producer_id, envelope.producer_seq, at)
     row = _new_session(creation, arrival, payload, limits)._replace(producers=sequence.producers)
     facts: list[SessionFact] = [Created(creation, row)]
@@ -269,7 +271,8 @@ def _check_number(row: SessionState, envelope: Envelope, arrival: Arrival) -> Se
     producer_id, seq = envelope.producer_id, envelope.producer_seq
     if arrival.rules.version < 2:
         return check_sequence(row.producers, producer_id, seq)
-    return check_with_memory(row.producers, row.forgotten, producer_id, seq, LogMoment(row.epoch, arrival.now_ms))
+    at = LogMoment(row.epoch, arrival.now_ms, arrival.record.offset)
+    return check_with_memory(row.producers, row.forgotten, producer_id, seq, at)
 
 
 def _decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decision | None:
@@ -292,14 +295,14 @@ def _decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decis
 
 
 def _refuse_kept(
-    row: SessionState, event: Event, arrival: Arrival, why: Objection, facts: Sequence[SessionFact]
+    row: SessionState, event: Event | None, arrival: Arrival, why: Objection, facts: Sequence[SessionFact]
 ) -> Decision:
     """Refuse, and keep the verdict in the row for clients that ask.
 
     Lateness is audited once in an epoch.
     """
-    envelope, (reason, detail) = event.envelope, why
-    if envelope.event_type == "heartbeat":
+    reason, detail = why
+    if event is not None and event.envelope.event_type == "heartbeat":
         return Decision((*facts, Refused(reason, detail, None, audited=False)), refusal=reason)
     kept = kept_refusal(row, facts, arrival, why)
     audited = not (reason == "late" and row.late_epoch == row.epoch)

@@ -146,7 +146,7 @@ def _bury_session(row: SessionState, fact: Buried) -> Gravestone:
     return Gravestone(
         tenant_id=row.tenant_id,
         session_id=row.session_id,
-        producers=row.producers,
+        producers=tuple(ledger._replace(offsets=()) if ledger.offsets else ledger for ledger in row.producers),
         reason_code=row.reason_code,
         epoch=row.epoch,
         audit_seq=row.audit_seq,

@@ -58,10 +58,10 @@ def object_to_size(row: SessionState | None, facts: Sequence[SessionFact], arriv
 def kept_refusal(row: SessionState, facts: Sequence[SessionFact], arrival: Arrival, why: Objection) -> Refusal:
     """Return what the row keeps of a refusal.
 
-    An event id that the row has no room for is cut. `facts`: what the event comes to besides.
+    An event id that the row has no room for is cut; that of an event that cannot be read is ''.
+    `facts`: what the event comes to besides.
     """
-    assert arrival.event is not None
-    event_id = arrival.event.envelope.event_id
+    event_id = arrival.event.envelope.event_id if arrival.event is not None else ""
     whole = Refusal(arrival.record.offset, why.reason, event_id)
     if len(event_id) <= EVENT_ID_MAX or _fits_surely(row, arrival):
         return whole

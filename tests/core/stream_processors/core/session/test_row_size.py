@@ -21,7 +21,7 @@ from sessionary.schemas.types import (
     SeqRange,
 )
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.sequencing import FORGOTTEN_MAX, PRODUCERS_MAX, RANGES_MAX
+from sessionary.stream_processors.core.sequencing import FORGOTTEN_MAX, OFFSETS_KEPT, PRODUCERS_MAX, RANGES_MAX
 from sessionary.stream_processors.core.session.effects import CLEANUPS_KEPT, REFUSALS_KEPT
 from sessionary.stream_processors.core.session.row_size import EVENT_ID_MAX
 from tests.core.fold_rig import FoldRig
@@ -223,6 +223,7 @@ def test_all_bounded_parts_of_a_row_fit_above_its_limit_by_rules_2() -> None:
     rig.start(agent)
     holes = tuple(SeqRange(NUMBER_MAX - 1, NUMBER_MAX) for _ in range(RANGES_MAX))
     ledger = ProducerLedger("p" * NAME_LENGTH_MAX, NUMBER_MAX, holes, epoch=1 << 30, last_at=1 << 44)
+    ledger = ledger._replace(offsets=(1 << 62,) * OFFSETS_KEPT)
     refusal = Refusal(1 << 62, "too_many_producers", "😀" * EVENT_ID_MAX + "…")
     row = rig.row_of(agent)._replace(
         producers=(ledger,) * PRODUCERS_MAX,
