@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from tests.auditor.acknowledgements import find_contradictions, missing_rows
 from tests.auditor.decoding import ACTIVATION, LogEntry, Refusal, Row, decisions_of, read_event
 from tests.auditor.evidence import Evidence
 from tests.auditor.oracle import Oracle, find_differences, replay_log
@@ -320,11 +321,17 @@ def _found(kind: str, fields: Row) -> Row:
     }
 
 
+def check_acknowledgements(inputs: AuditInput) -> Iterator[Difference]:
+    """What acknowledgements say fits the transactions that they are of."""
+    yield from (Difference("judgement", text) for text in find_contradictions(inputs.evidence))
+
+
 def check_clickhouse(inputs: AuditInput) -> Iterator[Difference]:
     """Each record has exactly one row in ClickHouse, and there are no other rows."""
     evidence = inputs.evidence
     if evidence.dead_letters:
         yield Difference("rows", f"{evidence.dead_letters} records became dead letters of a sink instead of rows")
+    yield from (Difference("rows", text) for text in missing_rows(evidence))
     wanted: dict[str, dict[tuple[int, int], Row]] = {
         "history": {entry[:2]: _history(entry) for entry in evidence.log},
     }
@@ -362,6 +369,7 @@ CHECKS: tuple[Callable[[AuditInput], Iterator[Difference]], ...] = (
         check_numbers,
         check_judged_once,
         check_batches,
+        check_acknowledgements,
         check_outputs,
         check_audit_chains,
         check_timeouts,
