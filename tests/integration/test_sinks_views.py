@@ -143,6 +143,20 @@ def test_sessions_names_and_the_seeds_json(migrated: ClickHouseSettings) -> None
     assert query_numbers(migrated, "SELECT count() FROM {db}.v_transitions") == [6]
 
 
+def test_events_that_a_replay_brought_are_no_longer_missing(migrated: ClickHouseSettings) -> None:
+    lines = [
+        *timed_out(1),
+        audit_record(1, 4, kind="gap", transition=None, gap_first=5, gap_last=9),
+        audit_record(1, 5, kind="gap", transition=None, gap_first=11, gap_last=11),
+        audit_record(1, 6, kind="gap_filled", transition=None, gap_first=7, gap_last=7),
+        audit_record(1, 7, kind="gap_filled", transition=None, gap_first=11, gap_last=11),
+        *timed_out(2),
+    ]
+    insert(migrated, lines)
+    found = selected(migrated, "SELECT gaps, missing_events FROM {db}.v_sessions ORDER BY session_id")
+    assert found == [{"gaps": 2, "missing_events": 4}, {"gaps": 0, "missing_events": 0}]
+
+
 def test_timeouts_cleanups_and_key_figures(migrated: ClickHouseSettings) -> None:
     lives = [timed_out(number) for number in range(1, 6)]
     archive = audit_record(
