@@ -23,6 +23,7 @@ from tests.chaos.load import Load
 from tests.chaos.process_watch import Growth, ProcessWatch
 from tests.chaos.readiness_watch import ReadinessWatch
 from tests.chaos.report import Result, as_json, format_report
+from tests.chaos.rounds import carry_out_rounds
 from tests.chaos.schedule import KINDS, draw_faults, find_rare_kinds, kinds_in_deck
 from tests.chaos.settle import settle_stack
 from tests.chaos.small_disk import enter_namespace
@@ -33,6 +34,7 @@ _BUILD = Path(__file__).parents[2] / "build" / "chaos"
 _PROGRESS_S = 10.0
 _FLOWS_S = 90.0
 _ACTIVE_S = 60.0
+_ROUND_SEEDS = 1_000  # between the seeds of two rounds
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -46,6 +48,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--only", choices=KINDS, action="append", default=[], help="only faults of this kind; may be repeated"
+    )
+    parser.add_argument(
+        "--kinds-min", type=int, default=0, help="begin further rounds until so many kinds of faults have begun"
     )
     parser.add_argument("--json", type=Path, help="where to write the result as JSON; default build/chaos/<seed>.json")
     parser.add_argument("--keep-logs", action="store_true", help="keep the logs even if nothing differs")
@@ -91,8 +96,12 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
             )
             activation.start()
             with readiness, processes:
-                faults.carry_out(draw_faults(options.seed, seconds, options.only, stack.brokers), load.until_s)
-                faults.wait()
+                carry_out_rounds(
+                    faults,
+                    load,
+                    lambda n: draw_faults(options.seed + _ROUND_SEEDS * n, seconds, options.only, stack.brokers),
+                    options.kinds_min,
+                )
                 time.sleep(max(0.0, load.until_s - time.time()))
             not_activated = activation.wait(_ACTIVE_S)
             unsettled = not_activated + settle_stack(stack, load, _say)
