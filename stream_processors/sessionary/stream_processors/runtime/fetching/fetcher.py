@@ -36,6 +36,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_progress import LogProgress
+from sessionary.schemas.topics import FETCH_BYTES_MAX
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.fetching.fetched_records import (
@@ -53,7 +54,6 @@ _PENDING_BYTES_MAX = 8 << 20  # fetched and not yet folded; above it the thread 
 _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a partition that is halted
 _WAITING_MAX = 16  # batches not yet delivered on the event loop
 _WAITING_BYTES_MAX = 16 << 20  # of these; the records of one fetch may exceed it
-_FETCH_BYTES_MAX = 16 << 20  # of one answer of a broker, as compressed as its batches are
 _POLL_S = 0.02
 RENEW_S = 10.0  # a partition stands still for this long, although others can read its log: longer than any fetch
 
@@ -99,7 +99,7 @@ class Fetcher:
         self._wall_clock_s = wall_clock_s
         self._clock_ahead_s_max = settings.clock_ahead_s_max
         self._topic = settings.topics.events
-        self._config = _consumer_config(settings)
+        self._config = fetcher_config(settings)
         self._consumer = Consumer(self._config)
         self._commands: deque[Callable[[], None]] = deque()
         self._next_offsets: dict[int, int] = {}  # after the last batch of a partition; the thread's own
@@ -313,7 +313,8 @@ class Fetcher:
                 self._halt(partition, *fault)
 
 
-def _consumer_config(settings: ProcessorSettings) -> dict[str, str | int | float | bool]:
+def fetcher_config(settings: ProcessorSettings) -> dict[str, str | int | float | bool]:
+    """Return the librdkafka configuration of a worker's fetching."""
     # If the log no longer holds the position, fetching must not go on elsewhere as if nothing were
     # left out: the reader's `auto.offset.reset` is an error; see `_take_error`.
     # The queue's bounds count unpacked records, and are compared before a fetch.
@@ -321,8 +322,8 @@ def _consumer_config(settings: ProcessorSettings) -> dict[str, str | int | float
         **settings.reader_config(),
         "queued.min.messages": 20_000,
         "queued.max.messages.kbytes": 16_384,
-        "fetch.max.bytes": _FETCH_BYTES_MAX,
+        "fetch.max.bytes": FETCH_BYTES_MAX,
     }
 
 
-__all__ = ["RENEW_S", "Deliver", "FetchedBatch", "Fetcher"]
+__all__ = ["RENEW_S", "Deliver", "FetchedBatch", "Fetcher", "fetcher_config"]
