@@ -52,6 +52,7 @@ _INSERT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 Readiness = Callable[[], tuple[bool, str]]
+"""Whether all is well, and a line for people."""
 
 
 class SinkMetrics:
@@ -155,9 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Serve the three paths."""
         match self.path.partition("?")[0]:
             case "/metrics":
-                self._reply(200, CONTENT_TYPE_LATEST, generate_latest(self.server.metrics.registry))
+                self._reply(200, CONTENT_TYPE_LATEST, generate_latest(self.server.registry))
             case "/healthz":
-                self._reply_state(*self.server.metrics.health())
+                self._reply_state(*self.server.health())
             case "/readyz":
                 self._reply_state(*self.server.readiness())
             case _:
@@ -177,23 +178,23 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads: ClassVar[bool] = True  # type: ignore[misc]
 
-    def __init__(self, address: tuple[str, int], metrics: SinkMetrics, readiness: Readiness) -> None:
-        self.metrics = metrics
-        self.readiness = readiness
+    def __init__(
+        self, address: tuple[str, int], registry: CollectorRegistry, health: Readiness, readiness: Readiness
+    ) -> None:
+        self.registry, self.health, self.readiness = registry, health, readiness
         super().__init__(address, _Handler)
 
 
 @contextmanager
-def serve_metrics(metrics: SinkMetrics, settings: SinkSettings, readiness: Readiness) -> Iterator[None]:
-    """Serve the metrics during the context if a port is set. Raises `OSError` if it is taken.
+def serve_pages(
+    address: tuple[str, int], registry: CollectorRegistry, health: Readiness, readiness: Readiness
+) -> Iterator[None]:
+    """Serve /metrics, /healthz and /readyz during the context.
 
-    `readiness` answers /readyz: whether the sink keeps up with its log, and a line for people. It
-    is called on threads of the endpoint.
+    Raises `OSError` if the port is taken. `health` and `readiness` are called on threads of the
+    endpoint.
     """
-    if settings.metrics_port is None:
-        yield
-        return
-    with _Server((settings.metrics_host, settings.metrics_port), metrics, readiness) as server:
+    with _Server(address, registry, health, readiness) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True)
         thread.start()
         try:
@@ -203,4 +204,17 @@ def serve_metrics(metrics: SinkMetrics, settings: SinkSettings, readiness: Readi
             thread.join()
 
 
-__all__ = ["HELP", "MetricName", "Readiness", "SinkMetrics", "serve_metrics"]
+@contextmanager
+def serve_metrics(metrics: SinkMetrics, settings: SinkSettings, readiness: Readiness) -> Iterator[None]:
+    """Serve a sink's metrics during the context if a port is set. Raises `OSError` if it is taken.
+
+    `readiness` answers /readyz: whether the sink keeps up with its log.
+    """
+    if settings.metrics_port is None:
+        yield
+        return
+    with serve_pages((settings.metrics_host, settings.metrics_port), metrics.registry, metrics.health, readiness):
+        yield
+
+
+__all__ = ["HELP", "MetricName", "Readiness", "SinkMetrics", "serve_metrics", "serve_pages"]
