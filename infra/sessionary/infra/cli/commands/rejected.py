@@ -124,6 +124,9 @@ def replay_rejected(
 def _produce_again(settings: KafkaSettings, rows: list[tuple[str, Row]]) -> list[Row]:
     from confluent_kafka import KafkaError, Message, Producer
 
+    from sessionary.infra.topics import count_brokers
+
+    count_brokers(settings)  # otherwise the records would wait for it in vain
     producer = Producer(
         {**settings.client_config(), "partitioner": "murmur2_random", "enable.idempotence": True},
         logger=_log,
