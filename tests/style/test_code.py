@@ -29,6 +29,7 @@ PURE: dict[str, frozenset[str]] = {
     "stream_processors/access.py": frozenset(),
     "stream_processors/api/authentication.py": frozenset(),
     "infra/lag/cluster_sample.py": frozenset(),
+    "infra/lag/group_lag.py": frozenset(),
     "infra/lag/group_topics.py": frozenset(),
     "infra/lag/lag_tracker.py": frozenset(),
     "infra/lag/partition_state.py": frozenset(),

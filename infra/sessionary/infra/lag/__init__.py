@@ -4,6 +4,7 @@
     group_topics        which groups belong to a pipeline, and which topics they read; pure
     partition_state     judges a partition by its last observations: Burrow's rules; pure
     lag_tracker         turns samples into lags, rates and states; pure
+    group_lag           sums up a group, and says whether its lag is a fault; pure
     cluster_sampler     asks Kafka for a sample
     first_records       reads the first record that a group has not read
     row_delays          asks ClickHouse how long events took to become rows

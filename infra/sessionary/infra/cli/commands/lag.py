@@ -1,9 +1,8 @@
 """`sessionary lag`: how far each consumer group is behind."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +16,7 @@ from sessionary.infra.settings import LagSettings
 from sessionary.schemas.errors import Unavailable
 
 if TYPE_CHECKING:
+    from sessionary.infra.lag.group_lag import GroupLag
     from sessionary.infra.lag.lag_monitor import LagMonitor, LagReport
     from sessionary.infra.lag.lag_tracker import PartitionLag
     from sessionary.infra.lag.row_delays import RowDelay, RowDelayWatch
@@ -92,52 +92,23 @@ def _watch_lag(
 def _show_report(
     report: "LagReport", delays: "Sequence[RowDelay] | None", *, by_partition: bool, as_json: bool
 ) -> None:
+    from sessionary.infra.lag.group_lag import sum_groups
+
     delay_s = {delay.table: delay.max_s for delay in delays or ()}
     if wants_json(as_json):
         at = _instant(report.at_s)
-        rows = ({"at": at, **_partition_row(lag, delay_s)} for lag in report.partitions)
+        rows = ({"at": at, **_lag_row(lag, delay_s)} for lag in report.partitions)
         show_rows(rows, as_json=True)
     elif by_partition:
-        shown = [_rounded_row(_partition_row(lag, delay_s)) for lag in report.partitions]
-        show_rows(shown, as_json=False, columns=_PARTITION_COLUMNS)
+        rows = (_lag_row(lag, delay_s) for lag in report.partitions)
+        show_rows(map(_rounded_row, rows), as_json=False, columns=_PARTITION_COLUMNS)
     else:
-        show_rows(
-            [_rounded_row(row) for row in sum_groups(report.partitions, delay_s)], as_json=False, columns=_COLUMNS
-        )
+        rows = (_lag_row(lag, delay_s) for lag in sum_groups(report.partitions))
+        show_rows(map(_rounded_row, rows), as_json=False, columns=_COLUMNS)
 
 
-def _partition_row(lag: "PartitionLag", delay_s: Mapping[str, float]) -> dict[str, Json]:
+def _lag_row(lag: "PartitionLag | GroupLag", delay_s: Mapping[str, float]) -> dict[str, Json]:
     return {**lag._asdict(), "row_delay_s": delay_s.get(_table_of(lag.group))}
-
-
-def sum_groups(lags: "Sequence[PartitionLag]", delay_s: Mapping[str, float]) -> Iterator[dict[str, Json]]:
-    """Yield a row per group and topic: sums and maxima over its partitions, and the worst state.
-
-    `delay_s`: the longest delay of a row, by table. A figure that no partition has is None, and so
-    is the time to catch up if one partition never does.
-    """
-    for (group, topic), found in groupby(lags, lambda lag: (lag.group, lag.topic)):
-        part = list(found)
-        lagging = [lag.catch_up_s for lag in part if lag.lag]
-        rates = [lag.records_per_s for lag in part if lag.records_per_s is not None]
-        known = [lag.lag for lag in part if lag.lag is not None]
-        yield {
-            "group": group,
-            "group_state": part[0].group_state,
-            "topic": topic,
-            "partitions": sum(lag.partition is not None for lag in part),
-            "state": max((lag.state for lag in part), key=lambda state: state.severity),
-            "lag": sum(known) if known else None,
-            "lag_s": max((lag.lag_s for lag in part if lag.lag_s is not None), default=None),
-            "records_per_s": sum(rates) if rates else None,
-            "catch_up_s": None
-            if None in lagging or not known
-            else max((s for s in lagging if s is not None), default=0),
-            "newest_record_age_s": min(
-                (lag.newest_record_age_s for lag in part if lag.newest_record_age_s is not None), default=None
-            ),
-            "row_delay_s": delay_s.get(_table_of(group)),
-        }
 
 
 def _table_of(group: str) -> str:
@@ -157,4 +128,4 @@ def _instant(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
-__all__ = ["lag_command", "sum_groups"]
+__all__ = ["lag_command"]
