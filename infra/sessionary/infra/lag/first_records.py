@@ -7,7 +7,6 @@ time of the record at an offset.
 
 import time
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from itertools import islice
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -62,8 +61,13 @@ class FirstRecordReader:
             if (first := self._found.get(unread)) is not None
             and (first.timestamp_ms is not None or first.offset >= log_ends[unread.place])
         }
-        if missing := [unread for unread in wanted if unread not in self._found]:
-            self._read_missing(missing, time.monotonic() + timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            consumer = self._open_consumer(timeout_s)  # also if nothing is missing: it is ready then
+            if missing := [unread for unread in wanted if unread not in self._found]:
+                self._read_missing(consumer, missing, deadline_s)
+        except KafkaException:
+            self.close()
         return dict(self._found)
 
     def close(self) -> None:
@@ -72,24 +76,28 @@ class FirstRecordReader:
         if consumer is not None:
             close_in_background(consumer)
 
-    def _read_missing(self, missing: list[UnreadPlace], deadline_s: float) -> None:
+    def _open_consumer(self, timeout_s: float) -> Consumer:
         if self._consumer is None:
             self._consumer = Consumer(self._config)
+            # A topic that it does not know yet would cost a second when it is assigned.
+            self._consumer.list_topics(timeout=timeout_s)
+        return self._consumer
+
+    def _read_missing(self, consumer: Consumer, missing: list[UnreadPlace], deadline_s: float) -> None:
         left: dict[Place, list[int]] = {}
         # Places that did not answer last time come last, so that they do not hold up the others.
         for place, offset in sorted(missing, key=lambda unread: (unread.place in self._late, unread)):
             left.setdefault(place, []).append(offset)
         self._late = set()
         answered = False
-        with suppress(KafkaException):
-            while left and time.monotonic() < deadline_s:
-                answered |= self._read_some(self._consumer, left, deadline_s)
-            self._consumer.unassign()
+        while left and time.monotonic() < deadline_s:
+            answered |= self._read_some(consumer, left, deadline_s)
+        consumer.unassign()
         if not answered:  # it may have lost its last broker for ever (librdkafka issue 5301)
             self.close()
 
     def _read_some(self, consumer: Consumer, left: dict[Place, list[int]], deadline_s: float) -> bool:
-        """Read at the lowest offset of some partitions; return whether any answered."""
+        """Read at the lowest offset of some partitions; return whether anything arrived."""
         asked = {place: offsets[0] for place, offsets in islice(left.items(), _PARTITIONS_AT_ONCE)}
         consumer.assign([TopicPartition(*place, offset) for place, offset in asked.items()])
         quiet_from_s = time.monotonic()
@@ -98,8 +106,9 @@ class FirstRecordReader:
             if len(asked) < len(left) and now_s - quiet_from_s > _QUIET_S:
                 break
             for message in consumer.consume(len(asked), _POLL_S):
+                answered = True  # an error too: the consumer reaches its brokers
                 if self._take_message(message, asked, left):
-                    quiet_from_s, answered = now_s, True
+                    quiet_from_s = now_s
         self._late |= asked.keys()
         for place in asked:
             left[place] = left.pop(place)

@@ -8,8 +8,8 @@ from sessionary.infra.lag.first_records import FirstRecordReader
 from sessionary.infra.lag.lag_tracker import WINDOW_S, LagTracker, PartitionLag
 from sessionary.schemas.settings import KafkaSettings
 
-ASK_S = 3.0
-READ_S = 0.5
+_ASK_S = 3.0
+_READ_S = 0.5
 
 
 class LagReport(NamedTuple):
@@ -29,16 +29,17 @@ class LagMonitor:
         self._reader = FirstRecordReader(settings)
         self._tracker = LagTracker(window_s)
 
-    def take_report(self) -> LagReport:
+    def take_report(self, read_s: float = _READ_S) -> LagReport:
         """Sample, and return the lags. Raises `Unavailable` if the broker is away.
 
         Blocks: some 0.2 s for 1,000 partitions. A broker that does not answer is given up after
-        4 s. Of partitions that do not answer within 0.5 s, the time lag is unknown.
+        4 s. First records are read for `read_s` at most: of partitions that do not answer in this
+        time, the time lag is unknown, and the next report goes on with them.
         """
         began_s = time.monotonic()
-        sample = self._sampler.take_sample(ASK_S)
+        sample = self._sampler.take_sample(_ASK_S)
         log_ends = {place: log.end for place, log in sample.logs.items()}
-        first_records = self._reader.read_first(sample.unread_places(), log_ends, READ_S)
+        first_records = self._reader.read_first(sample.unread_places(), log_ends, read_s)
         partitions = self._tracker.track_sample(sample._replace(first_records=first_records))
         return LagReport(sample.at_s, time.monotonic() - began_s, tuple(partitions))
 

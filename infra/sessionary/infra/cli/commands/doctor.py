@@ -23,6 +23,7 @@ from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 _PACKAGES = ("sessionary", "confluent-kafka", "fastavro", "faust-streaming", "aiokafka", "clickhouse-connect", "chdb")
 _TIMEOUT_S = 5.0
 LAG_S_MAX = 10.0
+_READ_S = 1.5
 _OBSERVED_S = 5.0  # longer than a large insert of a sink that catches up
 _KAFKA_ADVICE = "start a broker (sessionary up), or set SESSIONARY_BOOTSTRAP_SERVERS and its credentials"
 _CLICKHOUSE_ADVICE = "start ClickHouse (sessionary up), or set SESSIONARY_CLICKHOUSE_URL and its credentials"
@@ -185,7 +186,7 @@ def _measure_lags(kafka: KafkaSettings) -> list[GroupLag]:
     from sessionary.infra.lag.lag_monitor import LagMonitor
 
     with closing(LagMonitor(kafka, _OBSERVED_S)) as monitor:
-        lags = list(sum_groups(monitor.take_report().partitions))
+        lags = list(sum_groups(monitor.take_report(_READ_S).partitions))
         if any((lag.lag_s or 0) > LAG_S_MAX for lag in lags):
             time.sleep(_OBSERVED_S)
             lags = list(sum_groups(monitor.take_report().partitions))

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from sessionary.infra.lag.lag_tracker import PartitionLag
     from sessionary.infra.lag.row_delays import RowDelay, RowDelayWatch
 
-_DELAYS_S = 1.0
+_READ_S = 0.8  # a single report has no second chance
+_DELAYS_S = 0.5  # after the report; the question went out before it
 _COLUMNS = (
     *("group", "group_state", "partitions", "state", "lag", "lag_s", "records_per_s", "catch_up_s"),
     *("newest_record_age_s", "row_delay_s", "topic"),
@@ -53,7 +54,7 @@ def lag_command(
         if watch:
             _watch_lag(monitor, delays, settings, by_partition=partitions, as_json=as_json)
             return
-        report = monitor.take_report()
+        report = monitor.take_report(_READ_S)
         delays.wait_answer(_DELAYS_S)
         _show_report(report, delays.answer, by_partition=partitions, as_json=as_json)
         if delays.answer is None:
