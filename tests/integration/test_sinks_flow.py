@@ -195,6 +195,7 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
             "0005_fewer_merges",
             "0006_rules",
             "0007_acknowledgements",
+            "0010_integrity",
         ]
         assert migrate.apply_migrations(clickhouse) == []
         wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")

@@ -11,7 +11,19 @@ from typing import Annotated
 
 import typer
 
-from sessionary.infra.cli.commands import admin, demo, doctor, partition, rejected, roles, rules, sessions, sql, up
+from sessionary.infra.cli.commands import (
+    admin,
+    demo,
+    doctor,
+    integrity,
+    partition,
+    rejected,
+    roles,
+    rules,
+    sessions,
+    sql,
+    up,
+)
 from sessionary.infra.cli.errors import INTERRUPTED, error_text, exit_code
 from sessionary.infra.cli.output import print_line, print_message
 
@@ -58,6 +70,7 @@ def make_app() -> typer.Typer:
     app.add_typer(partition.app, name="partition")
     app.add_typer(rules.app, name="rules")
     app.command("doctor", short_help="Check every part of a stack; say what to fix.")(doctor.doctor_command)
+    app.command("integrity", short_help="Check that ClickHouse has every row, once.")(integrity.integrity_command)
     app.add_typer(admin.topics_app, name="topics")
     app.add_typer(admin.db_app, name="db")
     app.command("broker", short_help="Run a Kafka broker, for development.")(roles.broker_command)
