@@ -23,6 +23,7 @@ MetricName = Literal[
     "sessionary_sink_blocked",
     "sessionary_sink_partition_blocked",
     "sessionary_sink_replay_age_seconds",
+    "sessionary_sink_deduplication_window_used",
     "sessionary_sink_landed_offset",
     "sessionary_sink_lag_records",
     "sessionary_sink_lag_seconds",
@@ -39,6 +40,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_sink_partition_blocked": "1 while a partition waits for an operator and the others go on, by partition "
     "and reason.",
     "sessionary_sink_replay_age_seconds": "Seconds from the declaration of the last replayed block to its replay.",
+    "sessionary_sink_deduplication_window_used": "Blocks written from the last replayed block's declaration to its "
+    "replay, as a share of those that ClickHouse remembers; from 1 on rows may be stored twice until they are merged.",
     "sessionary_sink_landed_offset": "Offset below which every record is in ClickHouse, by partition.",
     "sessionary_sink_lag_records": "Offsets from the landed offset to the log's end, by partition.",
     "sessionary_sink_lag_seconds": "Seconds since the oldest record that has not landed was appended, by partition.",
@@ -82,6 +85,7 @@ class SinkMetrics:
         self._blocked_partitions: dict[int, str] = {}  # with the reasons
         self._partition_blocked = gauge("sessionary_sink_partition_blocked", "partition", "reason")
         self.replay_age = gauge("sessionary_sink_replay_age_seconds").labels(*values)
+        self.window_used = gauge("sessionary_sink_deduplication_window_used").labels(*values)
         self._landed = gauge("sessionary_sink_landed_offset", "partition")
         self._lag_records = gauge("sessionary_sink_lag_records", "partition")
         self._lag_s = gauge("sessionary_sink_lag_seconds", "partition")

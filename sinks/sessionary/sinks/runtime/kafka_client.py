@@ -28,7 +28,8 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
-        "auto.offset.reset": "earliest",
+        # A log without the next offset lost records: the loop blocks the partition.
+        "auto.offset.reset": "error",
         # Every rebalance assigns all partitions again, so that every buffer is dropped each time.
         "partition.assignment.strategy": "range",
         "session.timeout.ms": settings.sink_session_timeout_ms,

@@ -2,6 +2,8 @@
 
 import pytest
 
+from sessionary.sinks.core.intent import RecordBlock
+from sessionary.sinks.errors import OperatorError
 from tests.core.sinks.runtime.consumer_rig import SinkRig
 
 
@@ -78,3 +80,32 @@ def test_an_assignment_ends_every_block(rig: SinkRig) -> None:
     )
     assert rig.kafka.paused == set()
     assert written(rig, 0)[-6:] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_block_that_one_partition_cannot_write_stops_no_other(rig: SinkRig) -> None:
+    rig.kafka.unreadable.clear()
+    write = rig.target.write_block
+    failing, seen = [True], list[tuple[bool, str]]()
+
+    def write_block(partition: int, block: RecordBlock) -> None:
+        if partition == 0 and failing:
+            raise OperatorError("block_not_kept", "1 row sent, 0 found")
+        write(partition, block)
+
+    def mend() -> None:
+        seen.append(rig.metrics.health())
+        failing.clear()
+        rig.advance(60.0)
+
+    rig.target.write_block = write_block  # type: ignore[method-assign]
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0, 1),
+        lambda: None,
+        *[lambda: rig.advance(1.0)] * 3,
+        mend,
+        *[lambda: None] * 3,
+    )
+    assert seen == [(True, "blocked: partition 0: block_not_kept")]
+    assert written(rig, 1) == [0, 1]
+    assert written(rig, 0) == [0, 1, 2, 3, 4, 5]
+    assert rig.metrics.health() == (True, "ok")
