@@ -25,6 +25,7 @@ Kind = Literal[
     "rare fault",
     "readiness",
     "growth",
+    "integrity",
 ]
 
 

@@ -19,6 +19,7 @@ from tests.auditor.evidence import Evidence, gather_evidence
 from tests.chaos.activation import RulesActivation
 from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.faults import Faults
+from tests.chaos.integrity_check import Fault, ask_integrity, find_disagreements
 from tests.chaos.load import Load
 from tests.chaos.process_watch import Growth, ProcessWatch
 from tests.chaos.readiness_watch import ReadinessWatch
@@ -106,9 +107,17 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
             stack.servers_address, PREFIX, stack.clickhouse_url, DATABASE, load.journal_paths(), PARTITIONS
         )._replace(sessions=load.planned_sessions(), lifetimes=load.lifetimes())
         (logs / "evidence.pickle").write_bytes(pickle.dumps(evidence))  # to investigate differences
+        integrity = ask_integrity(stack)
         findings = _find_differences(options, faults, readiness, processes, unsettled, namespace=namespace)
         return _result(
-            options, evidence, faults, findings, processes.growth(), time.monotonic() - began_s, namespace=namespace
+            options,
+            evidence,
+            faults,
+            findings,
+            integrity,
+            processes.growth(),
+            time.monotonic() - began_s,
+            namespace=namespace,
         )
     finally:
         stack.close()
@@ -144,13 +153,14 @@ def _result(
     evidence: Evidence,
     faults: Faults,
     findings: list[Difference],
+    integrity: list[Fault],
     growth: list[Growth],
     seconds: float,
     *,
     namespace: bool,
 ) -> Result:
     inputs = replay_evidence(evidence)
-    differences = findings + run_checks(inputs)
+    differences = findings + run_checks(inputs) + find_disagreements(inputs, integrity)
     audits = [fields for _, fields in evidence.outputs["audit"]]
     return Result(
         seed=options.seed,
