@@ -71,6 +71,7 @@ def make_app() -> typer.Typer:
     app.add_typer(rules.app, name="rules")
     app.command("doctor", short_help="Check every part of a stack; say what to fix.")(doctor.doctor_command)
     app.command("integrity", short_help="Check that ClickHouse has every row, once.")(integrity.integrity_command)
+    app.command("repair", short_help="Read rows that are missing from Kafka again.")(integrity.repair_command)
     app.add_typer(admin.topics_app, name="topics")
     app.add_typer(admin.db_app, name="db")
     app.command("broker", short_help="Run a Kafka broker, for development.")(roles.broker_command)

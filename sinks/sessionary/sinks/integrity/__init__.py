@@ -4,4 +4,5 @@ The view `v_integrity_between` compares ClickHouse's tables with each other. The
 them with Kafka.
 
     landed_ends     the last record that each sink has written, looked up in its table
+    repair          records of a time that have no row, read again and inserted
 """

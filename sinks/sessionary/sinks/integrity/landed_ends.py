@@ -49,12 +49,9 @@ def find_end_faults(settings: SinkSettings, fetch_rows: FetchRows, timeout_s: fl
     return faults
 
 
-def _find_sink_faults(
-    settings: SinkSettings, kind: SinkKind, fetch_rows: FetchRows, timeout_s: float
-) -> list[EndFault]:
-    definition = SINKS[kind]
-    topic: str = getattr(settings.topics, definition.topic)
-    consumer = Consumer(
+def group_consumer(settings: SinkSettings, kind: SinkKind) -> Consumer:
+    """Return a consumer that reads a sink's topic and its group's offsets, and joins no group."""
+    return Consumer(
         {
             **settings.client_config(),
             "group.id": settings.group_id(kind),
@@ -64,6 +61,20 @@ def _find_sink_faults(
             "auto.offset.reset": "earliest",
         }
     )
+
+
+def tables_of(definition: SinkDefinition) -> list[tuple[str, str]]:
+    """Return the tables in which a record of a sink may be, each with a condition of SQL."""
+    tables = [(definition.table.name, ""), (DEAD_LETTERS.name, f" AND sink = '{definition.kind}'")]
+    return tables if definition.side is None else [*tables, (definition.side.table.name, "")]
+
+
+def _find_sink_faults(
+    settings: SinkSettings, kind: SinkKind, fetch_rows: FetchRows, timeout_s: float
+) -> list[EndFault]:
+    definition = SINKS[kind]
+    topic: str = getattr(settings.topics, definition.topic)
+    consumer = group_consumer(settings, kind)
     try:
         faults, committed, lows = [], dict[int, int](), dict[int, int]()
         places = [TopicPartition(topic, partition) for partition in range(settings.partitions)]
@@ -131,16 +142,12 @@ def _read_records(consumer: Consumer, topic: str, starts: Mapping[int, int], end
 def _find_stored(definition: SinkDefinition, ends: Mapping[int, int], fetch_rows: FetchRows) -> set[tuple[int, int]]:
     if not ends:
         return set()
-    tables = [definition.table.name, DEAD_LETTERS.name]
-    if definition.side is not None:
-        tables.append(definition.side.table.name)
     wanted = ", ".join(f"({partition}, {offset})" for partition, offset in ends.items())
     query = " UNION ALL ".join(
-        f"SELECT src_partition, src_offset FROM {table} WHERE (src_partition, src_offset) IN ({wanted})"
-        + (f" AND sink = '{definition.kind}'" if table == DEAD_LETTERS.name else "")
-        for table in tables
+        f"SELECT src_partition, src_offset FROM {table} WHERE (src_partition, src_offset) IN ({wanted}){condition}"
+        for table, condition in tables_of(definition)
     )
     return {(int(row["src_partition"]), int(row["src_offset"])) for row in fetch_rows(query)}
 
 
-__all__ = ["EndFault", "FetchRows", "find_end_faults"]
+__all__ = ["EndFault", "FetchRows", "find_end_faults", "group_consumer", "tables_of"]

@@ -8,7 +8,7 @@
     partition   partition list, retry
     rules       rules list, activate
     doctor      doctor: check every part of a stack
-    integrity   integrity: whether ClickHouse has every row, once
+    integrity   integrity, repair: whether ClickHouse has every row, once
     admin       topics apply, db migrate
     roles       broker, clickhouse, processor, sink: one process each
 

@@ -1,4 +1,4 @@
-"""`sessionary integrity`: whether ClickHouse has every row, once."""
+"""`sessionary integrity` and `sessionary repair`: whether ClickHouse has every row, once."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,6 +51,35 @@ def integrity_command(
     print_message("no row is missing or doubled")
 
 
+def repair_command(
+    since: Annotated[datetime, typer.Option("--from", formats=_FORMATS, help="Beginning of the time, UTC.")],
+    until: ToOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read the records of a time from Kafka again, and insert those that have no row in ClickHouse.
+
+    For every sink. The times are those at which Kafka appended the records. What Kafka has deleted
+    stays missing. Sinks may run meanwhile; the command may be repeated. Prints one row per sink and
+    partition that has records of the time.
+    """
+    from sessionary.sinks.core.sink_kinds import SINKS
+    from sessionary.sinks.integrity.repair import repair_rows
+    from sessionary.sinks.settings import SinkSettings
+
+    client, settings = clickhouse_client(data), SinkSettings.from_env(stack_environment(data))
+    since_ms, until_ms = (
+        None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1_000) for time in (since, until)
+    )
+    results = [
+        result._asdict()
+        for kind in SINKS
+        for result in repair_rows(settings, kind, since_ms or 0, until_ms, client.fetch_rows)
+    ]
+    show_rows(results, as_json=as_json)
+    print_message(f"{sum(int(result['repaired']) for result in results)} rows were missing and are back")
+
+
 def list_faults(
     data: Path | None, since: datetime | None = None, until: datetime | None = None, late_s: int = LATE_S
 ) -> list[dict[str, Json]]:
@@ -76,4 +105,4 @@ def list_faults(
     return faults
 
 
-__all__ = ["LATE_S", "FromOption", "ToOption", "integrity_command", "list_faults"]
+__all__ = ["LATE_S", "FromOption", "ToOption", "integrity_command", "list_faults", "repair_command"]
