@@ -326,7 +326,7 @@ class PartitionOwner:
         self._acknowledged_at, self._confirmed = written.acknowledged_at, assignments
         self.commits += 1
         self.committed_s = time.monotonic()
-        self._context.note_acknowledgement(self.partition, written.position, written.acknowledged_at)
+        self._context.note_commit(self.partition, written)
         self._context.metrics.count_outcome(outcome, written.elapsed_s)
         self._show_position()
         self._wake_readers()
