@@ -54,6 +54,9 @@ _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a par
 _WAITING_MAX = 16  # batches not yet delivered on the event loop
 _WAITING_BYTES_MAX = 16 << 20  # of these; the records of one fetch may exceed it
 _FETCH_BYTES_MAX = 16 << 20  # of one answer of a broker, as compressed as its batches are
+# A record ends the waiting, so it costs no latency. But a partition that was resumed or added is
+# left out until then. Each fetch names all partitions, so that 100 idle ones a second are costly.
+_FETCH_WAIT_MS = 100
 _POLL_S = 0.02
 RENEW_S = 10.0  # a partition stands still for this long, although others can read its log: longer than any fetch
 
@@ -322,6 +325,7 @@ def _consumer_config(settings: ProcessorSettings) -> dict[str, str | int | float
         "queued.min.messages": 20_000,
         "queued.max.messages.kbytes": 16_384,
         "fetch.max.bytes": _FETCH_BYTES_MAX,
+        "fetch.wait.max.ms": _FETCH_WAIT_MS,
     }
 
 
