@@ -12,6 +12,7 @@
     growth          h: cost per event as live sessions grow
     many_partitions p: idle partitions, and latency with many
     restart         r: restart and takeover after kill -9
+    rolling_restart s: pauses of partitions in a rolling restart
 
 Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
 comes, so that its dependencies are its own. Its module's name is the name of its results file, and
@@ -46,6 +47,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("h", "growth", "Cost per event as live sessions grow"),
     Measurement("p", "many_partitions", "One processor with many partitions"),
     Measurement("r", "restart", "Restart and takeover after kill -9"),
+    Measurement("s", "rolling_restart", "Rolling restart of three processors"),
 )
 
 __all__ = ["MEASUREMENTS", "Measurement"]
