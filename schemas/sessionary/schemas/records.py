@@ -254,6 +254,13 @@ class Gravestone(NamedTuple):
     expires_at: int  # Log time, ms
 
 
+class GravestoneChunk(NamedTuple):
+    """Gravestones that vanish at the same time, packed."""
+
+    expires_at: int  # Log time, ms; the end of a day (UTC)
+    key_hashes: bytes  # 16 bytes for each key, sorted: its BLAKE2b hash of that length
+
+
 class Position(NamedTuple):
     """A partition's position: the next offset to read, whatever the group has committed."""
 
@@ -276,6 +283,7 @@ __all__ = [
     "BatchRecord",
     "CleanupRequest",
     "Gravestone",
+    "GravestoneChunk",
     "Position",
     "RejectedEvent",
     "RulesActivation",

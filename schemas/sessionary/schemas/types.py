@@ -119,6 +119,7 @@ RefusalReason = Literal[
     "hash_mismatch",
     "skipped",
     "internal_error",
+    "too_old",
 ]
 """Why an event was refused; the only list of reasons."""
 
@@ -357,8 +358,7 @@ class AnnouncedRules(NamedTuple):
     Attributes:
         version: See `RuleSet`.
         row_bytes_max: See `RuleSet`.
-        from_offset: They begin at this offset at the earliest: where the partition was when they
-            were announced.
+        from_offset: Where the partition was at the announcement; they begin there or later.
         principal: Who activated them.
     """
 

@@ -21,6 +21,7 @@ from sessionary.schemas.records import (
     BatchRecord,
     CleanupRequest,
     Gravestone,
+    GravestoneChunk,
     Position,
     RejectedEvent,
     RulesActivation,
@@ -39,6 +40,7 @@ Record = (
     | BatchRecord
     | CleanupRequest
     | Gravestone
+    | GravestoneChunk
     | Position
     | RejectedEvent
     | RulesActivation

@@ -137,6 +137,10 @@ class ControlApi:
             # Another worker may own the partition by now and have a newer state.
             raise not_ready("this worker has had no answer of its group for a session time-out")
         row = owner.state.rows.get(question.key.encoded())
+        if row is None and owner.state.is_packed(question.key.encoded()):
+            raise Problem(
+                410, "session_archived", "Session archived", f"session {question.key.session_id} was archived"
+            )
         if row is None:
             detail = f"tenant {question.key.tenant_id} has no session {question.key.session_id}"
             raise Problem(404, "unknown_session", "Unknown session", detail)

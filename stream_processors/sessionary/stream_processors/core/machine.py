@@ -12,7 +12,8 @@ Everything here is pure and sees time as data: `now_ms` is the partition's clock
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from enum import Enum
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey
@@ -22,6 +23,15 @@ from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord
 RowT = TypeVar("RowT")
 FactT = TypeVar("FactT")
 NO_SESSION = SessionKey("", "")
+
+
+class Remains(Enum):
+    """What a machine gets instead of a gravestone by rules 2: there was a row under this key."""
+
+    REMAINS = "remains"
+
+
+REMAINS: Final = Remains.REMAINS
 
 
 class Fault(NamedTuple):
@@ -74,6 +84,10 @@ class RowKind(NamedTuple):
 
     A live row keeps its partition's clock going and fires when it is due. A row that is not live is
     what remains of one; it vanishes without a record when it is due.
+
+    By rules 2, what remains is packed if it has an `expiry_ms`: only a hash of its key is kept.
+    Then and before, its machine gets `REMAINS` instead of it for `decide`, `evolve` and `report`,
+    and must not change it.
     """
 
     row_class: type[Any]
@@ -81,6 +95,8 @@ class RowKind(NamedTuple):
     prefixes: frozenset[bytes]  # with which the bytes of this kind, as any release wrote them, begin
     encode: Callable[[Any, int], bytes]  # a row, and the version of the rules in force
     parts: RowParts | None = None  # None: rows are always written whole
+    # when a row that is not live vanishes by rules 2, ms of log time; None: it is never packed
+    expiry_ms: Callable[[Any], int] | None = None
 
 
 class Machine(Protocol[RowT, FactT]):
@@ -171,11 +187,13 @@ def apply_facts(
 
 __all__ = [
     "NO_SESSION",
+    "REMAINS",
     "AnyMachine",
     "Arrival",
     "Decision",
     "Fault",
     "Machine",
+    "Remains",
     "RowKind",
     "RowParts",
     "apply_facts",

@@ -11,6 +11,7 @@ touched. What events add to rows, and what outputs repeat of events, is bounded 
 """
 
 import heapq
+from collections.abc import Mapping
 from typing import Any
 
 from sessionary.schemas.records import Position
@@ -18,7 +19,9 @@ from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState
-from sessionary.stream_processors.core.machine import AnyMachine, Arrival, apply_facts
+from sessionary.stream_processors.core.gravestones.chunk_index import end_of_day, is_chunk_key
+from sessionary.stream_processors.core.gravestones.packing import Changes, plan_packing, wait_again
+from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival, apply_facts
 from sessionary.stream_processors.core.model import (
     EMITTED_BYTES,
     RECORD_OVERHEAD_BYTES,
@@ -64,6 +67,8 @@ class Overlay:
         self._lateness_ms: list[int] = []
         self._emitted: list[Emitted] = []
         self._previous_acknowledged_at: int | None = None
+        self._chunks_due_ms = committed.chunks.earliest_ms
+        self._packing: Changes = {}  # as `finish` planned it last
 
     def apply(self, record: LogRecord, failure: str | None = None) -> bool:
         """Fold one record. False: the batch is full, so the record belongs to the next one.
@@ -81,6 +86,8 @@ class Overlay:
             or (self.records and self._bytes + size > settings.bytes_max)
         ):
             return False
+        if self._packing:
+            self._undo_packing()
         if record.key is None and self._announced is not None and begins_rules(record, self._announced, self._decoder):
             if self.records:
                 return False  # all records of a batch are judged by the same rules
@@ -136,6 +143,11 @@ class Overlay:
         self._next_offset, self._outcome_n = skip.next_offset, 0
 
     @property
+    def written_rows(self) -> Mapping[bytes, Any]:
+        """The rows that the transaction writes, as of the last `finish`: with what it packs."""
+        return {**self.rows, **self._packing} if self._packing else self.rows
+
+    @property
     def final_position(self) -> Position:
         """Where the partition is after this batch."""
         return Position(
@@ -179,8 +191,15 @@ class Overlay:
             last_offset=max(first, self._next_offset - 1),
         )
         self._previous_acknowledged_at = previous_acknowledged_at
+        self._plan_packing()
         return Outcome(
-            self.rows, self._emitted, self.final_position, counts, self._judged, self._refusals, self._lateness_ms
+            self.written_rows,
+            self._emitted,
+            self.final_position,
+            counts,
+            self._judged,
+            self._refusals,
+            self._lateness_ms,
         )
 
     def _move_clock(self, stamp_ms: int) -> None:
@@ -207,13 +226,40 @@ class Overlay:
     def _row(self, key: bytes) -> Any:
         return self.rows[key] if key in self.rows else self._committed.rows.get(key)
 
+    def _judged_row(self, key: bytes) -> Any:
+        """Return the row under a record's key as its machine gets it."""
+        row, committed = self._row(key), self._committed
+        if self._rules.version < 2 or type(row) in self._families.live_classes:
+            return row
+        if row is None or is_chunk_key(key):  # any client may send a record with the key of a chunk
+            return REMAINS if committed.chunks.holds(key, self._clock.now_ms) else None
+        expires_ms = committed.expiry_ms(row)
+        if expires_ms is None:
+            return row
+        return REMAINS if expires_ms > self._clock.now_ms else None
+
+    def _plan_packing(self) -> None:
+        """Decide which gravestones are packed; that changes no verdict."""
+        self._undo_packing()
+        if self._rules.version >= 2:
+            self._packing = plan_packing(
+                *(self._committed.expiries, self._committed.chunks, self._committed.settings.chunk_sizes),
+                *(self._clock.now_ms, lambda key: self._committed.expiry_ms(self._row(key))),
+            )
+
+    def _undo_packing(self) -> None:
+        wait_again(self._committed.expiries, self._packing)
+        self._packing = {}
+
     def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
         live_classes = self._families.live_classes
         is_live, was_live = type(row) in live_classes, type(before) in live_classes
         # What may raise comes first, so that a failed machine leaves nothing half done.
         is_expiring = not is_live and row is not None and (before is None or was_live)
         is_moved = is_live and not (was_live and machine.is_only_postponed(before, row))
-        due_ms = machine.due_ms(row) if is_moved or is_expiring else 0
+        due_ms = machine.due_ms(row) if is_moved else self._expiry_ms(row) if is_expiring else 0
+        if is_expiring and due_ms <= self._clock.now_ms:
+            row, is_expiring = None, False
         if key not in self.rows:
             self._count_output(len(key) + (RECORD_OVERHEAD_BYTES if row is None else machine.estimate_bytes(row)))
         self.rows[key] = row
@@ -247,16 +293,34 @@ class Overlay:
     def _drop_expired(self) -> bool:
         """Drop every row that vanishes; False if the batch is full before the last one."""
         expiries, now_ms = self._committed.expiries, self._clock.now_ms
+        if self._chunks_due_ms <= now_ms:
+            for key in self._committed.chunks.expired_keys(now_ms):
+                self._drop_row(key)
+            self._chunks_due_ms = end_of_day(now_ms + 1)
         while expiries and expiries[0][0] <= now_ms:
             if self.is_output_full:
                 return False
             _, key = heapq.heappop(expiries)
             row = self._row(key)
-            if row is not None and not self._committed.is_live(row) and self._committed.due_ms(row) <= now_ms:
-                if key not in self.rows:
-                    self._count_output(len(key) + RECORD_OVERHEAD_BYTES)
-                self.rows[key] = None
+            if row is None or self._committed.is_live(row):
+                continue
+            due_ms = self._expiry_ms(row)
+            if due_ms <= now_ms:
+                self._drop_row(key)
+            elif self._rules.version >= 2:  # the entry is from before these rules
+                heapq.heappush(expiries, (due_ms, key))
         return True
+
+    def _drop_row(self, key: bytes) -> None:
+        if key not in self.rows:
+            self._count_output(len(key) + RECORD_OVERHEAD_BYTES)
+        self.rows[key] = None
+
+    def _expiry_ms(self, row: Any) -> int:
+        """Return when a row that is not live vanishes."""
+        committed = self._committed
+        expires_ms = committed.expiry_ms(row) if self._rules.version >= 2 else None
+        return committed.due_ms(row) if expires_ms is None else expires_ms
 
     def _fire_due(self) -> bool:
         """Fire every row that is due; False if the batch is full before the last one."""
@@ -295,8 +359,9 @@ class Overlay:
     def _judge_record(self, record: LogRecord) -> None:
         committed, families = self._committed, self._families
         key = record.key or b""
-        row = self._row(key) if key else None
-        arrival = read_arrival(record, row, self._decoder, committed.log, self._clock.now_ms, self._rules)
+        row = self._judged_row(key) if key else None
+        known = None if row is REMAINS else row
+        arrival = read_arrival(record, known, self._decoder, committed.log, self._clock.now_ms, self._rules)
         if arrival is None:
             self._ticks += 1
             return
@@ -306,7 +371,7 @@ class Overlay:
             machine = families.by_event_type.get(arrival.event.envelope.event_type, machine)
             if machine is not families.home:
                 key = machine.row_key(arrival)
-                row = self._row(key)
+                row = self._judged_row(key)
         decision = machine.decide(row, arrival)
         if decision.duplicate:
             self._add_offset(record.offset)

@@ -19,6 +19,7 @@ from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState, PartitionSettings
+from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex, is_chunk_key
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import DueRow
 from sessionary.stream_processors.core.overlay import Overlay
@@ -57,9 +58,14 @@ class PartitionState(CommittedState):
     def finish_loading(self, due_rows: Iterable[DueRow] | None = None) -> None:
         """Set timers once all rows are loaded. `due_rows` saves working them out from the rows."""
         due: list[tuple[int, bytes]] = []
-        self.expiries = []
+        self.expiries, self.chunks = [], ChunkIndex()
         for key, due_ms, live in due_rows if due_rows is not None else map(self._due_row, self.rows.items()):
-            (due if live else self.expiries).append((due_ms, key))
+            if live:
+                due.append((due_ms, key))
+            elif is_chunk_key(key):
+                self.chunks.put_chunk(key, self.rows[key])
+            else:
+                self.expiries.append((due_ms, key))
         heapq.heapify(self.expiries)
         self.timers.fill(due)
         self.live = len(due)
@@ -71,8 +77,9 @@ class PartitionState(CommittedState):
         that it touched are restored here.
         """
         if self._open is not None:
-            for key in self._open.rows:
-                self._restore_timer(key)
+            for key in self._open.written_rows:
+                if not is_chunk_key(key):
+                    self._restore_timer(key)
             self._open = None
         self._deadline_before = self.next_deadline_ms
         self._open = Overlay(self)
@@ -82,8 +89,10 @@ class PartitionState(CommittedState):
         """Make a batch's rows the committed ones. Raises `ValueError` if the batch is void."""
         if overlay is not self._open:
             raise ValueError("this batch is void: another one was begun after it")
-        for key, row in overlay.rows.items():
+        for key, row in overlay.written_rows.items():
             self.load(key, row)
+            if is_chunk_key(key):
+                self.chunks.put_chunk(key, row)
         self.position, self.live, self._open = overlay.final_position, overlay.live, None
 
     @property

@@ -35,6 +35,10 @@ class FakeOwner:
         self.state = self
         self.position = Position(100, 0, 0, 0, 0)
         self.rows = {KEY.encoded(): Gravestone("acme", KEY.session_id, (), "closed", 1, 7, 99)}
+        self.packed: set[bytes] = set()
+
+    def is_packed(self, key: bytes) -> bool:
+        return key in self.packed
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         return self.is_readable and offset < self.position.next_offset
@@ -114,6 +118,16 @@ def test_a_partition_that_is_not_open_or_not_there_yet_is_not_ready() -> None:
     assert problem(ask(FakeAssignment(FakeOwner(now_s, is_open=False)), group)) == (503, "not_ready")
     assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, f"?after={PARTITION}:100")) == (503, "not_ready")
     assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, f"?after={PARTITION}:99")) == (410, "session_archived")
+
+
+def test_of_an_archived_session_a_row_or_a_packed_gravestone_remains() -> None:
+    now_s = time.monotonic()
+    owner, group = FakeOwner(now_s), FakeGroup(now_s)
+    assert problem(ask(FakeAssignment(owner), group)) == (410, "session_archived")
+    owner.rows.clear()
+    assert problem(ask(FakeAssignment(owner), group)) == (404, "unknown_session")
+    owner.packed.add(KEY.encoded())
+    assert problem(ask(FakeAssignment(owner), group)) == (410, "session_archived")
 
 
 def read_readiness(owner: FakeOwner, stalled: Mapping[int, StalledPartition]) -> tuple[int, object]:

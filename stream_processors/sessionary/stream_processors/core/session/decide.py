@@ -16,7 +16,7 @@ from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
-from sessionary.stream_processors.core.machine import Arrival, Decision
+from sessionary.stream_processors.core.machine import REMAINS, Arrival, Decision, Remains
 from sessionary.stream_processors.core.sequencing import (
     LogMoment,
     SequenceCheck,
@@ -56,6 +56,7 @@ from sessionary.stream_processors.core.session.values import (
     checked_snapshot,
     invalid_envelope,
     invalid_payload,
+    object_to_age,
     object_to_first_snapshot,
 )
 
@@ -107,7 +108,7 @@ def _transition_rule(transition: Transition) -> EventRule:
     return judge_transition
 
 
-def decide_event(rules: SessionRules, row: SessionState | Gravestone | None, arrival: Arrival) -> Decision:
+def decide_event(rules: SessionRules, row: SessionState | Gravestone | Remains | None, arrival: Arrival) -> Decision:
     """Judge a record against the row of its session."""
     event = arrival.event
     if arrival.fault is not None:
@@ -115,6 +116,8 @@ def decide_event(rules: SessionRules, row: SessionState | Gravestone | None, arr
     assert event is not None  # without an event there is a fault
     if row is None:
         return _decide_unknown(rules, arrival, event)
+    if row is REMAINS:
+        return _refuse_unkept(event, "session_archived", "the session is archived")
     if isinstance(row, Gravestone):
         return _decide_archived(row, event, arrival)
     return _decide_known(rules, row, event, arrival)
@@ -136,6 +139,8 @@ def _decide_unknown(rules: SessionRules, arrival: Arrival, event: Event) -> Deci
         return _refuse_unkept(event, "unknown_session", f"{envelope.event_type} before session_created")
     if detail := invalid_envelope(envelope, arrival.rules) or invalid_payload(event, arrival.rules):
         return _refuse_unkept(event, "invalid_value", detail)
+    if arrival.rules.version >= 2 and (too_old := object_to_age(envelope.session_id, arrival.now_ms)):
+        return _refuse_unkept(event, *too_old)
     return _decide_creation(rules.creation, arrival, event, event.payload)
 
 
@@ -200,7 +205,7 @@ def _new_session(
 
 
 def _decide_archived(grave: Gravestone, event: Event, arrival: Arrival) -> Decision:
-    """Refuse what comes after the end; a repetition of what came before it stays a duplicate."""
+    """Refuse by rules 1 what comes after the end; a repetition from before it stays a duplicate."""
     envelope = event.envelope
     facts: list[SessionFact] = []
     if envelope.event_type != "heartbeat" and not invalid_envelope(envelope, arrival.rules):

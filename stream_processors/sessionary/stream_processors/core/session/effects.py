@@ -10,6 +10,7 @@ from sessionary.schemas.ids import derived_id
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Cleanup
 from sessionary.stream_processors.core.fast_replace import make_replacer
+from sessionary.stream_processors.core.machine import Remains
 from sessionary.stream_processors.core.session.facts import (
     Buried,
     CleanupReleased,
@@ -65,7 +66,9 @@ def _move_sequence(row: SessionRow, fact: SequenceMoved) -> SessionRow:
     return row._replace(producers=producers, forgotten=forgotten)
 
 
-def _refuse_event(row: SessionRow | None, fact: Refused) -> SessionRow | None:
+def _refuse_event(row: SessionRow | Remains | None, fact: Refused) -> SessionRow | Remains | None:
+    if isinstance(row, Remains):
+        return row
     if fact.kept is not None:
         assert isinstance(row, SessionState)
         row = row._replace(refusals=(*row.refusals, fact.kept)[-REFUSALS_KEPT:])
@@ -186,9 +189,9 @@ _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
 }
 
 
-def apply_fact(row: SessionRow | None, fact: SessionFact) -> SessionRow | None:
+def apply_fact(row: SessionRow | Remains | None, fact: SessionFact) -> SessionRow | Remains | None:
     """Return the row after a fact; the same object if the fact changes nothing."""
-    after: SessionRow | None = _EFFECTS[type(fact)](row, fact)
+    after: SessionRow | Remains | None = _EFFECTS[type(fact)](row, fact)
     return after
 
 

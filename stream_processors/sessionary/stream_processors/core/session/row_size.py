@@ -15,9 +15,9 @@ from typing import Final
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.records import SessionContent, SessionState
+from sessionary.schemas.records import GravestoneChunk, SessionContent, SessionState
 from sessionary.schemas.types import Refusal, Snapshot
-from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.machine import Arrival, Remains
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import (
     ContentUpdated,
@@ -71,8 +71,10 @@ def kept_refusal(row: SessionState, facts: Sequence[SessionFact], arrival: Arriv
     return whole._replace(event_id=f"{event_id[:EVENT_ID_MAX]}…")
 
 
-def estimate_row_bytes(row: SessionRow) -> int:
+def estimate_row_bytes(row: SessionRow | GravestoneChunk) -> int:
     """Return about how many bytes a row's changelog record takes; no text of it is left out."""
+    if isinstance(row, GravestoneChunk):
+        return _FIXED_BYTES + len(row.key_hashes)
     texts = "".join(_texts(row)) if isinstance(row, SessionState) else row.reason_code
     return _FIXED_BYTES + _LEDGER_BYTES * len(row.producers) + len(texts.encode())
 
@@ -112,7 +114,7 @@ def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
 
 
 def _after_facts(row: SessionState | None, facts: Sequence[SessionFact]) -> SessionState:
-    after: SessionRow | None = row
+    after: SessionRow | Remains | None = row
     for fact in facts:
         after = apply_fact(after, fact)
     assert isinstance(after, SessionState)
