@@ -7,9 +7,19 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from tests.auditor.decoding import ACTIVATION, LogEntry, Refusal, Row, decisions_of, read_event
+from tests.auditor.decoding import (
+    ACTIVATION,
+    LogEntry,
+    Refusal,
+    Row,
+    decisions_of,
+    hashes_in,
+    packed_hash,
+    read_event,
+)
 from tests.auditor.evidence import Evidence
 from tests.auditor.oracle import Oracle, find_differences, replay_log
+from tests.auditor.rules import grave_end
 
 Kind = Literal[
     "lost",
@@ -264,13 +274,20 @@ def _beating(evidence: Evidence) -> dict[str, int]:
 
 def check_table(inputs: AuditInput) -> Iterator[Difference]:
     """The table is what the oracle computes from the log."""
-    table, wanted = inputs.evidence.table, dict[bytes, Row]()
+    chunks = [fields for kind, fields in inputs.evidence.table.values() if kind == "GravestoneChunk"]
+    table = {key: row for key, row in inputs.evidence.table.items() if row[0] != "GravestoneChunk"}
+    packed = {part: chunk["expires_at"] for chunk in chunks for part in hashes_in(chunk["key_hashes"])}
+    wanted: dict[bytes, Row] = {}
     for oracle in inputs.oracle.partitions.values():
         wanted |= {key: {"kind": "SessionState", **_summary(row)} for key, row in oracle.rows.items()}
         fields = ("audit_seq", "epoch", "expires_at")
         for key, grave in oracle.graves.items():
+            if key not in table and packed.pop(packed_hash(key), None) == grave_end(grave):
+                continue
             ledger = _ledger(grave["producers"])
             wanted[key] = {"kind": "Gravestone", "producers": ledger, **{name: grave[name] for name in fields}}
+    for part in packed:
+        yield Difference("table", f"the packed gravestone {part.hex()} is of no archived session")
     for key in sorted(table.keys() | wanted.keys()):
         if key not in table:
             yield Difference("table", f"{key.decode()} is not in the table")

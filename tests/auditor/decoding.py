@@ -122,6 +122,15 @@ def begun_rules(entry: LogEntry) -> int:
     return int(fields["version"]) if full_name.endswith(".RulesActivation") else 0
 
 
+def packed_hash(key: bytes) -> bytes:
+    """Return what a chunk of gravestones has of a key."""
+    return hashlib.blake2b(key, digest_size=16).digest()
+
+
+def hashes_in(chunk: bytes) -> list[bytes]:
+    return [chunk[start : start + 16] for start in range(0, len(chunk), 16)]
+
+
 def producer_hash(producer: str) -> int:
     (number,) = struct.unpack(">q", hashlib.sha256(producer.encode()).digest()[:8])
     return int(number)
@@ -167,8 +176,10 @@ __all__ = [
     "cleanup_id_of",
     "decisions_of",
     "decode_record",
+    "hashes_in",
     "key_parts",
     "new_row",
+    "packed_hash",
     "partition_of",
     "producer_hash",
     "read_event",

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.auditor.decoding import Decision, LogEntry, Row, cleanup_id_of, key_parts
-from tests.auditor.rules import DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS
+from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, grave_end
 
 
 class PartitionModel:
@@ -21,6 +21,7 @@ class PartitionModel:
         self.earliest = 0  # no deadline is before it: checking every row for every record would take minutes
         self.rows: dict[bytes, Row] = {}
         self.graves: dict[bytes, Row] = {}
+        self.swept_day = -1  # when gravestones were dropped last, by rules 2
         self.audits: list[Row] = []
         self.rejected: list[Row] = []
         self.cleanups: list[Row] = []
@@ -60,6 +61,11 @@ class PartitionModel:
 
     def drop_gravestones(self) -> None:
         """Drop expired gravestones; unlike deadlines they ignore the quiet time after a hole."""
+        if self.rules >= 2:
+            if self.swept_day != self.now // DAY_MS:
+                self.swept_day = self.now // DAY_MS
+                self.graves = {key: grave for key, grave in self.graves.items() if grave_end(grave) > self.now}
+            return
         while self.graves and next(iter(self.graves.values()))["expires_at"] <= self.now:
             del self.graves[next(iter(self.graves))]  # all have the same lifetime: the oldest is first
 
@@ -77,7 +83,9 @@ class PartitionModel:
         if before == "Terminated":
             self.enter_state(key, row, "Archived", None, "T14", event_type="session_archived", **details)
             grave = {name: row[name] for name in ("tenant", "session", "producers", "audit_seq", "epoch")}
-            self.graves[key] = {**grave, "expires_at": self.now + GRAVESTONE_MS}
+            grave["expires_at"] = self.now + GRAVESTONE_MS
+            if self.rules < 2 or grave_end(grave) > self.now:
+                self.graves[key] = grave
             del self.rows[key]
         elif before == "Active":
             self.enter_state(

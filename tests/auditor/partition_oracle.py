@@ -23,6 +23,7 @@ from tests.auditor.rules import (
     PROCESSOR_TYPES,
     RANGES,
     SECURITY,
+    creation_fault,
     has_long_text,
     is_legal,
     is_out_of_bounds,
@@ -92,6 +93,7 @@ class PartitionOracle(PartitionModel):
         if event_type == "heartbeat" or self.late_reported:
             return
         state = "UNKNOWN" if row is None else row.get("state", "Archived")
+        row = None if self.rules >= 2 and key in self.graves else row  # it has no numbers
         if row is not None:
             row["audit_seq"] += 1
         self.add_audit(
@@ -114,8 +116,8 @@ class PartitionOracle(PartitionModel):
             return self.judge_archived(row, kind, envelope)
         if self.has_invalid_value(kind, envelope):
             raise Refusal("invalid_value")
-        if row is None and self.rules >= 2 and is_out_of_bounds(fields):
-            raise Refusal("invalid_value")
+        if row is None and self.rules >= 2 and (fault := creation_fault(session, fields, self.now)):
+            raise Refusal(fault)
         if row is None:
             return self.create_session(key, envelope, fields)
         if self.rules >= 2 and self.entry.replayed and self.fills_gap(row, kind, envelope, fields):
@@ -145,10 +147,10 @@ class PartitionOracle(PartitionModel):
         return kind != "heartbeat" and bool(envelope["producer_seq"] < 1)
 
     def judge_archived(self, grave: Row, kind: str, envelope: Row) -> str:
-        """Judge an event of an archived session: duplicate or refused; the ledger is kept."""
+        """Judge an event of an archived session: by rules 1 it may be a duplicate, else refused."""
         try:
             if (
-                kind != "heartbeat"
+                (self.rules < 2 and kind != "heartbeat")
                 and not self.has_invalid_value(kind, envelope)
                 and self.is_duplicate(grave, envelope)
             ):

@@ -13,12 +13,13 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import CleanupAction, Limits
+from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.auditor import checks
-from tests.auditor.checks import replay_evidence, run_checks
+from tests.auditor.checks import AuditInput, check_table, replay_evidence, run_checks
 from tests.auditor.decoding import LogEntry, Refusal, Row, decode_record, read_event
 from tests.auditor.evidence import OUTPUTS, Evidence, Lifetime, compact_changelog, read_journals
-from tests.core.oracle_rig import START_MS, OracleRig
+from tests.core.oracle_rig import SETTINGS, START_MS, OracleRig, position_under
 from tests.support.event_factory import EventFactory, snapshot
 from tests.support.machines import MACHINES
 
@@ -215,6 +216,24 @@ def test_a_table_that_is_not_the_fold(correct: Evidence, field: str) -> None:
     assert complaints(correct._replace(table={**correct.table, key: (kind, {**fields, field: other})})) == {"table"}
     assert complaints(correct._replace(table={k: row for k, row in correct.table.items() if k != key})) == {"table"}
     assert complaints(correct._replace(table={**correct.table, b"acme:unknown": (kind, fields)})) == {"table"}
+
+
+def test_a_packed_gravestone_that_is_missing_strange_or_too_short_is_reported() -> None:
+    rig = OracleRig(SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=2)), position=position_under(2))
+    for name in ("first", "second"):
+        assert rig.send(EventFactory(name), "session_created") == "applied"
+    rig.advance(400_000, step_ms=5_000)
+    evidence = evidence_of(rig)
+    ((key, (kind, fields)),) = evidence.table.items()
+    assert kind == "GravestoneChunk"
+    changed: list[Row] = [
+        {**fields, "key_hashes": fields["key_hashes"][16:]},
+        {**fields, "key_hashes": fields["key_hashes"] + bytes(16)},
+        {**fields, "expires_at": fields["expires_at"] - 1},
+    ]
+    for chunk in (fields, *changed):
+        inputs = AuditInput(evidence._replace(table={key: (kind, chunk)}), rig.all_partitions, [])
+        assert bool([*check_table(inputs)]) == (chunk is not fields)
 
 
 def test_there_are_as_many_checks_as_this_file_covers() -> None:

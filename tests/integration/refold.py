@@ -14,6 +14,7 @@ from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.support.machines import MACHINES
+from tests.support.row_differences import row_differences
 
 _SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted"]] = {
     "records_skipped": "records_skipped",
@@ -116,12 +117,7 @@ def _skip(batch: Overlay, line: AuditRecord, waiting: list[LogRecord]) -> None:
 
 def find_differences(expected: RefoldResult, rows: Mapping[bytes, Any], audits: Iterable[AuditRecord]) -> list[str]:
     """Return each difference in rows and audit records as a sentence; batch numbers are ignored."""
-    codec = MachineRows(expected.machines)
-    faults = [
-        f"row {key!r}: {rows.get(key)} instead of {expected.rows.get(key)}"
-        for key in expected.rows.keys() | rows.keys()
-        if _row_bytes(codec, rows.get(key)) != _row_bytes(codec, expected.rows.get(key))
-    ]
+    faults = [*row_differences(MachineRows(expected.machines), rows, expected.rows)]
     found = {_place(record): record._replace(batch_number=0) for record in audits}
     wanted = {_place(record): record._replace(batch_number=0) for record in expected.audits}
     faults += [f"audit {place}: not written" for place in wanted.keys() - found.keys()]
@@ -132,10 +128,6 @@ def find_differences(expected: RefoldResult, rows: Mapping[bytes, Any], audits: 
         if encode_record(found[place]) != encode_record(wanted[place])
     ]
     return faults
-
-
-def _row_bytes(codec: MachineRows, row: Any) -> bytes | None:
-    return None if row is None else codec.pack(row, NEWEST_RULES.version).value
 
 
 def _place(record: AuditRecord) -> tuple[int, int, int]:
