@@ -10,6 +10,7 @@
     sink_delay      f: from an audit record to its visible row, for `sinks`
     client_cost     g: what the client costs its agent
     growth          h: cost per event as live sessions grow
+    million         m: a million sessions: recovery, restart in place, gravestones
     many_partitions p: idle partitions, and latency with many
     restart         r: restart and takeover after kill -9
 
@@ -44,6 +45,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("f", "sinks", "Rows into ClickHouse"),
     Measurement("g", "client_cost", "What the client costs its agent"),
     Measurement("h", "growth", "Cost per event as live sessions grow"),
+    Measurement("m", "million", "A million sessions and their gravestones"),
     Measurement("p", "many_partitions", "One processor with many partitions"),
     Measurement("r", "restart", "Restart and takeover after kill -9"),
 )
