@@ -23,6 +23,7 @@ from tests.auditor.decoding import LogEntry, Row, decode_record
 
 POSITION_KEY = b"\x00position"
 CONTENT_SUFFIX = b"\x00content"
+CHUNK_PREFIX = b"\xffgravestones"
 OUTPUTS = ("audit", "rejected", "cleanup", "batches")
 ACKNOWLEDGEMENT = "sessionary.records.BatchAcknowledged"  # may be lost or come twice, and has a table of its own
 # Table → the columns that identify a row. Queried without FINAL, so that duplicates are seen.
@@ -104,6 +105,8 @@ def compact_changelog(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[st
     positions: dict[int, int] = {}
     for entry in entries:
         key = entry.key or b""
+        if key.startswith(CHUNK_PREFIX):
+            key += b"%d" % entry.partition  # each partition has a chunk with this key
         if entry.value is None:
             table.pop(key, None)
             continue

@@ -14,7 +14,7 @@ from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.support.machines import MACHINES
-from tests.support.row_differences import row_differences
+from tests.support.row_differences import row_differences, row_key
 
 _SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted"]] = {
     "records_skipped": "records_skipped",
@@ -79,7 +79,7 @@ def refold(
             result.rejected.extend(record for _, record in outcome.records_on("rejected"))
             result.cleanups.extend(record for _, record in outcome.records_on("cleanup"))
             timers += outcome.counts.timers
-        result.rows.update(fold.rows)
+        result.rows.update({row_key(key, partition): row for key, row in fold.rows.items()})
     return result._replace(timers=timers)
 
 

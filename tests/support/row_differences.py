@@ -5,9 +5,14 @@ from typing import Any
 
 from sessionary.schemas.records import Gravestone, GravestoneChunk
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.stream_processors.core.gravestones.chunk_index import end_of_day, hash_key, split_hashes
+from sessionary.stream_processors.core.gravestones.chunk_index import end_of_day, hash_key, is_chunk_key, split_hashes
 from sessionary.stream_processors.core.session.values import gravestone_end_ms
 from sessionary.stream_processors.store.packed_rows import MachineRows
+
+
+def row_key(key: bytes, partition: int) -> bytes:
+    """Return a key for the rows of several partitions: each may have a chunk with the same key."""
+    return key + b"%d" % partition if is_chunk_key(key) else key
 
 
 def gravestone_ends(rows: Mapping[bytes, Any]) -> dict[bytes, int]:
@@ -42,4 +47,4 @@ def _row_bytes(codec: MachineRows, row: Any) -> bytes | None:
     return None if row is None else codec.pack(row, NEWEST_RULES.version).value
 
 
-__all__ = ["gravestone_ends", "row_differences"]
+__all__ = ["gravestone_ends", "row_differences", "row_key"]
