@@ -8,7 +8,6 @@ gravestone.
 import hashlib
 import math
 import struct
-import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ HASH_BYTES = 16
 DAY_MS = 86_400_000
 _PLACE = struct.Struct(">IQ")  # the day, and the chunk's number in it
 _START_BYTES = 4  # of a hash, that are searched first
+_IS_LITTLE_ENDIAN = struct.pack("=I", 1)[0] == 1  # whether an array's numbers are
 
 
 def hash_key(key: bytes) -> bytes:
@@ -129,7 +129,7 @@ class ChunkIndex:
 
 def _starts_of(hashes: bytes) -> "array[int]":
     words = array("I", hashes)  # of four bytes each
-    if sys.byteorder == "little":
+    if _IS_LITTLE_ENDIAN:
         words.byteswap()
     return words[:: HASH_BYTES // _START_BYTES]
 
