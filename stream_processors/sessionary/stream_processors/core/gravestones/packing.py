@@ -66,13 +66,17 @@ def pack_gravestones(
     """
     changes: dict[bytes, GravestoneChunk | None] = {}
     numbers: dict[int, int] = {}
+    others: Waiting = []  # a row that is never packed still waits for its end
     for _ in range(ROUNDS_MAX):
         if len(waiting) < sizes.chunk_keys:
             break
         days: dict[int, list[bytes]] = defaultdict(list)
         for _ in range(sizes.chunk_keys):
-            _, key = heapq.heappop(waiting)
-            if key not in changes and (expires_ms := expiry_ms(key)) is not None:
+            due_ms, key = heapq.heappop(waiting)
+            expires_ms = expiry_ms(key)
+            if expires_ms is None:
+                others.append((due_ms, key))
+            elif key not in changes:
                 days[expires_ms].append(key)
                 changes[key] = None
         for expires_ms, keys in days.items():
@@ -80,6 +84,8 @@ def pack_gravestones(
             numbers[expires_ms] = number + 1
             hashes = join_hashes(map(hash_key, keys))
             changes[chunk_key(expires_ms, number)] = GravestoneChunk(expires_ms, hashes)
+    for entry in others:
+        heapq.heappush(waiting, entry)
     return changes
 
 
