@@ -16,6 +16,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,10 +27,14 @@ from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.process import Child, tail
 from sessionary.infra.topics import apply_topics
+from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.support.pipelines import environment, remove_pipeline
 
 _STOP_GRACE_S = 15.0
+_TRANSACTIONS_S = 30.0
+_ANSWER_S = 5.0
+_LOOK_S = 0.1
 PARTITIONS = 4
 
 
@@ -77,7 +82,12 @@ class Stack:
         return kafka
 
     def drop_pipeline(self, kafka: KafkaSettings) -> None:
-        """Delete a pipeline's topics, to free disk and cache for the next one."""
+        """Delete a pipeline's topics, to free disk and cache for the next one.
+
+        Its transactions end first: a broker that is to mark their end in a topic that is gone was
+        seen to mark no other one's for 30 s, which holds up the next measurement.
+        """
+        wait_transactions_end(kafka)
         remove_pipeline(kafka)
 
     def new_database(self) -> ClickHouseSettings:
@@ -141,6 +151,20 @@ class Stack:
         if self._clickhouse is not None:
             self._clickhouse.stop()
         self._broker.stop()
+
+
+def wait_transactions_end(kafka: KafkaSettings, timeout_s: float = _TRANSACTIONS_S) -> None:
+    """Block until no topic of a pipeline has an open transaction, or for `timeout_s` at most."""
+    deadline_s = time.monotonic() + timeout_s
+    high, stable = (LogEndClient(kafka, committed_only=committed) for committed in (False, True))
+    for topic in kafka.topics:
+        partitions = range(kafka.partitions)
+        # In this order: without an open transaction, the stable end is never the lower one.
+        while time.monotonic() < deadline_s:
+            ends = high.ask_ends(topic, partitions, _ANSWER_S)
+            if stable.ask_ends(topic, partitions, _ANSWER_S) == ends:
+                break
+            time.sleep(_LOOK_S)
 
 
 @contextmanager

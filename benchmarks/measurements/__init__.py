@@ -10,8 +10,10 @@
     sink_delay      f: from an audit record to its visible row, for `sinks`
     client_cost     g: what the client costs its agent
     growth          h: cost per event as live sessions grow
+    million         m: a million sessions: recovery, restart in place, gravestones
     many_partitions p: idle partitions, and latency with many
     restart         r: restart and takeover after kill -9
+    rolling_restart s: pauses of partitions in a rolling restart
 
 Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
 comes, so that its dependencies are its own. Its module's name is the name of its results file, and
@@ -44,8 +46,10 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("f", "sinks", "Rows into ClickHouse"),
     Measurement("g", "client_cost", "What the client costs its agent"),
     Measurement("h", "growth", "Cost per event as live sessions grow"),
+    Measurement("m", "million", "A million sessions and their gravestones"),
     Measurement("p", "many_partitions", "One processor with many partitions"),
     Measurement("r", "restart", "Restart and takeover after kill -9"),
+    Measurement("s", "rolling_restart", "Rolling restart of three processors"),
 )
 
 __all__ = ["MEASUREMENTS", "Measurement"]

@@ -15,16 +15,18 @@ from typing import NamedTuple
 from confluent_kafka import Producer
 
 from benchmarks.workload.events import Template
-from sessionary.schemas.codec import encode_record
+from sessionary.schemas.codec import encode_position
 from sessionary.schemas.events import SessionCreated, StateUpdated
+from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Position, SessionState
-from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
-from sessionary.schemas.types import ProducerLedger, SessionLimits
+from sessionary.schemas.types import ProducerLedger, RuleSet, SessionLimits
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.families import all_machines
-from sessionary.stream_processors.store.packed_rows import DUE_HEADER, MachineRows, PackedRow
+from sessionary.stream_processors.store.packed_rows import DUE_HEADER, MachineRows, PackedRow, nothing_stored
+from sessionary.stream_processors.store.row_sum import RowSum
 
 FAR_MS = 30 * 86_400_000
 _LIMITS = SessionLimits(**dict.fromkeys(SessionLimits._fields, FAR_MS))._replace(context_limit_bytes=200_000_000)
@@ -94,17 +96,19 @@ def session_rows(templates: Sequence[Template], sessions: int, seed: int, now_ms
         yield LiveRow(key + session_id, PackedRow(packed.due, value))
 
 
-def preload_sessions(kafka: KafkaSettings, templates: Sequence[Template], sessions: int, seed: int = 1) -> int:
+def preload_sessions(
+    kafka: KafkaSettings, templates: Sequence[Template], sessions: int, seed: int = 1, rules: RuleSet = FIRST_RULES
+) -> int:
     """Write the changelog of `sessions` sessions and the positions; return its bytes.
 
-    The events topic must be empty. Blocks.
+    `rules`: those in force; by the second ones the positions count the rows. The events topic must
+    be empty. Blocks.
     """
     now_ms = time.time_ns() // 1_000_000
     producer = Producer(
         {
             **kafka.client_config(),
             "transactional.id": f"{kafka.topic_prefix}-preload",
-            "partitioner": "murmur2_random",
             "linger.ms": 20,
             "queue.buffering.max.messages": 2 * _TRANSACTION_RECORDS,
             "message.max.bytes": CHANGELOG_BYTES_MAX,
@@ -113,15 +117,20 @@ def preload_sessions(kafka: KafkaSettings, templates: Sequence[Template], sessio
     topic, size = kafka.topics.changelog, 0
     producer.init_transactions(30)
     producer.begin_transaction()
+    counted = [RowSum()] * kafka.partitions
     for n, (key, packed) in enumerate(session_rows(templates, sessions, seed, now_ms), 1):
-        producer.produce(topic, packed.value, key, headers=[(DUE_HEADER, packed.due)])
+        partition = partition_of(key, kafka.partitions)
+        counted[partition] = counted[partition].replace_rows({key: packed.stored}, nothing_stored)
+        producer.produce(topic, packed.value, key, partition, headers=[(DUE_HEADER, packed.due)])
         size += len(key) + len(packed.value)
         if not n % _TRANSACTION_RECORDS:
             producer.commit_transaction(60)
             producer.begin_transaction()
-    position = encode_record(Position(0, now_ms, 0, 1, 0))
-    for partition in range(kafka.partitions):
-        producer.produce(topic, position, POSITION_KEY, partition=partition)
+    for partition, (rows, checksum) in enumerate(counted):
+        position = Position(0, now_ms, 0, 1, 0, rules=rules)
+        if rules.version >= 2:
+            position = position._replace(row_count=rows, row_checksum=checksum)
+        producer.produce(topic, encode_position(position), POSITION_KEY, partition)
     producer.commit_transaction(60)
     return size
 

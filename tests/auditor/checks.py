@@ -7,9 +7,20 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from tests.auditor.decoding import ACTIVATION, LogEntry, Refusal, Row, decisions_of, read_event
+from tests.auditor.acknowledgements import find_contradictions, missing_rows
+from tests.auditor.decoding import (
+    ACTIVATION,
+    LogEntry,
+    Refusal,
+    Row,
+    decisions_of,
+    hashes_in,
+    packed_hash,
+    read_event,
+)
 from tests.auditor.evidence import Evidence
 from tests.auditor.oracle import Oracle, find_differences, replay_log
+from tests.auditor.rules import grave_end
 
 Kind = Literal[
     "lost",
@@ -25,6 +36,7 @@ Kind = Literal[
     "rare fault",
     "readiness",
     "growth",
+    "integrity",
 ]
 
 
@@ -264,13 +276,20 @@ def _beating(evidence: Evidence) -> dict[str, int]:
 
 def check_table(inputs: AuditInput) -> Iterator[Difference]:
     """The table is what the oracle computes from the log."""
-    table, wanted = inputs.evidence.table, dict[bytes, Row]()
+    chunks = [fields for kind, fields in inputs.evidence.table.values() if kind == "GravestoneChunk"]
+    table = {key: row for key, row in inputs.evidence.table.items() if row[0] != "GravestoneChunk"}
+    packed = {part: chunk["expires_at"] for chunk in chunks for part in hashes_in(chunk["key_hashes"])}
+    wanted: dict[bytes, Row] = {}
     for oracle in inputs.oracle.partitions.values():
         wanted |= {key: {"kind": "SessionState", **_summary(row)} for key, row in oracle.rows.items()}
         fields = ("audit_seq", "epoch", "expires_at")
         for key, grave in oracle.graves.items():
+            if key not in table and packed.pop(packed_hash(key), None) == grave_end(grave):
+                continue
             ledger = _ledger(grave["producers"])
             wanted[key] = {"kind": "Gravestone", "producers": ledger, **{name: grave[name] for name in fields}}
+    for part in packed:
+        yield Difference("table", f"the packed gravestone {part.hex()} is of no archived session")
     for key in sorted(table.keys() | wanted.keys()):
         if key not in table:
             yield Difference("table", f"{key.decode()} is not in the table")
@@ -320,11 +339,17 @@ def _found(kind: str, fields: Row) -> Row:
     }
 
 
+def check_acknowledgements(inputs: AuditInput) -> Iterator[Difference]:
+    """What acknowledgements say fits the transactions that they are of."""
+    yield from (Difference("judgement", text) for text in find_contradictions(inputs.evidence))
+
+
 def check_clickhouse(inputs: AuditInput) -> Iterator[Difference]:
     """Each record has exactly one row in ClickHouse, and there are no other rows."""
     evidence = inputs.evidence
     if evidence.dead_letters:
         yield Difference("rows", f"{evidence.dead_letters} records became dead letters of a sink instead of rows")
+    yield from (Difference("rows", text) for text in missing_rows(evidence))
     wanted: dict[str, dict[tuple[int, int], Row]] = {
         "history": {entry[:2]: _history(entry) for entry in evidence.log},
     }
@@ -362,6 +387,7 @@ CHECKS: tuple[Callable[[AuditInput], Iterator[Difference]], ...] = (
         check_numbers,
         check_judged_once,
         check_batches,
+        check_acknowledgements,
         check_outputs,
         check_audit_chains,
         check_timeouts,

@@ -61,20 +61,32 @@ ACTIVATION = "rules_activation"  # the type of the record with which rules begin
 
 
 class Decision(NamedTuple):
-    """An operator's decision, from the audit trail: rules that may begin from an offset on."""
+    """An operator's decision, from the audit trail.
+
+    Rules that may begin from an offset on; or, with a version of 0, a clock that is set there: the
+    stamps of records below `until_offset` do not move it.
+    """
 
     partition: int
     offset: int
     version: int
+    clock_ms: int = 0
+    until_offset: int = 0
 
 
 def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
     """Return the decisions that an audit trail has, in log order."""
-    return sorted(
-        Decision(line["source_partition"], line["source_offset"], int(line["reason"].split()[1]))
-        for line in audit_lines
-        if line["kind"] == "decision" and line["event_type"] == "rules_announced"
-    )
+    found: list[Decision] = []
+    for line in audit_lines:
+        place = line["source_partition"], line["source_offset"]
+        if line["kind"] == "decision" and line["event_type"] == "rules_announced":
+            found.append(Decision(*place, int(line["reason"].split()[1])))
+        elif line["kind"] == "decision" and line["event_type"] == "clock_repaired":
+            match = re.search(r": clock set from \d+ to (\d+) ms ", line["reason"])
+            assert match is not None, line["reason"]
+            last = line["gap_last"]
+            found.append(Decision(*place, 0, int(match[1]), 0 if last is None else last + 1))
+    return sorted(found)
 
 
 def decode_record(value: bytes | None, rules: int = 2) -> tuple[str, Row]:
@@ -122,6 +134,15 @@ def begun_rules(entry: LogEntry) -> int:
     return int(fields["version"]) if full_name.endswith(".RulesActivation") else 0
 
 
+def packed_hash(key: bytes) -> bytes:
+    """Return what a chunk of gravestones has of a key."""
+    return hashlib.blake2b(key, digest_size=16).digest()
+
+
+def hashes_in(chunk: bytes) -> list[bytes]:
+    return [chunk[start : start + 16] for start in range(0, len(chunk), 16)]
+
+
 def producer_hash(producer: str) -> int:
     (number,) = struct.unpack(">q", hashlib.sha256(producer.encode()).digest()[:8])
     return int(number)
@@ -133,6 +154,9 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "tenant": envelope["tenant_id"],
         "session": envelope["session_id"],
         "owner": envelope["service_id"],
+        "agent": envelope["agent_id"],
+        "holder": "",
+        "owner_heard": 0,
         "state": "UNKNOWN",
         "epoch": 1,
         "version": 1,
@@ -167,8 +191,10 @@ __all__ = [
     "cleanup_id_of",
     "decisions_of",
     "decode_record",
+    "hashes_in",
     "key_parts",
     "new_row",
+    "packed_hash",
     "partition_of",
     "producer_hash",
     "read_event",

@@ -23,8 +23,9 @@ from tests.auditor.decoding import LogEntry, Row, decode_record
 
 POSITION_KEY = b"\x00position"
 CONTENT_SUFFIX = b"\x00content"
+CHUNK_PREFIX = b"\xffgravestones"
 OUTPUTS = ("audit", "rejected", "cleanup", "batches")
-ACKNOWLEDGEMENT = "sessionary.records.BatchAcknowledged"  # may be lost or come twice, and has a table of its own
+ACKNOWLEDGEMENT = "sessionary.records.BatchAcknowledged"  # on `batches`; may be lost or come twice
 # Table → the columns that identify a row. Queried without FINAL, so that duplicates are seen.
 TABLES = {
     "history": "source_partition AS partition, source_offset AS offset, event_type, producer_id, producer_seq, "
@@ -33,6 +34,8 @@ TABLES = {
     "ifNull(transition, '') AS transition",
     "rejected": "src_partition AS partition, src_offset AS offset, reason, source_partition, source_offset",
     "batches": "src_partition AS partition, src_offset AS offset, number, first_offset, last_offset",
+    "batch_acknowledgements": "src_partition AS partition, src_offset AS offset, number, "
+    "toUnixTimestamp64Micro(acknowledged_at) AS acknowledged_us",
 }
 
 
@@ -57,6 +60,7 @@ class Evidence(NamedTuple):
     dead_letters: int = 0
     sessions: list[Row] = []
     lifetimes: list[Lifetime] = []
+    acknowledgements: list[tuple[LogEntry, Row]] = []  # those on `batches`, which `outputs` leaves out
 
 
 def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEntry]:
@@ -104,6 +108,8 @@ def compact_changelog(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[st
     positions: dict[int, int] = {}
     for entry in entries:
         key = entry.key or b""
+        if key.startswith(CHUNK_PREFIX):
+            key += b"%d" % entry.partition  # each partition has a chunk with this key
         if entry.value is None:
             table.pop(key, None)
             continue
@@ -150,15 +156,7 @@ def gather_evidence(
 
     Raises `OSError`, `TimeoutError`, `KafkaException`.
     """
-    outputs = {
-        name: [
-            (entry, fields)
-            for entry in read_topic(servers, f"{prefix}.{name}")
-            for kind, fields in [decode_record(entry.value)]
-            if kind != ACKNOWLEDGEMENT
-        ]
-        for name in OUTPUTS
-    }
+    outputs, acknowledgements = read_outputs(servers, prefix)
     table, positions = compact_changelog(read_topic(servers, f"{prefix}.changelog"))
     rows = {
         name: [
@@ -169,13 +167,29 @@ def gather_evidence(
     }
     ((dead_letters),) = query_rows(clickhouse_url, f"SELECT count() AS n FROM {database}.sink_dead_letters")
     log = read_topic(servers, f"{prefix}.events")
-    return Evidence(partitions, log, outputs, table, positions, read_journals(journals), rows, int(dead_letters["n"]))
+    found = Evidence(partitions, log, outputs, table, positions, read_journals(journals), rows, int(dead_letters["n"]))
+    return found._replace(acknowledgements=acknowledgements)
+
+
+def read_outputs(servers: str, prefix: str) -> tuple[dict[str, list[tuple[LogEntry, Row]]], list[tuple[LogEntry, Row]]]:
+    """Return what transactions wrote, by topic, and the acknowledgements between them.
+
+    Raises `TimeoutError`, `KafkaException`.
+    """
+    outputs: dict[str, list[tuple[LogEntry, Row]]] = {}
+    acknowledgements: list[tuple[LogEntry, Row]] = []
+    for name in OUTPUTS:
+        outputs[name] = []
+        for entry in read_topic(servers, f"{prefix}.{name}"):
+            kind, fields = decode_record(entry.value)
+            (acknowledgements if kind == ACKNOWLEDGEMENT else outputs[name]).append((entry, fields))
+    return outputs, acknowledgements
 
 
 _NUMBERS = frozenset(
     {
         *("partition", "offset", "producer_seq", "audit_seq", "source_partition", "source_offset"),
-        *("number", "first_offset", "last_offset"),
+        *("number", "first_offset", "last_offset", "acknowledged_us"),
     }
 )
 
@@ -189,5 +203,6 @@ __all__ = [
     "gather_evidence",
     "query_rows",
     "read_journals",
+    "read_outputs",
     "read_topic",
 ]

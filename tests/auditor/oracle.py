@@ -36,9 +36,16 @@ class Oracle:
         return {key: row for oracle in self.partitions.values() for key, row in oracle.rows.items()}
 
 
-def replay_log(entries: Iterable[LogEntry], partitions: int = 4, decisions: Iterable[Decision] = ()) -> Oracle:
-    """Judge a whole log; entries and operators' decisions come in offset order per partition."""
+def replay_log(
+    entries: Iterable[LogEntry], partitions: int = 4, decisions: Iterable[Decision] = (), rules: int = 1
+) -> Oracle:
+    """Judge a whole log; entries and operators' decisions come in offset order per partition.
+
+    `rules` are in force before the first record.
+    """
     oracle = Oracle(partitions)
+    for partition in oracle.partitions.values():
+        partition.rules = rules
     for decision in decisions:
         oracle.partitions[decision.partition].decisions.append(decision)
     for entry in entries:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.auditor.decoding import Decision, LogEntry, Row, cleanup_id_of, key_parts
-from tests.auditor.rules import DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS
+from tests.auditor.decoding import Decision, LogEntry, Refusal, Row, cleanup_id_of, key_parts
+from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, grave_end
 
 
 class PartitionModel:
@@ -16,11 +16,13 @@ class PartitionModel:
         self.now = 0
         self.quiet_until = 0
         self.hole_end = 0
+        self.believed_from = 0  # records below this offset do not move the clock
         self.rules = 1  # the version of the rules in force
         self.announced: Decision | None = None
         self.earliest = 0  # no deadline is before it: checking every row for every record would take minutes
         self.rows: dict[bytes, Row] = {}
         self.graves: dict[bytes, Row] = {}
+        self.swept_day = -1  # when gravestones were dropped last, by rules 2
         self.audits: list[Row] = []
         self.rejected: list[Row] = []
         self.cleanups: list[Row] = []
@@ -54,12 +56,34 @@ class PartitionModel:
     def take_decisions(self, offset: int) -> None:
         """Take the decisions that were made before the record at `offset`."""
         while self.decisions and self.decisions[0].offset <= offset:
-            self.announced = decision = self.decisions.pop(0)
+            decision = self.decisions.pop(0)
+            if decision.version:
+                self.announced = decision
+            else:
+                self.set_clock(decision)
             line = {"source_partition": self.number, "source_offset": decision.offset, "kind": "decision"}
             self.audits.append({**line, "tenant_id": "", "session_id": "", "audit_seq": 0})
 
+    def set_clock(self, decision: Decision) -> None:
+        """Set the clock; all sessions have as much time left as they had, or more."""
+        passed, self.now = max(0, decision.clock_ms - self.now), decision.clock_ms
+        self.hole_end, self.quiet_until = self.now, self.now + self.quiet_ms
+        self.believed_from = decision.until_offset
+        for row in self.rows.values():
+            names = ["entered_at", "last_event_at", "last_work_at", "owner_heard", "released_at"]
+            for name in [*names, "created_at"] if row["state"] == "Idle" else names:
+                row[name] = row[name] and min(row[name] + passed, self.now)
+            if row["state"] != "Paused" and row["max_due_at"] is not None:
+                row["max_due_at"] = min(row["max_due_at"] + passed, self.now + row["limits"]["max_duration_ms"])
+        self.earliest = 0
+
     def drop_gravestones(self) -> None:
         """Drop expired gravestones; unlike deadlines they ignore the quiet time after a hole."""
+        if self.rules >= 2:
+            if self.swept_day != self.now // DAY_MS:
+                self.swept_day = self.now // DAY_MS
+                self.graves = {key: grave for key, grave in self.graves.items() if grave_end(grave) > self.now}
+            return
         while self.graves and next(iter(self.graves.values()))["expires_at"] <= self.now:
             del self.graves[next(iter(self.graves))]  # all have the same lifetime: the oldest is first
 
@@ -77,7 +101,11 @@ class PartitionModel:
         if before == "Terminated":
             self.enter_state(key, row, "Archived", None, "T14", event_type="session_archived", **details)
             grave = {name: row[name] for name in ("tenant", "session", "producers", "audit_seq", "epoch")}
-            self.graves[key] = {**grave, "expires_at": self.now + GRAVESTONE_MS}
+            for ledger in row["producers"].values():
+                ledger["ids"] = {}
+            grave["expires_at"] = self.now + GRAVESTONE_MS
+            if self.rules < 2 or grave_end(grave) > self.now:
+                self.graves[key] = grave
             del self.rows[key]
         elif before == "Active":
             self.enter_state(
@@ -105,8 +133,7 @@ class PartitionModel:
         before, row["state"], row["phase"], row["entered_at"] = row["state"], state, phase, self.now
         if number in ("T05", "T07", "T11"):
             row["epoch"] += 1
-        if state == "Active":
-            row["last_event_at"] = row["last_work_at"] = self.now
+        row["last_event_at"] = row["last_work_at"] = self.now
         row["audit_seq"] += 1
         wanted: Row = {"cleanup_id": None, "cleanup_actions": []}
         if actions:
@@ -115,6 +142,44 @@ class PartitionModel:
             self.cleanups.append({"key": key, "cleanup_id": wanted["cleanup_id"], "actions": list(actions)})
         self.add_audit(
             row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
+        )
+
+    def take_over(self, row: Row, envelope: Row) -> None:
+        """Let the sender hold the session, or raise `Refusal`."""
+        limits, service = row["limits"], envelope["service_id"]
+        if service != row["owner"]:
+            heard = max(row["owner_heard"] or row["last_event_at"], self.hole_end)
+            third = (limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]) // 3
+            if self.now < heard + third:
+                raise Refusal("owner_alive")
+        former = f"{row['agent']} of {row['owner']}" + (f" (process {row['holder']})" if row["holder"] else "")
+        row["agent"], row["owner"], row["holder"] = envelope["agent_id"], service, envelope["producer_id"]
+        reason = f"{row['agent']} of {service} (process {row['holder']}) took over from {former}"
+        row["epoch"] += 1
+        row["audit_seq"] += 1
+        states = {"from_state": row["state"], "to_state": row["state"]}
+        self.add_audit(row, kind="take_over", event_type="session_taken_over", reason=reason, **states)
+
+    def confirm_release(self, row: Row, fields: Row) -> None:
+        cleanup_id, actions = fields["cleanup_id"], fields["actions"]
+        if cleanup_id not in row["cleanups"]:
+            raise Refusal("unknown_cleanup")
+        if row["cleanups"][cleanup_id]:
+            raise Refusal("already_released")
+        row["cleanups"][cleanup_id] = True
+        if row["state"] == "Timeout":
+            row["phase"] = "released"
+        if row["state"] in ("Timeout", "Terminated") and row["released_at"] is None:
+            row["released_at"] = self.now
+        row["audit_seq"] += 1
+        self.add_audit(
+            row,
+            kind="release",
+            cleanup_id=cleanup_id,
+            actions_done=[action["action"] for action in actions if action["done"]],
+            actions_failed=[action["action"] for action in actions if not action["done"]],
+            bytes_released=fields["bytes_released"],
+            host_lost=fields["host_lost"],
         )
 
     def add_audit(self, row: Row | None, **details: Any) -> None:

@@ -23,6 +23,7 @@ from tests.auditor.rules import (
     PROCESSOR_TYPES,
     RANGES,
     SECURITY,
+    creation_fault,
     has_long_text,
     is_legal,
     is_out_of_bounds,
@@ -39,10 +40,11 @@ class PartitionOracle(PartitionModel):
         self.take_decisions(entry.offset)
         self.entry = entry
         self.begin_announced_rules(entry)
-        if self.rows and entry.timestamp_ms - self.now > self.hole_ms:
-            self.hole_end = entry.timestamp_ms
-            self.quiet_until = entry.timestamp_ms + self.quiet_ms
-        self.now = max(self.now, entry.timestamp_ms)
+        stamp = entry.timestamp_ms if entry.offset >= self.believed_from else self.now
+        if self.rows and stamp - self.now > self.hole_ms:
+            self.hole_end = stamp
+            self.quiet_until = stamp + self.quiet_ms
+        self.now = max(self.now, stamp)
         self.drop_gravestones()
         if self.now >= max(self.quiet_until, self.earliest):
             self.fire_due()
@@ -87,11 +89,13 @@ class PartitionOracle(PartitionModel):
 
     def add_refusal(self, key: bytes | None, row: Row | None, event_type: str, reason: str) -> None:
         self.rejected.append({"source_partition": self.number, "source_offset": self.entry.offset, "reason": reason})
-        if row is not None and "refusals" in row and self.of_session and event_type != "heartbeat":
+        is_kept = self.of_session or self.rules >= 2
+        if row is not None and "refusals" in row and is_kept and event_type != "heartbeat":
             row["refusals"] = [*row["refusals"], (self.entry.offset, reason)][-16:]
         if event_type == "heartbeat" or self.late_reported:
             return
         state = "UNKNOWN" if row is None else row.get("state", "Archived")
+        row = None if self.rules >= 2 and key in self.graves else row  # it has no numbers
         if row is not None:
             row["audit_seq"] += 1
         self.add_audit(
@@ -114,8 +118,8 @@ class PartitionOracle(PartitionModel):
             return self.judge_archived(row, kind, envelope)
         if self.has_invalid_value(kind, envelope):
             raise Refusal("invalid_value")
-        if row is None and self.rules >= 2 and is_out_of_bounds(fields):
-            raise Refusal("invalid_value")
+        if row is None and self.rules >= 2 and (fault := creation_fault(session, fields, self.now)):
+            raise Refusal(fault)
         if row is None:
             return self.create_session(key, envelope, fields)
         if self.rules >= 2 and self.entry.replayed and self.fills_gap(row, kind, envelope, fields):
@@ -126,6 +130,8 @@ class PartitionOracle(PartitionModel):
             raise Refusal("invalid_value")
         self.check_permitted(row, kind, envelope, fields)
         self.apply_event(key, row, kind, envelope, fields)
+        if self.rules >= 2 and envelope["service_id"] == row["owner"]:
+            row["owner_heard"] = self.now
         if kind != "heartbeat":
             row["last_work_at"] = self.now
         row["last_event_at"] = self.now if kind != "heartbeat" or row["state"] == "Active" else row["last_event_at"]
@@ -145,10 +151,10 @@ class PartitionOracle(PartitionModel):
         return kind != "heartbeat" and bool(envelope["producer_seq"] < 1)
 
     def judge_archived(self, grave: Row, kind: str, envelope: Row) -> str:
-        """Judge an event of an archived session: duplicate or refused; the ledger is kept."""
+        """Judge an event of an archived session: by rules 1 it may be a duplicate, else refused."""
         try:
             if (
-                kind != "heartbeat"
+                (self.rules < 2 and kind != "heartbeat")
                 and not self.has_invalid_value(kind, envelope)
                 and self.is_duplicate(grave, envelope)
             ):
@@ -166,11 +172,13 @@ class PartitionOracle(PartitionModel):
             elif len(row["producers"]) == 64:
                 raise Refusal("too_many_producers")
             else:
-                row["producers"][producer] = {"last": 0, "missing": [], "epoch": 0, "at": 0, "unsure": 0}
+                row["producers"][producer] = {"last": 0, "missing": [], "epoch": 0, "at": 0, "unsure": 0, "ids": {}}
         ledger = row["producers"][producer]
         if any(first <= seq <= last for first, last in ledger["missing"]):
             raise Refusal("late_filler")
         if seq <= ledger["last"]:
+            if self.rules >= 2 and ledger["ids"].get(seq, envelope["event_id"]) != envelope["event_id"]:
+                raise Refusal("producer_conflict")
             return True
         if seq > ledger["last"] + 1:
             hole = (ledger["last"] + 1, seq - 1)
@@ -186,6 +194,8 @@ class PartitionOracle(PartitionModel):
         if self.rules >= 2 and "forgotten" in row:
             ledger["unsure"] = unsure_numbers(ledger)
             ledger["epoch"], ledger["at"] = row["epoch"], self.now
+            ids = {**ledger["ids"], seq: envelope["event_id"]}
+            ledger["ids"] = {number: name for number, name in ids.items() if number > seq - 32}
         else:
             ledger["epoch"] = ledger["at"] = ledger["unsure"] = 0
         return False
@@ -230,7 +240,7 @@ class PartitionOracle(PartitionModel):
             forgotten[producer_hash(gone)] = (ledger["last"], ledger["epoch"] or epoch)
         forgotten.pop(own, None)
         missing = [(1, last)] if last else []
-        listed[producer] = {"last": last, "missing": missing, "epoch": 0, "at": 0, "unsure": last}
+        listed[producer] = {"last": last, "missing": missing, "epoch": 0, "at": 0, "unsure": last, "ids": {}}
 
     def create_session(self, key: bytes, envelope: Row, fields: Row) -> str:
         given = fields["limits"]
@@ -245,6 +255,8 @@ class PartitionOracle(PartitionModel):
         if self.rules >= 2 and (fault := snapshot_fault(first, first["parent_snapshot_id"])):
             raise Refusal(fault)
         row = self.rows[key] = new_row(envelope, fields, limits, self.now)
+        if self.rules >= 2:
+            row["holder"], row["owner_heard"] = envelope["producer_id"], self.now
         self.enter_state(key, row, "Idle", "creating", "T01", event_type="session_created")
         self.is_duplicate(row, envelope)
         if odd:
@@ -274,7 +286,7 @@ class PartitionOracle(PartitionModel):
             raise Refusal("stale_epoch" if envelope["epoch"] < row["epoch"] else "future_epoch")
         if kind == "session_created":
             raise Refusal("session_exists")
-        lifecycle = kind.startswith("session_") and kind != "session_activity"
+        lifecycle = kind.startswith("session_") and kind not in ("session_activity", "session_taken_over")
         if lifecycle and envelope["service_id"] != row["owner"]:
             raise Refusal("not_owner")
         if self.rules >= 2 and kind in ("state_updated", "snapshot_created") and envelope["service_id"] != row["owner"]:
@@ -308,6 +320,8 @@ class PartitionOracle(PartitionModel):
                 self.take_snapshot(row, fields["snapshot"])
                 row["max_due_at"] = max(0, row["max_due_at"] - self.now)
                 self.enter_state(key, row, "Paused", None, "T04", event_type=kind)
+            case "session_taken_over":
+                self.take_over(row, envelope)
             case "session_resumed":
                 self.resume_session(key, row, fields)
             case "session_errored":
@@ -370,28 +384,6 @@ class PartitionOracle(PartitionModel):
         bad = state == "Error" or reason == "abnormal_termination"
         self.enter_state(
             key, row, "Terminated", "releasing", number, ERROR_ACTIONS if bad else END_ACTIONS, reason_code=reason
-        )
-
-    def confirm_release(self, row: Row, fields: Row) -> None:
-        cleanup_id, actions = fields["cleanup_id"], fields["actions"]
-        if cleanup_id not in row["cleanups"]:
-            raise Refusal("unknown_cleanup")
-        if row["cleanups"][cleanup_id]:
-            raise Refusal("already_released")
-        row["cleanups"][cleanup_id] = True
-        if row["state"] == "Timeout":
-            row["phase"] = "released"
-        if row["state"] in ("Timeout", "Terminated") and row["released_at"] is None:
-            row["released_at"] = self.now
-        row["audit_seq"] += 1
-        self.add_audit(
-            row,
-            kind="release",
-            cleanup_id=cleanup_id,
-            actions_done=[action["action"] for action in actions if action["done"]],
-            actions_failed=[action["action"] for action in actions if not action["done"]],
-            bytes_released=fields["bytes_released"],
-            host_lost=fields["host_lost"],
         )
 
 

@@ -1,6 +1,7 @@
 """The lifecycle's rules that are lists, written for the oracle independently of the product."""
 
 import hashlib
+import uuid
 from typing import Any
 
 DEFAULTS = {
@@ -89,7 +90,29 @@ LONG_TEXTS = {
 TIMES = ("occurred_at", "at", "due_at", "retain_until", "updating_at", "persisting_at")
 OWN_NUMBERS = ("epoch", "producer_seq", *TIMES)
 SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member"}
-GRAVESTONE_MS = 14 * 86_400_000
+DAY_MS = 86_400_000
+GRAVESTONE_MS = 14 * DAY_MS
+
+
+def made_ms(session_id: str) -> int | None:
+    """Return the time in an id of version 7, in ms; None for other ids."""
+    number = uuid.UUID(session_id)
+    return number.int >> 80 if number.version == 7 else None
+
+
+def grave_end(grave: dict[str, Any]) -> int:
+    """Return when a gravestone vanishes by rules 2: with a day, and with its id of version 7."""
+    made = made_ms(grave["session"])
+    last: int = grave["expires_at"] if made is None else min(grave["expires_at"], made + GRAVESTONE_MS)
+    return (last + DAY_MS - 1) // DAY_MS * DAY_MS
+
+
+def creation_fault(session_id: str, fields: dict[str, Any], now: int) -> str:
+    """Return why rules 2 refuse the creation of a session, or ''."""
+    if is_out_of_bounds(fields):
+        return "invalid_value"
+    made = made_ms(session_id)
+    return "too_old" if made is not None and now >= made + GRAVESTONE_MS else ""
 
 
 def snapshot_fault(snapshot: dict[str, Any], head: str | None) -> str:
@@ -138,7 +161,7 @@ def is_out_of_bounds(value: Any, field: str = "", owner: str = "") -> bool:
 
 def is_legal(state: str, kind: str) -> bool:
     """Return True if events of this type are legal in this state."""
-    if kind == "heartbeat":
+    if kind in ("heartbeat", "session_taken_over"):
         return state in ("Idle", "Active", "Paused", "Timeout", "Error")
     if kind == "resources_released":
         return state in ("Active", "Paused", "Timeout", "Error", "Terminated")

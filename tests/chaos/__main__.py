@@ -19,10 +19,12 @@ from tests.auditor.evidence import Evidence, gather_evidence
 from tests.chaos.activation import RulesActivation
 from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.faults import Faults
+from tests.chaos.integrity_check import Fault, ask_integrity, find_disagreements
 from tests.chaos.load import Load
 from tests.chaos.process_watch import Growth, ProcessWatch
 from tests.chaos.readiness_watch import ReadinessWatch
 from tests.chaos.report import Result, as_json, format_report
+from tests.chaos.rounds import carry_out_rounds
 from tests.chaos.schedule import KINDS, draw_faults, find_rare_kinds, kinds_in_deck
 from tests.chaos.settle import settle_stack
 from tests.chaos.small_disk import enter_namespace
@@ -33,6 +35,7 @@ _BUILD = Path(__file__).parents[2] / "build" / "chaos"
 _PROGRESS_S = 10.0
 _FLOWS_S = 90.0
 _ACTIVE_S = 60.0
+_ROUND_SEEDS = 1_000  # between the seeds of two rounds
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -46,6 +49,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--only", choices=KINDS, action="append", default=[], help="only faults of this kind; may be repeated"
+    )
+    parser.add_argument(
+        "--kinds-min", type=int, default=0, help="begin further rounds until so many kinds of faults have begun"
     )
     parser.add_argument("--json", type=Path, help="where to write the result as JSON; default build/chaos/<seed>.json")
     parser.add_argument("--keep-logs", action="store_true", help="keep the logs even if nothing differs")
@@ -91,8 +97,12 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
             )
             activation.start()
             with readiness, processes:
-                faults.carry_out(draw_faults(options.seed, seconds, options.only, stack.brokers), load.until_s)
-                faults.wait()
+                carry_out_rounds(
+                    faults,
+                    load,
+                    lambda n: draw_faults(options.seed + _ROUND_SEEDS * n, seconds, options.only, stack.brokers),
+                    options.kinds_min,
+                )
                 time.sleep(max(0.0, load.until_s - time.time()))
             not_activated = activation.wait(_ACTIVE_S)
             unsettled = not_activated + settle_stack(stack, load, _say)
@@ -106,9 +116,17 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
             stack.servers_address, PREFIX, stack.clickhouse_url, DATABASE, load.journal_paths(), PARTITIONS
         )._replace(sessions=load.planned_sessions(), lifetimes=load.lifetimes())
         (logs / "evidence.pickle").write_bytes(pickle.dumps(evidence))  # to investigate differences
+        integrity = ask_integrity(stack)
         findings = _find_differences(options, faults, readiness, processes, unsettled, namespace=namespace)
         return _result(
-            options, evidence, faults, findings, processes.growth(), time.monotonic() - began_s, namespace=namespace
+            options,
+            evidence,
+            faults,
+            findings,
+            integrity,
+            processes.growth(),
+            time.monotonic() - began_s,
+            namespace=namespace,
         )
     finally:
         stack.close()
@@ -144,13 +162,14 @@ def _result(
     evidence: Evidence,
     faults: Faults,
     findings: list[Difference],
+    integrity: list[Fault],
     growth: list[Growth],
     seconds: float,
     *,
     namespace: bool,
 ) -> Result:
     inputs = replay_evidence(evidence)
-    differences = findings + run_checks(inputs)
+    differences = findings + run_checks(inputs) + find_disagreements(inputs, integrity)
     audits = [fields for _, fields in evidence.outputs["audit"]]
     return Result(
         seed=options.seed,

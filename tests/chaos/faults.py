@@ -23,7 +23,7 @@ from confluent_kafka import KafkaException
 from sessionary.infra.stack import api_ready
 from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.load import Load
-from tests.chaos.schedule import SINK_TOPICS, Fault
+from tests.chaos.schedule import SINK_TOPICS, Fault, FaultKind
 from tests.chaos.stack import PARTITIONS, PREFIX, ChaosStack, now_ms
 
 _RECOVERY_S_MAX = 240.0
@@ -52,11 +52,12 @@ class Faults:
         self._stack, self._load, self._watch, self._report = stack, load, watch, report
         self.outcomes: list[FaultOutcome] = []
         self.left_out: list[Fault] = []
+        self.kinds_begun: set[FaultKind] = set()
         self._lock = threading.Lock()
         self._stall_ended_s = 0.0  # monotonic, of the last stall
         self._stalls = 0  # that last now
         self._network = threading.Lock()  # a proxy does one thing at a time
-        self._began_s = time.monotonic()
+        self._began_s: float | None = None
         self._threads: list[threading.Thread] = []
 
     def carry_out(self, schedule: list[Fault], until_s: float) -> None:
@@ -65,9 +66,10 @@ class Faults:
         Otherwise a slow machine would see one long outage. Blocks until the last one has begun;
         none begins after `until_s` (epoch).
         """
-        self._began_s = time.monotonic()
+        round_s = time.monotonic()
+        self._began_s = self._began_s or round_s
         for fault in schedule:
-            time.sleep(max(0.0, self._began_s + fault.at_s - time.monotonic()))
+            time.sleep(max(0.0, round_s + fault.at_s - time.monotonic()))
             # An agent always dies one second after the broker: its spool must contain events.
             while fault.kind != "kill agent" and self._open() >= _OPEN_MAX and time.time() < until_s:
                 time.sleep(_LOOK_S)
@@ -75,6 +77,7 @@ class Faults:
                 self.left_out.append(fault)
                 continue
             thread = threading.Thread(target=self._run_fault, args=(fault,), name=f"{fault.kind} {fault.target}")
+            self.kinds_begun.add(fault.kind)
             thread.start()
             self._threads.append(thread)
 
@@ -91,6 +94,7 @@ class Faults:
             thread.join()
 
     def _run_fault(self, fault: Fault) -> None:
+        assert self._began_s is not None
         began_s = round(time.monotonic() - self._began_s, 1)
         try:
             outcome = self._apply_fault(fault)

@@ -23,36 +23,55 @@ _ROLES = dict(
 )
 _SPOOL_BYTES_CRAMPED = 256 << 10  # small segments, so that disk space is allocated every few seconds
 _STOP_GRACE_S = 60.0
+_IDLE_S = 150.0
 
 
 class Load:
-    """All agents. `start` returns at once; they run until `until_s` (epoch) and await `stop`."""
+    """All agents. `start` returns at once; they run until `until_s` (epoch) and await `stop`.
+
+    `extend` lets them go on.
+    """
 
     def __init__(self, stack: ChaosStack, *, seed: int, rate: float, seconds: float) -> None:
-        self._stack = stack
+        self._stack, self._seed, self._rate, self._seconds = stack, seed, rate, seconds
         self.until_s = time.time() + seconds
         self.folders = {name: stack.folder / "agents" / name for name in AGENTS}
         self.ends: dict[str, list[int]] = {name: [] for name in AGENTS}
-        parts = []
+        for name, folder in self.folders.items():
+            folder.mkdir(parents=True)
+            if name in stack.disks:
+                (folder / "spool").symlink_to(stack.disks[name].folder)
+        self._supervisor = self._new_supervisor()
+
+    def _new_supervisor(self) -> Supervisor:
+        stack, parts = self._stack, []
         for name, (tenant, service) in _ROLES.items():
             folder = self.folders[name]
-            folder.mkdir(parents=True)
             more: dict[str, str] = {"CLOSE_TIMEOUT_S": "45"}
             disk = stack.disks.get(name)
             if disk is not None:
-                (folder / "spool").symlink_to(disk.folder)
                 more["SPOOL_BYTES_MAX"] = str(_SPOOL_BYTES_CRAMPED)
             argv = [sys.executable, "-m", "tests.chaos.agent", "--name", name, "--folder", str(folder)]
-            argv += ["--tenant", tenant, "--service", service, "--seed", str(seed)]
-            argv += ["--rate", str(rate / len(AGENTS)), "--until", str(self.until_s)]
+            argv += ["--tenant", tenant, "--service", service, "--seed", str(self._seed)]
+            argv += ["--rate", str(self._rate / len(AGENTS)), "--until", str(self.until_s)]
             part = stack.part(f"agent-{name}", argv, None, more)
             if disk is not None and not disk.mounted:
                 part = type(part)(part.name, part.argv, part.log_path, {**(part.env or {}), FULL_FLAG: str(disk.flag)})
             parts.append(part)
-        self._supervisor = Supervisor(parts, self._note_exit, grace_s=_STOP_GRACE_S)
+        return Supervisor(parts, self._note_exit, grace_s=_STOP_GRACE_S)
 
     def start(self) -> None:
         """Start all agents."""
+        self._supervisor.start()
+
+    def extend(self) -> None:
+        """Let new agents go on for as long again, once all have finished their plans. Blocks."""
+        wait_until(self.is_idle, _IDLE_S, "the agents to finish their plans")
+        for ends in self.ends.values():
+            ends.append(now_ms())
+        self._supervisor.stop()
+        self.until_s = time.time() + self._seconds
+        self._supervisor = self._new_supervisor()
         self._supervisor.start()
 
     def stop(self) -> None:

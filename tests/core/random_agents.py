@@ -167,6 +167,7 @@ class RandomAgents:
             (3 if self.rig.oracle.rules >= 2 else 0, self.exceed_bounds),
             (4 if self.rig.oracle.rules >= 2 else 0, self.forge_content),
             (4 if self.rig.oracle.rules >= 2 else 0, self.replay_missing),
+            (3 if self.rig.oracle.rules >= 2 else 0, self.take_over),
         ]
 
     def pick_agent(self) -> EventFactory:
@@ -228,6 +229,11 @@ class RandomAgents:
         event_type = self.rng.choice([*WORK, *WORK, "state_updated", "checkpoint_saved"])
         value = agent.event_bytes(event_type, {"producer_seq": max(1, number), "epoch": self.rng.choice([0, 1, 1, 99])})
         self.rig.append(agent.key.encoded(), value, (("replayed_from", b'"events:0:1"'),))
+
+    def take_over(self) -> None:
+        """Take a session over, as the owning service or another one."""
+        service = self.rng.choice(["billing", "billing", "other"])
+        self.send(self.pick_agent(), "session_taken_over", {}, service_id=service, agent_id=f"agent-{service}")
 
     def forge_content(self) -> None:
         """Send a snapshot that is not the next one, or a content of another service's session."""

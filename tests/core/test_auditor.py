@@ -10,15 +10,16 @@ import pytest
 
 import tests.auditor
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.records import BatchRecord
+from sessionary.schemas.records import BatchAcknowledged, BatchRecord
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import CleanupAction, Limits
+from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.auditor import checks
-from tests.auditor.checks import replay_evidence, run_checks
+from tests.auditor.checks import AuditInput, check_table, replay_evidence, run_checks
 from tests.auditor.decoding import LogEntry, Refusal, Row, decode_record, read_event
 from tests.auditor.evidence import OUTPUTS, Evidence, Lifetime, compact_changelog, read_journals
-from tests.core.oracle_rig import START_MS, OracleRig
+from tests.core.oracle_rig import SETTINGS, START_MS, OracleRig, position_under
 from tests.support.event_factory import EventFactory, snapshot
 from tests.support.machines import MACHINES
 
@@ -69,7 +70,8 @@ def evidence_of(rig: OracleRig) -> Evidence:
         (POSITION_KEY, encode_record(rig.outcomes[-1].position)),
     ]
     table, positions = compact_changelog(LogEntry(0, n, START_MS, key, value) for n, (key, value) in enumerate(changes))
-    return Evidence(1, log, outputs, table, positions, _journal(log), _rows(log, outputs))
+    rows = {**_rows(log, outputs), "batch_acknowledgements": []}
+    return Evidence(1, log, outputs, table, positions, _journal(log), rows)
 
 
 def _journal(log: list[LogEntry]) -> list[Row]:
@@ -148,6 +150,56 @@ def test_a_row_that_is_missing_doubled_altered_or_unknown(correct: Evidence, nam
     assert complaints(correct._replace(dead_letters=1)) == {"rows"}
 
 
+def with_acknowledgements(evidence: Evidence, *acknowledged: BatchAcknowledged, partition: int = 0) -> Evidence:
+    """Return the evidence with acknowledgements at the end of `batches`, and their rows."""
+    told = [decode_record(encode_record(record))[1] for record in acknowledged]
+    entries = [(LogEntry(partition, 10_000 + n, START_MS, None, b""), fields) for n, fields in enumerate(told)]
+    rows = [
+        {"partition": partition, "offset": entry.offset, "number": one.number, "acknowledged_us": one.acknowledged_at}
+        for (entry, _), one in zip(entries, acknowledged, strict=True)
+    ]
+    return with_rows(evidence._replace(acknowledgements=entries), "batch_acknowledgements", lambda _: rows)
+
+
+def test_an_acknowledgement_that_contradicts_the_transactions(correct: Evidence) -> None:
+    number = len(correct.outputs["batches"])
+    right = BatchAcknowledged(0, number, START_MS * 1_000 + 5, "w1")
+    assert complaints(with_acknowledgements(correct, right, right)) == set()
+    for wrong in (
+        right._replace(number=number + 1),
+        right._replace(partition=1),
+        right._replace(acknowledged_at=START_MS * 1_000 - 1),
+        right._replace(instance="w2"),
+    ):
+        assert complaints(with_acknowledgements(correct, wrong)) == {"judgement"}
+    assert complaints(with_acknowledgements(correct, right, right._replace(acknowledged_at=START_MS * 1_000 + 6)))
+    assert complaints(with_acknowledgements(correct, right, partition=1)) == {"judgement"}
+    early = with_acknowledgements(correct, right)
+    entry, fields = early.acknowledgements[0]
+    assert complaints(early._replace(acknowledgements=[(entry._replace(offset=0), fields)])) == {"judgement"}
+    former = with_acknowledgements(correct, right._replace(number=number - 1))
+
+    def next_batch_says(told_us: int) -> Evidence:
+        return with_output(
+            former,
+            "batches",
+            lambda records: [
+                *records[:-1],
+                (records[-1][0], {**records[-1][1], "previous_acknowledged_at": told_us}),
+            ],
+        )
+
+    assert complaints(next_batch_says(right.acknowledged_at)) == set()
+    assert complaints(next_batch_says(right.acknowledged_at + 1)) == {"judgement"}
+
+
+def test_an_acknowledgement_without_a_row_and_a_row_without_one(correct: Evidence) -> None:
+    number = len(correct.outputs["batches"])
+    both = with_acknowledgements(correct, BatchAcknowledged(0, number, START_MS * 1_000 + 5, "w1"))
+    assert complaints(both._replace(acknowledgements=[])) == {"rows"}
+    assert complaints(with_rows(both, "batch_acknowledgements", lambda _: [])) == {"rows"}
+
+
 def test_a_journalled_event_that_the_log_does_not_hold(correct: Evidence) -> None:
     line = correct.journal[3]
     assert complaints(correct._replace(journal=[*correct.journal, {**line, "offset": 9_999}])) == {"lost"}
@@ -217,8 +269,26 @@ def test_a_table_that_is_not_the_fold(correct: Evidence, field: str) -> None:
     assert complaints(correct._replace(table={**correct.table, b"acme:unknown": (kind, fields)})) == {"table"}
 
 
+def test_a_packed_gravestone_that_is_missing_strange_or_too_short_is_reported() -> None:
+    rig = OracleRig(SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=2)), position=position_under(2))
+    for name in ("first", "second"):
+        assert rig.send(EventFactory(name), "session_created") == "applied"
+    rig.advance(400_000, step_ms=5_000)
+    evidence = evidence_of(rig)
+    ((key, (kind, fields)),) = evidence.table.items()
+    assert kind == "GravestoneChunk"
+    changed: list[Row] = [
+        {**fields, "key_hashes": fields["key_hashes"][16:]},
+        {**fields, "key_hashes": fields["key_hashes"] + bytes(16)},
+        {**fields, "expires_at": fields["expires_at"] - 1},
+    ]
+    for chunk in (fields, *changed):
+        inputs = AuditInput(evidence._replace(table={key: (kind, chunk)}), rig.all_partitions, [])
+        assert bool([*check_table(inputs)]) == (chunk is not fields)
+
+
 def test_there_are_as_many_checks_as_this_file_covers() -> None:
-    assert len(checks.CHECKS) == 9
+    assert len(checks.CHECKS) == 10
 
 
 def test_half_lines_of_a_killed_process_are_ignored(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def check_reach(seed: int, records: int) -> None:
     assert result.records == records
     assert result.decoded / records <= 0.6
     assert set(result.seen) == {*PAYLOADS, "tick"}
-    assert ACCEPTABLE ^ set(result.applied) == set()
+    assert ACCEPTABLE ^ set(result.applied) == {"session_taken_over"}  # unknown to rules 1
     assert REASONS ^ {reason for _, reason in result.refused} == set()
 
 

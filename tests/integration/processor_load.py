@@ -46,6 +46,7 @@ from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRo
 from tests.integration.refold import find_differences, refold
 from tests.support import Processes, environment, read_records, read_topic, wait_until
 from tests.support.machines import MACHINES
+from tests.support.row_differences import row_key
 
 HOLE_MS, QUIET_MS = 3_000, 1_500
 
@@ -295,7 +296,7 @@ def changelog_of(
     shelf: dict[bytes, bytes] = {}
     positions: dict[int, Position] = {}
     for stored in read_topic(kafka, kafka.topics.changelog):
-        key = stored.key or b""
+        key = row_key(stored.key or b"", stored.partition)
         if stored.value is None:
             shelf.pop(key, None)
             continue

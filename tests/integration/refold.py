@@ -9,15 +9,17 @@ from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEven
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
-from sessionary.stream_processors.core.model import LogRecord, SkippedOffsets
+from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.support.machines import MACHINES
+from tests.support.row_differences import row_differences, row_key
 
-_SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted"]] = {
+_SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted", "log_truncation_accepted"]] = {
     "records_skipped": "records_skipped",
     "log_gap_accepted": "log_gap_accepted",
+    "log_truncation_accepted": "log_truncation_accepted",
 }
 
 
@@ -78,7 +80,7 @@ def refold(
             result.rejected.extend(record for _, record in outcome.records_on("rejected"))
             result.cleanups.extend(record for _, record in outcome.records_on("cleanup"))
             timers += outcome.counts.timers
-        result.rows.update(fold.rows)
+        result.rows.update({row_key(key, partition): row for key, row in fold.rows.items()})
     return result._replace(timers=timers)
 
 
@@ -86,6 +88,8 @@ def _decide_again(batch: Overlay, decision: AuditRecord, waiting: list[LogRecord
     """Repeat a decision, as the audit trail tells of it."""
     if decision.event_type in _SKIPS:
         _skip(batch, decision, waiting)
+    elif decision.event_type == "clock_repaired":
+        set_clock_again(batch, decision)
     else:
         announce_again(batch, decision)
 
@@ -100,11 +104,31 @@ def announce_again(batch: Overlay, decision: AuditRecord) -> None:
     batch.announce_rules(rules[int(match[1])], decision.actor)
 
 
+def set_clock_again(batch: Overlay, decision: AuditRecord) -> None:
+    """Set a clock again, as the audit trail tells of it."""
+    assert decision.actor is not None
+    until_offset = 0 if decision.gap_last is None else decision.gap_last + 1
+    reason = re.sub(r"^.*? ms \(.*? s\)(; the stamps of offsets \d+ to \d+ do not move it)?: ", "", decision.reason)
+    batch.set_clock(ClockSetting(decision.appended_at // 1_000, until_offset, reason, decision.actor))
+
+
 def _skip(batch: Overlay, line: AuditRecord, waiting: list[LogRecord]) -> None:
-    """Skip what an audit record says was skipped; `waiting` has the next record as its last one."""
+    """Skip what an audit record says was skipped; `waiting` has the next record as its last one.
+
+    In a log that was cut, only what was folded is known here: the records that took the offsets of
+    others are rejected in the original run alone.
+    """
+    assert line.gap_first is not None
     assert line.gap_last is not None
     assert line.actor is not None
-    records = []
+    records: list[LogRecord] = []
+    if line.event_type == "log_truncation_accepted":
+        replaced = (line.gap_first, line.gap_last)
+        reason, clock_ms = line.reason.partition(": ")[2], line.appended_at // 1_000
+        batch.skip_offsets(
+            SkippedOffsets(_SKIPS[line.event_type], line.source_offset, clock_ms, reason, line.actor, records, replaced)
+        )
+        return
     while waiting and waiting[-1].offset <= line.gap_last:
         records.append(waiting.pop())
     _, _, reason = line.reason.partition(": ")
@@ -116,12 +140,7 @@ def _skip(batch: Overlay, line: AuditRecord, waiting: list[LogRecord]) -> None:
 
 def find_differences(expected: RefoldResult, rows: Mapping[bytes, Any], audits: Iterable[AuditRecord]) -> list[str]:
     """Return each difference in rows and audit records as a sentence; batch numbers are ignored."""
-    codec = MachineRows(expected.machines)
-    faults = [
-        f"row {key!r}: {rows.get(key)} instead of {expected.rows.get(key)}"
-        for key in expected.rows.keys() | rows.keys()
-        if _row_bytes(codec, rows.get(key)) != _row_bytes(codec, expected.rows.get(key))
-    ]
+    faults = [*row_differences(MachineRows(expected.machines), rows, expected.rows)]
     found = {_place(record): record._replace(batch_number=0) for record in audits}
     wanted = {_place(record): record._replace(batch_number=0) for record in expected.audits}
     faults += [f"audit {place}: not written" for place in wanted.keys() - found.keys()]
@@ -132,10 +151,6 @@ def find_differences(expected: RefoldResult, rows: Mapping[bytes, Any], audits: 
         if encode_record(found[place]) != encode_record(wanted[place])
     ]
     return faults
-
-
-def _row_bytes(codec: MachineRows, row: Any) -> bytes | None:
-    return None if row is None else codec.pack(row, NEWEST_RULES.version).value
 
 
 def _place(record: AuditRecord) -> tuple[int, int, int]:

@@ -4,18 +4,22 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sessionary.infra.cli.app import run
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.producers import SessionClient
+from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
 from tests.integration.processor_load import changelog_of
 from tests.integration.test_no_false_timeouts import SESSIONS, heartbeat_sessions, read_timeouts, wait_applied
 from tests.integration.test_processor_api import get
+from tests.support import read_records
 from tests.support.logs import log_folder
 from tests.support.metrics_page import metric_value
 from tests.support.pipelines import new_pipeline
@@ -120,3 +124,56 @@ def test_a_leap_of_ten_minutes_halts_before_a_deadline_fires_and_ends_in_no_fals
         wait_applied(kafka, "T06", 1)
     wait_applied(kafka, "T13", SESSIONS - 1)
     assert [record.session_id for record in read_timeouts(kafka)] == [silent.session_id]
+
+
+@pytest.mark.parametrize("leap_s", [LEAP_S, 86_400])
+def test_a_repaired_clock_lets_the_partitions_go_on_at_once_without_a_false_timeout(
+    pipeline: ShiftedPipeline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    leap_s: int,
+) -> None:
+    kafka, rig = pipeline.kafka, pipeline.rig
+    monkeypatch.setenv("SESSIONARY_CONTROL_URL", rig.control_url)
+    monkeypatch.setenv("SESSIONARY_OPERATOR_TOKEN", "token-op")
+    assert run(["rules", "activate"]) == 0
+
+    def repair(partition: int) -> int:
+        return run(["partition", "repair-clock", str(partition), "--reason", "the clock server was wrong"])
+
+    def repair_once(partition: int) -> bool:
+        return repair(partition) == 0
+
+    with (
+        SessionClient(
+            tenant_id=TENANT, service_id="billing", agent_id="a", settings=rig.client_settings(tmp_path)
+        ) as client,
+        heartbeat_sessions(client) as sessions,
+    ):
+        wait_applied(kafka, "T02", SESSIONS)
+        wait_until(lambda: min(found.rules.version for found in changelog_of(kafka)[1].values()) == 2, 60, "rules 2")
+        live = {partition["partition"] for partition in pipeline.partitions() if partition["live_rows"]}
+        assert repair(min(live)) == 5
+        assert "needs no repair" in capfd.readouterr().err
+        pipeline.broker_clock.shift_by(leap_s)
+        wait_until(lambda: {found["partition"] for found in pipeline.halted()} >= live, 60, "the partitions to halt")
+        halted = {found["partition"] for found in pipeline.halted()}
+        assert repair(min(live)) == 5
+        assert "from this worker's: correct the wrong one first" in capfd.readouterr().err
+        pipeline.broker_clock.shift_by(0)
+        for partition in halted:
+            wait_until(partial(repair_once, partition), 30, f"partition {partition} to be repaired")
+        wait_until(lambda: pipeline.halted() == [], 30, "the partitions to go on")
+        _, positions = changelog_of(kafka)
+        for partition in halted:
+            assert abs(positions[partition].clock_ms / 1_000 - time.time()) < AHEAD_S_MAX
+        silent = sessions.pop()
+        silent.detach()
+        wait_applied(kafka, "T06", 1)
+    wait_applied(kafka, "T13", SESSIONS - 1)
+    assert [record.session_id for record in read_timeouts(kafka)] == [silent.session_id]
+    audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
+    repairs = [record for record in audits if record.event_type == "clock_repaired"]
+    assert {record.source_partition for record in repairs} == halted
+    assert {record.actor for record in repairs} == {"on-call"}

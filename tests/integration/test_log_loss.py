@@ -8,21 +8,25 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
+from sessionary.schemas.records import AuditRecord, RejectedEvent
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.rules_change import RulesRequest
 from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.decisions.pending_decision import TruncationAcceptance
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.watchdog import TruncationWatchdog
 from sessionary.stream_processors.store.stores import PartitionStores
 from tests.integration.processor_load import Agent, Sender, start_processor, wait_judged
-from tests.integration.test_processor_partition import WAIT_S, Bench
-from tests.support import Processes, wait_until
+from tests.integration.test_processor_partition import WAIT_S, Bench, new_store
+from tests.support import Processes, read_records, wait_until
 from tests.support.metrics_page import metric_value
 from tests.support.pipelines import new_pipeline
 
@@ -149,3 +153,60 @@ def test_a_partition_does_not_open_on_a_log_that_was_cut(broker: LocalBroker, tm
         await bench.close()
 
     asyncio.run(story())
+
+
+def decision_lines(kafka: KafkaSettings) -> list[AuditRecord]:
+    audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
+    return [line for line in audits if line.event_type == "log_truncation_accepted"]
+
+
+@pytest.mark.parametrize(("rules", "grown"), [(1, 0), (2, 0), (2, 60)])
+def test_an_accepted_truncation_folds_no_offset_twice_and_goes_on(
+    broker: LocalBroker, tmp_path: Path, rules: int, grown: int
+) -> None:
+    kafka = new_pipeline(broker.bootstrap_servers)
+
+    async def story() -> None:
+        bench = LossBench(kafka)
+        owner = await bench.fold_all()
+        if rules == 2:
+            owner.request_rules(RulesRequest(NEWEST_RULES, "ops"))
+            await bench.seen(lambda: owner.state.position.announced is not None)
+        row = next(iter(owner.state.rows.values()))
+        owner.request_end()
+        await owner.task
+        await asyncio.to_thread(lose_half, broker, tmp_path / "kafka", kafka.topics.events, bench.partition)
+        await asyncio.to_thread(append_records, kafka, bench.partition, max(2, grown))
+        cut = (await asyncio.to_thread(log_range, kafka, bench.partition))[1] - max(2, grown)
+        assert cut < 38
+        with pytest.raises(Halted, match="log_truncated"):
+            await asyncio.wait_for(bench.own().task, WAIT_S)
+        decision = TruncationAcceptance("power loss", "alice")
+        accepting = PartitionOwner(bench.context, bench.partition, new_store, None, decision)
+        await bench.seen(lambda: accepting.is_open)
+        assert accepting.state.position.next_offset == 40
+        assert list(accepting.state.rows.values()) == [row]
+        start, end = await asyncio.to_thread(log_range, kafka, bench.partition)
+        assert (start, end) == (0, max(40, cut + grown))
+        await bench.close(accepting)
+        again = bench.own()
+        await bench.seen(lambda: again.is_open)  # no loss is told any more
+        await bench.close(again)
+        (line,) = decision_lines(kafka)
+        assert (line.kind, line.actor) == ("gap" if rules == 1 else "decision", "alice")
+        assert (line.source_offset, line.gap_first, line.gap_last) == (40, cut, 39)
+        letters = [one for one in read_records(kafka, kafka.topics.rejected) if isinstance(one, RejectedEvent)]
+        replaced = range(cut, min(40, cut + max(2, grown))) if rules == 2 else range(0)
+        assert [(letter.source_offset, letter.reason) for letter in letters] == [(n, "skipped") for n in replaced]
+
+    asyncio.run(story())
+
+
+def log_range(kafka: KafkaSettings, partition: int) -> tuple[int, int]:
+    """Return the first offset of a partition of the events topic, and its end."""
+    reader = Consumer({**kafka.client_config(), "group.id": "unused"})
+    try:
+        start, end = reader.get_watermark_offsets(TopicPartition(kafka.topics.events, partition), timeout=30)
+        return start, end
+    finally:
+        reader.close()

@@ -16,7 +16,7 @@ from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
-from sessionary.stream_processors.core.machine import Arrival, Decision
+from sessionary.stream_processors.core.machine import Arrival, Decision, Remains
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.machine import SessionMachine
@@ -53,7 +53,7 @@ class FakeFetchControl:
     def resume_partition(self, partition: int) -> None:
         self.asked.append(("resume", partition))
 
-    def fetch_from(self, partition: int, offset: int) -> None:
+    def fetch_from(self, partition: int, offset: int, believed_from: int) -> None:
         self.asked.append(("fetch", offset))
 
     def drop_partition(self, partition: int) -> None:
@@ -272,7 +272,7 @@ def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(ka
 class FailingMachine(SessionMachine):
     """Fails at the events of one type."""
 
-    def decide(self, row: SessionRow | None, arrival: Arrival) -> Decision:
+    def decide(self, row: SessionRow | Remains | None, arrival: Arrival) -> Decision:
         if arrival.event is not None and arrival.event.envelope.event_type == "session_activity":
             raise ZeroDivisionError("the record's text")
         return super().decide(row, arrival)

@@ -26,8 +26,7 @@ from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.auditor.checks import CHECKS, check_clickhouse, replay_evidence
-from tests.auditor.decoding import decode_record
-from tests.auditor.evidence import ACKNOWLEDGEMENT, OUTPUTS, Evidence, compact_changelog, read_journals, read_topic
+from tests.auditor.evidence import Evidence, compact_changelog, read_journals, read_outputs, read_topic
 from tests.chaos.agent import limits
 from tests.chaos.background_sessions import BackgroundSessions
 from tests.integration.processor_load import (
@@ -147,18 +146,11 @@ def is_open_everywhere(worker: Worker) -> bool:
 def audit_differences(kafka: KafkaSettings, journals: list[Path]) -> Iterator[str]:
     """Yield what the independent auditor finds in Kafka; there is no ClickHouse here."""
     servers, topics = kafka.bootstrap_servers, kafka.topics
-    outputs = {
-        name: [
-            (entry, fields)
-            for entry in read_topic(servers, getattr(topics, name))
-            for kind, fields in [decode_record(entry.value)]
-            if kind != ACKNOWLEDGEMENT
-        ]
-        for name in OUTPUTS
-    }
+    outputs, acknowledgements = read_outputs(servers, kafka.topic_prefix)
     table, positions = compact_changelog(read_topic(servers, topics.changelog))
     log, journal = read_topic(servers, topics.events), read_journals(journals)
-    inputs = replay_evidence(Evidence(kafka.partitions, log, outputs, table, positions, journal, {}))
+    evidence = Evidence(kafka.partitions, log, outputs, table, positions, journal, {})
+    inputs = replay_evidence(evidence._replace(acknowledgements=acknowledgements))
     for check in CHECKS:
         if check is not check_clickhouse:
             yield from (str(difference) for difference in check(inputs))

@@ -11,10 +11,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
-from sessionary.schemas.codec import encode_record
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.kafka.topic_ids import TopicIdClient
 from sessionary.schemas.records import BatchAcknowledged, RejectedEvent, Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.clickhouse import migrate
+from sessionary.sinks.clickhouse.inserter import TableInserter
+from sessionary.sinks.core.intent import Intent
+from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import (
@@ -147,7 +152,8 @@ def test_a_replay_writes_the_declared_block_again_under_the_same_token(
     # What a crash between insert and next commit leaves: the offset of the block's start, and the
     # intent in its metadata.
     owner = Consumer({**settings.client_config(), "group.id": settings.group_id("audit")})
-    intent = json.dumps({"v": 1, "to": 49, "n": 50, "at": NOW_US // 1_000})
+    topic_id = TopicIdClient(kafka).ask_id(kafka.topics.audit, 10.0)
+    intent = Intent(49, 50, NOW_US // 1_000, topic_id).to_metadata()
     owner.commit(offsets=[TopicPartition(kafka.topics.audit, 2, 0, metadata=intent)], asynchronous=False)
     owner.close()
     with sink_in_thread("audit", settings):
@@ -195,6 +201,9 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
             "0005_fewer_merges",
             "0006_rules",
             "0007_acknowledgements",
+            "0008_missing_events",
+            "0009_integrity",
+            "0010_topic_ids",
         ]
         assert migrate.apply_migrations(clickhouse) == []
         wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")
@@ -333,3 +342,24 @@ def test_partitions_that_move_between_two_members_leave_the_exact_rows(
             lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 40, "the first member owns all partitions"
         )
     assert query_numbers(clickhouse, _COUNTS) == [9_000, 9_000]
+
+
+def test_a_block_that_clickhouse_dropped_as_known_is_noticed_and_inserted_again(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    migrate.apply_migrations(clickhouse)
+    settings = settings_for(kafka, clickhouse, metrics_port=free_port(), partitions=1)
+    produce_records(kafka, kafka.topics.audit, [(0, encode_record(audit_record(0, seq))) for seq in (1, 2)])
+    inserter = TableInserter(settings, SINKS["audit"].table)
+    inserter.open()
+    block = inserter.new_block()
+    other = RawRecord("t", 7, 7, NOW_US // 1_000, b"k", encode_record(audit_record(3, 1)))
+    assert not block.add_rows([SINKS["audit"].build_row(other, Decoder())])
+    topic_id = TopicIdClient(kafka).ask_id(kafka.topics.audit, 10.0)
+    token = f"{settings.group_id('audit')}:{kafka.topics.audit}:{topic_id}:0:0-1"
+    inserter.insert_block(block, token, first_try=True)
+    inserter.close()
+    with sink_in_thread("audit", settings):
+        wait_until(rows_equal(clickhouse, _COUNTS, [3, 3]), 60, "the rows of both")
+        wait_until(lambda: 'reason="block_not_kept"' in scrape_metrics(settings), 10, "the metric")
+    assert "did not keep a block" in caplog.text

@@ -1,6 +1,7 @@
 """Batches that librdkafka cannot read: a zstd batch that unpacks to too much, and a damaged one."""
 
 import json
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.runtime import blocked_partitions
 from tests.integration.processor_load import Agent, Sender, start_processor
 from tests.integration.sink_rig import query_numbers, settings_for, sink_in_thread
+from tests.integration.test_partition_decisions import read_decisions
 from tests.integration.test_processor_api import get
 from tests.integration.test_sinks_flow import scrape_metrics
 from tests.support.pipelines import new_pipeline
@@ -24,7 +26,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.long
 
 UNPACKED_BYTES = 110_000_000  # more than receive.message.max.bytes
-PACKED, DAMAGED, WHOLE = 0, 1, 2  # partitions
+PACKED, DAMAGED, WHOLE, LOST = 0, 1, 2, 3  # partitions
 MARK = b"a record that is not Avro, so that it is refused"
 TOKENS = json.dumps({"token-op": {"principal": "on-call", "roles": ["operator"]}})
 HALTED_S = 30
@@ -46,10 +48,10 @@ def send_packed(kafka: KafkaSettings) -> None:
     assert producer.flush(60) == 0
 
 
-def replace_in_log(folder: Path, kafka: KafkaSettings, former: bytes, now: bytes) -> None:
-    """Replace bytes in the log of the damaged partition, below the broker."""
+def replace_in_log(folder: Path, kafka: KafkaSettings, former: bytes, now: bytes, partition: int = DAMAGED) -> None:
+    """Replace bytes in the log of a partition, below the broker."""
     assert len(former) == len(now)
-    (path,) = folder.rglob(f"{kafka.topics.events}-{DAMAGED}/*.log")
+    (path,) = folder.rglob(f"{kafka.topics.events}-{partition}/*.log")
     content = path.read_bytes()
     assert content.count(former) == 1
     with path.open("r+b") as log:
@@ -82,6 +84,17 @@ class Pipeline:
         """Have a halted partition opened again."""
         get(f"http://127.0.0.1:{self.api_port}/v1/partitions/{partition}/retry", "token-op", "POST")
 
+    def skip(self, partition: int, offset: int) -> int:
+        """Skip what a partition is halted at; return the status of the answer."""
+        body = json.dumps({"offset": offset, "reason": "it is damaged"}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.api_port}/v1/partitions/{partition}/skip",
+            data=body,
+            headers={"Authorization": "Bearer token-op", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return int(answer.status)
+
     def rows(self) -> list[float]:
         """Return how many rows of history the partitions have."""
         counts = ", ".join(f"countIf(source_partition = {number})" for number in (PACKED, DAMAGED, WHOLE))
@@ -96,15 +109,17 @@ class Pipeline:
 
 
 def send_log(kafka: KafkaSettings) -> None:
-    """Send four events of each session, the two batches, and one event more."""
-    agents = [agent_of(number, kafka.partitions) for number in (PACKED, DAMAGED, WHOLE)]
+    """Send four events of each session, the three batches, and one event more."""
+    agents = [agent_of(number, kafka.partitions) for number in (PACKED, DAMAGED, WHOLE, LOST)]
     sender = Sender(kafka)
     for agent in agents:
         sender.send(*agent.start())
     sender.flush()
     send_packed(kafka)
-    plain = Producer(kafka.client_config())
+    plain = Producer({**kafka.client_config(), "linger.ms": 1_000})
     plain.produce(kafka.topics.events, MARK, partition=DAMAGED)
+    for value in (b"first of three", MARK, b"last of three"):
+        plain.produce(kafka.topics.events, value, partition=LOST)
     assert plain.flush(30) == 0
     sender.send(*(agent.work() for agent in agents))
     sender.flush()
@@ -118,30 +133,43 @@ def test_a_batch_that_cannot_be_read_stops_its_partition_by_name_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(blocked_partitions, "RETRY_S", 1.0)
+    monkeypatch.setattr(blocked_partitions, "RETRY_S_MAX", 2.0)
     migrate.apply_migrations(clickhouse)
     kafka = new_pipeline(broker.bootstrap_servers)
     send_log(kafka)
     replace_in_log(tmp_path / "kafka", kafka, MARK, MARK.swapcase())
+    replace_in_log(tmp_path / "kafka", kafka, MARK, MARK.swapcase(), LOST)
     pipeline = Pipeline(kafka, clickhouse)
     start_processor(processes, kafka, "w1", api_port=str(pipeline.api_port), api_tokens=TOKENS)
     with sink_in_thread("history", pipeline.sink_settings):
         wait_until(pipeline.partitions, 60, "the control API")
-        wait_until(lambda: pipeline.halted() == {PACKED, DAMAGED}, HALTED_S, "both partitions to halt")
-        for number in (PACKED, DAMAGED):
+        wait_until(lambda: pipeline.halted() == {PACKED, DAMAGED, LOST}, HALTED_S, "three partitions to halt")
+        for number in (PACKED, DAMAGED, LOST):
             found = pipeline.partitions()[number]
             assert found["next_offset"] == 4
             assert f"partition {number}: the batch that begins at offset 4 " in found["detail"]
             assert "skip the batch" in found["detail"]
         wait_until(lambda: pipeline.partitions()[WHOLE]["next_offset"] >= 5, 30, "the third session's last event")
-        wait_until(lambda: pipeline.blocked() == {PACKED, DAMAGED}, 30, "the sink to name both partitions")
+        wait_until(lambda: pipeline.blocked() == {PACKED, DAMAGED, LOST}, 30, "the sink to name these partitions")
         wait_until(lambda: pipeline.rows()[:2] == [4, 4] and pipeline.rows()[2] >= 5, 30, "rows of all partitions")
 
         # A retry finds the batch again, and halts again for the same reason.
         pipeline.retry(PACKED)
-        wait_until(lambda: pipeline.halted() == {PACKED, DAMAGED}, HALTED_S, "the partition to halt again")
+        wait_until(lambda: pipeline.halted() == {PACKED, DAMAGED, LOST}, HALTED_S, "the partition to halt again")
         replace_in_log(tmp_path / "kafka", kafka, MARK.swapcase(), MARK)
         pipeline.retry(DAMAGED)
-        wait_until(lambda: pipeline.halted() == {PACKED}, 30, "the mended partition to go on")
+        wait_until(lambda: pipeline.halted() == {PACKED, LOST}, 30, "the mended partition to go on")
         wait_until(lambda: pipeline.partitions()[DAMAGED]["next_offset"] >= 6, 30, "all of its events")
-        wait_until(lambda: pipeline.blocked() == {PACKED} and pipeline.rows()[1] >= 6, 30, "the sink to go on")
-    assert pipeline.rows()[0] == 4
+        wait_until(lambda: pipeline.blocked() == {PACKED, LOST} and pipeline.rows()[1] >= 6, 30, "the sink to go on")
+
+        # Batches are skipped as a whole. The sink follows the audit trail.
+        for number in (PACKED, LOST):
+            assert pipeline.skip(number, 4) == 200
+        wait_until(lambda: pipeline.halted() == set(), HALTED_S, "the skipped batches")
+        wait_until(lambda: pipeline.partitions()[PACKED]["next_offset"] >= 6, 30, "the event after the large batch")
+        wait_until(lambda: pipeline.partitions()[LOST]["next_offset"] >= 8, 30, "the event after the damaged batch")
+        skipped = {line.source_partition: (line.gap_first, line.gap_last) for line in read_decisions(kafka)}
+        assert skipped == {PACKED: (4, 4), LOST: (4, 6)}
+        with sink_in_thread("audit", settings_for(kafka, clickhouse, metrics_port=free_port())):
+            wait_until(lambda: pipeline.blocked() == set(), 60, "the sink to leave the batches out")
+            wait_until(lambda: pipeline.rows()[0] >= 5, 60, "the event after the large batch")

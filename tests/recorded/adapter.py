@@ -1,11 +1,11 @@
 """The one place where the recorded log touches the fold: how it is fed, and what it writes."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_position
-from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RejectedEvent
+from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, Position, RejectedEvent
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Outcome
 from sessionary.stream_processors.core.overlay import Overlay
@@ -179,6 +179,16 @@ def _headers(headers: Sequence[tuple[str, bytes | str | None]] | None) -> tuple[
     return tuple((name, value if isinstance(value, bytes) else (value or "").encode()) for name, value in headers or ())
 
 
+def without_acknowledgements(batches: Iterable[tuple[int, Output]]) -> Iterator[tuple[int, Output]]:
+    """Yield what transactions left on `batches`; acknowledgements are written between them.
+
+    A record comes with its partition.
+    """
+    for partition, output in batches:
+        if not isinstance(_DECODER.decode_record(output.value), BatchAcknowledged):
+            yield partition, output
+
+
 def batch_counts(output: Output) -> Mapping[str, Any]:
     """Return what the fold says in a record of `batches`: all but its start and instance."""
     record = _DECODER.decode_record(output.value)
@@ -213,4 +223,5 @@ __all__ = [
     "reason_of",
     "settings_in_force",
     "transition_of",
+    "without_acknowledgements",
 ]

@@ -29,7 +29,7 @@ from sessionary.schemas.ids import parse_key
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
 from tests.recorded.actors import Actor, RawSender, Script, Wait, keys_of_partition
-from tests.recorded.adapter import read_borders, reason_of, settings_in_force, transition_of
+from tests.recorded.adapter import read_borders, reason_of, settings_in_force, transition_of, without_acknowledgements
 from tests.recorded.coverage import too_rare
 from tests.recorded.log_format import (
     BYTES_MAX,
@@ -155,7 +155,7 @@ def _play(runs: list[Run], folder: Path, release: str, settings: RecordedSetting
         _overflow_timers(stage, sender, watch, settings.timers_max)
         stage.stop_processor()
         _say("reading the topics")
-        return _read_topics(stage.kafka, settings)
+        return read_topics(stage.kafka, settings)
 
 
 def _progress(watch: Watch) -> Callable[[str], None]:
@@ -170,15 +170,18 @@ def _progress(watch: Watch) -> Callable[[str], None]:
     return tell
 
 
-def _read_topics(kafka: KafkaSettings, settings: RecordedSettings) -> RecordedLog:
-    """Return what is committed, in full: the events that were folded, and all outputs."""
-    outputs = {
-        topic: by_partition(
+def read_topics(kafka: KafkaSettings, settings: RecordedSettings) -> RecordedLog:
+    """Return what is committed, in full: the events that were folded, and all outputs.
+
+    Raises `RuntimeError` if the changelog was compacted, or a batch is missing.
+    """
+    outputs: dict[str, dict[int, list[Output]]] = {}
+    for topic in OUTPUT_TOPICS:
+        written = (
             (stored.partition, Output(stored.key, stored.value, tuple(stored.headers)))
             for stored in read_topic(kafka, getattr(kafka.topics, topic), _READ_TIMEOUT_S)
         )
-        for topic in OUTPUT_TOPICS
-    }
+        outputs[topic] = by_partition(without_acknowledgements(written) if topic == "batches" else written)
     ends: dict[int, int] = {}
     for partition, changelog in outputs["changelog"].items():
         borders = read_borders(changelog)

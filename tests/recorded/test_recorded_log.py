@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from sessionary.schemas.codec import encode_position, encode_record
+from sessionary.schemas.records import BatchAcknowledged, Position
+from sessionary.schemas.settings import KafkaSettings
+from sessionary.stream_processors.core.model import POSITION_KEY
+from tests.recorded import record
 from tests.recorded.adapter import (
     Folded,
     batch_counts,
@@ -30,6 +35,7 @@ from tests.recorded.log_format import (
     read_log,
     write_log,
 )
+from tests.support.reading import Stored
 
 FOLDER = Path(__file__).parent
 RELEASES = sorted(path.parent.name for path in FOLDER.glob("*/settings.json"))
@@ -209,6 +215,25 @@ def test_one_other_event_is_found(change: str) -> None:
     ours = by_topic(fold_at_borders(log.settings, 0, events, borders))
     found = [topic for topic in SAME_BYTES if differences(ours[topic], log.outputs[topic][0][: len(ours[topic])])]
     assert found
+
+
+def test_acknowledgements_between_transactions_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By rules 2 a processor may write one after a pause: the fold knows nothing of it."""
+    batches = [output for output in recorded("0.1.0").outputs["batches"][0][:2] if isinstance(output, Output)]
+    acknowledged = encode_record(BatchAcknowledged(0, 1, 7, "w1"))
+    position = Output(POSITION_KEY, encode_position(Position(1, 0, 0, 1, 0)))
+    topics: dict[str, list[Output]] = {
+        "batches": [batches[0], Output(None, acknowledged), batches[1], Output(None, acknowledged)],
+        "changelog": [position] * 2,
+    }
+
+    def read_topic(kafka: KafkaSettings, topic: str, timeout_s: float) -> list[Stored]:
+        outputs = topics.get(topic.rpartition(".")[2], [])
+        return [Stored(0, n, 0, output.key, output.value, output.headers) for n, output in enumerate(outputs)]
+
+    monkeypatch.setattr(record, "read_topic", read_topic)
+    log = record.read_topics(KafkaSettings(), recorded("0.1.0").settings)
+    assert log.outputs["batches"] == {0: batches}
 
 
 def test_a_log_is_read_as_it_was_written(tmp_path: Path) -> None:

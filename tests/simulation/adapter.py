@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_position, encode_record
-from sessionary.schemas.records import AuditRecord, Position, RulesActivation
+from sessionary.schemas.ids import parse_key
+from sessionary.schemas.records import AuditRecord, Gravestone, GravestoneChunk, Position, RulesActivation
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Outcome
 from sessionary.stream_processors.core.overlay import Overlay
@@ -16,6 +18,7 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.rules_change import RulesRequest, due_request
 from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows, StoredLookup
 from tests.support.machines import MACHINES
+from tests.support.row_differences import row_differences
 
 DECODER = Decoder()
 Stored = tuple[bytes, bytes | None]
@@ -72,13 +75,20 @@ def changelog_of(outcome: Outcome, machines: Sequence[AnyMachine], stored: Store
 
 
 def look(state: PartitionState, key: bytes) -> Any:
-    """The committed row under a key."""
+    """The committed row under a key; of a packed gravestone only that it is one."""
+    if state.is_packed(key):
+        return Gravestone(*parse_key(key), (), "packed", 0, 0, 0)
     return state.rows.get(key)
 
 
 def row_classes(state: PartitionState) -> set[str]:
     """The names of the classes of all committed rows."""
     return {type(row).__name__ for row in state.rows.values()}
+
+
+def chunks_in(outcome: Outcome) -> int:
+    """How many chunks of gravestones a transaction writes."""
+    return sum(isinstance(row, GravestoneChunk) for row in outcome.rows.values())
 
 
 def table(state: PartitionState) -> dict[bytes, bytes]:
@@ -93,13 +103,9 @@ def _codec_of(state: PartitionState) -> MachineRows:
 
 def compared_rows(fold: PartitionState, whole: Folded) -> list[str]:
     """What differs between a fold that went through trouble and one that did not."""
-    ours, codec = table(fold), _codec_of(fold)
+    codec = _codec_of(fold)
     theirs = {key: codec.unpack(codec.repack(value, None)) for key, value in whole.rows.items()}
-    found = [
-        f"row {key!r}: {fold.rows.get(key)} instead of {theirs.get(key)}"
-        for key in sorted(ours.keys() | whole.rows.keys())
-        if ours.get(key) != whole.rows.get(key)
-    ]
+    found = [*row_differences(codec, fold.rows, theirs)]
     position = fold.position._replace(batch_number=whole.position.batch_number)
     return found if position == whole.position else [*found, f"{position} instead of {whole.position}"]
 
@@ -143,6 +149,7 @@ __all__ = [
     "POSITION_KEY",
     "REQUEST",
     "AnyMachine",
+    "ChunkSizes",
     "Folded",
     "LogRecord",
     "Outcome",
@@ -153,6 +160,7 @@ __all__ = [
     "Stored",
     "announcement",
     "changelog_of",
+    "chunks_in",
     "compared_rows",
     "folded",
     "look",

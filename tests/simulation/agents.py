@@ -229,6 +229,11 @@ class AgentPool:
         """Send an event from a service that does not own the session."""
         self.send(self._process("other"), self.pick_session(), self.rng.choice(_NAMES), {})
 
+    def take_over(self) -> None:
+        """Take a session over, mostly as its own service."""
+        process = self._process("other") if self.rng.random() < 0.4 else self.pick_process()
+        self.send(process, self.pick_session(), "session_taken_over", {})
+
     # Faults
 
     def crash_process(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sessionary.schemas.records import AuditRecord
 from tests.auditor.decoding import LogEntry, Refusal, decisions_of, read_event
 from tests.auditor.oracle import Oracle, find_differences
-from tests.simulation.adapter import AnyMachine, LogRecord, Outcome, compared_rows, folded
+from tests.simulation.adapter import AnyMachine, LogRecord, Outcome, chunks_in, compared_rows, folded
 from tests.simulation.tally_account import check_tallies, count_tallies
 from tests.simulation.world import HOLE_MS, QUIET_MS, World
 from tests.support.tally_machine import TALLY_SERVICE
@@ -318,6 +318,7 @@ def count_outputs(world: World, outputs: Written) -> None:
     )
     seen["duplicate"] += sum(outcome.counts.duplicate for outcome in outputs.outcomes)
     seen["hole"] += any(outcome.position.quiet_until_ms for outcome in outputs.outcomes)
+    seen["gravestones packed"] += sum(chunks_in(outcome) for outcome in outputs.outcomes)
     seen["gravestone cleared"] += sum(row is None for outcome in outputs.outcomes for row in outcome.rows.values())
 
 

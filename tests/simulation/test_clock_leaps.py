@@ -12,13 +12,15 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import Message
 
+from sessionary.schemas.records import Position
 from sessionary.schemas.types import Limits
+from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.assignment import HALT_RETRY_S, HALT_RETRY_S_MAX
 from sessionary.stream_processors.runtime.fetching.fetched_records import group_by_partition
 from sessionary.stream_processors.settings import ProcessorSettings
-from tests.core.oracle_rig import START_MS, OracleRig
-from tests.simulation.adapter import LogRecord, PartitionSettings, opened
+from tests.core.oracle_rig import FIRST_POSITION, START_MS, OracleRig
+from tests.simulation.adapter import LogRecord, Outcome, PartitionSettings, opened
 from tests.support.event_factory import TICK, EventFactory
 
 LOG_APPEND_TIME = 2
@@ -87,13 +89,22 @@ class Agent:
 class ClockRig:
     """One partition: agents, a broker whose clock leaps, a worker whose clock is right."""
 
-    def __init__(self, leaps: Sequence[Leap], agents: Sequence[Agent], worker: ProcessorSettings = WORKER) -> None:
+    def __init__(
+        self,
+        leaps: Sequence[Leap],
+        agents: Sequence[Agent],
+        worker: ProcessorSettings = WORKER,
+        position: Position = FIRST_POSITION,
+    ) -> None:
         self.leaps, self.agents, self.worker = leaps, agents, worker
         self.now_ms = START_MS
-        self.fold = opened(0, PartitionSettings("sessionary.events", 1, worker.hole_ms, worker.quiet_ms), ())
+        self.settings = PartitionSettings("sessionary.events", 1, worker.hole_ms, worker.quiet_ms)
+        self.fold = opened(0, self.settings, ())
+        self.fold.load_position(position)
         self.log: list[LogRecord] = []
         self.truth: list[dict[tuple[str, str], int]] = []  # for each record: true silence by agent and reason
         self.timeouts: list[Timeout] = []
+        self.outcomes: list[Outcome] = []
         self.halts: list[tuple[int, int]] = []  # when, and until when
         self.pause_s, self.ticked_ms = HALT_RETRY_S, START_MS
         for agent in agents:
@@ -133,7 +144,9 @@ class ClockRig:
                 Message(partition=0, offset=at, key=key, value=value, timestamp=(LOG_APPEND_TIME, stamp_ms))
                 for at, stamp_ms, key, value, *_ in self.log[begin : begin + FETCHED_MAX]
             ]
-            [fetched] = group_by_partition(messages, self.now_ms / SECOND_MS, self.worker.clock_ahead_s_max)
+            believed = {0: believed_from(self.fold.position.clock_repairs)}
+            ahead_s_max = self.worker.clock_ahead_s_max
+            [fetched] = group_by_partition(messages, self.now_ms / SECOND_MS, ahead_s_max, believed)
             if fetched.records:
                 self.fold_records(fetched.records)
                 self.pause_s = HALT_RETRY_S
@@ -159,6 +172,7 @@ class ClockRig:
                 folded += 1
             outcome = batch.finish()
             self.fold.merge(batch)
+            self.outcomes.append(outcome)
             for key, line in outcome.records_on("audit"):
                 if line.reason_code in LIMIT_MS and line.due_at is not None:
                     name = next(agent.name for agent in self.agents if agent.events.key.encoded() == key)

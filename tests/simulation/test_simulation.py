@@ -34,9 +34,9 @@ TROUBLE = {
     *("client: a straggler comes", "client: a frozen process goes on"),
     *("network: dropped, sent again later", "network: sent twice as the answer was lost"),
     *("rules: announced", "rules: in force", "rules: crash after the announcement", "rules: a client's record"),
-    *("duplicate", "gravestone cleared", "steady agent lived", "time: a silence", "time: weeks"),
+    *("duplicate", "gravestone cleared", "gravestones packed", "steady agent lived", "time: a silence", "time: weeks"),
 }
-KINDS = {"transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision"}
+KINDS = {"transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision", "take_over"}
 EXPECTED = REASONS | TRANSITIONS | TROUBLE | {f"fired: {name}" for name in FIRED} | {f"audit: {kind}" for kind in KINDS}
 
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.core.oracle_rig import START_MS
-from tests.simulation.adapter import ACTIVATION, MACHINES, AnyMachine, PartitionSettings
+from tests.simulation.adapter import ACTIVATION, MACHINES, AnyMachine, ChunkSizes, PartitionSettings
 from tests.simulation.agents import AgentPool
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
@@ -104,8 +104,10 @@ class World:
     def draw_batch_limits(self) -> PartitionSettings:
         """Draw an owner's batch limits, mostly very small ones."""
         rng = self.rng
+        records_max = rng.choice((1, 2, 3, 7, 50, 5_000))
         return self.settings._replace(
-            records_max=rng.choice((1, 2, 3, 7, 50, 5_000)),
+            records_max=records_max,
+            chunk_sizes=ChunkSizes(1 + records_max % 2, 2) if records_max < 50 else ChunkSizes(),
             bytes_max=rng.choice((200, 1_000, 4_000, 8 << 20)),
             timers_max=rng.choice((1, 1, 2, 5_000)),
             output_bytes_max=rng.choice((1, 2_000, 16 << 20, 16 << 20)),
@@ -216,6 +218,7 @@ class World:
             (3, agents.send_invalid_envelope),
             (5, agents.confirm_release),
             (2, agents.send_as_other_service),
+            (3, agents.take_over),
             (3, agents.lose_events),
             (3, agents.send_late),
             (5, agents.repeat_record),

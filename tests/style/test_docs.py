@@ -98,7 +98,7 @@ def test_the_commands_are_those_that_are_documented() -> None:
 
     root = get_command(make_app())
     assert isinstance(root, TyperGroup)
-    rows = dict(re.findall(r"^\| `sessionary ([a-z]+)` \| (.*) \|$", _read("README.md"), re.M))
+    rows = dict(re.findall(r"^\| `sessionary ([a-z-]+)` \| (.*) \|$", _read("README.md"), re.M))
     assert set(rows) == set(root.commands)
     for name, text in rows.items():
         command = root.commands[name]

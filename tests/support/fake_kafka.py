@@ -6,7 +6,7 @@
 from collections.abc import Callable, Iterable
 from typing import Literal, overload
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.sinks.runtime.ports import ErrorCallback, RebalanceCallback
 
@@ -43,6 +43,8 @@ class FakeConsumer:
         self.commit_error: KafkaError | None = None
         self.committed_error: KafkaError | None = None
         self._ends: dict[int, int] = {}
+        self.lows: dict[int, int] = {}  # where logs begin, if not at 0
+        self._given_up: set[int] = set()  # partitions whose log did not have their offset
         self._contents: dict[tuple[int, int], tuple[bytes, bytes]] = {}
         self._events: list[Message] = []
         self.unreadable: set[tuple[int, int]] = set()  # partition and offset
@@ -127,9 +129,14 @@ class FakeConsumer:
             self.when_out_of_steps()
         messages, self._events = self._events, []
         for partition, position in self.positions.items():
-            if partition in self.paused:
+            if partition in self.paused or partition in self._given_up:
                 continue
             end = self._ends.get(partition, 0)
+            if not self.lows.get(partition, 0) <= position <= end:
+                lost = KafkaError(KafkaError._AUTO_OFFSET_RESET)
+                messages.append(Message(topic=self.topic, partition=partition, offset=position, error=lost))
+                self._given_up.add(partition)
+                continue
             last = min(end, position + num_messages - len(messages))
             found = next((offset for offset in range(position, last) if (partition, offset) in self.unreadable), None)
             last = last if found is None else found
@@ -154,10 +161,13 @@ class FakeConsumer:
         """See `KafkaConsumer`."""
         self.calls.append(f"assign {[(place.partition, place.offset) for place in partitions]}")
         self.positions = {
-            place.partition: max(0, self._group_offset(place.partition) if place.offset == _NO_OFFSET else place.offset)
+            place.partition: self.lows.get(place.partition, 0)
+            if place.offset == OFFSET_BEGINNING
+            else max(0, self._group_offset(place.partition) if place.offset == _NO_OFFSET else place.offset)
             for place in partitions
         }
         self._ends_told.clear()
+        self._given_up.clear()
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         """See `KafkaConsumer`."""
@@ -170,6 +180,8 @@ class FakeConsumer:
     def seek(self, partition: TopicPartition) -> None:
         """See `KafkaConsumer`."""
         self.calls.append(f"seek {partition.partition} to {partition.offset}")
+        if partition.partition in self._given_up:
+            raise KafkaException(KafkaError(KafkaError._STATE))
         self.positions[partition.partition] = partition.offset
         self._ends_told.discard(partition.partition)
 
@@ -195,10 +207,11 @@ class FakeConsumer:
             self.commits.append((place.partition, place.offset, place.metadata or ""))
         return None if asynchronous else offsets
 
-    def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> tuple[int, int] | None:
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float = 0.0, *, cached: bool
+    ) -> tuple[int, int] | None:
         """See `KafkaConsumer`."""
-        assert cached
-        return 0, self._ends.get(partition.partition, 0)
+        return self.lows.get(partition.partition, 0), self._ends.get(partition.partition, 0)
 
     def list_topics(self, topic: str, timeout: float) -> object:
         """See `KafkaConsumer`."""

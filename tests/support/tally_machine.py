@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.machine import Arrival, Decision, RowKind
 from sessionary.stream_processors.core.model import Emitted, Place, Stream
 from sessionary.stream_processors.core.trail import rejected_record
@@ -144,6 +145,9 @@ class TallyMachine:
 
     def due_ms(self, row: TallyRow, hole_end_ms: int = 0) -> int:
         return row.last_at + self.silence_ms if isinstance(row, Tally) else row.expires_at
+
+    def repair_times(self, row: TallyRow, repairs: Sequence[ClockRepair]) -> TallyRow:
+        return row
 
     def is_only_postponed(self, row: TallyRow, after: TallyRow) -> bool:
         return True

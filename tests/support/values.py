@@ -25,6 +25,7 @@ RECORDS: list[type[Any]] = [
             "BatchRecord",
             "CleanupRequest",
             "Gravestone",
+            "GravestoneChunk",
             "Position",
             "RejectedEvent",
             "RulesActivation",
@@ -34,7 +35,12 @@ RECORDS: list[type[Any]] = [
         ]
     )
 ]
-REASONS_OF_RULES_2 = frozenset({"not_member", "broken_chain", "hash_mismatch", "skipped", "internal_error"})
+REASONS_OF_RULES_2 = frozenset(
+    {
+        *("not_member", "broken_chain", "hash_mismatch", "skipped", "internal_error"),
+        *("producer_conflict", "owner_alive", "too_old"),
+    }
+)
 UNIONS = (UnionType, Union)
 INT = st.integers(-(1 << 31), (1 << 31) - 1)
 LONG = st.integers(-(1 << 63), (1 << 63) - 1)

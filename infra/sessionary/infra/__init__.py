@@ -4,6 +4,7 @@
     stack                the local stack: broker, ClickHouse, processor and sinks
     local/               a real Kafka broker, the real ClickHouse engine and a supervisor
     demo/                runs recorded agent runs as sessions, and accounts for every event
+    lag/                 how far consumer groups are behind: samples, rules, the exporter
     topics               creates and configures the Kafka topics
     environment          how a command finds its stack
     clickhouse_client    a small ClickHouse client over HTTP, for commands

@@ -61,6 +61,17 @@ class ControlApiClient:
         """Give up events that were deleted before a halted partition read them; else as a retry."""
         return self._send_request("POST", f"/v1/partitions/{partition}/accept-gap", {"reason": reason})
 
+    def accept_truncation(self, partition: int, reason: str) -> dict[str, Json]:
+        """Go on in a log that lost records which a halted partition had read; else as a retry."""
+        return self._send_request("POST", f"/v1/partitions/{partition}/accept-truncation", {"reason": reason})
+
+    def repair_clock(self, partition: int, reason: str) -> dict[str, Json]:
+        """Set a partition's clock that leapt to the broker's time; else as a retry.
+
+        Raises `Invalid` if there is nothing to repair, or while the broker's clock is wrong.
+        """
+        return self._send_request("POST", f"/v1/partitions/{partition}/repair-clock", {"reason": reason})
+
     def skip_records(self, partition: int, offset: int, last_offset: int | None, reason: str) -> dict[str, Json]:
         """Go on after the record at which a partition is halted; else as a retry.
 

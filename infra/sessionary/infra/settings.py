@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from sessionary.schemas.settings import EnvSettings
+from sessionary.schemas.settings import ClickHouseSettings, EnvSettings, KafkaSettings
 
 
 class CommandSettings(EnvSettings):
@@ -26,4 +26,20 @@ class OperatorSettings(EnvSettings):
     )
 
 
-__all__ = ["CommandSettings", "OperatorSettings"]
+class LagSettings(KafkaSettings, ClickHouseSettings):
+    """Which groups are observed, and where lag-exporter serves what it found."""
+
+    lag_interval_s: float = Field(1.0, description="time in seconds between two samples of lag-exporter", ge=0.1, le=60)
+    lag_window_s: float = Field(
+        60.0,
+        description="time in seconds by which lag and lag-exporter judge a partition's state and rate",
+        ge=2,
+        le=3_600,
+    )
+    metrics_host: str = Field("127.0.0.1", description="address on which metrics are served")
+    metrics_port: int = Field(
+        9308, description="port of lag-exporter's /metrics, /healthz and /readyz", ge=1, le=65_535
+    )
+
+
+__all__ = ["CommandSettings", "LagSettings", "OperatorSettings"]

@@ -21,6 +21,7 @@ from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import TopicSpec, topic_specs
 
 _TIMEOUT_S = 15.0
+_REACH_S = 3.0  # a command says within 5 s that the broker is away
 _RETRY_AFTER_S = 2.0
 
 
@@ -76,7 +77,7 @@ def _admin_client(settings: KafkaSettings) -> AdminClient:
 
 
 def _describe_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, TopicState]:
-    metadata = admin.list_topics(timeout=_TIMEOUT_S).topics
+    metadata = admin.list_topics(timeout=_REACH_S).topics
     there = [spec for spec in specs if spec.name in metadata and metadata[spec.name].error is None]
     if not there:
         return {}
@@ -125,6 +126,17 @@ def _alter_topics(admin: AdminClient, changes: Sequence[TopicChange]) -> None:
         answer.result(_TIMEOUT_S)
 
 
+def count_brokers(settings: KafkaSettings) -> int:
+    """Return how many brokers the cluster has. Blocks for up to 3 s.
+
+    Raises `Unavailable` if none answers, `Invalid` if they refuse.
+    """
+    try:
+        return len(_admin_client(settings).list_topics(timeout=_REACH_S).brokers)
+    except KafkaException as error:
+        raise _kafka_error(settings, error) from None
+
+
 def list_topic_changes(settings: KafkaSettings) -> list[str]:
     """Return what `apply_topics` would change, one line per topic. Blocks.
 
@@ -168,4 +180,4 @@ def _kafka_error(settings: KafkaSettings, error: KafkaException) -> Unavailable 
     return Invalid("invalid_value", f"Kafka at {settings.bootstrap_servers}: {reason.str()}")
 
 
-__all__ = ["TopicChange", "TopicState", "apply_topics", "list_topic_changes", "topic_changes"]
+__all__ = ["TopicChange", "TopicState", "apply_topics", "count_brokers", "list_topic_changes", "topic_changes"]

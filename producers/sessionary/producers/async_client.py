@@ -193,30 +193,46 @@ class AsyncSessionClient:
 
         return AsyncSession(open_session, may_block=self.may_block, starts=True, validate=validate, connect=connect)
 
-    async def attach(self, session_id: str, *, user_id: str | None = None) -> AsyncSession:
+    async def attach(self, session_id: str, *, user_id: str | None = None, take_over: bool = False) -> AsyncSession:
         """Continue a session that exists: read its state, epoch and content from the processor.
 
-        Further events carry the session's data classes.
+        Further events carry the session's data classes. Without `take_over` the session is shared
+        with the processes that work in it already. Heartbeats are sent only if this client's
+        service owns the session.
 
-        Heartbeats are sent only if this client's service owns the session. Waits as
-        `AsyncSession.sync` does, for at most the setting `verdict_timeout_s`.
+        With `take_over` the processor raises the epoch: what the former holder still sends is
+        refused. The audit trail says who took over, and from whom. A service may take its own
+        sessions over at any time; another one only after the owning service was silent for two
+        heartbeats (a third of the inactivity budget: 20 s by default), and owns the session then.
+        The session's state does not change: call `resume` or `recover` if it needs that.
+
+        Waits as `AsyncSession.sync` does, for at most the setting `verdict_timeout_s`; for the
+        verdict on a take-over as long again.
 
         Args:
             session_id: The session's UUID.
             user_id: The user in the envelope of further events.
+            take_over: Take the session over from the process that holds it.
 
         Returns:
             The session, in the state in which the processor has it.
 
         Raises:
             SessionLost: The session does not exist, or is archived.
-            Unavailable: The control API does not answer.
-            AuthenticationFailed: The control API rejects our token.
+            Unavailable: The control API does not answer, or there is no verdict on the take-over
+                yet. The same call may be repeated; it then takes over once more.
+            Refused: The take-over was refused. `reason` is `owner_alive` if the owning service, not
+                ours, was heard lately, and `stale_epoch` if another process was faster.
+            RulesTooOld: The session is judged by rules 1, which know no take-over. If the control
+                API does not name the rules, those of the setting `rules` count.
+            SessionEnded: A session that has ended cannot be taken over.
+            DeliveryFailed: The take-over could not be delivered.
+            AuthenticationFailed: Kafka or the control API rejects our credentials.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
             Invalid: `session_id` is not a UUID.
             ClientClosed: The client is closed.
         """
-        attached = await asyncio.to_thread(self._client.attach, session_id, user_id=user_id)
+        attached = await asyncio.to_thread(self._client.attach, session_id, user_id=user_id, take_over=take_over)
         return await AsyncSession(lambda: attached, may_block=self.may_block).__aenter__()
 
     def on_cleanup(self, handler: CleanupHandler) -> None:

@@ -81,6 +81,7 @@ class SessionClient:
             self._heartbeats,
             self._settings.heartbeat_interval_s,
             self._settings.verdict_timeout_s,
+            on_error,
             self._settings.rules,
         )
         self._on_error = on_error
@@ -199,32 +200,51 @@ class SessionClient:
         )
         return created.start(validate=validate, connect=connect)
 
-    def attach(self, session_id: str, *, user_id: str | None = None) -> Session:
+    def attach(self, session_id: str, *, user_id: str | None = None, take_over: bool = False) -> Session:
         """Continue a session that exists: read its state, epoch and content from the processor.
 
-        Further events carry the session's data classes.
+        Further events carry the session's data classes. Without `take_over` the session is shared
+        with the processes that work in it already. Heartbeats are sent only if this client's
+        service owns the session.
 
-        Heartbeats are sent only if this client's service owns the session. Waits as `Session.sync`
-        does, for at most the setting `verdict_timeout_s`.
+        With `take_over` the processor raises the epoch: what the former holder still sends is
+        refused. The audit trail says who took over, and from whom. A service may take its own
+        sessions over at any time; another one only after the owning service was silent for two
+        heartbeats (a third of the inactivity budget: 20 s by default), and owns the session then.
+        The session's state does not change: call `resume` or `recover` if it needs that.
+
+        Waits as `Session.sync` does, for at most the setting `verdict_timeout_s`; for the verdict
+        on a take-over as long again.
 
         Args:
             session_id: The session's UUID.
             user_id: The user in the envelope of further events.
+            take_over: Take the session over from the process that holds it.
 
         Returns:
             The session, in the state in which the processor has it.
 
         Raises:
             SessionLost: The session does not exist, or is archived.
-            Unavailable: The control API does not answer.
-            AuthenticationFailed: The control API rejects our token.
+            Unavailable: The control API does not answer, or there is no verdict on the take-over
+                yet. The same call may be repeated; it then takes over once more.
+            Refused: The take-over was refused. `reason` is `owner_alive` if the owning service, not
+                ours, was heard lately, and `stale_epoch` if another process was faster.
+            RulesTooOld: The session is judged by rules 1, which know no take-over. If the control
+                API does not name the rules, those of the setting `rules` count.
+            SessionEnded: A session that has ended cannot be taken over.
+            DeliveryFailed: The take-over could not be delivered.
+            AuthenticationFailed: Kafka or the control API rejects our credentials.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
             Invalid: `session_id` is not a UUID.
             ClientClosed: The client is closed.
         """
         key = SessionKey(self._tenant_id, checked_session_id(session_id))
         session = Session(self._new_emitter(key, user_id, ()), self._services)
-        if session.sync().owner_service != self._identity.service_id:
+        view = session.sync()
+        if take_over:
+            session._take_over()
+        elif view.owner_service != self._identity.service_id:
             session.detach()
         return session
 

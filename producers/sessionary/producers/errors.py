@@ -12,6 +12,9 @@ SessionaryError
     ├── Refused(reason)            the processor refused an event that the caller waits for
     ├── SessionLost                the session does not exist, or is archived
     ├── SessionEnded               a verb on a session that this object has ended
+    ├── SessionFenced(holder)      another process took the session over
+    ├── RulesTooOld                a call that the rules in force do not know
+    ├── ProducerConflict           another process uses this client's producer id
     ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
     ├── VerdictPending(verb)       another verb while a verdict is awaited
     └── ClientClosed               a verb after `close`, or in a forked child
@@ -73,6 +76,50 @@ class SessionEnded(ProducerError):
     """The session has ended. Create a new one."""
 
 
+class SessionFenced(ProducerError):
+    """Another process took the session over: what this object sent since then was refused.
+
+    To take the session back, call `client.attach(session_id, take_over=True)`.
+
+    Attributes:
+        holder: The producer id of the other client.
+    """
+
+    def __init__(self, session_id: str, holder: str) -> None:
+        super().__init__(
+            f"session {session_id} was taken over by the client {holder}; "
+            "attach(session_id, take_over=True) takes it back"
+        )
+        self.holder = holder
+
+
+class RulesTooOld(ProducerError):
+    """The session is judged by rules that do not know this call. Nothing was sent.
+
+    An operator activates newer rules with `sessionary rules activate`.
+    """
+
+
+class ProducerConflict(ProducerError):
+    """Another process uses this client's producer id, so an event of this session was refused.
+
+    The session goes on with a new producer id. The refused events are on the rejected topic.
+
+    Attributes:
+        session_id: The session.
+        producer_id: The id that two processes use.
+    """
+
+    def __init__(self, session_id: str, producer_id: str) -> None:
+        super().__init__(
+            f"session {session_id}: another process uses the producer id {producer_id}, so events of one of them "
+            "were refused (producer_conflict); this client goes on with a new id. Was the process copied, or a "
+            "machine restored from a snapshot while it ran?"
+        )
+        self.session_id = session_id
+        self.producer_id = producer_id
+
+
 class UnreadableRequest(ProducerError):
     """A clean-up request cannot be read, mostly because its schema is newer than this client.
 
@@ -124,10 +171,13 @@ __all__ = [
     "DeliveryFailed",
     "EncodeError",
     "Invalid",
+    "ProducerConflict",
     "ProducerError",
     "QueueFull",
     "Refused",
+    "RulesTooOld",
     "SessionEnded",
+    "SessionFenced",
     "SessionLost",
     "SessionaryError",
     "SettingsError",

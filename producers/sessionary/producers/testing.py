@@ -33,13 +33,14 @@ from sessionary.schemas.events import (
     SessionResumed,
     SessionStarted,
     SessionStartFailed,
+    SessionTakenOver,
     SessionTerminated,
     SnapshotCreated,
     StateUpdated,
 )
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import DataClass, Limits, RefusalReason, Snapshot
+from sessionary.schemas.types import DataClass, Envelope, Limits, RefusalReason, Snapshot
 
 _STATES = {
     SessionCreated: "Idle",
@@ -56,8 +57,8 @@ _STATES = {
 class _MemorySession:
     """What the in-memory control API knows of one session."""
 
-    def __init__(self, owner: str, limits: Limits, snapshot: Snapshot) -> None:
-        self.owner = owner
+    def __init__(self, envelope: Envelope, limits: Limits, snapshot: Snapshot) -> None:
+        self.owner, self.agent_id, self.holder = envelope.service_id, envelope.agent_id, envelope.producer_id
         self.limits = limits
         self.snapshot: Snapshot = snapshot
         self.state = "Idle"
@@ -71,9 +72,9 @@ class _MemorySession:
 class InMemoryTransport:
     """The outside of a client in memory: transport, control API, clean-up requests. Thread-safe.
 
-    Keeps each event in order, acknowledges it at once, and grants each resume and recovery (epoch
-    + 1) unless told to refuse. It does not judge: events that the processor would refuse are
-    accepted here.
+    Keeps each event in order, acknowledges it at once, and grants each resume, recovery and
+    take-over (epoch + 1) unless told to refuse. It does not judge: events that the processor would
+    refuse are accepted here. A take-over needs a client with the setting `rules` at 2 or more.
     """
 
     def __init__(self, partitions: int = 4) -> None:
@@ -113,7 +114,10 @@ class InMemoryTransport:
             return list(self._heartbeats)
 
     def refuse_next(self, reason: RefusalReason) -> None:
-        """Refuse the next resume or recovery with `reason`; each call refuses one more."""
+        """Refuse the next resume, recovery or take-over with `reason`.
+
+        Each call refuses one more.
+        """
         with self._lock:
             self._next_refusals.append(reason)
 
@@ -198,6 +202,8 @@ class InMemoryTransport:
                 limits=known.limits,
                 verdict=None if after is None else known.verdicts.get(after, Verdict(applied=True, reason=None)),
                 data_classes=tuple(sorted(known.data_classes)),
+                agent_id=known.agent_id,
+                holder=known.holder,
             )
 
     # The protocol `CleanupConsumer`
@@ -222,17 +228,20 @@ class InMemoryTransport:
         """Follow as much of a session's life as `fetch_session` needs."""
         payload = event.payload
         if isinstance(payload, SessionCreated):
-            owner = event.envelope.service_id
-            self._sessions[event.envelope.session_id] = _MemorySession(owner, payload.limits, payload.snapshot)
+            created = _MemorySession(event.envelope, payload.limits, payload.snapshot)
+            self._sessions[event.envelope.session_id] = created
         known = self._sessions.get(event.envelope.session_id)
         if known is None or isinstance(payload, Heartbeat):
             return
-        if isinstance(payload, SessionResumed | SessionRecovered):
+        if isinstance(payload, SessionResumed | SessionRecovered | SessionTakenOver):
             reason = self._next_refusals.pop(0) if self._next_refusals else None
             known.verdicts[position] = Verdict(applied=reason is None, reason=reason)
             if reason is not None:
                 return
             known.epoch += 1
+        if isinstance(payload, SessionTakenOver):
+            envelope = event.envelope
+            known.owner, known.agent_id, known.holder = envelope.service_id, envelope.agent_id, envelope.producer_id
         known.data_classes.update(event.envelope.data_classes)
         known.state = _STATES.get(type(payload), known.state)
         if isinstance(payload, StateUpdated):

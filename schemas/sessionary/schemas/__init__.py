@@ -2,6 +2,7 @@
 connection unless it is asked to.
 
     types        the envelope, enums and small records that several schemas share
+    enums        the enums themselves
     events/      the payload of each event, which clients send
     records      the records that processors write
     codec/       events and records to bytes, and back

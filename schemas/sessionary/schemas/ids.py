@@ -86,6 +86,14 @@ def new_session_id(now_ms: int | None = None) -> str:
     return str(uuid.UUID(int=value))
 
 
+def creation_ms(session_id: str) -> int | None:
+    """Return when a session id was made, in ms since the epoch; None unless it is a UUIDv7.
+
+    It is the clock of who made the id. `session_id` must be a UUID.
+    """
+    return int(session_id[:8] + session_id[9:13], 16) if session_id[14] == "7" else None
+
+
 def derived_id(*parts: str | int) -> str:
     """Make the UUIDv5 of `parts`, joined with colons: equal parts give equal ids everywhere."""
     # The same as `uuid.uuid5`, which spends most of its time on making a `UUID` object.
@@ -126,6 +134,7 @@ __all__ = [
     "checked_name",
     "checked_session_id",
     "content_hash",
+    "creation_ms",
     "derived_id",
     "murmur2",
     "new_session_id",

@@ -57,6 +57,9 @@ def with_defaults(limits: Limits) -> SessionLimits:
     )
 
 
+HEARTBEATS_PER_BUDGET: Final = 6  # a client beats at least every sixth of the inactivity budget
+
+
 def inactivity_budget_ms(limits: SessionLimits) -> int:
     """Return how long an Active session may be silent, in ms: model + tool + network."""
     return limits.model_ms + limits.tool_ms + limits.network_ms
@@ -79,6 +82,7 @@ __all__ = [
     "CONTENTS",
     "CONTENT_CHARACTERS_MAX",
     "DEFAULTS",
+    "HEARTBEATS_PER_BUDGET",
     "ITEMS_MAX",
     "LIMIT_MAX",
     "NAME_CHARACTERS_MAX",

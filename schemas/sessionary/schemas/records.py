@@ -13,6 +13,7 @@ from sessionary.schemas.types import (
     AnnouncedRules,
     AuditKind,
     Cleanup,
+    ClockRepair,
     DataClass,
     ErrorClass,
     ForgottenProducer,
@@ -230,6 +231,9 @@ class SessionState(NamedTuple):
     restored_from_snapshot_id: str | None = None
     forgotten: Sequence[ForgottenProducer] = ()  # Oldest first
     content_apart: bool = False  # state_json and snapshot are in a SessionContent, and empty here
+    holder: str = ""  # Producer id of the client that created it or took it over last; empty by rules 1
+    owner_heard_at: int = 0  # Last event of the owning service, heartbeats included; 0 by rules 1
+    clock_repair: int = 0  # The last repair of the partition's clock that all times here include
 
 
 class SessionContent(NamedTuple):
@@ -254,6 +258,13 @@ class Gravestone(NamedTuple):
     expires_at: int  # Log time, ms
 
 
+class GravestoneChunk(NamedTuple):
+    """Gravestones that vanish at the same time, packed."""
+
+    expires_at: int  # Log time, ms; the end of a day (UTC)
+    key_hashes: bytes  # 16 bytes for each key, sorted: its BLAKE2b hash of that length
+
+
 class Position(NamedTuple):
     """A partition's position: the next offset to read, whatever the group has committed."""
 
@@ -268,6 +279,7 @@ class Position(NamedTuple):
     leader_epoch: int | None = None  # of the leader that appended the last record below next_offset
     row_count: int | None = None  # the partition's rows; contents that are apart count as well
     row_checksum: int | None = None  # sum of their CRC-32 modulo 2**63
+    clock_repairs: Sequence[ClockRepair] = ()  # of the partition's clock; oldest first
 
 
 __all__ = [
@@ -276,6 +288,7 @@ __all__ = [
     "BatchRecord",
     "CleanupRequest",
     "Gravestone",
+    "GravestoneChunk",
     "Position",
     "RejectedEvent",
     "RulesActivation",

@@ -11,6 +11,9 @@ from sessionary.schemas.rules import ROW_BYTES_MAX
 
 _DAY_MS = 86_400_000
 EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB: one record of the events topic
+# Of one answer of a broker. librdkafka unpacks all of it at once, and gzip may unpack to a thousand
+# times the size: so no answer has more than the largest batch, which is always answered whole.
+FETCH_BYTES_MAX = EVENT_BYTES_MAX
 VALUE_BYTES_MAX = 1 << 20  # 1 MiB: a larger single value is sent by reference
 REJECTED_BYTES_MAX = 2 << 20  # a rejected record holds the original record
 OUTPUT_BYTES_MAX = 2 << 20  # an audit record or a clean-up request repeats an event's texts
@@ -120,6 +123,7 @@ def record_bytes_limits() -> dict[str, int]:
 __all__ = [
     "CHANGELOG_BYTES_MAX",
     "EVENT_BYTES_MAX",
+    "FETCH_BYTES_MAX",
     "OUTPUT_BYTES_MAX",
     "REJECTED_BYTES_MAX",
     "RETENTION_MS",

@@ -1,126 +1,28 @@
 """Types that several schemas share: the envelope, enums and small records (`avro/common/*.avsc`).
 
-Times are integers: µs since the epoch, but ms of log time in the state record and its parts. Every
-enum begins with `UNKNOWN`: a reader gets it in place of a symbol that it does not know, and writers
-do not use it.
+Times are integers: µs since the epoch, but ms of log time in the state record and its parts. The
+enums are those of `sessionary.schemas.enums`.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-DataClass = Literal["UNKNOWN", "none", "personal", "financial", "medical"]
-"""Class of the data that a session handles: personal, financial or medical.
-
-Compliance tags and retention follow from it (`sessionary.schemas.retention`). `none` declares that
-the data is of no such class.
-"""
-
-ErrorClass = Literal["UNKNOWN", "retryable", "fatal"]
-"""Whether the failed work may be tried again."""
-
-SessionStateName = Literal["UNKNOWN", "Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived"]
-"""A session's state; ARCHITECTURE.md draws the transitions between the seven."""
-
-Phase = Literal[
-    "UNKNOWN",
-    "creating",
-    "validating",
-    "connecting",
-    "processing",
-    "updating",
-    "persisting",
-    "cleaning",
-    "released",
-    "logging",
-    "recovery",
-    "cleanup",
-    "releasing",
-    "clearing",
-]
-"""What a session is doing within its state."""
-
-PauseKind = Literal["UNKNOWN", "manual", "migration", "review"]
-"""Why a session is held."""
-
-StartFailureReason = Literal["UNKNOWN", "invalid_config", "connection_failed", "init_timeout"]
-"""Why a session never became Active."""
-
-TerminationReason = Literal[
-    "UNKNOWN",
-    "closed",
-    "completed",
-    "cancelled",
-    "abnormal_termination",
-    "forced",
-    "unrecoverable",
-    "recovery_failed",
-    "timeout_cleanup",
-]
-"""Why a session ended."""
-
-ClockName = Literal[
-    "UNKNOWN", "initialisation", "inactivity", "idle", "max_duration", "grace", "hold", "recovery", "archive"
-]
-"""The clocks that can fire on a session."""
-
-RunMode = Literal["UNKNOWN", "attached", "detached"]
-"""`attached`: the run ends with its session; `detached`: it does not."""
-
-ToolOutcome = Literal["UNKNOWN", "succeeded", "failed"]
-"""How an unknown tool call was resolved."""
-
-SnapshotEncoding = Literal["UNKNOWN", "full", "delta"]
-"""How a snapshot's state is stored."""
-
-Compression = Literal["UNKNOWN", "none", "gzip", "zstd"]
-"""How a snapshot's bytes are compressed."""
-
-AuditKind = Literal[
-    "UNKNOWN", "transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision", "gap_filled"
-]
-"""What an audit record reports."""
-
-RefusalReason = Literal[
-    "UNKNOWN",
-    "undecodable",
-    "unknown_schema",
-    "unknown_event_type",
-    "invalid_value",
-    "bad_key",
-    "key_mismatch",
-    "foreign_tenant",
-    "wrong_partition",
-    "unknown_session",
-    "session_exists",
-    "session_archived",
-    "late_filler",
-    "too_many_producers",
-    "stale_epoch",
-    "future_epoch",
-    "processor_only",
-    "not_owner",
-    "illegal_transition",
-    "late",
-    "phase_order",
-    "missing_snapshot",
-    "missing_error_class",
-    "not_retryable",
-    "retries_exhausted",
-    "max_duration_exceeded",
-    "version_conflict",
-    "invalid_limits",
-    "invalid_reason",
-    "unknown_cleanup",
-    "already_released",
-    "state_too_large",
-    "bad_row",
-    "not_member",
-    "broken_chain",
-    "hash_mismatch",
-    "skipped",
-    "internal_error",
-]
-"""Why an event was refused; the only list of reasons."""
+from sessionary.schemas.enums import (
+    AuditKind,
+    ClockName,
+    Compression,
+    DataClass,
+    ErrorClass,
+    PauseKind,
+    Phase,
+    RefusalReason,
+    RunMode,
+    SessionStateName,
+    SnapshotEncoding,
+    StartFailureReason,
+    TerminationReason,
+    ToolOutcome,
+)
 
 
 class ErrorInfo(NamedTuple):
@@ -261,6 +163,10 @@ class ProducerLedger(NamedTuple):
     epoch: int = 0  # The session's at its last event; 0 if rules 1 judged it
     last_at: int = 0  # Log time of its last event, ms; 0 if rules 1 judged it
     inexact_to: int = 0  # Numbers up to it may have been applied although `missing` has them
+    # Hashes of the ids of its last events, two bytes for each number, the last one last; zero if
+    # the number has no event. Rules 1 keep none.
+    recent_ids: bytes | None = None
+    offsets: Sequence[int] = ()  # Of its last 8 events: the newest, then how far each older one is before
 
 
 class ForgottenProducer(NamedTuple):
@@ -357,8 +263,7 @@ class AnnouncedRules(NamedTuple):
     Attributes:
         version: See `RuleSet`.
         row_bytes_max: See `RuleSet`.
-        from_offset: They begin at this offset at the earliest: where the partition was when they
-            were announced.
+        from_offset: Where the partition was at the announcement; they begin there or later.
         principal: Who activated them.
     """
 
@@ -368,6 +273,25 @@ class AnnouncedRules(NamedTuple):
     principal: str
 
 
+class ClockRepair(NamedTuple):
+    """A repair of a partition's clock: an operator had it set to the broker's time.
+
+    Attributes:
+        number: From 1, by partition.
+        until_offset: Records below it do not move the clock: the repair is later than they.
+        clock_ms: What the clock was set to.
+        shift_ms: How far it was set forward; the times of older rows move with it.
+        back_ms: How far it was set back; times of older rows that lie after clock_ms become
+            clock_ms.
+    """
+
+    number: int
+    until_offset: int
+    clock_ms: int
+    shift_ms: int
+    back_ms: int
+
+
 __all__ = [
     "AnnouncedRules",
     "AuditKind",
@@ -375,6 +299,7 @@ __all__ = [
     "Cleanup",
     "CleanupAction",
     "ClockName",
+    "ClockRepair",
     "Compression",
     "DataClass",
     "Envelope",

@@ -7,6 +7,7 @@ Each row is stored exactly once in effect. A sink is a plain Kafka consumer.
     runtime/      the running sink: consumer loop, block writer, dead letters
     core/         what to write and when: rows, blocks, the intent protocol; pure
     clickhouse/   connections, migrations, the Native format, inserts
+    integrity/    whether ClickHouse has what Kafka had
     metrics       Prometheus metrics and their endpoint
     errors        the errors of a sink, by what it does about them
 """

@@ -6,6 +6,7 @@ from functools import partial
 
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.kafka.log_ends import LogEndClient
+from sessionary.schemas.kafka.topic_ids import TopicIdClient
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.metrics import SinkMetrics, serve_metrics
 from sessionary.sinks.runtime.block_writer import BlockWriter
@@ -44,9 +45,11 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
     clock = SystemClock()
     log_ends = LogEndClient(settings, committed_only=True)
     topic, partitions = getattr(settings.topics, definition.topic), range(settings.partitions)
+    watched_ids, planned_ids = TopicIdClient(settings), TopicIdClient(settings)  # for two threads
     log_watch = LogWatch(
         lambda: {partition: end.offset for partition, end in log_ends.ask_ends(topic, partitions, _ASK_S).items()},
         clock,
+        partial(watched_ids.ask_id, topic, _ASK_S),
     )
     with serve_metrics(metrics, settings, log_watch.readiness):
         consumer = SinkConsumer(
@@ -58,6 +61,7 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
             clock=clock,
             watchdog=watchdog,
             log_watch=log_watch,
+            ask_topic_id=partial(planned_ids.ask_id, topic, _ASK_S),
         )
         if may_exit:
             watchdog.start()

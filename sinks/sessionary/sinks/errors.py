@@ -17,6 +17,10 @@ from sessionary.schemas.errors import Invalid, SessionaryError, Unavailable
 
 RETRY_FIRST_S: Final = 0.25
 RETRY_LAST_S: Final = 10.0
+# Faults of one partition's block; all others are ClickHouse's or Kafka's, and stop all partitions.
+PARTITION_REASONS: Final = frozenset(
+    {"block_not_kept", "short_write", "registry", "dead_letters", "client", "wrong_type"}
+)
 
 
 class BadRow(Invalid):
@@ -46,4 +50,4 @@ class Fenced(SessionaryError):
     """Kafka has fenced this group member for good: another process uses its instance name."""
 
 
-__all__ = ["RETRY_FIRST_S", "RETRY_LAST_S", "BadRow", "Fenced", "OperatorError", "Transient"]
+__all__ = ["PARTITION_REASONS", "RETRY_FIRST_S", "RETRY_LAST_S", "BadRow", "Fenced", "OperatorError", "Transient"]

@@ -23,6 +23,7 @@ MetricName = Literal[
     "sessionary_sink_blocked",
     "sessionary_sink_partition_blocked",
     "sessionary_sink_replay_age_seconds",
+    "sessionary_sink_deduplication_window_used",
     "sessionary_sink_landed_offset",
     "sessionary_sink_lag_records",
     "sessionary_sink_lag_seconds",
@@ -39,6 +40,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_sink_partition_blocked": "1 while a partition waits for an operator and the others go on, by partition "
     "and reason.",
     "sessionary_sink_replay_age_seconds": "Seconds from the declaration of the last replayed block to its replay.",
+    "sessionary_sink_deduplication_window_used": "Blocks written from the last replayed block's declaration to its "
+    "replay, as a share of those that ClickHouse remembers; from 1 on rows may be stored twice until they are merged.",
     "sessionary_sink_landed_offset": "Offset below which every record is in ClickHouse, by partition.",
     "sessionary_sink_lag_records": "Offsets from the landed offset to the log's end, by partition.",
     "sessionary_sink_lag_seconds": "Seconds since the oldest record that has not landed was appended, by partition.",
@@ -52,6 +55,7 @@ _INSERT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 Readiness = Callable[[], tuple[bool, str]]
+"""Whether all is well, and a line for people."""
 
 
 class SinkMetrics:
@@ -82,6 +86,7 @@ class SinkMetrics:
         self._blocked_partitions: dict[int, str] = {}  # with the reasons
         self._partition_blocked = gauge("sessionary_sink_partition_blocked", "partition", "reason")
         self.replay_age = gauge("sessionary_sink_replay_age_seconds").labels(*values)
+        self.window_used = gauge("sessionary_sink_deduplication_window_used").labels(*values)
         self._landed = gauge("sessionary_sink_landed_offset", "partition")
         self._lag_records = gauge("sessionary_sink_lag_records", "partition")
         self._lag_s = gauge("sessionary_sink_lag_seconds", "partition")
@@ -155,9 +160,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Serve the three paths."""
         match self.path.partition("?")[0]:
             case "/metrics":
-                self._reply(200, CONTENT_TYPE_LATEST, generate_latest(self.server.metrics.registry))
+                self._reply(200, CONTENT_TYPE_LATEST, generate_latest(self.server.registry))
             case "/healthz":
-                self._reply_state(*self.server.metrics.health())
+                self._reply_state(*self.server.health())
             case "/readyz":
                 self._reply_state(*self.server.readiness())
             case _:
@@ -177,23 +182,23 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads: ClassVar[bool] = True  # type: ignore[misc]
 
-    def __init__(self, address: tuple[str, int], metrics: SinkMetrics, readiness: Readiness) -> None:
-        self.metrics = metrics
-        self.readiness = readiness
+    def __init__(
+        self, address: tuple[str, int], registry: CollectorRegistry, health: Readiness, readiness: Readiness
+    ) -> None:
+        self.registry, self.health, self.readiness = registry, health, readiness
         super().__init__(address, _Handler)
 
 
 @contextmanager
-def serve_metrics(metrics: SinkMetrics, settings: SinkSettings, readiness: Readiness) -> Iterator[None]:
-    """Serve the metrics during the context if a port is set. Raises `OSError` if it is taken.
+def serve_pages(
+    address: tuple[str, int], registry: CollectorRegistry, health: Readiness, readiness: Readiness
+) -> Iterator[None]:
+    """Serve /metrics, /healthz and /readyz during the context.
 
-    `readiness` answers /readyz: whether the sink keeps up with its log, and a line for people. It
-    is called on threads of the endpoint.
+    Raises `OSError` if the port is taken. `health` and `readiness` are called on threads of the
+    endpoint.
     """
-    if settings.metrics_port is None:
-        yield
-        return
-    with _Server((settings.metrics_host, settings.metrics_port), metrics, readiness) as server:
+    with _Server(address, registry, health, readiness) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True)
         thread.start()
         try:
@@ -203,4 +208,17 @@ def serve_metrics(metrics: SinkMetrics, settings: SinkSettings, readiness: Readi
             thread.join()
 
 
-__all__ = ["HELP", "MetricName", "Readiness", "SinkMetrics", "serve_metrics"]
+@contextmanager
+def serve_metrics(metrics: SinkMetrics, settings: SinkSettings, readiness: Readiness) -> Iterator[None]:
+    """Serve a sink's metrics during the context if a port is set. Raises `OSError` if it is taken.
+
+    `readiness` answers /readyz: whether the sink keeps up with its log.
+    """
+    if settings.metrics_port is None:
+        yield
+        return
+    with serve_pages((settings.metrics_host, settings.metrics_port), metrics.registry, metrics.health, readiness):
+        yield
+
+
+__all__ = ["HELP", "MetricName", "Readiness", "SinkMetrics", "serve_metrics", "serve_pages"]

@@ -28,6 +28,11 @@ class SinkSettings(KafkaSettings, ClickHouseSettings):
         gt=0,
         le=60,
     )
+    sink_accept_gaps: str = Field(
+        "",
+        description="partitions of which a sink gives up what Kafka lost, such as 0,2: it goes on where the log begins",
+        pattern=r"^(\d+(,\d+)*)?$",
+    )
     sink_session_timeout_ms: int = Field(
         8_000,
         description="time without a heartbeat after which Kafka gives a sink's partitions to another one",
@@ -38,6 +43,11 @@ class SinkSettings(KafkaSettings, ClickHouseSettings):
     metrics_port: int | None = Field(
         None, description="port of /metrics, /healthz and /readyz; not served if unset", ge=1, le=65_535
     )
+
+    @property
+    def accepted_gaps(self) -> frozenset[int]:
+        """The partitions of `sink_accept_gaps`."""
+        return frozenset(int(number) for number in self.sink_accept_gaps.split(",") if number)
 
     def group_id(self, kind: str) -> str:
         """Return the consumer group of the sink `kind`."""

@@ -25,7 +25,7 @@ class ProcessorSettings(KafkaSettings):
     commit_interval_ms: int = Field(
         30,
         description="a partition's transactions begin at least this far apart, and 4 ms for each open partition of the "
-        "worker, up to 100 ms; 0 = back to back",
+        "worker, up to 100 ms, or 1 s if transactions take long; 0 = back to back",
         ge=0,
         le=1_000,
     )

@@ -19,6 +19,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
 _PROBE_S = 5.0
+_REACH_S = 3.0  # the worker says within 5 s that the broker is away
 _SETTLE_S = 1.0  # a broker may tell of new topics and settings a moment after it has accepted them
 _REPEAT_S = 30.0
 # Rows and records hold no cycles. Python's default, a collection per 700 new objects, cost an
@@ -83,7 +84,7 @@ def wait_for_topics(settings: ProcessorSettings, is_stopped: Callable[[], bool])
     warned_s, is_second_answer = -_REPEAT_S, False
     while not is_stopped():
         try:
-            known = admin.list_topics(timeout=_PROBE_S).topics
+            known = admin.list_topics(timeout=_REACH_S).topics
             found = _describe_settings(admin, [spec.name for spec in specs if spec.name in known])
         except KafkaException as error:
             if time.monotonic() - warned_s >= _REPEAT_S:

@@ -37,7 +37,7 @@ from sessionary.stream_processors.runtime.faust_transport import FaustGroup, Mem
 from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
-from sessionary.stream_processors.runtime.ticker import LOOK_S, Ticker
+from sessionary.stream_processors.runtime.ticker import Ticker, look_pause_s
 from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -180,7 +180,7 @@ class Processor:
             self._ticker.send_due_activations(now_ms, announced)
             self._ticker.send_acknowledgements(now_ms, self._context.acknowledged)
             self._ticker.send_due_ticks(now_ms, deadlines)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(look_pause_s(len(opened)))
 
     async def _report_offsets(self) -> None:
         """Commit the group's offsets, for lag monitoring only: the changelog holds the position.

@@ -23,6 +23,28 @@ print("\\n".join(sorted(names - set(sys.stdlib_module_names))))
 print("\\n".join(sorted(n for n in sys.modules if n.startswith("sessionary.") and n.count(".") == 1)))
 """
 
+# A schema is parsed, and its fingerprint is computed, when its first value is written or read.
+_COUNT = """
+import sys
+from collections import Counter
+calls = Counter()
+def count_call(frame, event, argument):
+    if event == "call":
+        calls[frame.f_code.co_name] += 1
+sys.setprofile(count_call)
+import sessionary.producers
+from sessionary.schemas.codec import catalogue, formats
+at_import = calls["schema_fingerprint"], calls["parsed_schema"]
+from sessionary.schemas.events import Heartbeat
+formats._CURRENT_FORMATS[Heartbeat]
+print(*at_import, calls["schema_fingerprint"], calls["parsed_schema"])
+"""
+
+
+def test_importing_the_client_prepares_no_schema() -> None:
+    done = subprocess.run([sys.executable, "-c", _COUNT], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["0", "0", "1", "1"]
+
 
 def test_importing_the_client_loads_the_core_dependencies_only() -> None:
     done = subprocess.run([sys.executable, "-c", _LIST], capture_output=True, text=True, check=True, timeout=60)

@@ -6,10 +6,10 @@ import pytest
 
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_position, encode_record
 from sessionary.schemas.codec.catalogue import released_schemas, schema_fingerprint
-from sessionary.schemas.codec.formats import RECORD_FORMATS
+from sessionary.schemas.codec.formats import ALL_RULES, record_formats
 from sessionary.schemas.codec.mapping import absent_fields
 from sessionary.schemas.errors import DecodeError, EncodeError
-from sessionary.schemas.events import StateUpdated
+from sessionary.schemas.events import SessionTakenOver, StateUpdated
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RulesActivation, SessionState
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES, RULES_BY_RELEASE, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, ForgottenProducer, ProducerLedger
@@ -20,22 +20,22 @@ ANNOUNCED = AnnouncedRules(*NEWEST_RULES, from_offset=7, principal="ops")
 
 def test_every_release_has_rules_and_every_version_a_form() -> None:
     assert RULES_BY_RELEASE.keys() == released_schemas().keys()
-    assert sorted(RECORD_FORMATS) == list(range(1, NEWEST_RULES.version + 1))
-    assert {FIRST_RULES.version, NEWEST_RULES.version} <= RECORD_FORMATS.keys()
+    assert list(range(FIRST_RULES.version, NEWEST_RULES.version + 1)) == list(ALL_RULES)
+    assert all(record_formats(version) for version in ALL_RULES)
 
 
 @pytest.mark.parametrize("release", sorted(RULES_BY_RELEASE))
 def test_each_record_is_written_with_the_schema_of_the_release_in_force(release: str) -> None:
-    for cls, format_ in RECORD_FORMATS[RULES_BY_RELEASE[release]].items():
+    for cls, format_ in record_formats(RULES_BY_RELEASE[release]).items():
         schema = released_schemas()[release][f"sessionary.records.{cls.__name__}"]
         assert format_.header[2:] == schema_fingerprint(schema)
 
 
-@pytest.mark.parametrize("rules", sorted(RECORD_FORMATS))
+@pytest.mark.parametrize("rules", ALL_RULES)
 def test_a_record_that_an_older_form_holds_is_read_as_it_was(rules: int) -> None:
     decoder, read = Decoder(rules=rules), 0
     for value in every_example():
-        if isinstance(value, Event) or type(value) not in RECORD_FORMATS[rules]:
+        if isinstance(value, Event) or type(value) not in record_formats(rules):
             continue
         older = older_form(value) if rules < NEWEST_RULES.version else value
         assert decoder.decode_record(encode_record(older, rules)) == older
@@ -46,9 +46,11 @@ def test_a_record_that_an_older_form_holds_is_read_as_it_was(rules: int) -> None
 
 def older_form(record: Any) -> Any:
     """Return a record with the defaults of all fields that rules 1 have no place for."""
-    older = record._replace(**absent_fields(type(record), RECORD_FORMATS[1][type(record)].schema))
+    older = record._replace(**absent_fields(type(record), record_formats(1)[type(record)].schema))
     if "producers" in older._fields:
-        ledgers = tuple(ledger._replace(epoch=0, last_at=0, inexact_to=0) for ledger in older.producers)
+        ledgers = tuple(
+            ledger._replace(epoch=0, last_at=0, inexact_to=0, recent_ids=None, offsets=()) for ledger in older.producers
+        )
         older = older._replace(producers=ledgers)
     return older
 
@@ -59,15 +61,22 @@ def test_what_an_older_form_has_no_place_for_is_not_left_out() -> None:
     position = Position(5, 1, 0, 2, 0, rules=NEWEST_RULES)
     state = older_form(example(SessionState))
     later = [
+        state._replace(holder="p"),
+        state._replace(owner_heard_at=1),
         state._replace(forgotten=(ForgottenProducer(1, 2, 3),)),
         state._replace(producers=(ProducerLedger("p", 1, (), epoch=1),)),
         state._replace(producers=(ProducerLedger("p", 1, (), last_at=1),)),
         state._replace(producers=(ProducerLedger("p", 1, (), inexact_to=1),)),
+        state._replace(producers=(ProducerLedger("p", 1, (), recent_ids=b"12"),)),
+        state._replace(producers=(ProducerLedger("p", 1, (), offsets=(1,)),)),
     ]
     for record in (batch, audit, position, *later, Position(5, 1, 0, 2, 0, announced=ANNOUNCED)):
         with pytest.raises(EncodeError):
             encode_record(record, 1)
         assert Decoder().decode_record(encode_record(record)) == record
+    with pytest.raises(DecodeError) as raised:
+        Decoder(rules=1).decode_event(encode_event(example_event(SessionTakenOver)))
+    assert raised.value.reason == "unknown_schema"
     with pytest.raises(EncodeError):
         encode_record(RulesActivation(*NEWEST_RULES, "ops", "w1"), 1)
 
@@ -92,7 +101,7 @@ def test_older_rules_do_not_know_what_came_later() -> None:
     assert decoder.as_of(1) is decoder.as_of(1)
     assert isinstance(decoder.as_of(1).as_of(2).decode_event(value), RulesActivation)
     for example_ in every_example():
-        if isinstance(example_, Event) and not isinstance(example_.payload, StateUpdated):
+        if isinstance(example_, Event) and not isinstance(example_.payload, StateUpdated | SessionTakenOver):
             assert decoder.as_of(1).decode_event(encode_event(example_)) == example_
 
 

@@ -11,7 +11,20 @@ from typing import Annotated
 
 import typer
 
-from sessionary.infra.cli.commands import admin, demo, doctor, partition, rejected, roles, rules, sessions, sql, up
+from sessionary.infra.cli.commands import (
+    admin,
+    demo,
+    doctor,
+    integrity,
+    lag,
+    partition,
+    rejected,
+    roles,
+    rules,
+    sessions,
+    sql,
+    up,
+)
 from sessionary.infra.cli.errors import INTERRUPTED, error_text, exit_code
 from sessionary.infra.cli.output import print_line, print_message
 
@@ -57,13 +70,17 @@ def make_app() -> typer.Typer:
     app.command("sql", short_help="Run a query in ClickHouse.")(sql.run_query)
     app.add_typer(partition.app, name="partition")
     app.add_typer(rules.app, name="rules")
+    app.command("lag", short_help="Show how far each consumer group is behind.")(lag.lag_command)
     app.command("doctor", short_help="Check every part of a stack; say what to fix.")(doctor.doctor_command)
+    app.command("integrity", short_help="Check that ClickHouse has every row, once.")(integrity.integrity_command)
+    app.command("repair", short_help="Read rows that are missing from Kafka again.")(integrity.repair_command)
     app.add_typer(admin.topics_app, name="topics")
     app.add_typer(admin.db_app, name="db")
     app.command("broker", short_help="Run a Kafka broker, for development.")(roles.broker_command)
     app.command("clickhouse", short_help="Serve a ClickHouse engine, for development.")(roles.clickhouse_command)
     app.command("processor", short_help="Run a processor.")(roles.processor_command)
     app.command("sink", short_help="Run a sink: write one topic to ClickHouse.")(roles.sink_command)
+    app.command("lag-exporter", short_help="Serve the groups' lag to Prometheus.")(roles.lag_exporter_command)
     return app
 
 

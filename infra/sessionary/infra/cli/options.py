@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.infra.control_api_client import ControlApiClient
 from sessionary.infra.environment import stack_environment
+from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines, also on a terminal.")]
@@ -38,6 +40,11 @@ def clickhouse_client(data: Path | None) -> ClickHouseClient:
     return ClickHouseClient(clickhouse_settings(data))
 
 
+def control_api_client(data: Path | None) -> ControlApiClient:
+    """Return a client of the control API, with the operator's token. Raises `SettingsError`."""
+    return ControlApiClient(OperatorSettings.from_env(stack_environment(data)))
+
+
 __all__ = [
     "DataOption",
     "JsonOption",
@@ -45,5 +52,6 @@ __all__ = [
     "TenantOption",
     "clickhouse_client",
     "clickhouse_settings",
+    "control_api_client",
     "kafka_settings",
 ]

@@ -16,6 +16,7 @@ from sessionary.infra.demo.topic_bytes import topic_bytes
 from sessionary.infra.demo.wait import check_rows, check_sessions, wait_until_done
 from sessionary.infra.environment import tenant_tokens
 from sessionary.infra.tenants import TENANTS
+from sessionary.infra.topics import count_brokers
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 
@@ -38,8 +39,8 @@ def run_demo(
 
     `environ`: the stack's variables. `gap_s_max`: the longest time between two starts, in recorded
     seconds. `progress` is called with lines of progress, `on_action_error` with actions that
-    failed. Raises `SettingsError` if the stack has no token for a tenant, and what the client and
-    `ClickHouseClient` raise.
+    failed. Raises `SettingsError` if the stack has no token for a tenant, and what `count_brokers`,
+    the client and `ClickHouseClient` raise.
     """
     began = time.monotonic()
     started_ms = time.time_ns() // 1_000_000 - _CLOCK_SLACK_MS
@@ -49,6 +50,7 @@ def run_demo(
     plan = make_plan(runs, demo_id=secrets.token_hex(8), seed=seed, speed=speed, gap_s_max=gap_s_max)
     clickhouse = ClickHouseClient(ClickHouseSettings.from_env(environ))
     kafka = KafkaSettings.from_env(environ)
+    count_brokers(kafka)  # otherwise the clients would fill their spools, and wait
     record_plan(clickhouse, plan)
     limits = plan.sessions[0].limits
     # Nothing may move for this long without a fault: a silent session's inactivity limit, and the

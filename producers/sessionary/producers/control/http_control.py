@@ -118,6 +118,8 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         verdict=_parse_verdict(verdict) if verdict else None,
         data_classes=_known_classes(body.get("data_classes") or ()),
         rules=body.get("rules"),
+        agent_id=body.get("agent_id"),
+        holder=body.get("holder"),
     )
 
 

@@ -82,6 +82,12 @@ class ProducerSequence:
         """Add classes of the session. Events carry them from now on."""
         self.data_classes = tuple(dict.fromkeys((*self.data_classes, *data_classes)))
 
+    def renew_producer(self) -> None:
+        """Go on with a new producer id, from number 1. Hold `lock`."""
+        with self._changed:
+            self._settled -= self.last  # receipts of earlier events are still awaited
+            self.producer_id, self.last, self._position = str(uuid.uuid4()), 0, None
+
     def on_receipt(self, receipt: Receipt) -> None:
         """Take an event's receipt; every number has one. Called on any thread."""
         with self._changed:
@@ -165,6 +171,16 @@ class Emitter:
     def last_seq(self) -> int:
         """The last sequence number taken; 0 before the first event."""
         return self._sequence.last
+
+    @property
+    def producer_id(self) -> str:
+        """The producer id of the session's events."""
+        return self._sequence.producer_id
+
+    def renew_producer(self) -> None:
+        """Send further events of the session with a new producer id."""
+        with self._sequence.lock:
+            self._sequence.renew_producer()
 
     def add_data_classes(self, data_classes: Sequence[DataClass]) -> None:
         """Let the session's further events carry these classes too."""

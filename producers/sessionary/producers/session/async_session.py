@@ -191,6 +191,8 @@ class AsyncSession(AsyncSessionWork):
         Raises:
             Unavailable: The event is not delivered yet, or the control API does not answer.
             SessionLost: The session does not exist, or is archived.
+            SessionFenced: Another process took the session over from this object. Its heartbeats
+                stop, and all its verbs raise this from now on.
             AuthenticationFailed: The control API rejects our token.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
         """

@@ -98,6 +98,7 @@ class AsyncSessionWork:
                 `occurred_at` has no timezone.
             QueueFull: Under delivery policy `block` there was no room in time.
             SessionEnded: This object has ended the session.
+            SessionFenced: Another process took the session over, and `sync` has found out.
             VerdictPending: A verdict is awaited.
             ClientClosed: The client is closed.
         """

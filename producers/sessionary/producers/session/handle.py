@@ -13,12 +13,14 @@ from sessionary.producers.delivery.emitter import NO_FIELDS, Emitter, EnvelopeFi
 from sessionary.producers.errors import (
     DeliveryFailed,
     Invalid,
+    ProducerConflict,
     Refused,
     SessionEnded,
+    SessionFenced,
     SessionLost,
     VerdictPending,
 )
-from sessionary.producers.ports import Control, Json, OnReceipt, SessionView, Verdict
+from sessionary.producers.ports import Control, Json, OnError, OnReceipt, SessionView
 from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
@@ -35,6 +37,7 @@ class SharedServices(NamedTuple):
     heartbeats: Heartbeats
     heartbeat_interval_s: float
     verdict_timeout_s: float
+    on_error: OnError
     rules: int = 1  # version of the rules by which events are judged, as far as the client knows
 
 
@@ -65,6 +68,8 @@ class SessionHandle:
         self._pending: PendingVerdict | None = None
         self._heartbeat_token: int | None = None
         self._detached = False
+        self._is_holder = False  # this client created the session, or took it over
+        self._fenced_by: str | None = None
         self._user_thread: Thread = current_thread()
 
     @property
@@ -82,7 +87,7 @@ class SessionHandle:
 
     @property
     def epoch(self) -> int:
-        """The ownership epoch: 1, and one more after each resume and each recovery."""
+        """The ownership epoch: 1, and one more after each resume, recovery and take-over."""
         return self._emitter.epoch
 
     @property
@@ -137,6 +142,8 @@ class SessionHandle:
     ) -> str:
         if self._pending is not None:
             raise VerdictPending(self._pending.verb)
+        if self._fenced_by is not None:
+            raise SessionFenced(self.session_id, self._fenced_by)
         if self._local_state == "Terminated":
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
         self._follow_thread()
@@ -170,9 +177,21 @@ class SessionHandle:
             self._pending = None
             self._detached = False
             self._adopt_view(view)
-        if view.verdict is not None and not _is_reached(view, view.verdict):
-            raise Refused(pending.event_type, view.verdict.reason or "UNKNOWN")
+        if not self._is_reached(verb, view):
+            raise Refused(pending.event_type, (view.verdict and view.verdict.reason) or "UNKNOWN")
         return view
+
+    def _is_reached(self, verb: str, view: SessionView) -> bool:
+        """Return True if a verb has led where it should.
+
+        A worker that took the partition over does not know what the one before it decided. It knows
+        the session's holder and state, and every verb but `attach` leads to Active.
+        """
+        if view.verdict is not None and view.verdict.kept:
+            return view.verdict.applied
+        if verb == "attach":
+            return view.holder == self._emitter.producer_id
+        return view.verdict is None or view.state == "Active"
 
     def _wait_verdict(self, pending: PendingVerdict, deadline: float) -> SessionView:
         """Wait for the processor. Without an offset, only a raised epoch tells that it applied."""
@@ -189,6 +208,13 @@ class SessionHandle:
             time.sleep(_EPOCH_PAUSE_S)
 
     def _adopt_view(self, view: SessionView) -> None:
+        """Take over what the processor knows. Hold the lock. Raises `SessionFenced`."""
+        self._leave_shared_producer(view)
+        if self._is_holder and view.holder not in (None, self._emitter.producer_id):
+            self._fenced_by, self._detached = view.holder, True
+            self._stop_heartbeats()
+            raise SessionFenced(self.session_id, f"{view.holder}")
+        self._fenced_by = None
         self._emitter.epoch = view.epoch
         self._emitter.add_data_classes(view.data_classes)
         self._version = view.version
@@ -200,6 +226,15 @@ class SessionHandle:
         self._snapshot_id = view.snapshot_id
         self._limits = view.limits
         self._set_state("Terminated" if view.state == "Archived" else view.state)
+
+    def _leave_shared_producer(self, view: SessionView) -> None:
+        """Take a new producer id if another process was found to use ours."""
+        if view.verdict is None or view.verdict.reason != "producer_conflict":
+            return
+        shared = self._emitter.producer_id
+        self._emitter.renew_producer()
+        self._is_holder = False  # which of the two holds the session cannot be told
+        self._services.on_error(ProducerConflict(self.session_id, shared))
 
     def _new_snapshot(self) -> Snapshot:
         return full_snapshot(self._state_json, self._schema_version, self._snapshot_id)
@@ -219,15 +254,6 @@ class SessionHandle:
         if self._heartbeat_token is not None:
             self._services.heartbeats.stop_heartbeat(self._heartbeat_token)
             self._heartbeat_token = None
-
-
-def _is_reached(view: SessionView, verdict: Verdict) -> bool:
-    """Return True if the verb has led where it should: every verb with a verdict leads to Active.
-
-    A worker that took the partition over does not know what the one before it decided. It knows
-    the session's state.
-    """
-    return verdict.applied if verdict.kept else view.state == "Active"
 
 
 __all__ = ["SessionHandle", "SharedServices"]

@@ -11,10 +11,8 @@ import weakref
 from collections.abc import Callable
 from threading import Condition, Thread
 
-from sessionary.schemas.limits import inactivity_budget_ms, with_defaults
+from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms, with_defaults
 from sessionary.schemas.types import Limits
-
-HEARTBEATS_PER_BUDGET = 6
 
 
 def heartbeat_interval_s(limits: Limits, wanted_s: float) -> float:
@@ -100,4 +98,4 @@ class Heartbeats:
                     heapq.heappush(self._due, (time.monotonic() + interval_s, token))
 
 
-__all__ = ["HEARTBEATS_PER_BUDGET", "Heartbeats", "SendHeartbeat", "heartbeat_interval_s"]
+__all__ = ["Heartbeats", "SendHeartbeat", "heartbeat_interval_s"]

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from sessionary.producers.errors import (
+    RulesTooOld,
     SessionaryError,
 )
 from sessionary.producers.ports import Json, SessionView
@@ -20,11 +21,14 @@ from sessionary.schemas.events import (
     SessionResumed,
     SessionStarted,
     SessionStartFailed,
+    SessionTakenOver,
     SessionTerminated,
 )
 from sessionary.schemas.types import ErrorInfo, PauseKind, Phase, StartFailureReason, TerminationReason
 
 _END_BY_STATE: Mapping[str, TerminationReason] = {"Active": "closed", "Paused": "cancelled", "Error": "unrecoverable"}
+
+_TAKE_OVER_RULES = 2  # the first ones that know it
 
 Step = Callable[[], object]
 """A step of a session's start; what it raises ends the session."""
@@ -212,6 +216,8 @@ class Session(SessionWork):
         Raises:
             Unavailable: The event is not delivered yet, or the control API does not answer.
             SessionLost: The session does not exist, or is archived.
+            SessionFenced: Another process took the session over from this object. Its heartbeats
+                stop, and all its verbs raise this from now on.
             AuthenticationFailed: The control API rejects our token.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
         """
@@ -245,6 +251,23 @@ class Session(SessionWork):
             snapshot = self._new_snapshot()
             self._send_event(SessionCreated(self._limits, snapshot, parent_session_id, restored_from_snapshot_id))
             self._snapshot_id = snapshot.snapshot_id
+            self._is_holder = True
+
+    def _take_over(self) -> None:
+        """Take the session over, as `SessionClient.attach` describes it."""
+        if self._rules < _TAKE_OVER_RULES:
+            raise RulesTooOld(
+                f"attach(take_over=True) needs rules {_TAKE_OVER_RULES}, but session {self.session_id} is judged by "
+                f"rules {self._rules}; activate them with `sessionary rules activate` once all processors are upgraded"
+            )
+        self.detach()  # no heartbeat before the verdict
+        try:
+            self._request_verdict("attach", [SessionTakenOver()])
+        except SessionaryError:
+            self.detach()
+            raise
+        with self._lock:
+            self._is_holder = True
 
     def _mark_started(self) -> None:
         """Become Active: the last part of `start`."""

@@ -22,6 +22,7 @@ from sessionary.schemas.rules import NEWEST_RULES, RULES_BY_RELEASE
 Json = Any
 
 EVENTS_NAMESPACE = "sessionary.events"
+RECORDS_NAMESPACE = "sessionary.records"
 _FOLDER = files("sessionary.schemas") / "avro"
 
 
@@ -156,9 +157,21 @@ def foreign_schema(text: str) -> tuple[str, dict[str, Json]]:
     return str(parsed["name"]), parsed
 
 
+def canonical_form(schema: Mapping[str, Json]) -> str:
+    """Return the schema's parsing canonical form; equal forms have equal fingerprints."""
+    form: str = to_parsing_canonical_form(dict(schema))
+    return form
+
+
 def schema_fingerprint(schema: Mapping[str, Json]) -> bytes:
     """Return the 8 bytes of the schema's CRC-64-AVRO fingerprint, little-endian."""
-    return bytes.fromhex(fingerprint(to_parsing_canonical_form(dict(schema)), "CRC-64-AVRO"))
+    return _form_fingerprint(canonical_form(schema))
+
+
+# Most schemas of a release are today's too, and one fingerprint takes about a millisecond.
+@cache
+def _form_fingerprint(form: str) -> bytes:
+    return bytes.fromhex(fingerprint(form, "CRC-64-AVRO"))
 
 
 @cache
@@ -188,8 +201,10 @@ def schemas_as_of(rules: int) -> dict[bytes, WriterSchema]:
 
 __all__ = [
     "EVENTS_NAMESPACE",
+    "RECORDS_NAMESPACE",
     "Json",
     "WriterSchema",
+    "canonical_form",
     "current_schemas",
     "foreign_schema",
     "parsed_schema",

@@ -1,12 +1,15 @@
 """How each class is read and written: its schema, its header and its conversions."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from sessionary.schemas import records
 from sessionary.schemas.codec.catalogue import (
     EVENTS_NAMESPACE,
+    RECORDS_NAMESPACE,
     Json,
+    canonical_form,
     current_schemas,
     parsed_schema,
     released_schemas,
@@ -21,6 +24,7 @@ from sessionary.schemas.records import (
     BatchRecord,
     CleanupRequest,
     Gravestone,
+    GravestoneChunk,
     Position,
     RejectedEvent,
     RulesActivation,
@@ -39,6 +43,7 @@ Record = (
     | BatchRecord
     | CleanupRequest
     | Gravestone
+    | GravestoneChunk
     | Position
     | RejectedEvent
     | RulesActivation
@@ -118,26 +123,51 @@ def _build_format(name: str, schema: Mapping[str, Json], from_avro: Callable[[An
     )
 
 
-def _build_record_formats() -> dict[int, dict[type[Any], Format]]:
-    """Return how records are written, by the version of the rules that are in force.
+def format_by_name(name: str) -> Format | None:
+    """Return how the class with a full name is written with today's schema; None if it has none."""
+    return _build_current(name) if name in current_schemas() else None
+
+
+# A format takes milliseconds to build, and a process uses few of them.
+@cache
+def _build_current(name: str) -> Format:
+    return _build_format(name, current_schemas()[name])
+
+
+class _CurrentFormats(dict[type[Any], Format | None]):
+    """How classes are written with today's schemas; None for a foreign class."""
+
+    def __missing__(self, cls: type[Any]) -> Format | None:
+        """Build the format of a class; it is None for a foreign one."""
+        format_ = format_by_name(f"{EVENTS_NAMESPACE}.{cls.__name__}") or format_by_name(
+            f"{RECORDS_NAMESPACE}.{cls.__name__}"
+        )
+        if format_ is None or format_.cls is not cls:
+            return None  # not kept: there is no end of foreign classes
+        self[cls] = format_
+        return format_
+
+
+@cache
+def record_formats(rules: int) -> Mapping[type[Any], Format]:
+    """Return how records are written while a version of the rules is in force, by their classes.
 
     The schemas are those of the release that the rules are from: until other rules are activated,
-    a worker of that release may have to read every topic.
+    a worker of that release may have to read every topic. Raises `KeyError` for unknown rules.
     """
-    newest = {format_.cls: format_ for format_ in FORMATS_BY_NAME.values() if not format_.is_event}
-    found = {NEWEST_RULES.version: newest}
-    for release, version in RULES_BY_RELEASE.items():
-        found[version] = {
-            FORMATS_BY_NAME[name].cls: _older_format(name, schema)
-            for name, schema in released_schemas()[release].items()
-            if name in FORMATS_BY_NAME and not FORMATS_BY_NAME[name].is_event
-        }
-    return found
+    schemas = current_schemas() if rules == NEWEST_RULES.version else released_schemas()[_RELEASES_BY_RULES[rules]]
+    formats = [
+        _form_of_release(name, schema)
+        for name, schema in schemas.items()
+        if name in current_schemas() and name not in _PAYLOADS_BY_NAME
+    ]
+    return {format_.cls: format_ for format_ in formats}
 
 
-def _older_format(name: str, schema: Mapping[str, Json]) -> Format:
-    today = FORMATS_BY_NAME[name]
-    if today.header == SINGLE_OBJECT + schema_fingerprint(schema):
+def _form_of_release(name: str, schema: Mapping[str, Json]) -> Format:
+    """Return how a class is written with a schema of its name; today's format if they are equal."""
+    today = _build_current(name)
+    if canonical_form(schema) == canonical_form(current_schemas()[name]):
         return today
     return _build_format(name, schema, today.from_avro)
 
@@ -150,22 +180,28 @@ class OlderForm(NamedTuple):
     defaults: tuple[Any, ...]  # of the fields that came later
 
 
-def _build_older_events() -> dict[type[Any], OlderForm]:
-    """Return the first release's forms of the events that have more fields today."""
-    found: dict[type[Any], OlderForm] = {}
-    for release in sorted(RULES_BY_RELEASE, reverse=True):
-        for name, schema in released_schemas()[release].items():
-            if name in _PAYLOADS_BY_NAME and (older := _older_format(name, schema)) is not FORMATS_BY_NAME[name]:
-                fields = len(schema["fields"]) - 1  # without the envelope
-                later = older.cls._fields[fields:]
-                found[older.cls] = OlderForm(older, fields, tuple(older.cls._field_defaults[each] for each in later))
-    return found
+class _OlderEvents(dict[type[Any], OlderForm | None]):
+    """The first release's form of each event class that has more fields today, else None."""
+
+    def __missing__(self, cls: type[Any]) -> OlderForm | None:
+        name = f"{EVENTS_NAMESPACE}.{cls.__name__}"
+        releases = (released_schemas()[release] for release in sorted(RULES_BY_RELEASE))
+        formats = (_form_of_release(name, schemas[name]) for schemas in releases if name in schemas)
+        older = next((format_ for format_ in formats if format_ is not _build_current(name)), None)
+        self[cls] = found = None if older is None else _older_form(older)
+        return found
 
 
-FORMATS_BY_NAME = {name: _build_format(name, schema) for name, schema in current_schemas().items()}
-FORMATS_BY_CLASS = {format_.cls: format_ for format_ in FORMATS_BY_NAME.values()}
-RECORD_FORMATS = _build_record_formats()
-OLDER_EVENTS = _build_older_events()
+def _older_form(format_: Format) -> OlderForm:
+    fields = len(format_.schema["fields"]) - 1  # without the envelope
+    later = format_.cls._fields[fields:]
+    return OlderForm(format_, fields, tuple(format_.cls._field_defaults[each] for each in later))
+
+
+_RELEASES_BY_RULES = {version: release for release, version in RULES_BY_RELEASE.items()}
+ALL_RULES = (*sorted(_RELEASES_BY_RULES), NEWEST_RULES.version)
+_CURRENT_FORMATS = _CurrentFormats()
+_OLDER_EVENTS = _OlderEvents()
 
 
 def record_format(cls: type[Any], rules: int) -> Format:
@@ -173,7 +209,7 @@ def record_format(cls: type[Any], rules: int) -> Format:
 
     Raises `EncodeError` for a class that is no record, or one that these rules do not know.
     """
-    format_ = RECORD_FORMATS[rules].get(cls)
+    format_ = record_formats(rules).get(cls)
     if format_ is None:
         raise EncodeError("invalid_value", f"rules {rules} have no schema for a {cls.__name__}")
     return format_
@@ -185,7 +221,7 @@ def format_of(value: Event | Record) -> Format:
     Raises `EncodeError` for a foreign class, or a payload under the wrong event type.
     """
     content = value.payload if isinstance(value, Event) else value
-    format_ = FORMATS_BY_CLASS.get(type(content))
+    format_ = _CURRENT_FORMATS[type(content)]
     if format_ is None or format_.is_event != isinstance(value, Event):
         raise EncodeError("invalid_value", f"no schema is known for a {type(content).__name__}")
     if isinstance(value, Event) and value.envelope.event_type != EVENT_TYPES[format_.cls]:
@@ -200,21 +236,21 @@ def event_format(event: Event) -> Format:
     as `format_of` does.
     """
     format_ = format_of(event)
-    older = OLDER_EVENTS.get(format_.cls)
+    older = _OLDER_EVENTS[format_.cls]
     if older is not None and event.payload[older.fields :] == older.defaults:
         return older.format
     return format_
 
 
 __all__ = [
-    "FORMATS_BY_CLASS",
-    "FORMATS_BY_NAME",
-    "RECORD_FORMATS",
+    "ALL_RULES",
     "SINGLE_OBJECT",
     "Event",
     "Format",
     "Record",
     "event_format",
+    "format_by_name",
     "format_of",
     "record_format",
+    "record_formats",
 ]

@@ -24,7 +24,6 @@ from sessionary.schemas import types
 from sessionary.schemas.codec.catalogue import (
     EVENTS_NAMESPACE,
     Json,
-    WriterSchema,
     current_schemas,
     foreign_schema,
     schemas_as_of,
@@ -33,15 +32,16 @@ from sessionary.schemas.codec.catalogue import (
 from sessionary.schemas.codec.compiled_reader import READER_GAVE_UP, Reader, compiled_reader
 from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer
 from sessionary.schemas.codec.formats import (
-    FORMATS_BY_NAME,
-    RECORD_FORMATS,
+    ALL_RULES,
     SINGLE_OBJECT,
     Event,
     Format,
     Record,
     event_format,
+    format_by_name,
     format_of,
     record_format,
+    record_formats,
 )
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.records import Position, RulesActivation, Tick
@@ -74,14 +74,14 @@ _COMPILED_WRITERS: dict[bytes, Writer] = {}
 class _CompiledReaders(dict[bytes, Reader | None]):
     """Compiled readers by the first ten bytes of a value; each is made when it is first needed."""
 
-    def __init__(self, schemas: Mapping[bytes, WriterSchema]) -> None:
+    def __init__(self, rules: int) -> None:
         super().__init__()
-        self._schemas = schemas
+        self._rules = rules  # of the judges that read
 
     def __missing__(self, header: bytes) -> Reader | None:
         """Compile the reader of a known schema; None for any other header."""
-        writer = self._schemas.get(header[2:]) if header[:2] == SINGLE_OBJECT else None
-        if writer is None or writer.full_name not in FORMATS_BY_NAME:
+        writer = schemas_as_of(self._rules).get(header[2:]) if header[:2] == SINGLE_OBJECT else None
+        if writer is None or format_by_name(writer.full_name) is None:
             return None  # not kept: there is no end of other headers
         self[header] = reader = _compile_reader(writer.fingerprint)
         return reader
@@ -90,13 +90,12 @@ class _CompiledReaders(dict[bytes, Reader | None]):
 @cache
 def _compile_reader(fingerprint: bytes) -> Reader:
     writer = writer_schemas()[fingerprint]
-    format_ = FORMATS_BY_NAME[writer.full_name]
+    format_ = format_by_name(writer.full_name)
+    assert format_ is not None
     return compiled_reader(writer.parsed, format_.cls, Event if format_.is_event else None)
 
 
-@cache
-def _compiled_readers_as_of(rules: int) -> _CompiledReaders:
-    return _CompiledReaders(schemas_as_of(rules))
+_compiled_readers_as_of = cache(_CompiledReaders)
 
 
 def read_compiled(value: bytes, readers: Mapping[bytes, Reader | None] | None = None) -> Event | Record | None:
@@ -172,7 +171,7 @@ def encode_position(position: Position) -> bytes:
 
 def record_headers(cls: type[Record]) -> frozenset[bytes]:
     """Return the ten bytes with which records of `cls` begin, for every version of the rules."""
-    return frozenset(formats[cls].header for formats in RECORD_FORMATS.values() if cls in formats)
+    return frozenset(formats[cls].header for formats in map(record_formats, ALL_RULES) if cls in formats)
 
 
 def encode_confluent(value: Event | Record, registry: SchemaRegistry) -> bytes:
@@ -200,7 +199,6 @@ class Decoder:
         self._registry = registry
         self._compiled = compiled
         self._rules = rules
-        self._schemas = schemas_as_of(rules)
         self._readers = _compiled_readers_as_of(rules)
         self._fetched: dict[int, tuple[str, dict[str, Json]]] = {}
         self._by_rules: dict[int, Decoder] = {rules: self}
@@ -240,7 +238,7 @@ class Decoder:
         if self._compiled and (found := read_compiled(value, self._readers)) is not None:
             return found
         if value[:2] == SINGLE_OBJECT and len(value) >= _HEADER_BYTES:
-            writer = self._schemas.get(value[2:_HEADER_BYTES])
+            writer = schemas_as_of(self._rules).get(value[2:_HEADER_BYTES])
             if writer is None:
                 raise DecodeError("unknown_schema", f"no schema has the fingerprint {value[2:_HEADER_BYTES].hex()}")
             return self._read_body(value, _HEADER_BYTES, writer.full_name, writer.parsed, current=writer.current)
@@ -270,7 +268,7 @@ class Decoder:
     def _read_body(
         self, value: bytes, start: int, name: str, writer: dict[str, Json], *, current: bool
     ) -> Event | Record:
-        format_ = FORMATS_BY_NAME.get(name)
+        format_ = format_by_name(name)
         if format_ is None:
             reason: types.RefusalReason = (
                 "unknown_event_type" if name.startswith(EVENTS_NAMESPACE) else "unknown_schema"

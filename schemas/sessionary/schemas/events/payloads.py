@@ -57,6 +57,7 @@ from sessionary.schemas.events.session import (
     SessionRolledBack,
     SessionStarted,
     SessionStartFailed,
+    SessionTakenOver,
     SessionTerminated,
     SessionTimedOut,
     StateUpdated,
@@ -115,6 +116,7 @@ Payload = (
     | SessionRolledBack
     | SessionStartFailed
     | SessionStarted
+    | SessionTakenOver
     | SessionTerminated
     | SessionTimedOut
     | SnapshotCreated
@@ -147,6 +149,7 @@ PAYLOADS: dict[str, type[Payload]] = {
     "session_recovered": SessionRecovered,
     "session_terminated": SessionTerminated,
     "session_archived": SessionArchived,
+    "session_taken_over": SessionTakenOver,
     "session_activity": SessionActivity,
     "heartbeat": Heartbeat,
     "progress_reported": ProgressReported,

@@ -130,6 +130,14 @@ class SessionArchived(NamedTuple):
     retain_until: int
 
 
+class SessionTakenOver(NamedTuple):
+    """The sender takes the session over from the process that holds it; the state stays.
+
+    If it is applied, the processor raises the epoch, and the sender's service owns the session.
+    Judges by rules 1 do not know this event.
+    """
+
+
 class SessionActivity(NamedTuple):
     """Work was done; restarts the inactivity and idle clocks.
 

@@ -2,6 +2,7 @@
 
     clients               discards a stuck client
     log_ends              asks for the ends of a topic's partitions
+    topic_ids             asks for a topic's id
     log_progress          tells which partitions and consumers stand still
     unreadable_batches    tells batches that stay in a log although they cannot be read
 

@@ -36,8 +36,9 @@ def describe_unreadable_batch(message: Message) -> str:
 
 # What an operator can do about a batch that a client sent.
 HELP: Final = (
-    "If it is damaged, bring a replica back that has it intact; otherwise skip the batch: delete the log up to its end "
-    "(kafka-delete-records) and give that up (sessionary partition accept-gap). Find the client that sent it"
+    "If it is damaged, bring a replica back that has it intact; otherwise skip the batch: sessionary partition skip "
+    "with this offset. The sink of the history leaves it out too, once the audit trail in ClickHouse says so. Find the "
+    "client that sent it"
 )
 
 

@@ -5,24 +5,24 @@ by bisecting), a sending error is the fault of the server or the network.
 """
 
 import re
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.insert import InsertContext
 
-from sessionary.sinks.clickhouse.connection import connect
+from sessionary.sinks.clickhouse.connection import connect, query_rows
 from sessionary.sinks.clickhouse.error_classes import classify_error
 from sessionary.sinks.clickhouse.migrate import check_client_database
 from sessionary.sinks.clickhouse.native import NativeBlock
 from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, TableSpec
-from sessionary.sinks.errors import OperatorError
+from sessionary.sinks.errors import OperatorError, Transient
 from sessionary.sinks.settings import SinkSettings
 
 # The first four are pinned because newer servers changed their defaults. The fifth lets a long
 # replay be one block even if it covers many months. The last two leave work to the merges: rows of
 # one identity collapse there (readers use FINAL anyway, because two blocks may hold one row), and
 # skip indexes say little about parts that are too small to be merged yet.
-_PINNED: Final = {
+_PINNED: Final[dict[str, str | int]] = {
     "async_insert": 0,
     "wait_end_of_query": 1,
     "insert_deduplicate": 1,
@@ -31,7 +31,15 @@ _PINNED: Final = {
     "optimize_on_insert": 0,
     "materialize_skip_indexes_on_insert": 0,
 }
+# Newer servers have a setting that rules over `insert_deduplicate`; older ones refuse its name.
+_PINNED_IF_KNOWN: Final = {"deduplicate_insert": "enable"}
 
+_FIND_SKIP: Final = """
+SELECT max(gap_last) FROM {database}.audit
+WHERE tenant_id = '' AND event_type = 'records_skipped' AND source_partition = {{partition:UInt32}}
+    AND gap_first <= {{offset:Int64}} AND gap_last >= {{offset:Int64}}
+"""
+_TOPIC_ID: Final = "topic_id"  # the last column of every table that a sink writes
 _LOW_CARDINALITY: Final = re.compile(r"LowCardinality\((String|Nullable\(String\))\)")
 
 
@@ -47,6 +55,7 @@ class TableInserter:
         self._table = table.name
         self._client: Client | None = None
         self._contexts: dict[str, InsertContext] = {}
+        self._pinned: dict[str, str | int] = {}
 
     def open(self) -> None:
         """Connect, check the migrations and read the columns' types, unless that is done.
@@ -58,6 +67,9 @@ class TableInserter:
         client = connect(self._settings, self._settings.sink_insert_timeout_s)
         try:
             check_client_database(client, self._settings.clickhouse_database)
+            names = ", ".join(f"'{name}'" for name in _PINNED_IF_KNOWN)
+            known = query_rows(client, f"SELECT name FROM system.settings WHERE name IN ({names})")
+            self._pinned = _PINNED | {str(name): _PINNED_IF_KNOWN[str(name)] for (name,) in known}
             self._contexts = {name: self._insert_context(client, table) for name, table in self._tables.items()}
         except Exception as error:  # every error of the driver is classified and raised
             client.close()
@@ -66,12 +78,13 @@ class TableInserter:
 
     def _insert_context(self, client: Client, table: TableSpec) -> InsertContext:
         database = self._settings.clickhouse_database
-        found = client.create_insert_context(table.name, table.columns, database)
+        columns = [*table.columns, _TOPIC_ID]
+        found = client.create_insert_context(table.name, columns, database)
         # The server builds dictionaries from plain columns; the driver would build them in a Python
         # loop over all values.
         types = [_LOW_CARDINALITY.sub(r"\1", column.name) for column in found.column_types]
         return client.create_insert_context(
-            table.name, table.columns, database, column_type_names=types, column_oriented=True
+            table.name, columns, database, column_type_names=types, column_oriented=True
         )
 
     def close(self) -> None:
@@ -80,9 +93,35 @@ class TableInserter:
             self._client.close()
         self._client = None
 
-    def new_block(self, table: str | None = None) -> NativeBlock:
-        """Return an empty block for `table`, by default the sink's. Call after `open`."""
-        return NativeBlock(self._contexts[table or self._table])
+    def find_skip(self, partition: int, offset: int) -> int | None:
+        """Return the last offset of a range of skipped events that has `offset`, or None.
+
+        Raises `Transient`, `OperatorError`.
+        """
+        self.open()
+        assert self._client is not None
+        sql = _FIND_SKIP.format(database=self._settings.clickhouse_database)
+        try:
+            ((last,),) = query_rows(self._client, sql, {"partition": partition, "offset": offset})
+        except (Transient, OperatorError):
+            self.close()
+            raise
+        return last or None
+
+    def new_block(self, table: str | None = None, *, topic_id: str | None = None) -> NativeBlock:
+        """Return an empty block for `table`, by default the sink's. Call after `open`.
+
+        `topic_id`: of the topic that its rows come from; None for rows of the former version.
+        """
+        return NativeBlock(self._contexts[table or self._table], topic_id or "")
+
+    def read_topic_ids(self, topic: str) -> set[str]:
+        """Return the ids that the topic had by the rows of the sink's table.
+
+        Raises `Transient`, `OperatorError`.
+        """
+        rows = self._query_rows(f"DISTINCT {_TOPIC_ID}", f"src_topic = '{topic}' AND {_TOPIC_ID} != ''")
+        return {str(topic_id) for (topic_id,) in rows}
 
     def insert_block(self, block: NativeBlock, token: str, *, first_try: bool, table: str | None = None) -> None:
         """Send a block under its token; harmless if it was sent before. An empty block is not sent.
@@ -98,19 +137,52 @@ class TableInserter:
         try:
             summary = self._client.raw_insert(
                 f"{self._settings.clickhouse_database}.{name}",
-                column_names=self._tables[name].columns,
+                column_names=[*self._tables[name].columns, _TOPIC_ID],
                 # Given bytes, the driver would put the statement before them: one more copy here,
                 # and one on the server.
                 insert_block=cast(bytes, memoryview(block.to_bytes())),
-                settings={**_PINNED, "insert_deduplication_token": token},
+                settings={**self._pinned, "insert_deduplication_token": token},
                 fmt="Native",
             )
         except Exception as error:  # every error of the driver is classified and raised
             self.close()
             raise classify_error(error) from error
+        # These are rows received: a block whose token is known is dropped after they were counted.
         # Dependent views count too, hence "fewer". A known block may count as 0.
         if first_try and summary.written_rows < block.rows:
             raise OperatorError("short_write", f"{block.rows} rows sent, {summary.written_rows} written ({token})")
+
+    def count_rows(self, partition: int, first: int, last: int) -> int:
+        """Return how many rows of the sink's table have a source offset from `first` to `last`.
+
+        Looks only at parts of the last ten minutes. Raises `Transient`, `OperatorError`.
+        """
+        (count,) = self._query_rows(
+            "count()",
+            f"src_partition = {partition} AND src_offset BETWEEN {first} AND {last} AND _part IN (SELECT name FROM "
+            f"system.parts WHERE active AND database = '{self._settings.clickhouse_database}' "
+            f"AND table = '{self._table}' AND modification_time > now() - 600)",
+        )
+        return int(count[0])
+
+    def count_blocks(self, since_ms: int) -> int:
+        """Return about how many blocks the sink's table has got since a time in ms since the epoch.
+
+        Raises `Transient`, `OperatorError`.
+        """
+        condition = f"landed_at > fromUnixTimestamp64Milli({since_ms}, 'UTC')"
+        (count,) = self._query_rows("uniqExact(src_partition, landed_at, _partition_id)", condition)
+        return int(count[0])
+
+    def _query_rows(self, columns: str, condition: str) -> list[tuple[Any, ...]]:
+        self.open()
+        assert self._client is not None
+        table = f"{self._settings.clickhouse_database}.{self._table}"
+        try:
+            return query_rows(self._client, f"SELECT {columns} FROM {table} WHERE {condition}")
+        except (Transient, OperatorError):
+            self.close()
+            raise
 
 
 __all__ = ["TableInserter"]

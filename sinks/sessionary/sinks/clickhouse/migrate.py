@@ -48,7 +48,7 @@ class Migration(NamedTuple):
 
 
 def shipped_migrations() -> list[Migration]:
-    """Return this version's migrations in order; their numbers run from 1 without gaps."""
+    """Return this version's migrations in the order of their numbers; each number is used once."""
     folder = files("sessionary.sinks.clickhouse").joinpath("migrations")
     named = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
     return sorted(Migration(int(match[1]), match[2], path.read_text("utf-8")) for match, path in named if match)

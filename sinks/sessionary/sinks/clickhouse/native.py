@@ -121,9 +121,14 @@ def _encode_planes(kind: ClickHouseType, values: Sequence[Any], context: InsertC
 class NativeBlock:
     """The rows of one insert into one table, of any number, so that one token covers all."""
 
-    def __init__(self, context: InsertContext) -> None:
-        """`context`: of a column-oriented insert without LowCardinality types."""
+    def __init__(self, context: InsertContext, last_value: str | None = None) -> None:
+        """`context`: of a column-oriented insert without LowCardinality types.
+
+        `last_value`: of the last column, in all rows; rows are then added without it.
+        """
         self._context = context
+        self._last_value = last_value
+        self._last_pieces: tuple[int, _Pieces] = 0, []  # a number of rows, and their encoding
         self._columns = [_Column(*column) for column in zip(context.column_names, context.column_types, strict=True)]
         self.rows = 0
 
@@ -147,15 +152,25 @@ class NativeBlock:
         if not rows:
             return
         pieces = []
-        for column, values in zip(self._columns, zip(*rows, strict=True), strict=True):
+        given = self._columns if self._last_value is None else self._columns[:-1]
+        for column, values in zip(given, zip(*rows, strict=True), strict=True):
             self._context.start_column(column.name)
             try:
                 pieces.append(column.encode_values(values, self._context))
             except _ENCODE_ERRORS as error:
                 raise _EncodeFailed(f"{column.name}: {type(error).__name__}: {error}") from error
+        if self._last_value is not None:
+            pieces.append(self._encode_last(len(rows)))
         for column, found in zip(self._columns, pieces, strict=True):
             column.append_pieces(found)
         self.rows += len(rows)
+
+    def _encode_last(self, rows: int) -> _Pieces:
+        if self._last_pieces[0] != rows:
+            column = self._columns[-1]
+            self._context.start_column(column.name)
+            self._last_pieces = rows, column.encode_values([self._last_value] * rows, self._context)
+        return self._last_pieces[1]
 
     def to_bytes(self) -> bytes:
         """Return the block's bytes; empty if it has no rows."""

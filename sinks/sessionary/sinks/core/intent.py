@@ -1,8 +1,12 @@
 """When a partition's records are written, and what is committed before: the intent protocol; pure.
 
-    commit offset a, metadata {"v":1,"to":b,...}   the block before is stored, a..b comes next
+    commit offset a, metadata {"v":2,"to":b,...}   the block before is stored, a..b comes next
     insert a..b as one block, token = ...:a-b
-    commit offset b+1, no metadata                 only if nothing follows (idle, revoked, stopped)
+    commit offset b+1, no block in the metadata    only if nothing follows (idle, revoked, stopped)
+
+The metadata also names the topic by its id: offsets of a topic that was deleted and created again
+say nothing about its records. The former version of the metadata has no id. Its block is inserted
+under that version's token.
 
 After a crash, the committed offset and metadata name the block that may be stored wholly, in part
 or not at all. The next owner collects exactly a..b and inserts it under the same token: ClickHouse
@@ -21,7 +25,7 @@ from typing import NamedTuple
 
 from sessionary.sinks.core.rows.raw_record import RawRecord
 
-_VERSION = 1
+_FORMER_VERSION, _VERSION = 1, 2
 # If more records wait in the log than a young block holds, it is filled for this many times as
 # long: an insert costs nearly the same for few rows and many, so small blocks would make the
 # waiting records wait even longer.
@@ -42,31 +46,51 @@ class BlockLimits(NamedTuple):
 class Intent(NamedTuple):
     """A declared block: the `records` records from the committed offset to `to`, inclusive.
 
-    `at_ms`: wall clock of the declaration.
+    `at_ms`: wall clock of the declaration. `topic_id`: None if the topic has none, or if the former
+    version wrote the intent; then the block's token has none either.
     """
 
     to: int
     records: int
     at_ms: int
+    topic_id: str | None = None
 
     def to_metadata(self) -> str:
-        """Return the commit's metadata (about 60 bytes; Kafka allows 4,096)."""
-        return json.dumps({"v": _VERSION, "to": self.to, "n": self.records, "at": self.at_ms}, separators=(",", ":"))
+        """Return the commit's metadata (about 90 bytes; Kafka allows 4,096)."""
+        return _dump_metadata(self.topic_id, {"to": self.to, "n": self.records, "at": self.at_ms})
 
 
-def parse_intent(metadata: str | None) -> Intent | None:
-    """Read a commit's metadata; None if it is not ours (tools that reset offsets remove it).
+class CommitMetadata(NamedTuple):
+    """What a commit says beside its offset. Both are None if its metadata is not ours."""
+
+    topic_id: str | None = None
+    intent: Intent | None = None
+
+
+def _dump_metadata(topic_id: str | None, intent: dict[str, int]) -> str:
+    if topic_id is None:
+        # As the former version wrote it: nothing at all without a block.
+        return json.dumps({"v": _FORMER_VERSION, **intent}, separators=(",", ":")) if intent else ""
+    return json.dumps({"v": _VERSION, "topic": topic_id, **intent}, separators=(",", ":"))
+
+
+def parse_metadata(metadata: str | None) -> CommitMetadata:
+    """Read a commit's metadata; tools that reset offsets remove it.
 
     A block may then be written under two tokens. Its rows still collapse, because they are equal
     in every key column.
     """
     try:
         fields = json.loads(metadata or "")
-        if fields["v"] != _VERSION:
-            return None
-        return Intent(int(fields["to"]), int(fields["n"]), int(fields["at"]))
+        if fields["v"] not in (_FORMER_VERSION, _VERSION):
+            return CommitMetadata()
+        topic_id = str(fields["topic"]) if fields["v"] == _VERSION else None
+        if "to" not in fields:
+            return CommitMetadata(topic_id)
+        intent = Intent(int(fields["to"]), int(fields["n"]), int(fields["at"]), topic_id)
     except (ValueError, TypeError, KeyError):
-        return None
+        return CommitMetadata()
+    return CommitMetadata(topic_id, intent)
 
 
 class RecordBlock(NamedTuple):
@@ -80,10 +104,12 @@ class RecordBlock(NamedTuple):
     records: Sequence[RawRecord]
     intent: Intent | None  # to be committed at `first` before the insert; None if it already is
     replay_of: Intent | None = None
+    topic_id: str | None = None
 
     def insert_token(self, group: str, topic: str, partition: int) -> str:
         """Return the deduplication token: the same for the same records of the same group."""
-        return f"{group}:{topic}:{partition}:{self.first}-{self.last}"
+        log = topic if self.topic_id is None else f"{topic}:{self.topic_id}"
+        return f"{group}:{log}:{partition}:{self.first}-{self.last}"
 
 
 class PartitionPlan:
@@ -93,11 +119,17 @@ class PartitionPlan:
     `now` is always monotonic time in seconds.
     """
 
-    def __init__(self, limits: BlockLimits, committed: int | None, metadata: str | None) -> None:
-        """`committed`: the group's offset for the partition, None if it has none."""
+    def __init__(
+        self, limits: BlockLimits, committed: int | None, metadata: str | None, topic_id: str | None = None
+    ) -> None:
+        """`committed`: the group's offset for the partition, None if it has none.
+
+        `topic_id`: of the topic as it is; None if it has none.
+        """
         self._limits = limits
         self._committed = committed
-        self._intent = parse_intent(metadata) if committed is not None else None
+        self._topic_id = topic_id
+        self._committed_topic_id, self._intent = parse_metadata(metadata) if committed is not None else CommitMetadata()
         self._replay = self._intent
         self._records: deque[RawRecord] = deque()
         self._bytes = 0
@@ -152,6 +184,10 @@ class PartitionPlan:
         if self._since is None:
             self._since = now
 
+    def skip_to(self, offset: int) -> None:
+        """Go on at `offset`: the log has no record before it any more."""
+        self._next, self._end = max(offset, self._next or 0), None
+
     def reached_end(self, offset: int) -> None:
         """Record that the log currently ends before `offset` (transaction markers included)."""
         self._end = max(offset, self._next or 0)
@@ -182,11 +218,12 @@ class PartitionPlan:
         if replay is not None:
             assert self._committed is not None
             records = self._cut_while(lambda record, _rows, _size: record.offset <= replay.to)
-            self.in_flight = RecordBlock(self._committed, replay.to, records, None, replay)
+            self.in_flight = RecordBlock(self._committed, replay.to, records, None, replay, replay.topic_id)
         else:
             records = self._cut_full_block()
             first, last = records[0].offset, records[-1].offset
-            self.in_flight = RecordBlock(first, last, records, Intent(last, len(records), now_ms))
+            intent = Intent(last, len(records), now_ms, self._topic_id)
+            self.in_flight = RecordBlock(first, last, records, intent, None, self._topic_id)
         self._since = now if self._records else None
         return self.in_flight
 
@@ -213,6 +250,7 @@ class PartitionPlan:
         """Record that the intent of the block in flight was committed."""
         assert self.in_flight is not None
         self._committed, self._intent = self.in_flight.first, self.in_flight.intent
+        self._committed_topic_id = self._topic_id
         self.in_flight = self.in_flight._replace(intent=None)
 
     def mark_written(self) -> None:
@@ -223,7 +261,7 @@ class PartitionPlan:
         self._replay = None
 
     def closing_commit(self) -> int | None:
-        """Return the offset to commit without metadata if nothing is under way, else None.
+        """Return the offset to commit with `closing_metadata` if nothing is under way, else None.
 
         None also if that commit would change nothing. Meant for partitions that are idle, revoked
         or stopped: the next owner reads waiting records again. The intent of a block that is not
@@ -232,14 +270,18 @@ class PartitionPlan:
         if self.in_flight is not None or self._replay is not None:
             return None
         offset = self._end if self._end is not None and not self._records else self.landed
-        if offset is None or (offset == self._committed and self._intent is None):
-            return None
-        return offset
+        is_committed = offset == self._committed and self._committed_topic_id == self._topic_id
+        return None if offset is None or (is_committed and self._intent is None) else offset
+
+    @property
+    def closing_metadata(self) -> str:
+        """The metadata of a commit without a block: the topic's id."""
+        return _dump_metadata(self._topic_id, {})
 
     def mark_closed(self, offset: int) -> None:
         """Record that the offset of `closing_commit` was committed."""
-        self._committed, self._intent = offset, None
+        self._committed, self._intent, self._committed_topic_id = offset, None, self._topic_id
         self.landed = offset
 
 
-__all__ = ["BlockLimits", "Intent", "PartitionPlan", "RecordBlock", "parse_intent"]
+__all__ = ["BlockLimits", "CommitMetadata", "Intent", "PartitionPlan", "RecordBlock", "parse_metadata"]

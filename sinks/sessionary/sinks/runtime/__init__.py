@@ -6,9 +6,9 @@ One thread per sink does everything but keep the group membership.
     host_clock              the host's clocks, as a port
     kafka_client            the Kafka consumer's configuration; its messages as records
     consumer                the loop of one sink
-    blocked_partitions      partitions that wait before a batch that cannot be read
+    blocked_partitions      partitions that wait while the others go on
     log_watch               how far the log goes, and whether the sink keeps up
-    retry_pause             how long a sink pauses after a fault
+    group_offsets           the group's offsets: read and committed, and what their errors mean
     block_writer            one block from records to stored rows
     dead_letter_producer    records that cannot be stored, to the topic `sink-rejected`
     hung_calls              ends the process if a call never returns

@@ -16,14 +16,18 @@ from sessionary.sinks.core.rows.dead_letters import dead_letter_row
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.rows.shared import RowBuilder, TableRow
 from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SinkDefinition
-from sessionary.sinks.errors import BadRow, Transient
+from sessionary.sinks.errors import BadRow, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.dead_letter_producer import DeadLetterProducer
 from sessionary.sinks.settings import SinkSettings
 
-# How long a server remembers tokens (see the tables' settings). A replay of an older block may
-# leave its rows twice until they are merged.
+# How many tokens of a table a server remembers, and a replicated table for how long (see the
+# tables' settings). A replay of an older block may leave its rows twice until they are merged.
+_WINDOW_BLOCKS = 10_000
 _WINDOW_MS = 7 * 86_400_000
+# A server says that it wrote a block also if it knew the token, and kept nothing. So a sink counts
+# the rows of one block in so many seconds.
+_LOOK_EVERY_S = 30.0
 _log = logging.getLogger(__name__)
 
 
@@ -31,11 +35,18 @@ class BlockWriter:
     """Writes the blocks of one sink. Methods block; not thread-safe."""
 
     def __init__(
-        self, definition: SinkDefinition, settings: SinkSettings, metrics: SinkMetrics, decoder: Decoder
+        self,
+        definition: SinkDefinition,
+        settings: SinkSettings,
+        metrics: SinkMetrics,
+        decoder: Decoder,
+        *,
+        group: str | None = None,
     ) -> None:
+        """`group`: the first part of the blocks' tokens, by default the sink's consumer group."""
         self._definition = definition
         self._topic = getattr(settings.topics, definition.topic)
-        self._group = settings.group_id(definition.kind)
+        self._group = group or settings.group_id(definition.kind)
         self._metrics = metrics
         self._decoder = decoder
         others = () if definition.side is None else (definition.side.table,)
@@ -45,6 +56,7 @@ class BlockWriter:
         # dead letters were acknowledged.
         self._tried_tokens: dict[int, str] = {}
         self._lettered_tokens: dict[int, str] = {}
+        self._look_at_s = 0.0
 
     def write_block(self, partition: int, block: RecordBlock) -> None:
         """Write a block whose intent is committed.
@@ -53,23 +65,51 @@ class BlockWriter:
         """
         token = block.insert_token(self._group, self._topic, partition)
         self._inserter.open()
-        native = self._inserter.new_block()
+        native = self._inserter.new_block(topic_id=block.topic_id)
         letters: list[tuple[RawRecord, str]] = []
         records, aside = self._split_records(block.records)
-        aside_rows = self._write_aside(token, aside, letters) if aside else 0
+        aside_rows = self._write_aside(token, block.topic_id, aside, letters) if aside else 0
         for first in range(0, len(records), PORTION):
             self._add_rows(native, self._definition.build_row, records[first : first + PORTION], letters)
         if letters:
-            self._write_dead_letters(partition, token, letters)
+            self._write_dead_letters(partition, token, block.topic_id, letters)
         first_try = block.replay_of is None and self._tried_tokens.get(partition) != token
         self._tried_tokens[partition] = token
         began = time.perf_counter()
         self._inserter.insert_block(native, token, first_try=first_try)
         self._metrics.insert_seconds.observe(time.perf_counter() - began)
+        if block.replay_of is None and native.rows and time.monotonic() >= self._look_at_s:
+            self._keep_block(partition, block, native, token)
+            self._look_at_s = time.monotonic() + _LOOK_EVERY_S
         self._metrics.rows.inc(native.rows + aside_rows)
         self._metrics.blocks.inc()
         if block.replay_of is not None:
             self._report_replay(partition, block)
+
+    def find_skip(self, partition: int, offset: int) -> int | None:
+        """Return the last offset of the events that an operator had skipped with `offset`, or None.
+
+        The audit trail has that, once its sink has stored it. Raises `Transient`, `OperatorError`.
+        """
+        return self._inserter.find_skip(partition, offset) if self._definition.topic == "events" else None
+
+    def _keep_block(self, partition: int, block: RecordBlock, native: NativeBlock, token: str) -> None:
+        """Look whether ClickHouse kept a block; if not, insert it under another token.
+
+        Raises `OperatorError` if it does not keep that either.
+        """
+        if self._inserter.count_rows(partition, block.first, block.last) >= native.rows:
+            return
+        _log.error("partition %d: ClickHouse did not keep a block; it is inserted again (%s)", partition, token)
+        self._metrics.count_retry("block_not_kept")
+        self._inserter.insert_block(native, f"{token}:again", first_try=False)
+        kept = self._inserter.count_rows(partition, block.first, block.last)
+        if kept < native.rows:
+            raise OperatorError("block_not_kept", f"{native.rows} rows sent twice, {kept} found ({token})")
+
+    def read_topic_ids(self) -> set[str]:
+        """Return the ids that the sink's topic had by its table. Raises as `write_block` does."""
+        return self._inserter.read_topic_ids(self._topic)
 
     def close(self) -> None:
         """Close the connection to ClickHouse."""
@@ -85,11 +125,13 @@ class BlockWriter:
             split[raw.value is not None and raw.value[:10] in side.headers].append(raw)
         return split
 
-    def _write_aside(self, token: str, records: Sequence[RawRecord], letters: list[tuple[RawRecord, str]]) -> int:
+    def _write_aside(
+        self, token: str, topic_id: str | None, records: Sequence[RawRecord], letters: list[tuple[RawRecord, str]]
+    ) -> int:
         """Insert records into the side table; return how many rows they are."""
         side = self._definition.side
         assert side is not None
-        block = self._inserter.new_block(side.table.name)
+        block = self._inserter.new_block(side.table.name, topic_id=topic_id)
         self._add_rows(block, side.build_row, records, letters)
         self._inserter.insert_block(block, f"{token}:aside", first_try=False, table=side.table.name)
         return block.rows
@@ -118,7 +160,9 @@ class BlockWriter:
                 stored.append(raw)
         letters += [(stored[row], detail) for row, detail in block.add_rows(rows)]
 
-    def _write_dead_letters(self, partition: int, token: str, letters: Sequence[tuple[RawRecord, str]]) -> None:
+    def _write_dead_letters(
+        self, partition: int, token: str, topic_id: str | None, letters: Sequence[tuple[RawRecord, str]]
+    ) -> None:
         kind = self._definition.kind
         if self._lettered_tokens.get(partition) != token:
             self._dead_letters.send_letters(letters)
@@ -126,7 +170,7 @@ class BlockWriter:
             self._metrics.dead_letters.inc(len(letters))
             for raw, detail in letters:
                 _log.error("dead letter: %s %d:%d: %s", raw.topic, raw.partition, raw.offset, detail)
-        block = self._inserter.new_block(DEAD_LETTERS.name)
+        block = self._inserter.new_block(DEAD_LETTERS.name, topic_id=topic_id)
         block.add_rows([dead_letter_row(kind, raw, detail) for raw, detail in letters])
         self._inserter.insert_block(block, f"{token}:dead", first_try=False, table=DEAD_LETTERS.name)
 
@@ -137,11 +181,14 @@ class BlockWriter:
         self._metrics.replays.inc()
         self._metrics.replay_age.set(age_ms / 1_000)
         _log.info("partition %d: replayed offsets %d to %d", partition, block.first, block.last)
-        if age_ms > _WINDOW_MS:
+        blocks = self._inserter.count_blocks(replay.at_ms)
+        self._metrics.window_used.set(blocks / _WINDOW_BLOCKS)
+        if age_ms > _WINDOW_MS or blocks >= _WINDOW_BLOCKS:
             _log.error(
-                "partition %d: the replayed block is older than ClickHouse's deduplication window; "
+                "partition %d: the replayed block is older than ClickHouse's deduplication window (%d blocks since); "
                 "rows may be stored twice until they are merged",
                 partition,
+                blocks,
             )
         if len(block.records) != replay.records:
             _log.error(

@@ -1,27 +1,41 @@
-"""Partitions that wait before a batch that cannot be read, while the others go on.
+"""Partitions that wait while the others go on.
 
-reading ──(batch unreadable)──▶ blocked ──(30 s, then twice as long each time)──▶ trying
-   ▲                               ▲────────────(batch unreadable)──────────────────┤
-   └──────────────────────────────────(records, or the log's end)───────────────────┘
+running ──(fault of this partition)──▶ blocked ──(pause, each twice as long)──▶ trying
+   ▲                                      ▲───────────────(fault)────────────────┤
+   └──────────(records, or the log's end; if a write failed: written)────────────┘
+
+If its topic was made again, a partition stays blocked for the whole assignment. If an operator had
+the processor skip a batch that cannot be read, the next try begins after it. The audit trail says
+so.
 """
 
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaException, Message, TopicPartition
 
 from sessionary.schemas.kafka.unreadable_batches import HELP, describe_unreadable_batch
+from sessionary.sinks.errors import RETRY_FIRST_S, RETRY_LAST_S, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.ports import KafkaConsumer
 
 RETRY_S: Final = 30.0
 RETRY_S_MAX: Final = 300.0
-REASON: Final = "batch_unreadable"
+BATCH_UNREADABLE: Final = "batch_unreadable"
 _log = logging.getLogger(__name__)
 
 
+# Returns the last offset of what was skipped with an offset of a partition, or None. May raise the
+# sinks' errors.
+FindSkip = Callable[[int, int], int | None]
+
+
 class _Blocked(NamedTuple):
+    reason: str
+    is_write: bool  # its block could not be written; else it cannot be read
+    batch_offset: int  # at which a batch begins that cannot be read
     retry_at_s: float | None  # None: it is being tried again
     pause_s: float
 
@@ -29,8 +43,9 @@ class _Blocked(NamedTuple):
 class BlockedPartitions:
     """The blocked partitions of one assignment. `now_s` is always monotonic."""
 
-    def __init__(self, topic: str, metrics: SinkMetrics) -> None:
+    def __init__(self, topic: str, metrics: SinkMetrics, find_skip: FindSkip) -> None:
         self._topic = topic
+        self._find_skip = find_skip
         self._metrics = metrics
         self._blocked: dict[int, _Blocked] = {}
 
@@ -39,38 +54,99 @@ class BlockedPartitions:
         former = self._blocked.get(partition)
         return former is not None and former.retry_at_s is not None
 
-    def block_partition(self, consumer: KafkaConsumer, message: Message, now_s: float) -> None:
-        """Pause the partition of a batch that cannot be read, which `message` reports."""
-        partition = message.partition() or 0
+    def holds_writes(self, partition: int) -> bool:
+        """Whether a partition's block waits, because it could not be written."""
+        return self.holds(partition) and self._blocked[partition].is_write
+
+    def block_partition(
+        self,
+        consumer: KafkaConsumer,
+        partition: int,
+        reason: str,
+        what: str,
+        now_s: float,
+        *,
+        is_write: bool = False,
+        first_s: float | None = None,
+        batch_offset: int = 0,
+    ) -> None:
+        """Pause a partition; try it again after `first_s`, then after twice as long each time.
+
+        `what` tells people what is wrong and what to do. `is_write`: its block could not be
+        written; else it cannot be read. `first_s` is `RETRY_S` by default. `batch_offset`: at
+        which a batch begins that cannot be read.
+        """
         former = self._blocked.get(partition)
-        if former is None:
-            what = f"{describe_unreadable_batch(message)}. {HELP}"
-            _log.error("partition %d is blocked, and tried again now and then: %s", partition, what)
-            self._metrics.block_partition(partition, REASON)
-        elif former.retry_at_s is not None:
+        if former is not None and former.retry_at_s is not None:
             return
-        pause_s = RETRY_S if former is None else min(RETRY_S_MAX, 2.0 * former.pause_s)
-        self._blocked[partition] = _Blocked(now_s + pause_s, pause_s)
+        if former is None or former.reason != reason:
+            self.forget_partition(partition)
+            _log.error("partition %d is blocked, and tried again now and then: %s", partition, what)
+            self._metrics.block_partition(partition, reason)
+            pause_s = RETRY_S if first_s is None else first_s
+        else:
+            pause_s = min(RETRY_LAST_S if is_write else RETRY_S_MAX, 2.0 * former.pause_s)
+        self._blocked[partition] = _Blocked(reason, is_write, batch_offset, now_s + pause_s, pause_s)
         consumer.pause([TopicPartition(self._topic, partition)])
 
+    def block_unreadable(self, consumer: KafkaConsumer, message: Message, now_s: float) -> None:
+        """Block the partition of a batch that cannot be read, which `message` reports."""
+        what = f"{describe_unreadable_batch(message)}. {HELP}"
+        place = message.partition() or 0, message.offset() or 0
+        self.block_partition(consumer, place[0], BATCH_UNREADABLE, what, now_s, batch_offset=place[1])
+
+    def block_write(
+        self, consumer: KafkaConsumer, partition: int, error: Transient | OperatorError, now_s: float
+    ) -> None:
+        """Block a partition whose block could not be written."""
+        self.block_partition(consumer, partition, error.reason, str(error), now_s, is_write=True, first_s=RETRY_FIRST_S)
+
+    def halt_partition(self, partition: int, reason: str, what: str) -> None:
+        """Block a partition until the next assignment."""
+        _log.error("partition %d is halted: %s", partition, what)
+        self.forget_partition(partition)
+        self._metrics.block_partition(partition, reason)
+        self._blocked[partition] = _Blocked(
+            reason, is_write=False, batch_offset=0, retry_at_s=math.inf, pause_s=math.inf
+        )
+
     def retry_due(self, consumer: KafkaConsumer, next_offsets: Mapping[int, int], now_s: float) -> None:
-        """Read blocked partitions again whose pause is over, each from its next offset on."""
+        """Read blocked partitions again whose pause is over, each from its next offset on.
+
+        `next_offsets` are those of all partitions that are assigned. If an unreadable batch was
+        skipped, its partition is read from the offset after it.
+        """
         for partition, blocked in self._blocked.items():
             if blocked.retry_at_s is None or now_s < blocked.retry_at_s:
                 continue
-            place = TopicPartition(self._topic, partition, next_offsets[partition])
+            next_offset = self._offset_after_skip(partition, blocked, next_offsets[partition])
+            place = TopicPartition(self._topic, partition, next_offset)
             try:
                 consumer.seek(place)  # what was fetched before is not delivered any more
-            except KafkaException as error:
-                _log.warning("partition %d cannot be tried again yet: %s", partition, error.args[0])
-                self._blocked[partition] = blocked._replace(retry_at_s=now_s + blocked.pause_s)
-                continue
+            except KafkaException:
+                # librdkafka has given the partition up, if the log did not have its offset.
+                fetch_again(consumer, self._topic, {**next_offsets, partition: next_offset})
             consumer.resume([place])
             self._blocked[partition] = blocked._replace(retry_at_s=None)
 
-    def end_block(self, partition: int) -> None:
-        """Note that a partition that was tried again can be read."""
-        if partition in self._blocked and not self.holds(partition):
+    def _offset_after_skip(self, partition: int, blocked: _Blocked, next_offset: int) -> int:
+        if blocked.reason != BATCH_UNREADABLE:
+            return next_offset
+        offset = max(next_offset, blocked.batch_offset)
+        try:
+            last = self._find_skip(partition, offset)
+        except (Transient, OperatorError) as error:
+            _log.warning("partition %d: it is not known if its batch was skipped: %s", partition, error)
+            return next_offset
+        if last is None:
+            return next_offset
+        _log.warning("partition %d: offsets %d to %d were skipped by an operator's decision", partition, offset, last)
+        return last + 1
+
+    def end_block(self, partition: int, *, is_write: bool = False) -> None:
+        """Note that a partition that was tried again can be read, or its block was written."""
+        former = self._blocked.get(partition)
+        if former is not None and not self.holds(partition) and former.is_write == is_write:
             _log.warning("partition %d is no longer blocked", partition)
             self.forget_partition(partition)
 
@@ -79,10 +155,15 @@ class BlockedPartitions:
         if self._blocked.pop(partition, None) is not None:
             self._metrics.unblock_partition(partition)
 
-    def forget_all(self) -> None:
-        """Drop what is known of all partitions."""
-        for partition in tuple(self._blocked):
+    def forget_partitions(self, partitions: Iterable[int] | None = None) -> None:
+        """Drop what is known of these partitions, by default of all."""
+        for partition in tuple(self._blocked if partitions is None else partitions):
             self.forget_partition(partition)
 
 
-__all__ = ["REASON", "RETRY_S", "RETRY_S_MAX", "BlockedPartitions"]
+def fetch_again(consumer: KafkaConsumer, topic: str, next_offsets: Mapping[int, int]) -> None:
+    """Fetch all assigned partitions again, each from its next offset on; they stay paused."""
+    consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in next_offsets.items()])
+
+
+__all__ = ["BATCH_UNREADABLE", "RETRY_S", "RETRY_S_MAX", "BlockedPartitions", "FindSkip", "fetch_again"]

@@ -21,16 +21,17 @@ from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_progress import StuckConsumerDetector
 from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
 from sessionary.sinks.core.intent import BlockLimits, PartitionPlan
+from sessionary.sinks.core.retry_pause import RetryPause
 from sessionary.sinks.core.sink_kinds import SinkDefinition
-from sessionary.sinks.errors import Fenced, OperatorError, Transient
+from sessionary.sinks.errors import PARTITION_REASONS, Fenced, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
+from sessionary.sinks.runtime import group_offsets
 from sessionary.sinks.runtime.blocked_partitions import BlockedPartitions
 from sessionary.sinks.runtime.host_clock import HostClock
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
 from sessionary.sinks.runtime.kafka_client import partition_and_kind, records_from_messages
 from sessionary.sinks.runtime.log_watch import LogWatch
 from sessionary.sinks.runtime.ports import BlockTarget, ConsumerFactory, KafkaConsumer
-from sessionary.sinks.runtime.retry_pause import RetryPause
 from sessionary.sinks.settings import SinkSettings
 
 COMMIT_S_MAX: Final = 30.0  # a commit that takes longer hangs
@@ -41,15 +42,6 @@ _MESSAGES_PER_CALL: Final = 2_000
 _CALLS_PER_TURN: Final = 5
 _REPORT_S: Final = 1.0
 _COMMITTED_TIMEOUT_S: Final = 10.0
-# Errors of Kafka that last until an operator acts.
-_OPERATOR_REASONS: Final = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "no_topic",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "kafka_right",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "kafka_right",
-    KafkaError._AUTHENTICATION: "kafka_authentication",
-}
-# After a fatal error a consumer answers `_FATAL` to every call, and fetches nothing any more.
-_FENCED_CODES: Final = (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)
 _log = logging.getLogger(__name__)
 
 
@@ -67,13 +59,16 @@ class SinkConsumer:
         clock: HostClock,
         watchdog: CallWatchdog,
         log_watch: LogWatch,
+        ask_topic_id: Callable[[], str | None],
     ) -> None:
         """`watchdog`: watches commits; the caller starts it if the process may end.
 
-        `log_watch`: tells how far the log goes; the caller starts it.
+        `log_watch`: tells how far the log goes; the caller starts it. `ask_topic_id` returns the
+        id of the sink's topic, or raises `KafkaException`; it blocks.
         """
         self._topic: str = getattr(settings.topics, definition.topic)
         self._limits = BlockLimits(settings.sink_flush_rows, settings.sink_flush_bytes, settings.sink_flush_seconds)
+        self._ask_topic_id = ask_topic_id
         self._metrics = metrics
         self._target = target
         self._clock = clock
@@ -90,7 +85,8 @@ class SinkConsumer:
         self._consumers = 0  # opened so far
         self._log_watch = log_watch
         self._stuck = StuckConsumerDetector()
-        self._blocked = BlockedPartitions(self._topic, metrics)
+        self._blocked = BlockedPartitions(self._topic, metrics, target.find_skip)
+        self._guard = group_offsets.LogGuard(self._topic, self._limits, settings.accepted_gaps, self._blocked)
 
     def run(self, stop: threading.Event) -> None:
         """Consume until `stop`, then write what was collected and leave the group. Blocks.
@@ -101,7 +97,7 @@ class SinkConsumer:
         try:
             while not stop.is_set():
                 self._metrics.mark_alive()
-                if self._unplanned:
+                if self._unplanned and not self._pause.holds_back(self._clock.monotonic_s()):
                     self._plan_partitions()
                 self._retry_blocked()
                 self._fetch_records()
@@ -153,14 +149,15 @@ class SinkConsumer:
 
     def _wanted_offsets(self) -> dict[int, int]:
         """Return the next offset of each partition that should move."""
-        return {
-            partition: plan.next_offset for partition, plan in self._plans.items() if not self._blocked.holds(partition)
-        }
+        held = self._blocked.holds
+        return {number: plan.next_offset for number, plan in self._plans.items() if not held(number)}
 
     def _retry_blocked(self) -> None:
         if not self._pause.is_active:
-            next_offsets = {partition: plan.next_offset for partition, plan in self._plans.items()}
-            self._blocked.retry_due(self._consumer, next_offsets, self._clock.monotonic_s())
+            self._blocked.retry_due(self._consumer, self._next_offsets(), self._clock.monotonic_s())
+
+    def _next_offsets(self) -> dict[int, int]:
+        return {partition: plan.next_offset or OFFSET_BEGINNING for partition, plan in self._plans.items()}
 
     @property
     def _has_plans(self) -> bool:
@@ -203,7 +200,8 @@ class SinkConsumer:
                         self._handle_event(message)
                 elif (plan := self._plans.get(partition)) is not None:
                     records = records_from_messages(self._topic, partition, list(found))
-                    plan.add_records(records, now, self._high_watermark(partition))
+                    high = group_offsets.high_watermark(self._consumer, self._topic, partition)
+                    plan.add_records(records, now, high)
                     self._clear_kafka_failure()
                     self._blocked.end_block(partition)
             if len(messages) < _MESSAGES_PER_CALL or any(plan.is_due(now) for plan in self._plans.values()):
@@ -213,7 +211,10 @@ class SinkConsumer:
         """Handle a message that is not a record: an error, or the end of a partition."""
         error, partition, offset = cast(KafkaError, message.error()), message.partition(), message.offset()
         if is_unreadable_batch(message) and partition in self._plans:
-            self._blocked.block_partition(self._consumer, message, self._clock.monotonic_s())
+            self._blocked.block_unreadable(self._consumer, message, self._clock.monotonic_s())
+        elif group_offsets.is_outside_log(message) and partition in self._plans:
+            plan, now = self._plans[partition], self._clock.monotonic_s()
+            self._plans[partition] = self._guard.leave_gap(self._consumer, partition, plan, self._next_offsets(), now)
         elif error.code() != KafkaError._PARTITION_EOF:
             self._on_error(error)
         elif partition in self._plans and offset is not None and not self._blocked.holds(partition):
@@ -223,18 +224,33 @@ class SinkConsumer:
 
     def _write_blocks(self, is_wanted: Callable[[PartitionPlan], bool]) -> None:
         """Write blocks that are wanted or in flight; commit the end of partitions read to it."""
-        if self._pause.holds_back(self._clock.monotonic_s()):
+        if self._unplanned or self._pause.holds_back(self._clock.monotonic_s()):
             return
+        if self._guard.is_replaced(self._log_watch.topic_id):
+            for partition in tuple(self._plans):
+                del self._plans[partition]
+                self._guard.halt_partition(self._consumer, partition, self._log_watch.topic_id)
         try:
             for partition, plan in self._plans.items():
-                if plan.in_flight is not None or is_wanted(plan):
-                    self._write_block(partition, plan)
-                if plan.at_end and not plan.waiting_records:
-                    self._commit_end(partition, plan)
+                if not self._blocked.holds_writes(partition):
+                    self._write_partition(partition, plan, is_wanted)
         except (Transient, OperatorError) as error:
             self._pause_after(error)
         else:
             self._end_pause()
+
+    def _write_partition(self, partition: int, plan: PartitionPlan, is_wanted: Callable[[PartitionPlan], bool]) -> None:
+        try:
+            if plan.in_flight is not None or is_wanted(plan):
+                self._write_block(partition, plan)
+                self._blocked.end_block(partition, is_write=True)
+            if plan.at_end and not plan.waiting_records:
+                self._commit_end(partition, plan)
+        except (Transient, OperatorError) as error:
+            if error.reason not in PARTITION_REASONS:
+                raise
+            self._metrics.count_retry(error.reason)
+            self._blocked.block_write(self._consumer, partition, error, self._clock.monotonic_s())
 
     def _write_block(self, partition: int, plan: PartitionPlan) -> None:
         block = plan.in_flight or plan.take_block(self._clock.monotonic_s(), self._clock.wall_ms())
@@ -247,19 +263,12 @@ class SinkConsumer:
     def _commit_end(self, partition: int, plan: PartitionPlan) -> None:
         offset = plan.closing_commit()
         if offset is not None:
-            self._commit_offset(partition, offset, "")
+            self._commit_offset(partition, offset, plan.closing_metadata)
             plan.mark_closed(offset)
 
     def _commit_offset(self, partition: int, offset: int, metadata: str) -> None:
         target = TopicPartition(self._topic, partition, offset, metadata=metadata)
-        try:
-            with self._watchdog.watch_call():
-                answers = self._consumer.commit(offsets=[target], asynchronous=False)
-        except KafkaException as error:
-            raise _commit_error(error.args[0]) from error
-        for answer in answers or ():
-            if answer.error is not None:
-                raise _commit_error(answer.error)
+        group_offsets.commit_offset(self._consumer, self._watchdog, target)
 
     def _pause_after(self, error: Transient | OperatorError) -> None:
         """Pause all partitions, and try again after the pause."""
@@ -286,9 +295,9 @@ class SinkConsumer:
         return [TopicPartition(self._topic, partition) for partition in self._plans]
 
     def _on_error(self, error: KafkaError) -> None:
-        if error.fatal() or error.code() in _FENCED_CODES:
+        if group_offsets.is_fenced(error):
             raise Fenced(str(error))
-        reason = _OPERATOR_REASONS.get(error.code())
+        reason = group_offsets.OPERATOR_REASONS.get(error.code())
         self._metrics.count_retry(reason or "kafka")
         if not self._kafka_failed:
             _log.warning("kafka: %s", error)
@@ -315,18 +324,20 @@ class SinkConsumer:
         found: list[TopicPartition] = []
         try:
             if self._unplanned:
+                self._guard.topic_id = self._ask_topic_id()
                 found = self._consumer.committed(self._unplanned, timeout=_COMMITTED_TIMEOUT_S)
-            errors = [place.error for place in found if place.error is not None]
+            for place in found:
+                if place.error is not None:
+                    raise KafkaException(place.error)
+            plans = self._guard.plan_partitions(found, self._target.read_topic_ids)
         except KafkaException as error:
-            errors = [error.args[0]]
-        if errors:
-            self._on_error(errors[0])
-            _log.warning("cannot read the group's offsets, asking again: %s", errors[0])
+            self._on_error(error.args[0])
+            _log.warning("cannot read the group's offsets, asking again: %s", error.args[0])
+        except (Transient, OperatorError) as error:  # of ClickHouse
+            self._pause_after(error)
         else:
             self._unplanned = []
-        for place in found if not errors else ():
-            committed = place.offset if place.offset >= 0 else None
-            self._plans[place.partition] = PartitionPlan(self._limits, committed, place.metadata)
+            self._plans.update(plans)
         self._start_fetching()
 
     def _start_fetching(self) -> None:
@@ -336,7 +347,7 @@ class SinkConsumer:
             for partition, plan in self._plans.items()
         ]
         self._consumer.assign(starts)
-        self._blocked.forget_all()
+        self._blocked.forget_partitions(self._plans)
         # A paused partition stays paused when it is revoked and assigned again: set it either way.
         if self._pause.is_active:
             self._consumer.pause(starts)
@@ -373,28 +384,14 @@ class SinkConsumer:
             landed = plan.landed or 0
             all_landed = plan.at_end and plan.in_flight is None and not plan.waiting_records
             offsets[partition] = plan.next_offset if all_landed else landed
-            lag = 0 if all_landed else max(0, self._high_watermark(partition) - landed)
+            lag = (
+                0
+                if all_landed
+                else max(0, group_offsets.high_watermark(self._consumer, self._topic, partition) - landed)
+            )
             age_s = max(0.0, (wall_ms - plan.oldest_ms) / 1_000) if plan.oldest_ms is not None else 0.0
             self._metrics.report_position(partition, landed, lag, age_s)
         self._log_watch.report_landed(offsets if self._has_plans else None)
-
-    def _high_watermark(self, partition: int) -> int:
-        """Return the end of a partition's log as far as is known, 0 before the first fetch."""
-        try:
-            known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-        except KafkaException:
-            return 0
-        return known[1] if known else 0
-
-
-def _commit_error(error: KafkaError) -> Transient | Fenced:
-    """Return what a failed commit means.
-
-    A fenced member must end. Any other error passes, or Kafka revokes the partition.
-    """
-    if error.fatal() or error.code() in _FENCED_CODES:
-        return Fenced(str(error))
-    return Transient("commit", str(error))
 
 
 __all__ = ["COMMIT_S_MAX", "SinkConsumer"]

@@ -7,6 +7,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, Message
 
+from sessionary.schemas.topics import FETCH_BYTES_MAX
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.sink_kinds import SinkDefinition
 from sessionary.sinks.runtime.ports import ErrorCallback, KafkaConsumer
@@ -28,13 +29,15 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
-        "auto.offset.reset": "earliest",
+        # A log without the next offset lost records: the loop blocks the partition.
+        "auto.offset.reset": "error",
         # Every rebalance assigns all partitions again, so that every buffer is dropped each time.
         "partition.assignment.strategy": "range",
         "session.timeout.ms": settings.sink_session_timeout_ms,
         "heartbeat.interval.ms": max(500, settings.sink_session_timeout_ms // 6),
         "topic.metadata.refresh.interval.ms": 10_000,
         "queued.max.messages.kbytes": 65_536,
+        "fetch.max.bytes": FETCH_BYTES_MAX,
         # How long to wait before a partition with a full queue is fetched again; by default 1 s.
         "fetch.queue.backoff.ms": 5,
         # A batch that was damaged on a disk or on the way is an error, not other records.

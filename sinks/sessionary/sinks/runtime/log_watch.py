@@ -4,9 +4,12 @@ The loop reports what has landed, and reads the answers. A loop that hangs repor
 so is not ready either.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Final
+
+from confluent_kafka import KafkaException
 
 from sessionary.schemas.kafka.log_progress import ASK_EVERY_S, LogAnswer, LogProgress
 from sessionary.sinks.runtime.host_clock import HostClock
@@ -18,15 +21,25 @@ _STOP_S: Final = 1.0
 class LogWatch:
     """Watches the log of one sink."""
 
-    def __init__(self, ask_ends: Callable[[], Mapping[int, int]], clock: HostClock) -> None:
-        """`ask_ends` returns the ends of the partitions that answer; it may block for seconds."""
+    def __init__(
+        self,
+        ask_ends: Callable[[], Mapping[int, int]],
+        clock: HostClock,
+        ask_topic_id: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`ask_ends` returns the ends of the partitions that answer, `ask_topic_id` the topic's id.
+
+        Both may block for seconds. `ask_topic_id` may raise `KafkaException`.
+        """
         self._ask_ends = ask_ends
+        self._ask_topic_id = ask_topic_id
         self._clock = clock
         self._landed: Mapping[int, int] | None = None
         self._progress = LogProgress()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log-watch", daemon=True)
         self.answer = LogAnswer(0, {})  # the last one; replaced, never changed
+        self.topic_id: str | None = None  # by the last answer
 
     def start(self) -> None:
         """Start asking, every five seconds."""
@@ -39,6 +52,8 @@ class LogWatch:
 
     def ask_once(self) -> None:
         """Ask now. Blocks."""
+        with contextlib.suppress(KafkaException):  # it is asked again soon
+            self.topic_id = self._ask_topic_id()
         ends = self._ask_ends()
         self._progress.observe(self._landed or {}, ends, self._clock.monotonic_s())
         self.answer = LogAnswer(self.answer.number + 1, ends)

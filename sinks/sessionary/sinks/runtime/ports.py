@@ -59,8 +59,13 @@ class KafkaConsumer(Protocol):
         """Commit offsets with their metadata. Blocks without a limit."""
         ...
 
-    def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> tuple[int, int] | None:
-        """Return the lowest offset of a partition's log, and the offset after its highest."""
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float = 0.0, *, cached: bool
+    ) -> tuple[int, int] | None:
+        """Return the lowest offset of a partition's log, and the offset after its highest.
+
+        If not `cached`, asks a broker; blocks for up to `timeout` seconds.
+        """
         ...
 
     def list_topics(self, topic: str, timeout: float) -> Any:
@@ -83,6 +88,20 @@ class BlockTarget(Protocol):
         """Store a block whose intent is committed.
 
         Raises `Transient`, `OperatorError`; the same call is then repeated.
+        """
+        ...
+
+    def find_skip(self, partition: int, offset: int) -> int | None:
+        """Return the last offset of what an operator had skipped with `offset`, or None.
+
+        Blocks. Raises `Transient`, `OperatorError`.
+        """
+        ...
+
+    def read_topic_ids(self) -> set[str]:
+        """Return the ids that the sink's topic had by the rows that are stored.
+
+        Raises `Transient`, `OperatorError`.
         """
         ...
 

@@ -34,6 +34,11 @@ _SESSION: Final = _object_schema(
     epoch=_NUMBER,
     version=_NUMBER,
     owner_service=_TEXT,
+    agent_id={**_TEXT, "description": "the agent that created the session, or took it over last"},
+    holder={
+        **_TEXT_OR_NULL,
+        "description": "producer id of the client that created the session, or took it over last; null by rules 1",
+    },
     state_json={**_TEXT, "description": "the session's content: JSON text"},
     state_schema_version=_NUMBER,
     snapshot={"oneOf": [_snapshot_schema(), {"type": "null"}]},
@@ -46,8 +51,8 @@ _SESSION: Final = _object_schema(
         "items": _object_schema(offset=_NUMBER, reason=_TEXT, event_id=_TEXT),
     },
     verdict={
-        "description": "what became of the record at `after`; null without `after`. `not_kept`: this worker "
-        "did not judge it, or too long ago",
+        "description": "what became of the record at `after`; null without `after`. The session's last "
+        "events and refusals have a verdict; what is no longer known, or is another session's record, is `not_kept`",
         "oneOf": [
             _object_schema(
                 partition=_NUMBER,
@@ -208,11 +213,21 @@ DOCUMENT: Final[dict[str, Any]] = {
             "the partition is not halted by `log_gap`",
             reason=_REASON,
         ),
+        "/v1/partitions/{partition}/accept-truncation": _halt_operation(
+            "Go on in a log that lost records that were folded (`log_truncated`); needs the role operator",
+            "the partition is not halted by `log_truncated`",
+            reason=_REASON,
+        ),
         "/v1/partitions/{partition}/skip": _halt_operation(
             "Never judge the record at which a partition is halted; needs the role operator",
             "the partition is not halted, or not at this record; `detail` names the right offset",
             offset={**_NUMBER, "description": "of the record at which it is halted"},
             to={**_NUMBER_OR_NULL, "description": "skip all records up to this offset; by default only that one"},
+            reason=_REASON,
+        ),
+        "/v1/partitions/{partition}/repair-clock": _halt_operation(
+            "Set a clock that leapt to the broker's time; needs the role operator",
+            "the clock is not ahead, the partition is judged by rules 1, or the broker's clock and the worker's differ",
             reason=_REASON,
         ),
         "/v1/rules": {

@@ -3,29 +3,43 @@
     GET  /v1/partitions                          all partitions of the group
     POST /v1/partitions/{partition}/retry        open a halted partition again
     POST /v1/partitions/{partition}/accept-gap   give up events that were deleted unread
+    POST /v1/partitions/{partition}/accept-truncation   go on in a log that lost folded records
     POST /v1/partitions/{partition}/skip         do not fold a record at which it is halted
+    POST /v1/partitions/{partition}/repair-clock set a clock that leapt to the broker's time
 
-All need the role operator. What is decided by the last two, and by whom, is in the audit trail. A
+All need the role operator. What is decided by the last four, and by whom, is in the audit trail. A
 worker answers for its own partitions and asks the other owners.
 """
 
+import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp.web import Request, Response
 
-from sessionary.stream_processors.api.problems import Problem, json_response, parse_number, parse_object
+from sessionary.schemas.rules import FIRST_RULES
+from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number, parse_object
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.token_store import TokenStore
-from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.core.model import ClockSetting
+from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, GapAcceptance, RecordSkip
+from sessionary.stream_processors.runtime.decisions.broker_time import read_broker_time
+from sessionary.stream_processors.runtime.decisions.pending_decision import (
+    Decision,
+    GapAcceptance,
+    RecordSkip,
+    TruncationAcceptance,
+)
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = logging.getLogger(__name__)
 _OPEN_S = 5.0
+_CLOCKS_APART_S_MAX = 5.0  # of the broker and the worker, for a repair: less than what is taken for a hole
+_AHEAD_S_MIN = 1.0  # of an open partition's clock that is worth a repair
 REASON_CHARS_MAX = 1_000
 # What is not known of a partition is null.
 _UNKNOWN: Mapping[str, Any] = dict.fromkeys(
@@ -82,6 +96,14 @@ class PartitionApi:
         """
         return await self._reopen_halted(request, _decide_gap)
 
+    async def accept_truncation(self, request: Request) -> Response:
+        """Answer `POST /v1/partitions/{partition}/accept-truncation` as a retry does.
+
+        The body is `{"reason": text}`. Raises `Problem`: 409 unless it is halted by
+        `log_truncated`.
+        """
+        return await self._reopen_halted(request, _decide_truncation)
+
     async def skip_records(self, request: Request) -> Response:
         """Answer `POST /v1/partitions/{partition}/skip` as a retry does.
 
@@ -90,12 +112,53 @@ class PartitionApi:
         """
         return await self._reopen_halted(request, _decide_skip)
 
-    async def _reopen_halted(self, request: Request, decide: "Decide") -> Response:
+    async def repair_clock(self, request: Request) -> Response:
+        """Answer `POST /v1/partitions/{partition}/repair-clock` as a retry does.
+
+        The body is `{"reason": text}`. The broker is asked for its time, for up to 8 s. Raises
+        `Problem`: 409 if there is nothing to repair, by the first rules, or while the broker's
+        clock and the worker's differ.
+        """
         caller = self._tokens.require_role(request.headers.get("Authorization"), "operator")
+        partition = self._parse_partition(request)
+        if (owner := self._assignment.owners.get(partition)) is None:
+            return await self._others.pass_on(request, partition)
+        reason = _parse_reason(await parse_object(request))
+        require_repairable(owner, time.time())
+        self._others.require_membership()
+        try:
+            broker = await asyncio.to_thread(read_broker_time, self._settings, partition)
+        except Lost as error:
+            raise not_ready(str(error)) from None
+        if abs(broker.ahead_s) > _CLOCKS_APART_S_MAX:
+            detail = (
+                f"partition {partition}: the clock of its leader is {broker.ahead_s:+,.1f} s from this worker's: "
+                "correct the wrong one first"
+            )
+            raise Problem(409, "clocks_differ", "Clocks differ", detail)
+        # Meanwhile the partition may have been opened again.
+        if (owner := self._assignment.owners.get(partition)) is None:
+            raise not_ready(f"partition {partition} is no longer this worker's")
+        require_repairable(owner, time.time())
+        self._others.require_membership()
+        former = owner.position.clock_repairs
+        setting = ClockSetting(broker.stamp_ms, broker.offset, reason, caller.principal)
+        self._assignment.reopen_partition(partition, setting)
+        owner = self._assignment.owners[partition]
+        if not await owner.wait_until(lambda position: position.clock_repairs != former, _OPEN_S) and owner.is_open:
+            raise not_ready(f"partition {partition} is open, but its clock could not be set just now")
+        return json_response(self._document(owner))
+
+    def _parse_partition(self, request: Request) -> int:
         partition = parse_number("partition", request.match_info["partition"])
         if partition >= self._settings.partitions:
             detail = f"there is no partition {partition}: the last one is {self._settings.partitions - 1}"
             raise Problem(404, "unknown_partition", "Unknown partition", detail)
+        return partition
+
+    async def _reopen_halted(self, request: Request, decide: "Decide") -> Response:
+        caller = self._tokens.require_role(request.headers.get("Authorization"), "operator")
+        partition = self._parse_partition(request)
         owner = self._assignment.owners.get(partition)
         if owner is None:
             return await self._others.pass_on(request, partition)
@@ -146,6 +209,13 @@ def _decide_gap(partition: int, fault: Halted, body: Mapping[str, Any], principa
     return GapAcceptance(_parse_reason(body), principal)
 
 
+def _decide_truncation(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> Decision:
+    if fault.reason != "log_truncated":
+        detail = f"partition {partition} is halted by {fault.reason}: only a log_truncated can be accepted"
+        raise Problem(409, "no_truncation", "No truncation", detail)
+    return TruncationAcceptance(_parse_reason(body), principal)
+
+
 def _decide_skip(partition: int, fault: Halted, body: Mapping[str, Any], principal: str) -> Decision:
     reason, first, last = _parse_reason(body), _parse_offset("offset", body.get("offset")), body.get("to")
     last = first if last is None else _parse_offset("to", last)
@@ -158,6 +228,28 @@ def _decide_skip(partition: int, fault: Halted, body: Mapping[str, Any], princip
     if last < first:
         raise Problem(400, "invalid_value", "Bad to", f"to={last} is below the offset {first}")
     return RecordSkip(first, last, reason, principal, fault)
+
+
+def require_repairable(owner: PartitionOwner, wall_s: float) -> None:
+    """Raise `Problem` unless the clock of an owner's partition may be set: 409, or 503 for now.
+
+    `wall_s`: this worker's clock, in seconds since the epoch.
+    """
+    partition, position, fault = owner.partition, owner.position, owner.halted
+    if fault is None and not owner.is_open:
+        raise not_ready(f"partition {partition} is not open yet")
+    ahead_s = position.clock_ms / 1_000 - wall_s
+    if fault is not None and fault.reason != "clock_ahead":
+        detail = f"partition {partition} is halted by {fault.reason}, not by clock_ahead"
+        raise Problem(409, "no_leap", "No leap", detail)
+    if fault is None and ahead_s <= _AHEAD_S_MIN:
+        detail = f"the clock of partition {partition} is {ahead_s:+,.1f} s from this worker's: it needs no repair"
+        raise Problem(409, "no_leap", "No leap", detail)
+    if position.rules.version == FIRST_RULES.version:
+        detail = f"partition {partition} is judged by rules 1, which know no repair: sessionary rules activate"
+        raise Problem(409, "older_rules", "Older rules", detail)
+    if position.outcome_n:
+        raise not_ready(f"partition {partition} is between the timers of one record")
 
 
 def _parse_reason(body: Mapping[str, Any]) -> str:
@@ -226,4 +318,11 @@ def _absent_document(partition: int, url: str | None, answer: Any) -> dict[str, 
     return {**_UNKNOWN, "partition": partition, "state": "unassigned", "detail": detail}
 
 
-__all__ = ["REASON_CHARS_MAX", "PartitionApi", "has_known_position", "partition_document", "state_of_owner"]
+__all__ = [
+    "REASON_CHARS_MAX",
+    "PartitionApi",
+    "has_known_position",
+    "partition_document",
+    "require_repairable",
+    "state_of_owner",
+]

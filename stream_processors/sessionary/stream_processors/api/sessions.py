@@ -16,20 +16,19 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
 from sessionary.schemas.kafka.log_progress import StalledPartition
-from sessionary.schemas.records import Gravestone, Position, SessionState
+from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number
 from sessionary.stream_processors.api.routing import WAIT_MS_MAX, Group, OtherWorkers
 from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.api.verdicts import verdict_document
-from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
 WAIT_MS_DEFAULT = 5_000
-_MACHINE = SessionMachine()
 
 
 class Question(NamedTuple):
@@ -137,6 +136,10 @@ class ControlApi:
             # Another worker may own the partition by now and have a newer state.
             raise not_ready("this worker has had no answer of its group for a session time-out")
         row = owner.state.rows.get(question.key.encoded())
+        if row is None and owner.state.is_packed(question.key.encoded()):
+            raise Problem(
+                410, "session_archived", "Session archived", f"session {question.key.session_id} was archived"
+            )
         if row is None:
             detail = f"tenant {question.key.tenant_id} has no session {question.key.session_id}"
             raise Problem(404, "unknown_session", "Unknown session", detail)
@@ -147,7 +150,7 @@ class ControlApi:
         if question.after is not None:
             key = question.key.encoded()
             verdict = verdict_document(owner.recent_outcomes, row, key, question.partition, question.after)
-        return session_document(row, question, owner.state.position, verdict)
+        return session_document(row, question, owner.state, verdict)
 
 
 def _partition_state(owner: PartitionOwner, stalled: StalledPartition | None) -> str:
@@ -159,7 +162,7 @@ def _partition_state(owner: PartitionOwner, stalled: StalledPartition | None) ->
 
 
 def session_document(
-    row: SessionState, question: Question, position: Position, verdict: dict[str, Any] | None
+    row: SessionState, question: Question, state: PartitionState, verdict: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Return the JSON document of a session, as `/openapi.json` describes it.
 
@@ -176,16 +179,18 @@ def session_document(
         "epoch": row.epoch,
         "version": row.version,
         "owner_service": row.owner_service,
+        "agent_id": row.agent_id,
+        "holder": row.holder or None,
         "state_json": row.state_json,
         "state_schema_version": row.state_schema_version,
         "snapshot": row.snapshot._asdict(),
         "limits": row.limits._asdict(),
         "data_classes": list(row.data_classes),
-        "deadline_ms": _MACHINE.due_ms(row),
+        "deadline_ms": state.deadline_ms(row),
         "refusals": [refusal._asdict() for refusal in row.refusals],
         "verdict": verdict,
-        "position": {"partition": question.partition, "next_offset": position.next_offset},
-        "rules": position.rules.version,
+        "position": {"partition": question.partition, "next_offset": state.position.next_offset},
+        "rules": state.position.rules.version,
     }
 
 

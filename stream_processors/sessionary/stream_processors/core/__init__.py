@@ -12,6 +12,7 @@
     overlay          one batch on top of it
     partition        a partition's state: load, begin, merge
     recent_outcomes  what became of the last records
+    gravestones/     packed gravestones, in chunks
     session/         the session's machine
 
 A record passes `verdict`, then the machine of its family; `overlay` collects what comes of it.

@@ -5,9 +5,19 @@ of time exists. After a hole, a stretch without any record while rows were live,
 a while: clients that were cut off get the time to be heard. A timeout may be late, but never false.
 By rules 2 the clocks of activity also start again at the hole's end, because an agent that could
 not be heard may have worked.
+
+If a broker's clock leapt, an operator may have a partition's clock repaired, by rules 2. It is set
+to the broker's time, forward or back, and the records that were stamped before that move it no
+more. All times in rows are then read as if the clock had stood still while it went forward, or had
+never been ahead: so no limit ends early by what the clock made of the leap.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sessionary.schemas.types import ClockRepair
+
+_REPAIRS_KEPT: Final = 8
 
 
 class Clock(NamedTuple):
@@ -33,4 +43,27 @@ class Clock(NamedTuple):
         return Clock(appended_ms, appended_ms + quiet_ms if hole else self.quiet_until_ms)
 
 
-__all__ = ["Clock"]
+def add_repair(
+    repairs: Sequence[ClockRepair], until_offset: int, former_ms: int, clock_ms: int
+) -> tuple[ClockRepair, ...]:
+    """Return the repairs of a partition's clock after one that sets it from `former_ms`.
+
+    The last eight are kept. An older one becomes part of the next, so that a row that includes only
+    one of both may be due later, but never earlier.
+    """
+    number = repairs[-1].number + 1 if repairs else 1
+    forward_ms = clock_ms - former_ms
+    added = (*repairs, ClockRepair(number, until_offset, clock_ms, max(0, forward_ms), max(0, -forward_ms)))
+    if len(added) <= _REPAIRS_KEPT:
+        return added
+    first, second, *others = added
+    both = second._replace(shift_ms=first.shift_ms + second.shift_ms, back_ms=first.back_ms + second.back_ms)
+    return (both, *others)
+
+
+def believed_from(repairs: Sequence[ClockRepair]) -> int:
+    """Return the first offset whose record moves the clock."""
+    return repairs[-1].until_offset if repairs else 0
+
+
+__all__ = ["Clock", "add_repair", "believed_from"]

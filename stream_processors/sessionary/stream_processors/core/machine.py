@@ -12,16 +12,26 @@ Everything here is pure and sees time as data: `now_ms` is the partition's clock
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from enum import Enum
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.types import RefusalReason, RuleSet
+from sessionary.schemas.types import ClockRepair, RefusalReason, RuleSet
 from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, Stream
 
 RowT = TypeVar("RowT")
 FactT = TypeVar("FactT")
 NO_SESSION = SessionKey("", "")
+
+
+class Remains(Enum):
+    """What a machine gets instead of a gravestone by rules 2: there was a row under this key."""
+
+    REMAINS = "remains"
+
+
+REMAINS: Final = Remains.REMAINS
 
 
 class Fault(NamedTuple):
@@ -37,7 +47,9 @@ class Arrival(NamedTuple):
     `event` is None if the value cannot be read, or if its envelope has a text that is too long;
     `fault` then says why. A fault beside an event says
     that the event does not belong under the record's key. `session` is `NO_SESSION` if the key
-    names none. `rules` are those by which it is judged.
+    names none. `rules` are those by which it is judged. `hole_end_ms`: before it, no event
+    may have been heard; 0 if the rules do not look at that. `clock_repair` is the number of the
+    last repair of the partition's clock, which a new row's times include; 0 if there was none.
     """
 
     record: LogRecord
@@ -47,6 +59,8 @@ class Arrival(NamedTuple):
     log: EventLog
     now_ms: int
     rules: RuleSet
+    hole_end_ms: int = 0
+    clock_repair: int = 0
 
 
 class Decision(NamedTuple):
@@ -74,6 +88,10 @@ class RowKind(NamedTuple):
 
     A live row keeps its partition's clock going and fires when it is due. A row that is not live is
     what remains of one; it vanishes without a record when it is due.
+
+    By rules 2, what remains is packed if it has an `expiry_ms`: only a hash of its key is kept.
+    Then and before, its machine gets `REMAINS` instead of it for `decide`, `evolve` and `report`,
+    and must not change it.
     """
 
     row_class: type[Any]
@@ -81,6 +99,8 @@ class RowKind(NamedTuple):
     prefixes: frozenset[bytes]  # with which the bytes of this kind, as any release wrote them, begin
     encode: Callable[[Any, int], bytes]  # a row, and the version of the rules in force
     parts: RowParts | None = None  # None: rows are always written whole
+    # when a row that is not live vanishes by rules 2, ms of log time; None: it is never packed
+    expiry_ms: Callable[[Any], int] | None = None
 
 
 class Machine(Protocol[RowT, FactT]):
@@ -132,6 +152,13 @@ class Machine(Protocol[RowT, FactT]):
         """
         ...
 
+    def repair_times(self, row: RowT, repairs: Sequence[ClockRepair]) -> RowT:
+        """Return a live row with its times as they are after repairs of the partition's clock.
+
+        The same object if it includes them all. `repairs`: the partition's, at least one.
+        """
+        ...
+
     def is_only_postponed(self, row: RowT, after: RowT) -> bool:
         """Return True only if `after` cannot be due earlier than `row`. Saves working out `due_ms`.
 
@@ -171,11 +198,13 @@ def apply_facts(
 
 __all__ = [
     "NO_SESSION",
+    "REMAINS",
     "AnyMachine",
     "Arrival",
     "Decision",
     "Fault",
     "Machine",
+    "Remains",
     "RowKind",
     "RowParts",
     "apply_facts",

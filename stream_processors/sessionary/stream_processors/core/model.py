@@ -51,14 +51,31 @@ class LogRecord(NamedTuple):
 
 
 class SkippedOffsets(NamedTuple):
-    """What an operator decided to leave unfolded: all from the position up to `next_offset`."""
+    """What an operator decided to leave unfolded: all from the position up to `next_offset`.
 
-    event_type: Literal["records_skipped", "log_gap_accepted"]
+    In a log that was cut below the position, and grew again, records have taken the offsets of
+    others that were folded. `replaced`: their first and last offset; the position stays then.
+    """
+
+    event_type: Literal["records_skipped", "log_gap_accepted", "log_truncation_accepted"]
     next_offset: int
     clock_ms: int  # the partition's clock is not below this afterwards
     reason: str  # for people
     principal: str  # who decided it
     records: Sequence[LogRecord] = ()  # those of these offsets that can be read
+    replaced: tuple[int, int] | None = None
+
+
+class ClockSetting(NamedTuple):
+    """What an operator decided about a partition's clock: it is set to a time of the broker.
+
+    `until_offset`: of the record with that time; what is stamped below it does not move the clock.
+    """
+
+    clock_ms: int
+    until_offset: int
+    reason: str  # for people
+    principal: str  # who decided it
 
 
 class EventLog(NamedTuple):
@@ -136,6 +153,7 @@ __all__ = [
     "EMITTED_BYTES",
     "POSITION_KEY",
     "RECORD_OVERHEAD_BYTES",
+    "ClockSetting",
     "Counts",
     "DueRow",
     "Emitted",

@@ -11,17 +11,21 @@ touched. What events add to rows, and what outputs repeat of events, is bounded 
 """
 
 import heapq
+from collections.abc import Mapping
 from typing import Any
 
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
-from sessionary.stream_processors.core.clock import Clock
+from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from
 from sessionary.stream_processors.core.committed import CommittedState
-from sessionary.stream_processors.core.machine import AnyMachine, Arrival, apply_facts
+from sessionary.stream_processors.core.gravestones.chunk_index import end_of_day, is_chunk_key
+from sessionary.stream_processors.core.gravestones.packing import Changes, plan_packing, wait_again
+from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival, apply_facts
 from sessionary.stream_processors.core.model import (
     EMITTED_BYTES,
     RECORD_OVERHEAD_BYTES,
+    ClockSetting,
     Counts,
     Emitted,
     LogRecord,
@@ -30,7 +34,13 @@ from sessionary.stream_processors.core.model import (
     SkippedOffsets,
 )
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
-from sessionary.stream_processors.core.trail import decision_record, failure_record, rejected_record, skip_record
+from sessionary.stream_processors.core.trail import (
+    decision_record,
+    failure_record,
+    rejected_record,
+    repair_record,
+    skip_record,
+)
 from sessionary.stream_processors.core.verdict import begins_rules, read_arrival, unread_arrival
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, describe_exception
 
@@ -52,6 +62,8 @@ class Overlay:
         position = committed.position
         self._batch_number = position.batch_number + 1
         self._clock = Clock(position.clock_ms, position.quiet_until_ms)
+        self._repairs = position.clock_repairs
+        self._believed_from = believed_from(self._repairs)
         self._next_offset = position.next_offset
         self._first_offset: int | None = None
         self._outcome_n = position.outcome_n
@@ -64,6 +76,8 @@ class Overlay:
         self._lateness_ms: list[int] = []
         self._emitted: list[Emitted] = []
         self._previous_acknowledged_at: int | None = None
+        self._chunks_due_ms = committed.chunks.earliest_ms
+        self._packing: Changes = {}  # as `finish` planned it last
 
     def apply(self, record: LogRecord, failure: str | None = None) -> bool:
         """Fold one record. False: the batch is full, so the record belongs to the next one.
@@ -81,6 +95,8 @@ class Overlay:
             or (self.records and self._bytes + size > settings.bytes_max)
         ):
             return False
+        if self._packing:
+            self._undo_packing()
         if record.key is None and self._announced is not None and begins_rules(record, self._announced, self._decoder):
             if self.records:
                 return False  # all records of a batch are judged by the same rules
@@ -90,7 +106,8 @@ class Overlay:
         if record.offset != self._next_offset:
             # The offsets between hold transaction markers, or were compacted away.
             self._next_offset, self._outcome_n = record.offset, 0
-        self._move_clock(record.timestamp_ms)
+        if record.offset >= self._believed_from:
+            self._move_clock(record.timestamp_ms)
         if not self._drop_expired() or not self._fire_due():
             return False
         if failure is None:
@@ -124,7 +141,7 @@ class Overlay:
         From the second rules on, each of its records is rejected too. Raises `ValueError` if the
         position is there already.
         """
-        if skip.next_offset <= self._next_offset:
+        if skip.next_offset < self._next_offset + (skip.replaced is None):
             raise ValueError(f"the position is {self._next_offset}, so offsets up to {skip.next_offset} are folded")
         committed, rules = self._committed, rules_to_write(self._rules, self._announced)
         self._move_clock(skip.clock_ms)
@@ -133,7 +150,30 @@ class Overlay:
         )
         for record in skip.records if rules > FIRST_RULES.version else ():
             self._reject_unread(record, "skipped", f"skipped by {skip.principal}: {skip.reason}")
-        self._next_offset, self._outcome_n = skip.next_offset, 0
+        if skip.replaced is None:
+            self._next_offset, self._outcome_n = skip.next_offset, 0
+
+    def set_clock(self, setting: ClockSetting) -> None:
+        """Set the clock, forward or back, before the next record; leaves an audit record.
+
+        No timer fires for a while then. Raises `ValueError` by the first rules, and while the
+        timers of the next record are written in parts.
+        """
+        if self._rules.version == FIRST_RULES.version or self.records or self._outcome_n:
+            raise ValueError("a clock is set by the second rules, and between two records")
+        committed, former_ms = self._committed, self._clock.now_ms
+        self._repairs = add_repair(self._repairs, setting.until_offset, former_ms, setting.clock_ms)
+        self._believed_from = setting.until_offset
+        self._clock = Clock(setting.clock_ms, setting.clock_ms + committed.settings.quiet_ms)
+        if back_ms := self._repairs[-1].back_ms:
+            committed.timers.move_earlier(back_ms)
+        record = repair_record(committed.log, setting, former_ms, self._next_place())
+        self._emitted.append(Emitted("audit", None, record))
+
+    @property
+    def written_rows(self) -> Mapping[bytes, Any]:
+        """The rows that the transaction writes, as of the last `finish`: with what it packs."""
+        return {**self.rows, **self._packing} if self._packing else self.rows
 
     @property
     def final_position(self) -> Position:
@@ -147,6 +187,7 @@ class Overlay:
             previous_acknowledged_at=self._previous_acknowledged_at,
             rules=self._rules,
             announced=self._announced,
+            clock_repairs=self._repairs,
         )
 
     @property
@@ -179,8 +220,15 @@ class Overlay:
             last_offset=max(first, self._next_offset - 1),
         )
         self._previous_acknowledged_at = previous_acknowledged_at
+        self._plan_packing()
         return Outcome(
-            self.rows, self._emitted, self.final_position, counts, self._judged, self._refusals, self._lateness_ms
+            self.written_rows,
+            self._emitted,
+            self.final_position,
+            counts,
+            self._judged,
+            self._refusals,
+            self._lateness_ms,
         )
 
     def _move_clock(self, stamp_ms: int) -> None:
@@ -205,7 +253,35 @@ class Overlay:
         self._decoder = self._committed.decoder.as_of(announced.version)
 
     def _row(self, key: bytes) -> Any:
-        return self.rows[key] if key in self.rows else self._committed.rows.get(key)
+        if key in self.rows:
+            return self.rows[key]
+        row = self._committed.rows.get(key)
+        return self._committed.repair_times(row, self._repairs) if self._repairs else row
+
+    def _judged_row(self, key: bytes) -> Any:
+        """Return the row under a record's key as its machine gets it."""
+        row, committed = self._row(key), self._committed
+        if self._rules.version < 2 or type(row) in self._families.live_classes:
+            return row
+        if row is None or is_chunk_key(key):  # any client may send a record with the key of a chunk
+            return REMAINS if committed.chunks.holds(key, self._clock.now_ms) else None
+        expires_ms = committed.expiry_ms(row)
+        if expires_ms is None:
+            return row
+        return REMAINS if expires_ms > self._clock.now_ms else None
+
+    def _plan_packing(self) -> None:
+        """Decide which gravestones are packed; that changes no verdict."""
+        self._undo_packing()
+        if self._rules.version >= 2:
+            self._packing = plan_packing(
+                *(self._committed.expiries, self._committed.chunks, self._committed.settings.chunk_sizes),
+                *(self._clock.now_ms, lambda key: self._committed.expiry_ms(self._row(key))),
+            )
+
+    def _undo_packing(self) -> None:
+        wait_again(self._committed.expiries, self._packing)
+        self._packing = {}
 
     def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
         live_classes = self._families.live_classes
@@ -213,7 +289,9 @@ class Overlay:
         # What may raise comes first, so that a failed machine leaves nothing half done.
         is_expiring = not is_live and row is not None and (before is None or was_live)
         is_moved = is_live and not (was_live and machine.is_only_postponed(before, row))
-        due_ms = machine.due_ms(row) if is_moved or is_expiring else 0
+        due_ms = machine.due_ms(row) if is_moved else self._expiry_ms(row) if is_expiring else 0
+        if is_expiring and due_ms <= self._clock.now_ms:
+            row, is_expiring = None, False
         if key not in self.rows:
             self._count_output(len(key) + (RECORD_OVERHEAD_BYTES if row is None else machine.estimate_bytes(row)))
         self.rows[key] = row
@@ -247,16 +325,34 @@ class Overlay:
     def _drop_expired(self) -> bool:
         """Drop every row that vanishes; False if the batch is full before the last one."""
         expiries, now_ms = self._committed.expiries, self._clock.now_ms
+        if self._chunks_due_ms <= now_ms:
+            for key in self._committed.chunks.expired_keys(now_ms):
+                self._drop_row(key)
+            self._chunks_due_ms = end_of_day(now_ms + 1)
         while expiries and expiries[0][0] <= now_ms:
             if self.is_output_full:
                 return False
             _, key = heapq.heappop(expiries)
             row = self._row(key)
-            if row is not None and not self._committed.is_live(row) and self._committed.due_ms(row) <= now_ms:
-                if key not in self.rows:
-                    self._count_output(len(key) + RECORD_OVERHEAD_BYTES)
-                self.rows[key] = None
+            if row is None or self._committed.is_live(row):
+                continue
+            due_ms = self._expiry_ms(row)
+            if due_ms <= now_ms:
+                self._drop_row(key)
+            elif self._rules.version >= 2:  # the entry is from before these rules
+                heapq.heappush(expiries, (due_ms, key))
         return True
+
+    def _drop_row(self, key: bytes) -> None:
+        if key not in self.rows:
+            self._count_output(len(key) + RECORD_OVERHEAD_BYTES)
+        self.rows[key] = None
+
+    def _expiry_ms(self, row: Any) -> int:
+        """Return when a row that is not live vanishes."""
+        committed = self._committed
+        expires_ms = committed.expiry_ms(row) if self._rules.version >= 2 else None
+        return committed.due_ms(row) if expires_ms is None else expires_ms
 
     def _fire_due(self) -> bool:
         """Fire every row that is due; False if the batch is full before the last one."""
@@ -295,18 +391,23 @@ class Overlay:
     def _judge_record(self, record: LogRecord) -> None:
         committed, families = self._committed, self._families
         key = record.key or b""
-        row = self._row(key) if key else None
-        arrival = read_arrival(record, row, self._decoder, committed.log, self._clock.now_ms, self._rules)
+        row = self._judged_row(key) if key else None
+        known = None if row is REMAINS else row
+        arrival = read_arrival(
+            record, known, self._decoder, committed.log, self._clock.now_ms, self._rules, self._hole_end_ms
+        )
         if arrival is None:
             self._ticks += 1
             return
+        if self._repairs:
+            arrival = arrival._replace(clock_repair=self._repairs[-1].number)
         hashed = hash(key)
         machine = families.home
         if families.by_event_type and arrival.event is not None and arrival.fault is None:
             machine = families.by_event_type.get(arrival.event.envelope.event_type, machine)
             if machine is not families.home:
                 key = machine.row_key(arrival)
-                row = self._row(key)
+                row = self._judged_row(key)
         decision = machine.decide(row, arrival)
         if decision.duplicate:
             self._add_offset(record.offset)

@@ -19,6 +19,7 @@ from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState, PartitionSettings
+from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex, is_chunk_key
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import DueRow
 from sessionary.stream_processors.core.overlay import Overlay
@@ -57,9 +58,16 @@ class PartitionState(CommittedState):
     def finish_loading(self, due_rows: Iterable[DueRow] | None = None) -> None:
         """Set timers once all rows are loaded. `due_rows` saves working them out from the rows."""
         due: list[tuple[int, bytes]] = []
-        self.expiries = []
+        self.expiries, self.chunks = [], ChunkIndex()
+        back_ms = sum(repair.back_ms for repair in self.position.clock_repairs)
         for key, due_ms, live in due_rows if due_rows is not None else map(self._due_row, self.rows.items()):
-            (due if live else self.expiries).append((due_ms, key))
+            if live:
+                # If the clock was set back since the row was written, the row may be due earlier.
+                due.append((due_ms - back_ms, key))
+            elif is_chunk_key(key):
+                self.chunks.put_chunk(key, self.rows[key])
+            else:
+                self.expiries.append((due_ms, key))
         heapq.heapify(self.expiries)
         self.timers.fill(due)
         self.live = len(due)
@@ -71,8 +79,9 @@ class PartitionState(CommittedState):
         that it touched are restored here.
         """
         if self._open is not None:
-            for key in self._open.rows:
-                self._restore_timer(key)
+            for key in self._open.written_rows:
+                if not is_chunk_key(key):
+                    self._restore_timer(key)
             self._open = None
         self._deadline_before = self.next_deadline_ms
         self._open = Overlay(self)
@@ -82,8 +91,10 @@ class PartitionState(CommittedState):
         """Make a batch's rows the committed ones. Raises `ValueError` if the batch is void."""
         if overlay is not self._open:
             raise ValueError("this batch is void: another one was begun after it")
-        for key, row in overlay.rows.items():
+        for key, row in overlay.written_rows.items():
             self.load(key, row)
+            if is_chunk_key(key):
+                self.chunks.put_chunk(key, row)
         self.position, self.live, self._open = overlay.final_position, overlay.live, None
 
     @property
@@ -97,20 +108,35 @@ class PartitionState(CommittedState):
         earliest = self.timers.next_due(self._committed_due_ms)
         return None if earliest is None else max(earliest[0], self.position.quiet_until_ms)
 
+    def deadline_ms(self, row: Any) -> int:
+        """Return when a row of the committed state is due, in ms of log time.
+
+        A live row fires with the first record from then on, unless it changes before.
+        """
+        due_ms = self._live_due_ms(row)
+        return self.due_ms(row) if due_ms is None else max(due_ms, self.position.quiet_until_ms)
+
     def _due_row(self, item: tuple[bytes, Any]) -> DueRow:
         key, row = item
         return DueRow(key, self.due_ms(row), self.is_live(row))
 
     def _committed_due_ms(self, key: bytes) -> int | None:
-        row, position = self.rows.get(key), self.position
+        return self._live_due_ms(self.rows.get(key))
+
+    def _live_due_ms(self, row: Any) -> int | None:
+        position = self.position
         if not self.is_live(row):
             return None
+        if position.clock_repairs:
+            row = self.repair_times(row, position.clock_repairs)
         clock = Clock(position.clock_ms, position.quiet_until_ms)
         return self.due_ms(row, self.hole_end_ms(clock, position.rules))
 
     def _restore_timer(self, key: bytes) -> None:
         row = self.rows.get(key)
         if self.is_live(row):
+            if self.position.clock_repairs:
+                row = self.repair_times(row, self.position.clock_repairs)
             self.timers.schedule(key, self.due_ms(row))
         elif row is not None:
             heapq.heappush(self.expiries, (self.due_ms(row), key))

@@ -5,14 +5,22 @@ number inside a recorded gap is a late filler (refused with its bytes); a number
 duplicate (counted only); after a jump the gap is recorded, and the event goes on. An event's epoch
 must be the session's: a lower one is stale, a higher one was never given out.
 
+By rules 2 a ledger keeps hashes of the ids of a producer's last 32 events. If one of their numbers
+comes with another id, it is no duplicate: two processes use one producer id. The event is refused
+by that name, with its bytes.
+
 A ledger lists 64 producers. By rules 1 it refuses the next one. By rules 2 it forgets one: of a
 past epoch first, then the one that is silent for longest. A hash of its id and its last number
 remain, so that none of its events is applied twice: it goes on after that number, and what it sends
 up to it is a late filler, because the ledger no longer knows which of these were applied.
+
+By rules 2 a ledger also has the offsets of its producer's last events. They show that a record was
+judged by its number, so that a caller who waits for it gets its verdict from the row.
 """
 
 import hashlib
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.types import ForgottenProducer, ProducerLedger, RefusalReason, SeqRange
@@ -20,14 +28,24 @@ from sessionary.schemas.types import ForgottenProducer, ProducerLedger, RefusalR
 PRODUCERS_MAX = 64
 FORGOTTEN_MAX = 1_024
 RANGES_MAX = 16
+IDS_KEPT = 32
+_HASH_BYTES = 2
+_NO_EVENT = bytes(_HASH_BYTES)
+OFFSETS_KEPT = 8  # per producer; about two bytes each, and five for the newest
+OFFSET_DISTANCE_MAX = 1 << 20  # between two of them, so that three bytes are enough
 EPOCH_EXEMPT = frozenset({"session_created", "resources_released"})
 
 
 class LogMoment(NamedTuple):
-    """When an event is judged: the session's epoch, and log time in ms. Rules 1 keep neither."""
+    """An event as the ledger keeps it: the epoch, log time in ms, the hash of its id, its offset.
+
+    Rules 1 keep none of them; then the offset is -1.
+    """
 
     epoch: int = 0
     now_ms: int = 0
+    id_hash: bytes = b""
+    offset: int = -1
 
 
 UNKNOWN_MOMENT = LogMoment()
@@ -117,16 +135,59 @@ def _judge_number(
     producers: Sequence[ProducerLedger], place: int, ledger: ProducerLedger, seq: int, at: LogMoment
 ) -> SequenceCheck:
     """Judge a number against its producer's ledger, which is at `place`, or new there."""
-    producer_id, last_seq, missing, _, _, _ = ledger
+    producer_id, last_seq, missing, _, _, _, recent_ids, offsets = ledger
     if seq <= last_seq:
         if any(first <= seq <= last for first, last in missing):
             return SequenceCheck(producers, refusal="late_filler")
+        if _is_other_event(recent_ids or b"", last_seq - seq, at.id_hash):
+            return SequenceCheck(producers, refusal="producer_conflict")
         return SequenceCheck(producers, duplicate=True)
     gap = SeqRange(last_seq + 1, seq - 1) if seq > last_seq + 1 else None
     inexact_to = _inexact_to(ledger, joined=gap is not None) if missing and at is not UNKNOWN_MOMENT else 0
     left = missing if gap is None else _append_gap(missing, gap)
-    moved = ProducerLedger(producer_id, seq, left, *at, inexact_to)
+    epoch, now_ms, id_hash, offset = at
+    ids = _append_id(recent_ids or b"", seq - last_seq - 1, id_hash) if id_hash else None
+    offsets = _put_offset(offsets, offset) if offset >= 0 else ()
+    moved = ProducerLedger(producer_id, seq, left, epoch, now_ms, inexact_to, ids, offsets)
     return SequenceCheck((*producers[:place], moved, *producers[place + 1 :]), gap=gap)
+
+
+def hash_event_id(event_id: str) -> bytes:
+    """Return what a ledger keeps of an event's id: two bytes, never both zero."""
+    return (zlib.crc32(event_id.encode()) % 0xFFFF + 1).to_bytes(_HASH_BYTES, "big")
+
+
+def _is_other_event(recent_ids: bytes, numbers_since: int, id_hash: bytes) -> bool:
+    """Return whether a number is known to be another event's.
+
+    `numbers_since`: how many numbers came after it.
+    """
+    place = len(recent_ids) - _HASH_BYTES * (numbers_since + 1)
+    if place < 0 or not id_hash:
+        return False
+    return recent_ids[place : place + _HASH_BYTES] not in (id_hash, _NO_EVENT)
+
+
+def _append_id(recent_ids: bytes, jumped: int, id_hash: bytes) -> bytes:
+    """Append the hash of an event that comes after `jumped` missing numbers."""
+    if jumped:
+        recent_ids += _NO_EVENT * min(jumped, IDS_KEPT)
+    return (recent_ids + id_hash)[-_HASH_BYTES * IDS_KEPT :]
+
+
+def _put_offset(offsets: Sequence[int], offset: int) -> Sequence[int]:
+    """Put the newest offset first; the others are kept as distances, unless they are far away."""
+    if not offsets or offset - offsets[0] >= OFFSET_DISTANCE_MAX:
+        return (offset,)
+    return (offset, offset - offsets[0], *offsets[1 : OFFSETS_KEPT - 1])
+
+
+def last_offsets(ledger: ProducerLedger) -> Iterator[int]:
+    """Yield the offsets of a producer's last events, as far as they are kept, newest first."""
+    offset = 0
+    for place, distance in enumerate(ledger.offsets):
+        offset = offset - distance if place else distance
+        yield offset
 
 
 def fill_gap(producers: Sequence[ProducerLedger], producer_id: str, seq: int) -> Sequence[ProducerLedger] | None:
@@ -186,6 +247,9 @@ def epoch_refusal(current: int, claimed: int, event_type: str) -> RefusalReason 
 __all__ = [
     "EPOCH_EXEMPT",
     "FORGOTTEN_MAX",
+    "IDS_KEPT",
+    "OFFSETS_KEPT",
+    "OFFSET_DISTANCE_MAX",
     "PRODUCERS_MAX",
     "RANGES_MAX",
     "LogMoment",
@@ -194,5 +258,7 @@ __all__ = [
     "check_with_memory",
     "epoch_refusal",
     "fill_gap",
+    "hash_event_id",
     "hash_producer",
+    "last_offsets",
 ]

@@ -15,7 +15,7 @@ from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SessionStateName
 from sessionary.stream_processors.core.fast_replace import make_replacer
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
-from sessionary.stream_processors.core.model import EventLog, Place, SkippedOffsets
+from sessionary.stream_processors.core.model import ClockSetting, EventLog, Place, SkippedOffsets
 
 # Refusals that suggest that the sender speaks for someone else.
 SECURITY_REASONS: frozenset[RefusalReason] = frozenset(
@@ -124,16 +124,32 @@ def decision_record(event_type: str, reason: str, principal: str, place: Place) 
 
 
 def skip_record(log: EventLog, skip: SkippedOffsets, place: Place, rules: int) -> AuditRecord:
-    """Return the record of offsets that are skipped from `place` on; it names all of them.
+    """Return the record of offsets that are skipped at `place`; it names all of them.
 
     `rules`: the version that it is written by. The first rules know no decisions: by them it is a
     gap.
     """
-    last = skip.next_offset - 1
-    reason = f"{log.topic}-{log.partition}, offsets {place.offset} to {last}: {skip.reason}"
+    first, last = skip.replaced or (place.offset, skip.next_offset - 1)
+    reason = f"{log.topic}-{log.partition}, offsets {first} to {last}: {skip.reason}"
     record = decision_record(skip.event_type, reason, skip.principal, place)
     kind: AuditKind = "gap" if rules == FIRST_RULES.version else "decision"
-    return record._replace(kind=kind, gap_first=place.offset, gap_last=last)
+    return record._replace(kind=kind, gap_first=first, gap_last=last)
+
+
+def repair_record(log: EventLog, setting: ClockSetting, former_ms: int, place: Place) -> AuditRecord:
+    """Return the record of a clock that is set at `place`, from `former_ms`.
+
+    `appended_at` is what it is set to. It names the offsets whose stamps do not move it, if there
+    are any.
+    """
+    first, last = place.offset, setting.until_offset - 1
+    unmoved = f"; the stamps of offsets {first} to {last} do not move it" if last >= first else ""
+    reason = (
+        f"{log.topic}-{log.partition}: clock set from {former_ms} to {setting.clock_ms} ms "
+        f"({(setting.clock_ms - former_ms) / 1_000:+,.1f} s){unmoved}: {setting.reason}"
+    )
+    record = decision_record("clock_repaired", reason, setting.principal, place)
+    return record._replace(gap_first=first, gap_last=last) if unmoved else record
 
 
 def failure_record(arrival: Arrival, detail: str, place: Place) -> AuditRecord:
@@ -174,5 +190,6 @@ __all__ = [
     "failure_record",
     "next_number",
     "rejected_record",
+    "repair_record",
     "skip_record",
 ]

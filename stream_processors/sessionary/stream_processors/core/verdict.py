@@ -17,11 +17,18 @@ from sessionary.stream_processors.core.model import EventLog, LogRecord, Row
 
 
 def read_arrival(
-    record: LogRecord, row: Row | None, decoder: Decoder, log: EventLog, now_ms: int, rules: RuleSet
+    record: LogRecord,
+    row: Row | None,
+    decoder: Decoder,
+    log: EventLog,
+    now_ms: int,
+    rules: RuleSet,
+    hole_end_ms: int = 0,
 ) -> Arrival | None:
     """Read a record as an event of its key's session; None for a tick, which only moves the clock.
 
     `row` is the row under the record's own key, if there is one: its key needs no second look.
+    `hole_end_ms` is as in `Arrival`.
     `decoder` knows what `rules` know. Raises `Unavailable` if a schema registry does not answer.
     """
     try:
@@ -47,7 +54,7 @@ def read_arrival(
     elif envelope.session_id != session.session_id:
         detail = f"session {envelope.session_id!r} under the key of {session.session_id!r}"
         fault = Fault("key_mismatch", detail)
-    return Arrival(record, session, event, fault, log, now_ms, rules)
+    return Arrival(record, session, event, fault, log, now_ms, rules, hole_end_ms)
 
 
 def unread_arrival(record: LogRecord, log: EventLog, now_ms: int, rules: RuleSet) -> Arrival:

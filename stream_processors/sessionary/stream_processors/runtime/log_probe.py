@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
 from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.changelog import reader_of
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -70,7 +71,7 @@ class LogProbe(NamedTuple):
         stamp_ms, epoch = self.previous
         if position.leader_epoch is not None and epoch is not None:
             leader_epoch_max = position.leader_epoch
-        elif stamp_ms > position.clock_ms:
+        elif stamp_ms > position.clock_ms and next_offset > believed_from(position.clock_repairs):
             return log_truncated(
                 partition,
                 next_offset,
@@ -93,7 +94,8 @@ def log_truncated(partition: int, next_offset: int, found: str) -> Halted:
         "log_truncated",
         f"partition {partition}: all records below offset {next_offset} are folded, but {found}. The broker lost "
         "folded records (unclean leader election, or power loss); what it appends below that offset would never be "
-        "folded. Bring the replica that has them back, or decide what to do with the records below that offset",
+        "folded. Bring the replica that has them back, or go on without: sessionary partition accept-truncation "
+        f"{partition}",
     )
 
 

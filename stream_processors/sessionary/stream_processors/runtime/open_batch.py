@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import LogRecord, SkippedOffsets
+from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, judge_failed
 from sessionary.stream_processors.metrics import Metrics
@@ -63,6 +63,10 @@ class OpenBatch:
         """Skip offsets; `leader_epoch` is that of the last record among them, if known."""
         self.overlay.skip_offsets(skip)
         self._leader_epoch = leader_epoch
+
+    def set_clock(self, setting: ClockSetting) -> None:
+        """Set the clock before the next record."""
+        self.overlay.set_clock(setting)
 
     async def fold_records(
         self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report: LookupReport

@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import LogRecord, SkippedOffsets
+from sessionary.stream_processors.core.clock import believed_from
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.errors import Aborted, Halted
 from sessionary.stream_processors.rules_change import RulesRequest, due_request, needs_tick
@@ -226,7 +227,7 @@ class PartitionOwner:
             )
         finally:
             context.recovery_turns.release()
-        await self._decision.accept_gap(self.state, self._commit_skip)
+        await self._decision.carry_out_at_opening(self.state, self._commit_decision)
         position = self.state.position
         log = await context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
         log.check_position(self.partition, position)
@@ -285,12 +286,12 @@ class PartitionOwner:
         if self._open_batch is not None:
             await self._commit_batch(self._open_batch)
         if not self._pending and not self.end_requested:
-            await self._decision.skip_records(self.state, self._commit_skip)
+            await self._decision.skip_records(self.state, self._commit_decision)
             self._fetch_from_position()
 
-    async def _commit_skip(self, skip: SkippedOffsets, leader_epoch: int | None) -> None:
+    async def _commit_decision(self, decide: Callable[[OpenBatch], None]) -> None:
         batch = OpenBatch(self.state)
-        batch.skip_offsets(skip, leader_epoch)
+        decide(batch)
         await self._commit_batch(batch)
 
     async def _commit_batch(self, batch: OpenBatch, left: Sequence[LogRecord] = (), started_at: int = 0) -> None:
@@ -326,7 +327,7 @@ class PartitionOwner:
         self._acknowledged_at, self._confirmed = written.acknowledged_at, assignments
         self.commits += 1
         self.committed_s = time.monotonic()
-        self._context.note_acknowledgement(self.partition, written.position, written.acknowledged_at)
+        self._context.note_commit(self.partition, written)
         self._context.metrics.count_outcome(outcome, written.elapsed_s)
         self._show_position()
         self._wake_readers()
@@ -378,7 +379,8 @@ class PartitionOwner:
         """Drop what was fetched, also for a former owner, and fetch what follows the position."""
         self._pending.drop_all()
         self._decision.is_reached = False
-        self._context.fetch_control.fetch_from(self.partition, self.position.next_offset)
+        position, fetch_control = self.position, self._context.fetch_control
+        fetch_control.fetch_from(self.partition, position.next_offset, believed_from(position.clock_repairs))
 
     def _is_at_halt(self) -> bool:
         return self._halt is not None and self.position.next_offset >= self._halt[0]

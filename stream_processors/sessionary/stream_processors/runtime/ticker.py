@@ -27,7 +27,10 @@ _STEADY_PARTITIONS = 64  # with more of them the pause grows, up to twice as lon
 _HOLE_SHARE = 0.4  # of the silence that is taken for an outage; the pause may grow up to it
 DUE_MS = 100
 IDLE_MS = 2 * STEADY_MS  # a partition may be set to commit each tick
-LOOK_S = 0.02
+# Of the pause between two ticks: who is due so soon has its tick with one that is due. So ticks of
+# many partitions come in a few rounds, and one fetch brings those of a round.
+_ROUND_SHARE = 0.25
+_LOOK_S = 0.02
 RENEW_MS = 10_000  # longer than a tick may take
 
 
@@ -62,6 +65,28 @@ def is_tick_due(now_ms: float, deadline_ms: int | None, sent: LastTick | None, s
     return since_ms >= steady_ms or (now_ms >= deadline_ms and since_ms >= DUE_MS)
 
 
+def due_partitions(
+    now_ms: float, deadlines: Mapping[int, int | None], sent: Mapping[int, LastTick], steady_ms: float = STEADY_MS
+) -> list[int]:
+    """Return the partitions that have a tick now: those that are due, and those that are soon.
+
+    The latter only if another one's steady tick is due.
+    """
+    due = [number for number, at_ms in deadlines.items() if is_tick_due(now_ms, at_ms, sent.get(number), steady_ms)]
+    if any(number in sent and now_ms - sent[number].at_ms >= steady_ms for number in due):
+        soon_ms = (1 - _ROUND_SHARE) * steady_ms
+        due = [number for number, at_ms in deadlines.items() if is_tick_due(now_ms, at_ms, sent.get(number), soon_ms)]
+    return due
+
+
+def look_pause_s(partitions: int) -> float:
+    """Return the time between two looks which ticks are due, of a worker with so many open ones.
+
+    A look asks each of them.
+    """
+    return _LOOK_S * max(1.0, partitions / _STEADY_PARTITIONS)
+
+
 class Ticker:
     """Sends ticks. One thread calls it."""
 
@@ -83,9 +108,8 @@ class Ticker:
         None: no session lives there.
         """
         steady_ms = steady_pause_ms(len(deadlines), self._settings.hole_ms)
-        for partition, deadline_ms in deadlines.items():
-            if is_tick_due(now_ms, deadline_ms, self._sent.get(partition), steady_ms):
-                self._send(partition, now_ms, self._value, self._sent)
+        for partition in due_partitions(now_ms, deadlines, self._sent, steady_ms):
+            self._send(partition, now_ms, self._value, self._sent)
         self._producer.poll(0)
         if self._failed and now_ms - self._made_ms >= RENEW_MS:
             self._renew(now_ms)
@@ -163,11 +187,12 @@ class Ticker:
 __all__ = [
     "DUE_MS",
     "IDLE_MS",
-    "LOOK_S",
     "RENEW_MS",
     "STEADY_MS",
     "LastTick",
     "Ticker",
+    "due_partitions",
     "is_tick_due",
+    "look_pause_s",
     "steady_pause_ms",
 ]

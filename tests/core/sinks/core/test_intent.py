@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from sessionary.sinks.core.intent import BlockLimits, Intent, PartitionPlan, RecordBlock, parse_intent
+from sessionary.sinks.core.intent import BlockLimits, Intent, PartitionPlan, RecordBlock, parse_metadata
 from sessionary.sinks.core.rows.raw_record import RawRecord
 
 LIMITS = BlockLimits(rows=3, bytes=100, seconds=1.0)
@@ -164,9 +164,9 @@ def test_a_record_that_comes_twice_is_taken_once() -> None:
     assert block_offsets(plan.take_block(0.0, 0)) == [2, 3]
 
 
-@pytest.mark.parametrize("metadata", [None, "", "x", "[]", "{}", '{"v":2,"to":5,"n":1,"at":0}', '{"v":1,"to":"a"}'])
+@pytest.mark.parametrize("metadata", [None, "", "x", "[]", "{}", '{"v":3,"to":5,"n":1,"at":0}', '{"v":1,"to":"a"}'])
 def test_metadata_that_is_not_ours_is_no_intent(metadata: str | None) -> None:
-    assert parse_intent(metadata) is None
+    assert parse_metadata(metadata) == (None, None)
     assert not PartitionPlan(LIMITS, 3, metadata).is_replaying
 
 
@@ -180,3 +180,24 @@ def test_the_oldest_record_that_has_not_landed_is_known() -> None:
     assert plan.oldest_ms == 1_003
     plan.mark_written()
     assert plan.oldest_ms == 1_005
+
+
+def test_a_topic_s_id_is_in_token_and_metadata_from_the_first_commit_on() -> None:
+    plan = with_records(PartitionPlan(LIMITS, 0, "", "id-1"), 0, 1)
+    block = plan.take_block(0.0, 7)
+    assert block.insert_token("g", "t", 2) == "g:t:id-1:2:0-1"
+    assert block.intent is not None
+    assert parse_metadata(block.intent.to_metadata()) == ("id-1", Intent(1, 2, 7, "id-1"))
+    idle = PartitionPlan(LIMITS, 5, "", "id-1")
+    idle.reached_end(5)
+    assert idle.closing_commit() == 5, "the former version's commit has no id"
+    assert parse_metadata(idle.closing_metadata) == ("id-1", None)
+    idle.mark_closed(5)
+    assert idle.closing_commit() is None
+
+
+def test_an_intent_of_the_former_version_is_finished_under_its_own_token() -> None:
+    former = json.dumps({"v": 1, "to": 2, "n": 2, "at": 7})
+    plan = with_records(PartitionPlan(LIMITS, 1, former, "id-1"), 1, 2, 3)
+    assert write_block(plan).insert_token("g", "t", 2) == "g:t:2:1-2"
+    assert plan.take_block(0.0, 7).insert_token("g", "t", 2) == "g:t:id-1:2:3-3"

@@ -38,6 +38,17 @@ class FakeTarget:
         self.blocks: list[tuple[int, RecordBlock]] = []
         self.error: Exception | None = None
         self.is_closed = False
+        self.skips: dict[tuple[int, int], int] = {}
+        self.skip_error: Exception | None = None
+        self.topic_ids: set[str] = set()
+
+    def find_skip(self, partition: int, offset: int) -> int | None:
+        if self.skip_error is not None:
+            raise self.skip_error
+        return self.skips.get((partition, offset))
+
+    def read_topic_ids(self) -> set[str]:
+        return self.topic_ids
 
     def write_block(self, partition: int, block: RecordBlock) -> None:
         if self.error is not None:
@@ -55,22 +66,24 @@ class FakeTarget:
 class SinkRig:
     """One sink and everything around it. `run_steps` takes one step for each call of `consume`."""
 
-    def __init__(self, watchdog: CallWatchdog | None = None) -> None:
+    def __init__(self, watchdog: CallWatchdog | None = None, accept_gaps: str = "") -> None:
         self.kafka, self.clock, self.target = FakeConsumer(TOPIC), FakeClock(), FakeTarget()
         self.metrics = SinkMetrics("history", "g")
         self.consumers: list[FakeConsumer] = []  # that were opened
         self.next_consumer = FakeConsumer(TOPIC)  # that replaces the first one
         self.log_ends: dict[int, int] = {}  # that another client is told
-        self.log_watch = LogWatch(lambda: self.log_ends, self.clock)
+        self.topic_id: str | None = None
+        self.log_watch = LogWatch(lambda: self.log_ends, self.clock, lambda: self.topic_id)
         self.sink = SinkConsumer(
             SINKS["history"],
-            SETTINGS,
+            SETTINGS.model_copy(update={"sink_accept_gaps": accept_gaps}),
             self.metrics,
             target=self.target,
             open_consumer=self._open_consumer,
             clock=self.clock,
             watchdog=watchdog or CallWatchdog(30.0),
             log_watch=self.log_watch,
+            ask_topic_id=lambda: self.topic_id,
         )
 
     def _open_consumer(self, on_error: ErrorCallback) -> FakeConsumer:

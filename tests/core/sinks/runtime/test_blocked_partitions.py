@@ -2,6 +2,8 @@
 
 import pytest
 
+from sessionary.sinks.core.intent import RecordBlock
+from sessionary.sinks.errors import OperatorError, Transient
 from tests.core.sinks.runtime.consumer_rig import SinkRig
 
 
@@ -78,3 +80,53 @@ def test_an_assignment_ends_every_block(rig: SinkRig) -> None:
     )
     assert rig.kafka.paused == set()
     assert written(rig, 0)[-6:] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_batch_that_an_operator_had_skipped_is_left_out(rig: SinkRig, caplog: pytest.LogCaptureFixture) -> None:
+    def decide() -> None:
+        rig.target.skips[0, 3] = 3
+        rig.advance(61.0)
+
+    def fail() -> None:
+        rig.target.skip_error = Transient("network", "no answer")
+        rig.advance(30.5)
+
+    def recover() -> None:
+        rig.target.skip_error = None
+
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0, 1), *[lambda: None] * 2, fail, recover, decide, *[lambda: None] * 4
+    )
+    assert [call for call in rig.kafka.calls if call.startswith("seek")] == ["seek 0 to 3", "seek 0 to 4"]
+    assert written(rig, 0) == [0, 1, 2, 4, 5]
+    assert blocked(rig, 0) is None
+    assert "offsets 3 to 3 were skipped by an operator's decision" in caplog.text
+
+
+def test_a_block_that_one_partition_cannot_write_stops_no_other(rig: SinkRig) -> None:
+    rig.kafka.unreadable.clear()
+    write = rig.target.write_block
+    failing, seen = [True], list[tuple[bool, str]]()
+
+    def write_block(partition: int, block: RecordBlock) -> None:
+        if partition == 0 and failing:
+            raise OperatorError("block_not_kept", "1 row sent, 0 found")
+        write(partition, block)
+
+    def mend() -> None:
+        seen.append(rig.metrics.health())
+        failing.clear()
+        rig.advance(60.0)
+
+    rig.target.write_block = write_block  # type: ignore[method-assign]
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0, 1),
+        lambda: None,
+        *[lambda: rig.advance(1.0)] * 3,
+        mend,
+        *[lambda: None] * 3,
+    )
+    assert seen == [(True, "blocked: partition 0: block_not_kept")]
+    assert written(rig, 1) == [0, 1]
+    assert written(rig, 0) == [0, 1, 2, 3, 4, 5]
+    assert rig.metrics.health() == (True, "ok")

@@ -22,6 +22,7 @@ def retries(rig: SinkRig, reason: str) -> float | None:
 def test_a_consumer_that_reads_nothing_of_a_log_that_goes_on_is_replaced(rig: SinkRig) -> None:
     former, renewed = rig.kafka, rig.next_consumer
     former.offsets[0] = renewed.offsets[0] = 2, ""
+    former.append_records(0, 2)
     renewed.append_records(0, 6)
     renewed.steps = [lambda: renewed.schedule_assignment(0), lambda: None, lambda: rig.advance(1.0), lambda: None]
     rig.log_ends = {0: 6, 1: 50}

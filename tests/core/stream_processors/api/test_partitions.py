@@ -3,6 +3,8 @@
 import asyncio
 import json
 import logging
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,18 @@ import pytest
 
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.records import Position
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.stream_processors.api import partitions as partition_pages
 from sessionary.stream_processors.api.openapi import DOCUMENT
-from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, GapAcceptance, RecordSkip
+from sessionary.stream_processors.core.model import ClockSetting
+from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.runtime.decisions.broker_time import BrokerTime
+from sessionary.stream_processors.runtime.decisions.pending_decision import (
+    Decision,
+    GapAcceptance,
+    RecordSkip,
+    TruncationAcceptance,
+)
 from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
 
 PARTITIONS = b"/v1/partitions"
@@ -28,6 +39,10 @@ class FakeOwner:
         self.halted_at_ms = 1_700_000_000_000 if halted else None
         self.state, self.live, self.position = self, 3, Position(70, 0, 0, 7, 0)
         self.waited: list[float] = []
+
+    async def wait_until(self, is_reached: Callable[[Position], bool], timeout_s: float) -> bool:
+        self.waited.append(timeout_s)
+        return self.is_open
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         self.waited.append(timeout_s)
@@ -204,6 +219,20 @@ def test_a_gap_is_accepted_by_the_caller_and_reaches_the_owner_through_any_worke
     assert theirs.decisions == [GapAcceptance("lost in the fire", "on-call")]
 
 
+def test_a_truncation_is_accepted_only_where_there_is_one(tmp_path: Path) -> None:
+    cut = Halted("log_truncated", "partition 1: the log ends at 20")
+    assignment = RetryAssignment(FakeOwner(1, cut), FakeOwner(2, GAP))
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await decide(server, 2, b"accept-truncation", {"reason": "why"})
+            assert (answer.status, answer.body["reason"]) == (409, "no_truncation")
+            assert (await decide(server, 1, b"accept-truncation", {"reason": "power loss"})).status == 200
+
+    asyncio.run(story())
+    assert assignment.decisions == [TruncationAcceptance("power loss", "on-call")]
+
+
 def test_only_the_record_at_which_a_partition_is_halted_can_be_skipped(tmp_path: Path) -> None:
     fault = Halted("judge_failed", "partition 1, offset 70: KeyError", offset=70)
     assignment = RetryAssignment(FakeOwner(1, fault), next_halted=fault)
@@ -272,6 +301,94 @@ def test_a_worker_that_may_have_lost_its_partitions_opens_none(tmp_path: Path) -
             answer = await retry(server, 1)
             assert (answer.status, answer.body["reason"]) == (503, "not_ready")
             assert "no answer of its group" in answer.body["detail"]
+
+    asyncio.run(story())
+    assert assignment.reopened == []
+
+
+AHEAD = Halted("clock_ahead", "partition 1: the record at offset 70", 540.0, 70)
+
+
+class ClockOwner(FakeOwner):
+    """A partition of rules 2 whose clock is so far ahead of the worker's."""
+
+    def __init__(self, halted: Halted | None = None, ahead_s: float = 0.0, **position: Any) -> None:
+        super().__init__(1, halted)
+        clock_ms = int((time.time() + ahead_s) * 1_000)
+        self.position = self.position._replace(**{"clock_ms": clock_ms, "rules": NEWEST_RULES, **position})
+
+
+class AskedBroker:
+    """Answers with a time that is so far from the worker's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ahead_s: float = 0.0) -> None:
+        self.asked: list[int] = []
+        self.ahead_s: float | None = ahead_s
+        monkeypatch.setattr(partition_pages, "read_broker_time", self.read)
+
+    def read(self, _settings: object, partition: int) -> BrokerTime:
+        self.asked.append(partition)
+        if self.ahead_s is None:
+            raise Lost("partition 1: a tick was not acknowledged")
+        return BrokerTime(93, 1_700_000_000_000, self.ahead_s)
+
+
+@pytest.mark.parametrize("owner", [ClockOwner(AHEAD), ClockOwner(ahead_s=30.0)])
+def test_a_clock_is_set_to_the_time_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: ClockOwner
+) -> None:
+    assignment, broker = RetryAssignment(owner), AskedBroker(monkeypatch)
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await decide(server, 1, b"repair-clock", {"reason": " it leapt "})
+            assert (answer.status, answer.body["state"]) == (200, "open")
+
+    asyncio.run(story())
+    assert assignment.decisions == [ClockSetting(1_700_000_000_000, 93, "it leapt", "on-call")]
+    assert broker.asked == [1]
+    assert len(assignment.owners[1].waited) == 1
+
+
+@pytest.mark.parametrize(
+    ("owner", "status", "reason", "said"),
+    [
+        (ClockOwner(GAP), 409, "no_leap", "halted by log_gap"),
+        (ClockOwner(ahead_s=0.5), 409, "no_leap", "needs no repair"),
+        (ClockOwner(AHEAD, rules=NEWEST_RULES._replace(version=1)), 409, "older_rules", "sessionary rules activate"),
+        (ClockOwner(AHEAD, outcome_n=2), 503, "not_ready", "between the timers"),
+        (FakeOwner(1, is_open=False), 503, "not_ready", "not open yet"),
+    ],
+)
+def test_a_clock_that_needs_no_repair_or_cannot_be_repaired_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: FakeOwner, status: int, reason: str, said: str
+) -> None:
+    assignment, broker = RetryAssignment(owner), AskedBroker(monkeypatch)
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await decide(server, 1, b"repair-clock", {"reason": "why"})
+            assert (answer.status, answer.body["reason"], answer.is_problem) == (status, reason, True)
+            assert said in answer.body["detail"]
+            assert (await decide(server, 1, b"repair-clock", {})).status == 400
+
+    asyncio.run(story())
+    assert (assignment.reopened, broker.asked) == ([], [])
+
+
+def test_no_clock_is_set_while_the_broker_s_is_wrong_or_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assignment, broker = RetryAssignment(ClockOwner(AHEAD)), AskedBroker(monkeypatch, 600.0)
+
+    async def story() -> None:
+        async with running_server(tmp_path, assignment) as server:
+            answer = await decide(server, 1, b"repair-clock", {"reason": "why"})
+            assert (answer.status, answer.body["reason"]) == (409, "clocks_differ")
+            assert "+600.0 s from this worker's" in answer.body["detail"]
+            broker.ahead_s = None
+            answer = await decide(server, 1, b"repair-clock", {"reason": "why"})
+            assert (answer.status, answer.body["reason"]) == (503, "not_ready")
 
     asyncio.run(story())
     assert assignment.reopened == []

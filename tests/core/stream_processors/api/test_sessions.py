@@ -14,13 +14,16 @@ from aiohttp.web import Response
 from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
 from sessionary.schemas.kafka.log_progress import StalledPartition
 from sessionary.schemas.records import Gravestone, Position
+from sessionary.schemas.types import Limits
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
-from sessionary.stream_processors.api.sessions import ControlApi
+from sessionary.stream_processors.api.sessions import ControlApi, Question, session_document
 from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
+from tests.core.oracle_rig import OracleRig, position_under
+from tests.support.event_factory import EventFactory
 
 SETTINGS = ProcessorSettings(api_tokens=parse_tokens({"token": "acme"}), api_port=4242)
 KEY = SessionKey("acme", new_session_id())
@@ -35,6 +38,10 @@ class FakeOwner:
         self.state = self
         self.position = Position(100, 0, 0, 0, 0)
         self.rows = {KEY.encoded(): Gravestone("acme", KEY.session_id, (), "closed", 1, 7, 99)}
+        self.packed: set[bytes] = set()
+
+    def is_packed(self, key: bytes) -> bool:
+        return key in self.packed
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         return self.is_readable and offset < self.position.next_offset
@@ -116,6 +123,16 @@ def test_a_partition_that_is_not_open_or_not_there_yet_is_not_ready() -> None:
     assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, f"?after={PARTITION}:99")) == (410, "session_archived")
 
 
+def test_of_an_archived_session_a_row_or_a_packed_gravestone_remains() -> None:
+    now_s = time.monotonic()
+    owner, group = FakeOwner(now_s), FakeGroup(now_s)
+    assert problem(ask(FakeAssignment(owner), group)) == (410, "session_archived")
+    owner.rows.clear()
+    assert problem(ask(FakeAssignment(owner), group)) == (404, "unknown_session")
+    owner.packed.add(KEY.encoded())
+    assert problem(ask(FakeAssignment(owner), group)) == (410, "session_archived")
+
+
 def read_readiness(owner: FakeOwner, stalled: Mapping[int, StalledPartition]) -> tuple[int, object]:
     any_assignment: Any = FakeAssignment(owner)
     metrics, group = Metrics(), FakeGroup(0.0)
@@ -135,3 +152,34 @@ def test_a_worker_is_not_ready_while_an_open_partition_stands_still() -> None:
     # What was seen before the partition left, or began to open again, says nothing.
     assert read_readiness(FakeOwner(0.0), {other: stalled}) == (200, {str(PARTITION): "open"})
     assert read_readiness(FakeOwner(0.0, is_open=False), {PARTITION: stalled})[1] == {str(PARTITION): "opening"}
+
+
+def told_deadline(rig: OracleRig, agent: EventFactory) -> int:
+    """Return the deadline that the API tells of an agent's session."""
+    question = Question(agent.key, 0, None, 0.0)
+    deadline: int = session_document(rig.row_of(agent), question, rig.fold, None)["deadline_ms"]
+    return deadline
+
+
+@pytest.mark.parametrize("rules", [1, 2])
+def test_the_deadline_that_is_told_is_when_the_session_s_clock_fires(rules: int) -> None:
+    rig, agent = OracleRig(position=position_under(rules)), EventFactory()
+    rig.start(agent, limits=Limits(idle_ms=70_000))
+    assert told_deadline(rig, agent) == rig.at + 60_000
+    rig.at += 50_000
+    rig.tick()  # a hole ends
+    told_ms = told_deadline(rig, agent)
+    assert told_ms == rig.at + (25_000 if rules == 1 else 60_000)
+    assert rig.advance(told_ms - rig.at - 1) == []
+    assert rig.advance(1) == ["T06 inactive"]
+
+
+def test_the_deadline_that_is_told_goes_by_a_repaired_clock() -> None:
+    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig.start(agent, limits=Limits(max_duration_ms=40_000))
+    rig.at += 86_400_000
+    rig.set_clock()
+    told_ms = told_deadline(rig, agent)
+    assert told_ms == rig.at + 40_000
+    assert rig.advance(told_ms - rig.at - 1) == []
+    assert rig.advance(1) == ["T06 max_duration"]

@@ -78,6 +78,35 @@ def test_a_skip_never_sets_the_clock_back_and_a_leap_of_it_is_quiet() -> None:
     assert [line.transition for line in rig.audits()] == ["T06"]
 
 
+def accept_truncation(rig: FoldRig, replaced: tuple[int, int], *records: LogRecord) -> Outcome:
+    """Leave records unfolded that have taken the offsets of others."""
+    batch = rig.fold.begin()
+    skip = SkippedOffsets("log_truncation_accepted", rig.offset, 0, "power loss", "alice", records, replaced)
+    batch.skip_offsets(skip)
+    rig.outcome = batch.finish()
+    rig.written = write_outcome(rig.outcome)
+    rig.fold.merge(batch)
+    return rig.outcome
+
+
+def test_records_that_took_the_offsets_of_folded_ones_are_rejected_and_the_position_stays() -> None:
+    rig, agent = FoldRig(), EventFactory()
+    rig.start(agent)
+    rig.activate(NEWEST_RULES)
+    row, key, next_offset = rig.row_of(agent), agent.key.encoded(), rig.offset
+    for n, offset in enumerate((2, 3)):  # in two transactions
+        outcome = accept_truncation(rig, (offset, offset), LogRecord(offset, rig.at, key, POISON))
+        ((_, line),) = outcome.records_on("audit")
+        assert (line.kind, line.event_type, line.actor) == ("decision", "log_truncation_accepted", "alice")
+        assert (line.source_offset, line.source_n, line.gap_first, line.gap_last) == (next_offset, n, offset, offset)
+        assert line.reason == f"sessionary.events-0, offsets {offset} to {offset}: power loss"
+        letter = rig.letter()
+        assert (letter.reason, letter.source_offset, letter.value) == ("skipped", offset, POISON)
+        assert (outcome.position.next_offset, outcome.position.outcome_n) == (next_offset, n + 1)
+    assert rig.row_of(agent) == row
+    assert rig.send(agent, "session_activity") == "applied"
+
+
 def test_what_is_folded_cannot_be_skipped() -> None:
     rig = FoldRig()
     rig.append(None, TICK)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.codec import Decoder
+from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import Arrival, Decision, RowKind
 from sessionary.stream_processors.core.model import Emitted, LogRecord, Outcome, Place, Stream
@@ -85,6 +86,9 @@ class ScriptedMachine:
 
     def due_ms(self, row: ScriptedRow, hole_end_ms: int = 0) -> int:
         return row.due_at
+
+    def repair_times(self, row: ScriptedRow, repairs: Sequence[ClockRepair]) -> ScriptedRow:
+        return row
 
     def is_only_postponed(self, row: ScriptedRow, after: ScriptedRow) -> bool:
         return False

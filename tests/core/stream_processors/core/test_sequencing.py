@@ -7,18 +7,22 @@ from unittest.mock import patch
 import pytest
 
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.records import SessionState
+from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import ForgottenProducer, ProducerLedger
 from sessionary.stream_processors.core import sequencing
 from sessionary.stream_processors.core.sequencing import (
     FORGOTTEN_MAX,
+    OFFSET_DISTANCE_MAX,
+    OFFSETS_KEPT,
     PRODUCERS_MAX,
     LogMoment,
     check_with_memory,
     hash_producer,
+    last_offsets,
 )
 from tests.core.oracle_rig import ANNOUNCING, OracleRig, position_under
 from tests.support.event_factory import EventFactory
+from tests.support.values import example
 
 
 def further_processes(count: int, first: EventFactory) -> Iterator[EventFactory]:
@@ -180,8 +184,33 @@ def test_a_ledger_that_is_not_full_is_as_small_as_before() -> None:
     rig.start(agent)
     row = rig.row_of(agent)
     assert row.forgotten == ()
-    former = row._replace(producers=tuple(ledger._replace(epoch=0, last_at=0) for ledger in row.producers))
-    assert len(encode_record(row)) - len(encode_record(former)) <= 6
+    former = tuple(ledger._replace(epoch=0, last_at=0, offsets=()) for ledger in row.producers)
+    assert len(encode_record(row)) - len(encode_record(row._replace(producers=former))) <= 10
+
+
+def test_the_last_offsets_of_a_producer_take_few_bytes() -> None:
+    listed: tuple[ProducerLedger, ...] = ()
+    offsets = [(1 << 33) + 5_000 * number for number in range(OFFSETS_KEPT + 2)]
+    for seq, offset in enumerate(offsets, start=1):
+        listed = tuple(check_with_memory(listed, (), "p", seq, LogMoment(1, 7, offset=offset)).producers)
+    assert list(last_offsets(listed[0])) == offsets[:1:-1]
+    assert list(last_offsets(ProducerLedger("p", 3, ()))) == []
+    far = LogMoment(1, 7, offset=offsets[-1] + OFFSET_DISTANCE_MAX)
+    assert list(last_offsets(check_with_memory(listed, (), "p", len(offsets) + 1, far).producers[0])) == [far.offset]
+    row: SessionState = example(SessionState)
+    bare = row._replace(producers=tuple(ledger._replace(offsets=()) for ledger in listed))
+    assert len(encode_record(row._replace(producers=listed))) - len(encode_record(bare)) <= 20
+
+
+def test_a_gravestone_has_no_offsets() -> None:
+    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig.start(agent)
+    assert rig.row_of(agent).producers[0].offsets == (3, 1, 1, 1)
+    rig.send(agent, "session_terminated")
+    rig.advance(301_000, step_ms=5_000)
+    grave = rig.fold.rows[agent.key.encoded()]
+    assert isinstance(grave, Gravestone)
+    assert [ledger.offsets for ledger in grave.producers] == [()]
 
 
 REPLAYED = (("replayed_from", b'"sessionary.events:0:3"'),)

@@ -29,7 +29,7 @@ class FakeFetchControl:
     def __init__(self) -> None:
         self.pending_bytes = 0
 
-    def fetch_from(self, partition: int, offset: int) -> None:
+    def fetch_from(self, partition: int, offset: int, believed_from: int) -> None:
         """Nothing is fetched."""
 
     def pause_partition(self, partition: int) -> None:

@@ -12,6 +12,7 @@ from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import Gravestone, SessionContent, SessionState
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.types import RuleSet
+from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session import row_size
 from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
@@ -154,7 +155,7 @@ def test_a_session_that_ends_takes_its_content_along() -> None:
             break
     assert isinstance(ended[story.key], Gravestone)
     assert ended[story.key + CONTENT_SUFFIX] is None
-    story.log.at_ms += GRAVESTONE_MS
+    story.log.at_ms += GRAVESTONE_MS + DAY_MS  # to the end of its last day
     assert story.append(story.log.record(None, TICK)) == {story.key: None}
     assert story.rig.store.row_sum == (0, 0)
 

@@ -4,6 +4,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from sessionary.schemas.records import Position
+from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime import log_probe
 from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp
@@ -35,6 +36,13 @@ def test_a_position_must_be_within_the_log(next_offset: int, reason: str | None)
 def test_the_record_below_the_position_must_be_one_that_was_folded() -> None:
     assert halt_reason(LogProbe(0, 9, None, RecordStamp(CLOCK_MS, 3)), 7) is None
     assert halt_reason(LogProbe(0, 9, None, RecordStamp(CLOCK_MS + 1, 3)), 7) == "log_truncated"
+
+
+def test_below_the_end_of_a_clock_repair_no_stamp_tells_a_loss() -> None:
+    log = LogProbe(0, 9, None, RecordStamp(CLOCK_MS + 1, 3))
+    for until_offset, is_lost in ((7, False), (6, True)):
+        repaired = position(7)._replace(clock_repairs=(ClockRepair(1, until_offset, CLOCK_MS, 0, 9),))
+        assert (log.find_truncation(0, repaired) is not None) == is_lost
 
 
 def test_the_record_below_the_position_keeps_its_leader_epoch() -> None:

@@ -311,6 +311,33 @@ def test_owners_count_as_open_until_they_end_and_pace_each_other(
     asyncio.run(story())
 
 
+class SlowWriter(FakeWriter):
+    """A transaction writer whose broker takes 400 ms for each transaction, by its own account."""
+
+    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
+        return super().write_outcome(outcome, started_at, seal, stored)._replace(elapsed_s=0.4)
+
+
+def test_owners_begin_transactions_further_apart_if_they_take_long(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_owner, "TransactionWriter", SlowWriter)
+
+    async def story() -> None:
+        bench = OwnerBench(partitions=50, commit_interval_ms=1, tick_commit_interval_ms=0)
+        bench.assignment.take_assignment(range(50))
+        recovery.gate.release(50)
+        await bench.seen(lambda: len(bench.context.open_partitions) == 50)
+        quick_s = bench.context.commit_interval_s
+        for owner in bench.assignment.owners.values():
+            owner.offer_records(0, [LogRecord(0, 1_000, None, TICK)])
+        await bench.seen(lambda: all(owner.commits for owner in bench.assignment.owners.values()))
+        assert bench.context.commit_interval_s > 2 * quick_s
+        await bench.assignment.close()
+
+    asyncio.run(story())
+
+
 def test_a_partition_that_stays_while_it_opens_reads_its_changelog_once(recovery: FakeRecovery) -> None:
     async def story() -> None:
         bench = OwnerBench(partitions=1)

@@ -18,7 +18,9 @@ from sessionary.stream_processors.runtime.ticker import (
     RENEW_MS,
     STEADY_MS,
     LastTick,
+    due_partitions,
     is_tick_due,
+    look_pause_s,
     steady_pause_ms,
 )
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -65,6 +67,35 @@ def test_many_partitions_have_ticks_less_often_but_well_within_a_hole(
     assert not is_tick_due(NOW_MS, 2_000_000, sent, pause_ms)
     assert is_tick_due(NOW_MS + 1, 2_000_000, sent, pause_ms)
     assert is_tick_due(NOW_MS, int(NOW_MS), sent, pause_ms), "a deadline has passed"
+
+
+@pytest.mark.parametrize("partitions", [8, 64, 256])
+def test_ticks_come_in_a_few_rounds_and_none_is_late(partitions: int) -> None:
+    """Each look sends what is due; its ticks arrive at once."""
+    steady_ms, look_ms = steady_pause_ms(partitions, 5_000), look_pause_s(partitions) * 1_000
+    # Partitions open one after the other, so that their first ticks are spread over the pause.
+    sent = {number: LastTick(NOW_MS + steady_ms * number / partitions, False) for number in range(partitions)}
+    rounds: list[float] = []
+    begin_ms = NOW_MS + steady_ms
+    for look in range(int(20 * steady_ms / look_ms)):
+        now_ms = begin_ms + look * look_ms
+        due = due_partitions(now_ms, dict.fromkeys(sent, 2_000_000), sent, steady_ms)
+        assert all(now_ms - sent[number].at_ms <= steady_ms + look_ms for number in due)
+        rounds += [now_ms] if due else []
+        sent |= dict.fromkeys(due, LastTick(now_ms, False))
+    last_s = [at_ms for at_ms in rounds if at_ms > now_ms - 4 * steady_ms]
+    assert len(last_s) <= 4 * 4, "four rounds in a pause"
+
+
+def test_a_tick_for_a_deadline_takes_no_other_along() -> None:
+    sent = dict.fromkeys(range(3), LastTick(NOW_MS - 0.9 * STEADY_MS, under_way=False))
+    assert due_partitions(NOW_MS, {0: 2_000_000, 1: int(NOW_MS), 2: None}, sent) == [1]
+    assert due_partitions(NOW_MS + 0.1 * STEADY_MS, {0: 2_000_000, 1: 2_000_000, 2: None}, sent) == [0, 1]
+
+
+def test_many_partitions_are_looked_at_less_often() -> None:
+    """So that looking costs the same from 64 partitions on; a deadline is still met soon."""
+    assert [look_pause_s(partitions) for partitions in (0, 64, 256)] == [0.02, 0.02, 0.08]
 
 
 class FakeProducer:

@@ -2,7 +2,12 @@
 
 import pytest
 
-from sessionary.stream_processors.runtime.worker_context import spread_interval_ms
+from sessionary.stream_processors.runtime.worker_context import (
+    SLOW_MS_MAX,
+    UNDER_WAY_MAX,
+    CommitTimes,
+    spread_interval_ms,
+)
 from tests.core.stream_processors.runtime.owner_doubles import OwnerBench
 
 
@@ -38,3 +43,44 @@ def test_the_interval_follows_the_partitions_that_are_open() -> None:
     assert context.commit_interval_s == 0.03
     context.open_partitions.update(range(20))
     assert context.commit_interval_s == 0.08
+
+
+@pytest.mark.parametrize("open_partitions", [17, 64, 256])
+@pytest.mark.parametrize("commit_ms", [5.0, 40.0, 400.0])
+def test_slow_transactions_are_begun_so_far_apart_that_few_are_under_way(
+    open_partitions: int, commit_ms: float
+) -> None:
+    interval_ms = spread_interval_ms(30, open_partitions, commit_ms)
+    under_way = open_partitions * commit_ms / max(interval_ms, commit_ms)
+    assert under_way <= UNDER_WAY_MAX or interval_ms == SLOW_MS_MAX
+
+
+@pytest.mark.parametrize("open_partitions", [1, 4, UNDER_WAY_MAX])
+def test_few_partitions_wait_no_longer_if_transactions_are_slow(open_partitions: int) -> None:
+    """Not longer than the transaction itself takes."""
+    assert spread_interval_ms(30, open_partitions, 500.0) <= max(500.0, spread_interval_ms(30, open_partitions))
+
+
+def test_slow_transactions_wait_a_second_at_most_and_none_if_the_interval_is_off() -> None:
+    assert spread_interval_ms(30, 1_000, 10_000.0) == SLOW_MS_MAX
+    assert spread_interval_ms(0, 256, 1_000.0) == 0
+
+
+def test_the_interval_follows_the_time_that_transactions_take() -> None:
+    context = OwnerBench().context
+    context.open_partitions.update(range(64))
+    quick_s = context.commit_interval_s
+    for _ in range(200):
+        context.commit_times.add_commit(0.2)
+    assert context.commit_interval_s == pytest.approx(0.2 * 64 / UNDER_WAY_MAX, rel=0.05)
+    for _ in range(200):
+        context.commit_times.add_commit(0.005)
+    assert context.commit_interval_s == pytest.approx(quick_s, rel=0.05)
+
+
+def test_one_transaction_that_hangs_changes_the_mean_little() -> None:
+    times = CommitTimes()
+    for _ in range(100):
+        times.add_commit(0.01)
+    times.add_commit(12.0)
+    assert times.mean_ms < 10 + SLOW_MS_MAX / 16

@@ -7,9 +7,11 @@
     sql         sql: run a query
     partition   partition list, retry
     rules       rules list, activate
+    lag         lag: how far each consumer group is behind
     doctor      doctor: check every part of a stack
+    integrity   integrity, repair: whether ClickHouse has every row, once
     admin       topics apply, db migrate
-    roles       broker, clickhouse, processor, sink: one process each
+    roles       broker, clickhouse, processor, sink, lag-exporter: one process each
 
 Each command is a function that typer calls; `cli.app` adds them to the tree.
 """

@@ -1,8 +1,9 @@
 """`sessionary doctor`: check every part of a stack, and say what to do about each fault."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
@@ -14,13 +15,16 @@ from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.control_api_client import ControlApiClient
 from sessionary.infra.environment import stack_environment
+from sessionary.infra.lag.group_lag import GroupLag, find_fault, sum_groups
 from sessionary.infra.settings import OperatorSettings
-from sessionary.schemas.errors import SessionaryError
+from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 
 _PACKAGES = ("sessionary", "confluent-kafka", "fastavro", "faust-streaming", "aiokafka", "clickhouse-connect", "chdb")
 _TIMEOUT_S = 5.0
-LAG_MESSAGES_MAX = 10_000
+LAG_S_MAX = 10.0
+_READ_S = 1.5
+_OBSERVED_S = 5.0  # longer than a large insert of a sink that catches up
 _KAFKA_ADVICE = "start a broker (sessionary up), or set SESSIONARY_BOOTSTRAP_SERVERS and its credentials"
 _CLICKHOUSE_ADVICE = "start ClickHouse (sessionary up), or set SESSIONARY_CLICKHOUSE_URL and its credentials"
 
@@ -53,18 +57,16 @@ def _check_versions() -> str:
 
 
 def _check_broker(settings: KafkaSettings) -> str:
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
+    from sessionary.infra.topics import count_brokers
 
-    admin = AdminClient(settings.client_config())
     try:
-        brokers = admin.list_topics(timeout=_TIMEOUT_S).brokers
-    except KafkaException:
+        brokers = count_brokers(settings)
+    except Unavailable:
         raise _CheckError(
             f"{settings.bootstrap_servers} does not answer",
             _KAFKA_ADVICE,
         ) from None
-    return f"{settings.bootstrap_servers}, {len(brokers)} node(s)"
+    return f"{settings.bootstrap_servers}, {brokers} node(s)"
 
 
 def _check_topics(settings: KafkaSettings) -> str:
@@ -118,31 +120,6 @@ def _check_partitions(settings: OperatorSettings) -> str:
     return f"{len(partitions)} partitions have an owner, none is halted"
 
 
-def _check_sink_lag(settings: KafkaSettings, kind: str, group: str, topic: str) -> str:
-    from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
-
-    consumer = Consumer({**settings.client_config(), "group.id": group, "enable.auto.commit": False})
-    try:
-        places = [TopicPartition(topic, n) for n in range(settings.partitions)]
-        committed = consumer.committed(places, timeout=_TIMEOUT_S)
-        bounds = [consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S) for place in places]
-    except KafkaException as error:
-        raise _CheckError(f"the lag is unknown: {error.args[0].str()}", "see the checks of broker and topics") from None
-    finally:
-        consumer.close()
-    lag = sum(
-        high - (low if place.offset == OFFSET_INVALID else place.offset)
-        for place, (low, high) in zip(committed, bounds, strict=True)
-    )
-    if all(place.offset == OFFSET_INVALID for place in committed) and lag:
-        raise _CheckError(
-            f"group {group} has never committed, {lag} messages wait", f"start it: sessionary sink {kind}"
-        )
-    if lag > LAG_MESSAGES_MAX:
-        raise _CheckError(f"{lag} messages behind", f"read the log of sessionary sink {kind}, or start a second one")
-    return f"{lag} messages behind"
-
-
 def _check_integrity(settings: ClickHouseSettings) -> str:
     rows = ClickHouseClient(settings).fetch_rows(
         "SELECT fault, sum(rows) AS rows FROM v_integrity GROUP BY fault ORDER BY fault"
@@ -184,21 +161,37 @@ def run_checks(environ: Mapping[str, str]) -> Iterator[Check]:
     if operator.control_url is not None and operator.operator_token is not None:
         yield _run_check("partitions", lambda: _check_partitions(operator), "read the log of sessionary processor")
     if broker.ok:
-        yield from _run_sink_checks(environ, kafka)
+        yield from _run_lag_checks(kafka)
     if store.ok:
         yield _run_check("integrity", lambda: _check_integrity(clickhouse), "run: sessionary db migrate")
 
 
-def _run_sink_checks(environ: Mapping[str, str], kafka: KafkaSettings) -> Iterator[Check]:
-    from sessionary.sinks.core.sink_kinds import SINKS
-    from sessionary.sinks.settings import SinkSettings
+def _run_lag_checks(kafka: KafkaSettings) -> Iterator[Check]:
+    """Check the groups of the roles: by their movement, if they are behind."""
+    try:
+        lags = _measure_lags(kafka)
+    except SessionaryError as error:
+        yield Check("lag", ok=False, found=f"the lag is unknown: {error}", advice=_KAFKA_ADVICE)
+        return
+    for lag in lags:
+        name = lag.group.removeprefix(f"{kafka.topic_prefix}.")
+        role = name.replace(".", " ")
+        fault = find_fault(lag, LAG_S_MAX)
+        advice = f"start it: sessionary {role}, or read its log; then see: sessionary lag --watch"
+        yield Check(f"lag {name}", fault is None, fault or f"{lag.lag} records behind", advice if fault else "")
 
-    settings = SinkSettings.from_env(environ)
-    for kind, definition in SINKS.items():
-        topic: str = getattr(kafka.topics, definition.topic)
-        yield _run_check(
-            f"sink {kind}", partial(_check_sink_lag, kafka, kind, settings.group_id(kind), topic), _KAFKA_ADVICE
-        )
+
+def _measure_lags(kafka: KafkaSettings) -> list[GroupLag]:
+    """Return the lags of processor and sinks; a group that is behind is observed for a while."""
+    from sessionary.infra.lag.lag_monitor import LagMonitor
+
+    with closing(LagMonitor(kafka, _OBSERVED_S)) as monitor:
+        lags = list(sum_groups(monitor.take_report(_READ_S).partitions))
+        if any((lag.lag_s or 0) > LAG_S_MAX for lag in lags):
+            time.sleep(_OBSERVED_S)
+            lags = list(sum_groups(monitor.take_report().partitions))
+    # A service may have no clean-up handler; then its requests wait for the next one.
+    return [lag for lag in lags if not lag.group.startswith(f"{kafka.topic_prefix}.cleanup.")]
 
 
 def doctor_command(data: DataOption = None, as_json: JsonOption = False) -> None:

@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 from sessionary.infra.cli.errors import CheckFailed, NotFound
-from sessionary.infra.cli.options import DataOption, JsonOption
+from sessionary.infra.cli.options import DataOption, JsonOption, control_api_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
 from sessionary.infra.control_api_client import ControlApiClient, UnknownPartition
-from sessionary.infra.environment import stack_environment
-from sessionary.infra.settings import OperatorSettings
 
 app = typer.Typer(no_args_is_help=True, help="List the partitions; open a halted one again, or decide what it skips.")
 PartitionArgument = Annotated[int, typer.Argument(min=0, metavar="N", help="The partition's number.")]
@@ -36,7 +34,7 @@ def list_partitions(data: DataOption = None, as_json: JsonOption = False) -> Non
 
     Needs SESSIONARY_CONTROL_URL and SESSIONARY_OPERATOR_TOKEN; a local stack has both.
     """
-    partitions = _make_client(data).list_partitions()
+    partitions = control_api_client(data).list_partitions()
     if wants_json(as_json):
         show_rows(partitions, as_json=True)
         return
@@ -79,6 +77,36 @@ def accept_gap(
     _show_reopened(partition, lambda client: client.accept_gap(partition, reason), data, as_json=as_json)
 
 
+@app.command("accept-truncation")
+def accept_truncation(
+    partition: PartitionArgument,
+    reason: ReasonOption,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on in a log that lost events which were judged already (log_truncated).
+
+    The state keeps them. Events that have got their offsets since are not judged. The exit code is
+    1 if the partition is halted again.
+    """
+    _show_reopened(partition, lambda client: client.accept_truncation(partition, reason), data, as_json=as_json)
+
+
+@app.command("repair-clock")
+def repair_clock(
+    partition: PartitionArgument,
+    reason: ReasonOption,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set a clock that leapt to the broker's time, once the broker's clock is right again.
+
+    For a partition that is halted by clock_ahead, or is open with a clock that is ahead. All
+    sessions have as much time left as they had. The exit code is 1 if it is halted again.
+    """
+    _show_reopened(partition, lambda client: client.repair_clock(partition, reason), data, as_json=as_json)
+
+
 @app.command("skip")
 def skip_records(
     partition: PartitionArgument,
@@ -100,7 +128,7 @@ def _show_reopened(
 ) -> None:
     """Ask for a new start of a halted partition, and show what came of it."""
     try:
-        found = ask(_make_client(data))
+        found = ask(control_api_client(data))
     except UnknownPartition as error:
         raise NotFound(str(error)) from None
     show_object(found if wants_json(as_json) else _without_nulls(found), as_json=as_json)
@@ -108,10 +136,6 @@ def _show_reopened(
         raise CheckFailed(f"{describe_halt(found)}; its cause is still there")
     if found["state"] == "opening":
         print_message(f"partition {partition} still reads its changelog; see: sessionary partition list")
-
-
-def _make_client(data: Path | None) -> ControlApiClient:
-    return ControlApiClient(OperatorSettings.from_env(stack_environment(data)))
 
 
 def _instant(at_ms: int | None) -> str | None:

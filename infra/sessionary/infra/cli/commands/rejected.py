@@ -19,7 +19,6 @@ from sessionary.infra.cli.options import (
 )
 from sessionary.infra.cli.tables import show_object, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
-from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.errors import DecodeError, Invalid, Unavailable
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.settings import KafkaSettings
@@ -83,6 +82,8 @@ def _from_base64(text: str | None) -> bytes | None:
 @app.command("show", short_help="Show one refused record and its event.")
 def show_rejected(place: PlaceArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Show one refused record: key, headers and, if it can be decoded, its event."""
+    from sessionary.schemas.codec import Decoder, Event
+
     row = _find_rejected(clickhouse_client(data), place)
     row["key"] = (_from_base64(row["key_base64"]) or b"").decode(errors="backslashreplace")
     row["headers"] = {
@@ -123,6 +124,9 @@ def replay_rejected(
 def _produce_again(settings: KafkaSettings, rows: list[tuple[str, Row]]) -> list[Row]:
     from confluent_kafka import KafkaError, Message, Producer
 
+    from sessionary.infra.topics import count_brokers
+
+    count_brokers(settings)  # otherwise the records would wait for it in vain
     producer = Producer(
         {**settings.client_config(), "partitioner": "murmur2_random", "enable.idempotence": True},
         logger=_log,

@@ -13,8 +13,10 @@ from typing import Annotated
 
 import typer
 
+from sessionary.infra.cli.options import DataOption
 from sessionary.infra.cli.output import print_message
-from sessionary.infra.settings import CommandSettings
+from sessionary.infra.environment import stack_environment
+from sessionary.infra.settings import CommandSettings, LagSettings
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
@@ -90,10 +92,36 @@ def sink_command(kind: Annotated[SinkName, typer.Argument(help="The topic to wri
     from sessionary.sinks.settings import SinkSettings
 
     _configure_logging()
+    run_sink(kind.value, SinkSettings.from_env(), _stop_event(), may_exit=True)
+
+
+def lag_exporter_command(
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65_535, help="Of /metrics. Default: SESSIONARY_METRICS_PORT, else 9308."),
+    ] = None,
+    data: DataOption = None,
+) -> None:
+    """Serve the lag of each consumer group to Prometheus."""
+    from sessionary.infra.lag.exporter import run_exporter
+
+    _configure_logging()
+    run_exporter(LagSettings.from_env(stack_environment(data), metrics_port=port), _stop_event())
+
+
+def _stop_event() -> threading.Event:
+    """Return an event that SIGTERM and Ctrl-C set."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    run_sink(kind.value, SinkSettings.from_env(), stop, may_exit=True)
+    return stop
 
 
-__all__ = ["SinkName", "broker_command", "clickhouse_command", "processor_command", "sink_command"]
+__all__ = [
+    "SinkName",
+    "broker_command",
+    "clickhouse_command",
+    "lag_exporter_command",
+    "processor_command",
+    "sink_command",
+]

@@ -1,18 +1,14 @@
 """`sessionary rules`: the rules that partitions are judged by, and how newer ones begin."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sessionary.infra.cli.errors import CheckFailed
-from sessionary.infra.cli.options import DataOption, JsonOption
+from sessionary.infra.cli.options import DataOption, JsonOption, control_api_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
-from sessionary.infra.control_api_client import ControlApiClient
-from sessionary.infra.environment import stack_environment
-from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.rules import NEWEST_RULES
 
 app = typer.Typer(no_args_is_help=True, help="List the rules in force; activate newer ones.")
@@ -25,7 +21,7 @@ def list_rules(data: DataOption = None, as_json: JsonOption = False) -> None:
 
     Needs SESSIONARY_CONTROL_URL and SESSIONARY_OPERATOR_TOKEN; a local stack has both.
     """
-    _show_listing(_make_client(data).list_rules(), as_json=as_json)
+    _show_listing(control_api_client(data).list_rules(), as_json=as_json)
 
 
 @app.command("activate")
@@ -41,7 +37,7 @@ def activate_rules(
     Refused while a processor of the group does not know them. The command may be repeated. The exit
     code is 1 if they are not in force everywhere after some seconds.
     """
-    listing = _make_client(data).activate_rules(version)
+    listing = control_api_client(data).activate_rules(version)
     _show_listing(listing, as_json=as_json)
     waiting = [str(found["partition"]) for found in listing["partitions"] if (found["rules"] or 0) < version]
     if waiting:
@@ -59,10 +55,6 @@ def _show_listing(listing: Mapping[str, Json], *, as_json: bool) -> None:
     for worker in listing["workers"]:
         known = worker["detail"] or f"knows rules {worker['newest']}"
         print_message(f"worker {worker['instance'] or worker['url']}: {known}")
-
-
-def _make_client(data: Path | None) -> ControlApiClient:
-    return ControlApiClient(OperatorSettings.from_env(stack_environment(data)))
 
 
 __all__ = ["app"]

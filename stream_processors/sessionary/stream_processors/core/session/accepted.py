@@ -4,8 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from sessionary.schemas.events import SnapshotCreated, StateUpdated
+from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
+from sessionary.schemas.types import Envelope
+from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.session.clocks import format_seconds
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
     ContentUpdated,
@@ -13,11 +17,13 @@ from sessionary.stream_processors.core.session.facts import (
     PhaseMoved,
     SessionFact,
     SnapshotTaken,
+    TakenOver,
     WorkDone,
 )
 from sessionary.stream_processors.core.session.transitions import PHASES, Objection
 
 STATE_BYTES_MAX = VALUE_BYTES_MAX
+_BEATS_MISSED = 2
 AcceptRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
 
@@ -59,6 +65,22 @@ def _release_cleanup(state: SessionState, payload: Any, now_ms: int) -> SessionF
     return Objection("unknown_cleanup", f"nobody asked for clean-up {payload.cleanup_id}")
 
 
+def take_over_session(state: SessionState, envelope: Envelope, arrival: Arrival) -> TakenOver | Objection:
+    """Let the sender of an event hold the session.
+
+    Another service has to wait until the owning one has missed two heartbeats.
+    """
+    if envelope.service_id != state.owner_service:
+        # The row of a session that rules 1 judged does not say whose its last event was.
+        heard_ms = max(state.owner_heard_at or state.last_event_at, arrival.hole_end_ms)
+        limit_ms = _BEATS_MISSED * inactivity_budget_ms(state.limits) // HEARTBEATS_PER_BUDGET
+        if arrival.now_ms - heard_ms < limit_ms:
+            owner, limit = state.owner_service, format_seconds(limit_ms)
+            detail = f"{owner} may be alive; {envelope.service_id} may take over once {owner} is silent for {limit}"
+            return Objection("owner_alive", detail)
+    return TakenOver(envelope.service_id, envelope.agent_id, envelope.producer_id, arrival.now_ms)
+
+
 _SPECIAL_RULES: dict[str, AcceptRule] = {
     "session_phase_changed": _move_phase,
     "state_updated": _update_content,
@@ -73,4 +95,4 @@ def rule_for(event_type: str) -> AcceptRule:
     return _SPECIAL_RULES.get(event_type, _do_work)
 
 
-__all__ = ["STATE_BYTES_MAX", "AcceptRule", "rule_for"]
+__all__ = ["STATE_BYTES_MAX", "AcceptRule", "rule_for", "take_over_session"]

@@ -3,12 +3,12 @@
 Nothing about a clock is stored: it is asked again after every change. Times are ms of log time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.limits import inactivity_budget_ms
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.types import ClockName
+from sessionary.schemas.types import ClockName, ClockRepair
 
 
 class SessionClock(NamedTuple):
@@ -120,6 +120,31 @@ RECOVERY = SessionClock(
 ARCHIVE = SessionClock("archive", _archive_due, _archive_limit, "archived", "Archived {limit} after its end")
 
 
+def repair_times(state: SessionState, repairs: Sequence[ClockRepair]) -> SessionState:
+    """Return a session with its times as they are after repairs of the partition's clock.
+
+    The same object if it includes them all. No clock is due before it truly is. Of the maximum
+    duration never more than the whole is left.
+    """
+    for number, _, clock_ms, shift_ms, _ in repairs:
+        if number <= state.clock_repair:
+            continue
+        max_due_at = state.max_due_at
+        if max_due_at is not None and state.state != "Paused":
+            max_due_at = min(max_due_at + shift_ms, clock_ms + state.limits.max_duration_ms)
+        state = state._replace(
+            created_at=min(state.created_at + shift_ms, clock_ms) if state.state == "Idle" else state.created_at,
+            entered_at=min(state.entered_at + shift_ms, clock_ms),
+            last_event_at=min(state.last_event_at + shift_ms, clock_ms),
+            last_work_at=min(state.last_work_at + shift_ms, clock_ms),
+            max_due_at=max_due_at,
+            owner_heard_at=min(state.owner_heard_at + shift_ms, clock_ms) if state.owner_heard_at else 0,
+            released_at=None if state.released_at is None else min(state.released_at + shift_ms, clock_ms),
+            clock_repair=number,
+        )
+    return state
+
+
 def format_seconds(limit_ms: int) -> str:
     """Return a limit as people read it: 60000 becomes `60s`."""
     return f"{limit_ms / 1000:g}s"
@@ -136,4 +161,5 @@ __all__ = [
     "RECOVERY",
     "SessionClock",
     "format_seconds",
+    "repair_times",
 ]

@@ -16,7 +16,7 @@ from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
-from sessionary.stream_processors.core.machine import Arrival, Decision
+from sessionary.stream_processors.core.machine import REMAINS, Arrival, Decision, Remains
 from sessionary.stream_processors.core.sequencing import (
     LogMoment,
     SequenceCheck,
@@ -24,8 +24,9 @@ from sessionary.stream_processors.core.sequencing import (
     check_with_memory,
     epoch_refusal,
     fill_gap,
+    hash_event_id,
 )
-from sessionary.stream_processors.core.session.accepted import rule_for
+from sessionary.stream_processors.core.session.accepted import rule_for, take_over_session
 from sessionary.stream_processors.core.session.facts import (
     ContextExceeded,
     ContextMeasured,
@@ -34,6 +35,7 @@ from sessionary.stream_processors.core.session.facts import (
     GapFilled,
     GapFound,
     LimitsOverridden,
+    OwnerHeard,
     Refused,
     SequenceMoved,
     SessionFact,
@@ -56,6 +58,7 @@ from sessionary.stream_processors.core.session.values import (
     checked_snapshot,
     invalid_envelope,
     invalid_payload,
+    object_to_age,
     object_to_first_snapshot,
 )
 
@@ -107,14 +110,18 @@ def _transition_rule(transition: Transition) -> EventRule:
     return judge_transition
 
 
-def decide_event(rules: SessionRules, row: SessionState | Gravestone | None, arrival: Arrival) -> Decision:
+def decide_event(rules: SessionRules, row: SessionState | Gravestone | Remains | None, arrival: Arrival) -> Decision:
     """Judge a record against the row of its session."""
     event = arrival.event
     if arrival.fault is not None:
+        if arrival.rules.version >= 2 and isinstance(row, SessionState):
+            return _refuse_kept(row, event, arrival, Objection(*arrival.fault), ())
         return _refuse_unkept(event, *arrival.fault)
     assert event is not None  # without an event there is a fault
     if row is None:
         return _decide_unknown(rules, arrival, event)
+    if row is REMAINS:
+        return _refuse_unkept(event, "session_archived", "the session is archived")
     if isinstance(row, Gravestone):
         return _decide_archived(row, event, arrival)
     return _decide_known(rules, row, event, arrival)
@@ -136,6 +143,8 @@ def _decide_unknown(rules: SessionRules, arrival: Arrival, event: Event) -> Deci
         return _refuse_unkept(event, "unknown_session", f"{envelope.event_type} before session_created")
     if detail := invalid_envelope(envelope, arrival.rules) or invalid_payload(event, arrival.rules):
         return _refuse_unkept(event, "invalid_value", detail)
+    if arrival.rules.version >= 2 and (too_old := object_to_age(envelope.session_id, arrival.now_ms)):
+        return _refuse_unkept(event, *too_old)
     return _decide_creation(rules.creation, arrival, event, event.payload)
 
 
@@ -147,9 +156,13 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
         return _refuse_unkept(event, error.reason, error.detail)
     if arrival.rules.version >= 2 and (wrong := object_to_first_snapshot(payload)):
         return _refuse_unkept(event, *wrong)
-    at = LogMoment(1, arrival.now_ms) if arrival.rules.version >= 2 else LogMoment()
+    at = LogMoment()
+    if arrival.rules.version >= 2:
+        at = LogMoment(1, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
     sequence = check_sequence((), envelope.producer_id, envelope.producer_seq, at)
     row = _new_session(creation, arrival, payload, limits)._replace(producers=sequence.producers)
+    if arrival.rules.version >= 2:
+        row = row._replace(holder=envelope.producer_id, owner_heard_at=arrival.now_ms)
     facts: list[SessionFact] = [Created(creation, row)]
     if sequence.gap is not None:
         facts.append(GapFound(sequence.gap))
@@ -196,11 +209,12 @@ def _new_session(
         late_epoch=0,
         parent_session_id=payload.parent_session_id,
         restored_from_snapshot_id=payload.restored_from_snapshot_id,
+        clock_repair=arrival.clock_repair,
     )
 
 
 def _decide_archived(grave: Gravestone, event: Event, arrival: Arrival) -> Decision:
-    """Refuse what comes after the end; a repetition of what came before it stays a duplicate."""
+    """Refuse by rules 1 what comes after the end; a repetition from before it stays a duplicate."""
     envelope = event.envelope
     facts: list[SessionFact] = []
     if envelope.event_type != "heartbeat" and not invalid_envelope(envelope, arrival.rules):
@@ -228,6 +242,8 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
             return replayed
         if sequence.refusal is not None:
             detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
+            if sequence.refusal == "producer_conflict":
+                detail += " is another event's: two processes use this id"
             return _refuse_kept(row, event, arrival, Objection(sequence.refusal, detail), facts)
         producers = sequence.producers
         if sequence.gap is not None or sequence.forgotten is not None:
@@ -238,18 +254,21 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     fact = (
         _object_to_payload(event, arrival)
         or _object_to_sender(rules, row, event, arrival)
-        or _judge_in_state(rules, row, event, arrival.now_ms)
+        or _judge_in_state(rules, row, event, arrival)
     )
+    owner_heard: int | None = None
     if arrival.rules.version >= 2:
         fact = checked_snapshot(row, fact)
+        if envelope.service_id == row.owner_service:
+            owner_heard = arrival.now_ms
     if type(fact) is WorkDone:
-        fact = WorkDone(fact.at_ms, producers)
+        fact = WorkDone(fact.at_ms, producers, owner_heard)
     elif producers is not None:
         facts.append(SequenceMoved(producers))
     if isinstance(fact, Objection):
         return _refuse_kept(row, event, arrival, fact, facts)
     if is_heartbeat:
-        return Decision((fact,))
+        return Decision((fact,) if owner_heard is None else (fact, OwnerHeard(owner_heard)))
     sequence_facts = len(facts)
     if not envelope.data_classes:
         facts.append(fact)
@@ -258,6 +277,8 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         facts += (DataClassified(envelope.data_classes), fact)
     else:
         facts += (fact, DataClassified(envelope.data_classes))
+    if owner_heard is not None and type(fact) is not WorkDone:
+        facts.append(OwnerHeard(owner_heard))
     if envelope.context_bytes is not None:
         facts += _measured_context(row, envelope)
     if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
@@ -269,7 +290,8 @@ def _check_number(row: SessionState, envelope: Envelope, arrival: Arrival) -> Se
     producer_id, seq = envelope.producer_id, envelope.producer_seq
     if arrival.rules.version < 2:
         return check_sequence(row.producers, producer_id, seq)
-    return check_with_memory(row.producers, row.forgotten, producer_id, seq, LogMoment(row.epoch, arrival.now_ms))
+    at = LogMoment(row.epoch, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
+    return check_with_memory(row.producers, row.forgotten, producer_id, seq, at)
 
 
 def _decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decision | None:
@@ -292,14 +314,14 @@ def _decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decis
 
 
 def _refuse_kept(
-    row: SessionState, event: Event, arrival: Arrival, why: Objection, facts: Sequence[SessionFact]
+    row: SessionState, event: Event | None, arrival: Arrival, why: Objection, facts: Sequence[SessionFact]
 ) -> Decision:
     """Refuse, and keep the verdict in the row for clients that ask.
 
     Lateness is audited once in an epoch.
     """
-    envelope, (reason, detail) = event.envelope, why
-    if envelope.event_type == "heartbeat":
+    reason, detail = why
+    if event is not None and event.envelope.event_type == "heartbeat":
         return Decision((*facts, Refused(reason, detail, None, audited=False)), refusal=reason)
     kept = kept_refusal(row, facts, arrival, why)
     audited = not (reason == "late" and row.late_epoch == row.epoch)
@@ -330,12 +352,14 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arri
     return None
 
 
-def _judge_in_state(rules: SessionRules, row: SessionState, event: Event, now_ms: int) -> SessionFact | Objection:
+def _judge_in_state(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> SessionFact | Objection:
     """Judge an event of the right sender, epoch and owner by the session's state."""
     event_type = event.envelope.event_type
     rule = rules.by_event.get((row.state, event_type))
+    if rule is not None and event_type == "session_taken_over":
+        return take_over_session(row, event.envelope, arrival)
     if rule is not None:
-        return rule(row, event.payload, now_ms)
+        return rule(row, event.payload, arrival.now_ms)
     if row.state == "Timeout" and ("Active", event_type) in rules.by_event:
         return Objection("late", f"{event_type} came after the session timed out; resume it first")
     return Objection("illegal_transition", f"{event_type} is not possible in {row.state}")

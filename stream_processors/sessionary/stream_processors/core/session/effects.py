@@ -10,6 +10,7 @@ from sessionary.schemas.ids import derived_id
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Cleanup
 from sessionary.stream_processors.core.fast_replace import make_replacer
+from sessionary.stream_processors.core.machine import Remains
 from sessionary.stream_processors.core.session.facts import (
     Buried,
     CleanupReleased,
@@ -22,11 +23,13 @@ from sessionary.stream_processors.core.session.facts import (
     GapFound,
     HeartbeatSeen,
     LimitsOverridden,
+    OwnerHeard,
     PhaseMoved,
     Refused,
     SequenceMoved,
     SessionFact,
     SnapshotTaken,
+    TakenOver,
     Transitioned,
     WorkDone,
 )
@@ -38,6 +41,8 @@ SessionRow = SessionState | Gravestone
 
 _replace_activity = make_replacer(SessionState, "last_event_at", "last_work_at")
 _replace_work = make_replacer(SessionState, "last_event_at", "last_work_at", "producers")
+_replace_owners_work = make_replacer(SessionState, "last_event_at", "last_work_at", "producers", "owner_heard_at")
+_replace_owner_heard = make_replacer(SessionState, "owner_heard_at")
 _replace_entered = make_replacer(
     SessionState,
     "state",
@@ -65,7 +70,9 @@ def _move_sequence(row: SessionRow, fact: SequenceMoved) -> SessionRow:
     return row._replace(producers=producers, forgotten=forgotten)
 
 
-def _refuse_event(row: SessionRow | None, fact: Refused) -> SessionRow | None:
+def _refuse_event(row: SessionRow | Remains | None, fact: Refused) -> SessionRow | Remains | None:
+    if isinstance(row, Remains):
+        return row
     if fact.kept is not None:
         assert isinstance(row, SessionState)
         row = row._replace(refusals=(*row.refusals, fact.kept)[-REFUSALS_KEPT:])
@@ -83,7 +90,11 @@ def _number_only(row: SessionRow, fact: object) -> SessionRow:
 
 
 def _do_work(row: SessionState, fact: WorkDone) -> SessionState:
-    at_ms, producers = fact
+    at_ms, producers, owner_heard_at = fact
+    if owner_heard_at is not None:
+        return _replace_owners_work(
+            row, at_ms, at_ms, row.producers if producers is None else producers, owner_heard_at
+        )
     if producers is None:
         return _replace_activity(row, at_ms, at_ms)
     return _replace_work(row, at_ms, at_ms, producers)
@@ -91,6 +102,23 @@ def _do_work(row: SessionState, fact: WorkDone) -> SessionState:
 
 def _see_heartbeat(row: SessionState, fact: HeartbeatSeen) -> SessionState:
     return row._replace(last_event_at=fact.at_ms) if row.state == "Active" else row
+
+
+def _hear_owner(row: SessionState, fact: OwnerHeard) -> SessionState:
+    return _replace_owner_heard(row, fact.at_ms)
+
+
+def _take_over(row: SessionState, fact: TakenOver) -> SessionState:
+    after = row._replace(
+        epoch=row.epoch + 1,
+        owner_service=fact.service_id,
+        agent_id=fact.agent_id,
+        holder=fact.producer_id,
+        owner_heard_at=fact.at_ms,
+        last_event_at=fact.at_ms,
+        last_work_at=fact.at_ms,
+    )
+    return next_number(after)
 
 
 def _move_phase(row: SessionState, fact: PhaseMoved) -> SessionState:
@@ -146,7 +174,7 @@ def _bury_session(row: SessionState, fact: Buried) -> Gravestone:
     return Gravestone(
         tenant_id=row.tenant_id,
         session_id=row.session_id,
-        producers=row.producers,
+        producers=tuple(ledger._replace(recent_ids=None, offsets=()) for ledger in row.producers),
         reason_code=row.reason_code,
         epoch=row.epoch,
         audit_seq=row.audit_seq,
@@ -177,18 +205,20 @@ _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     GapFound: _number_only,
     HeartbeatSeen: _see_heartbeat,
     LimitsOverridden: _number_only,
+    OwnerHeard: _hear_owner,
     PhaseMoved: _move_phase,
     Refused: _refuse_event,
     SequenceMoved: _move_sequence,
     SnapshotTaken: _take_snapshot,
+    TakenOver: _take_over,
     Transitioned: _move_state,
     WorkDone: _do_work,
 }
 
 
-def apply_fact(row: SessionRow | None, fact: SessionFact) -> SessionRow | None:
+def apply_fact(row: SessionRow | Remains | None, fact: SessionFact) -> SessionRow | Remains | None:
     """Return the row after a fact; the same object if the fact changes nothing."""
-    after: SessionRow | None = _EFFECTS[type(fact)](row, fact)
+    after: SessionRow | Remains | None = _EFFECTS[type(fact)](row, fact)
     return after
 
 

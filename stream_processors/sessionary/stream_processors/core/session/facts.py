@@ -118,11 +118,27 @@ class WorkDone(NamedTuple):
 
     at_ms: int
     producers: Sequence[ProducerLedger] | None = None
+    owner_heard_at: int | None = None  # None if it does not change
 
 
 class HeartbeatSeen(NamedTuple):
     """The agent is alive: in Active, the inactivity clock starts again."""
 
+    at_ms: int
+
+
+class OwnerHeard(NamedTuple):
+    """The owning service gave a sign of life. With `WorkDone` it is part of that fact."""
+
+    at_ms: int
+
+
+class TakenOver(NamedTuple):
+    """Another process holds the session from now on; its service owns it."""
+
+    service_id: str
+    agent_id: str
+    producer_id: str
     at_ms: int
 
 
@@ -167,6 +183,8 @@ SessionFact = (
     | SnapshotTaken
     | WorkDone
     | HeartbeatSeen
+    | OwnerHeard
+    | TakenOver
     | CleanupReleased
     | DataClassified
     | ContextMeasured
@@ -185,11 +203,13 @@ __all__ = [
     "GapFound",
     "HeartbeatSeen",
     "LimitsOverridden",
+    "OwnerHeard",
     "PhaseMoved",
     "Refused",
     "SequenceMoved",
     "SessionFact",
     "SnapshotTaken",
+    "TakenOver",
     "Transitioned",
     "WorkDone",
 ]

@@ -12,10 +12,11 @@ from typing import NamedTuple
 from sessionary.schemas.codec import Decoder, encode_record, record_headers
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.records import Gravestone, SessionContent, SessionState
-from sessionary.stream_processors.core.machine import Arrival, Decision, RowKind, RowParts
+from sessionary.schemas.records import Gravestone, GravestoneChunk, SessionContent, SessionState
+from sessionary.schemas.types import ClockRepair
+from sessionary.stream_processors.core.machine import Arrival, Decision, Remains, RowKind, RowParts
 from sessionary.stream_processors.core.model import Stream
-from sessionary.stream_processors.core.session.clocks import SessionClock, format_seconds
+from sessionary.stream_processors.core.session.clocks import SessionClock, format_seconds, repair_times
 from sessionary.stream_processors.core.session.decide import decide_event, session_rules
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned
@@ -27,9 +28,10 @@ from sessionary.stream_processors.core.session.row_size import (
     split_content,
 )
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS, Transition
+from sessionary.stream_processors.core.session.values import REDELIVERY_MS_MAX, gravestone_end_ms
 
 _CONTENT = RowParts(split_content, is_content_apart, join_content, record_headers(SessionContent))
-GRAVESTONE_MS = 1_209_600_000  # 14 days: the events topic's retention + the age limit of a client's spool
+GRAVESTONE_MS = REDELIVERY_MS_MAX
 
 
 class SessionDeadline(NamedTuple):
@@ -48,7 +50,14 @@ class SessionMachine:
 
     row_kinds: Sequence[RowKind] = (
         RowKind(SessionState, live=True, prefixes=record_headers(SessionState), encode=encode_record, parts=_CONTENT),
-        RowKind(Gravestone, live=False, prefixes=record_headers(Gravestone), encode=encode_record),
+        RowKind(
+            Gravestone,
+            live=False,
+            prefixes=record_headers(Gravestone),
+            encode=encode_record,
+            expiry_ms=gravestone_end_ms,
+        ),
+        RowKind(GravestoneChunk, live=False, prefixes=record_headers(GravestoneChunk), encode=encode_record),
     )
     event_types: frozenset[str] = frozenset(PAYLOADS)
     streams: frozenset[Stream] = frozenset({"audit", "rejected", "cleanup"})
@@ -65,14 +74,14 @@ class SessionMachine:
         """Return the record's own key: it is the session's."""
         return arrival.record.key or b""
 
-    def decode(self, value: bytes) -> SessionRow:
-        """Return a session or a gravestone. Raises `DecodeError`."""
+    def decode(self, value: bytes) -> SessionRow | GravestoneChunk:
+        """Return a session, a gravestone or a chunk of them. Raises `DecodeError`."""
         row = self._decoder.decode_record(value)
-        if not isinstance(row, SessionState | Gravestone):
+        if not isinstance(row, SessionState | Gravestone | GravestoneChunk):
             raise DecodeError("unknown_schema", f"a {type(row).__name__} is no row")
         return row
 
-    def decide(self, row: SessionRow | None, arrival: Arrival) -> Decision:
+    def decide(self, row: SessionRow | Remains | None, arrival: Arrival) -> Decision:
         """Judge a record against its session."""
         return decide_event(self._rules, row, arrival)
 
@@ -81,9 +90,13 @@ class SessionMachine:
 
     estimate_bytes = staticmethod(estimate_row_bytes)
 
-    def due_ms(self, row: SessionRow, hole_end_ms: int = 0) -> int:
+    def due_ms(self, row: SessionRow | GravestoneChunk, hole_end_ms: int = 0) -> int:
         """Return a session's earliest deadline, or a gravestone's end (ms of log time)."""
         return self.deadline(row, hole_end_ms).due_ms if isinstance(row, SessionState) else row.expires_at
+
+    def repair_times(self, row: SessionRow, repairs: Sequence[ClockRepair]) -> SessionRow:
+        """Return a session with its times as they are after repairs of the partition's clock."""
+        return repair_times(row, repairs) if isinstance(row, SessionState) else row
 
     def is_only_postponed(self, row: SessionRow, after: SessionRow) -> bool:
         """Return True within Active: there limits are fixed, and every clock only moves forward."""

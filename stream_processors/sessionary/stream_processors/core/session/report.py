@@ -10,7 +10,7 @@ from sessionary.schemas.events import ResourcesReleased
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import AuditRecord, CleanupRequest, SessionState
 from sessionary.schemas.types import AuditKind, Envelope
-from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
+from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Remains
 from sessionary.stream_processors.core.model import Emitted, Place
 from sessionary.stream_processors.core.session.effects import SessionRow, requested_actions
 from sessionary.stream_processors.core.session.facts import (
@@ -22,6 +22,7 @@ from sessionary.stream_processors.core.session.facts import (
     LimitsOverridden,
     Refused,
     SessionFact,
+    TakenOver,
     Transitioned,
 )
 from sessionary.stream_processors.core.trail import (
@@ -33,17 +34,19 @@ from sessionary.stream_processors.core.trail import (
 )
 
 
-def subject_of(row: SessionRow | None) -> Subject:
+def subject_of(row: SessionRow | Remains | None) -> Subject:
     """Return what an audit record says of the session itself."""
     if row is None:
         return UNKNOWN_SUBJECT
+    if isinstance(row, Remains):
+        return Subject("Archived")
     if not isinstance(row, SessionState):
         return Subject("Archived", row.audit_seq, row.epoch)
     return Subject(row.state, row.audit_seq, row.epoch, row.version, row.owner_service, row.data_classes)
 
 
 def _session_record(
-    session: SessionKey, after: SessionRow | None, arrival: Arrival | None, place: Place, kind: AuditKind
+    session: SessionKey, after: SessionRow | Remains | None, arrival: Arrival | None, place: Place, kind: AuditKind
 ) -> AuditRecord:
     subject, envelope = subject_of(after), None
     if arrival is not None and arrival.event is not None:
@@ -112,7 +115,12 @@ def cleanup_request(session: SessionKey, after: SessionState, fact: Transitioned
 
 
 def _report_refusal(
-    session: SessionKey, row: SessionRow | None, after: SessionRow | None, fact: Refused, arrival: Arrival, place: Place
+    session: SessionKey,
+    row: SessionRow | Remains | None,
+    after: SessionRow | Remains | None,
+    fact: Refused,
+    arrival: Arrival,
+    place: Place,
 ) -> list[Any]:
     rejected = rejected_record(arrival, fact.reason, fact.detail)
     if not fact.audited:
@@ -123,7 +131,12 @@ def _report_refusal(
 
 
 def _report_gap(
-    session: SessionKey, row: SessionRow | None, after: SessionRow, fact: GapFound, arrival: Arrival, place: Place
+    session: SessionKey,
+    row: SessionRow | Remains | None,
+    after: SessionRow,
+    fact: GapFound,
+    arrival: Arrival,
+    place: Place,
 ) -> list[AuditRecord]:
     record = _session_record(session, after, arrival, place, "gap")
     first, last = fact.gap
@@ -180,6 +193,17 @@ def _report_context(
     return [record._replace(reason_code="context_limit", reason=reason)]
 
 
+def _report_take_over(
+    session: SessionKey, row: SessionState, after: SessionState, fact: TakenOver, arrival: Arrival, place: Place
+) -> list[AuditRecord]:
+    record = _session_record(session, after, arrival, place, "take_over")
+    former = f"{row.agent_id} of {row.owner_service}"
+    if row.holder:
+        former += f" (process {row.holder})"
+    reason = f"{fact.agent_id} of {fact.service_id} (process {fact.producer_id}) took over from {former}"
+    return [record._replace(reason_code="taken_over", reason=reason)]
+
+
 def _envelope_of(arrival: Arrival) -> Envelope:
     assert arrival.event is not None
     return arrival.event.envelope
@@ -193,6 +217,7 @@ _REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
     GapFound: _report_gap,
     LimitsOverridden: _report_override,
     Refused: _report_refusal,
+    TakenOver: _report_take_over,
     Transitioned: _report_transition,
 }
 REPORTED_FACTS = frozenset(_REPORTS)
@@ -200,8 +225,8 @@ REPORTED_FACTS = frozenset(_REPORTS)
 
 def report_fact(
     key: bytes,
-    row: SessionRow | None,
-    after: SessionRow | None,
+    row: SessionRow | Remains | None,
+    after: SessionRow | Remains | None,
     fact: SessionFact,
     arrival: Arrival | None,
     place: Place,
@@ -210,7 +235,7 @@ def report_fact(
     if arrival is not None:
         session = arrival.session
     else:
-        session = SessionKey(row.tenant_id, row.session_id) if row is not None else NO_SESSION
+        session = NO_SESSION if row is None or isinstance(row, Remains) else SessionKey(row.tenant_id, row.session_id)
     emitted: list[Emitted] = []
     for record in _REPORTS[type(fact)](session, row, after, fact, arrival, place):
         if isinstance(record, AuditRecord):

@@ -15,9 +15,9 @@ from typing import Final
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.records import SessionContent, SessionState
+from sessionary.schemas.records import GravestoneChunk, SessionContent, SessionState
 from sessionary.schemas.types import Refusal, Snapshot
-from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.machine import Arrival, Remains
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import (
     ContentUpdated,
@@ -35,7 +35,7 @@ _REASON_CODE_MAX = 64  # characters; only an agent's error code is longer
 _BYTES_PER_CHARACTER_MAX = 4
 _BOUNDED_BYTES_MAX = 64 << 10  # of all parts but the texts
 _FIXED_BYTES = 400  # about what a row takes beside its texts and ledgers, and its record beside the row
-_LEDGER_BYTES = 100  # about what a producer's ledger takes, with a gap or two
+_LEDGER_BYTES = 150  # about what a producer's ledger takes, with a gap or two and the hashes of its events
 CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a second record costs more
 _NO_SNAPSHOT = Snapshot("", None, 0, "", None, "", "UNKNOWN", "UNKNOWN")
 _DECODER = Decoder()
@@ -58,10 +58,10 @@ def object_to_size(row: SessionState | None, facts: Sequence[SessionFact], arriv
 def kept_refusal(row: SessionState, facts: Sequence[SessionFact], arrival: Arrival, why: Objection) -> Refusal:
     """Return what the row keeps of a refusal.
 
-    An event id that the row has no room for is cut. `facts`: what the event comes to besides.
+    An event id that the row has no room for is cut; that of an event that cannot be read is ''.
+    `facts`: what the event comes to besides.
     """
-    assert arrival.event is not None
-    event_id = arrival.event.envelope.event_id
+    event_id = arrival.event.envelope.event_id if arrival.event is not None else ""
     whole = Refusal(arrival.record.offset, why.reason, event_id)
     if len(event_id) <= EVENT_ID_MAX or _fits_surely(row, arrival):
         return whole
@@ -71,8 +71,10 @@ def kept_refusal(row: SessionState, facts: Sequence[SessionFact], arrival: Arriv
     return whole._replace(event_id=f"{event_id[:EVENT_ID_MAX]}…")
 
 
-def estimate_row_bytes(row: SessionRow) -> int:
+def estimate_row_bytes(row: SessionRow | GravestoneChunk) -> int:
     """Return about how many bytes a row's changelog record takes; no text of it is left out."""
+    if isinstance(row, GravestoneChunk):
+        return _FIXED_BYTES + len(row.key_hashes)
     texts = "".join(_texts(row)) if isinstance(row, SessionState) else row.reason_code
     return _FIXED_BYTES + _LEDGER_BYTES * len(row.producers) + len(texts.encode())
 
@@ -112,7 +114,7 @@ def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
 
 
 def _after_facts(row: SessionState | None, facts: Sequence[SessionFact]) -> SessionState:
-    after: SessionRow | None = row
+    after: SessionRow | Remains | None = row
     for fact in facts:
         after = apply_fact(after, fact)
     assert isinstance(after, SessionState)

@@ -304,9 +304,11 @@ TRANSITIONS: tuple[Transition, ...] = (
 )
 
 # What only the owning service may send.
-OWNER_ONLY = frozenset(
-    name for name in PAYLOADS if name.startswith("session_") and name not in ("session_activity", "session_created")
-)
+OWNER_ONLY = frozenset(name for name in PAYLOADS if name.startswith("session_")) - {
+    "session_activity",
+    "session_created",
+    "session_taken_over",
+}
 CONTENT = frozenset({"snapshot_created", "checkpoint_saved"})
 # What changes the session's content: by rules 2 only the owning service may.
 CONTENT_CHANGES = frozenset({"snapshot_created", "state_updated"})
@@ -321,13 +323,16 @@ WORK = (
     - PROCESSOR_EVENTS
 ) | {"session_activity"}
 
+# Possible until the session ends.
+SIGNS_OF_LIFE = frozenset({"heartbeat", "session_taken_over"})
+
 # Accepted without a change of state.
 ACCEPTED: dict[SessionStateName, frozenset[str]] = {
-    "Idle": frozenset({"session_phase_changed", "heartbeat"}),
-    "Active": WORK | CONTENT | {"session_phase_changed", "state_updated", "heartbeat", "resources_released"},
-    "Paused": CONTENT | COMPLETIONS | {"heartbeat", "resources_released"},
-    "Timeout": CONTENT | COMPLETIONS | {"heartbeat", "resources_released"},
-    "Error": CONTENT | COMPLETIONS | {"session_phase_changed", "heartbeat", "resources_released"},
+    "Idle": SIGNS_OF_LIFE | {"session_phase_changed"},
+    "Active": WORK | CONTENT | SIGNS_OF_LIFE | {"session_phase_changed", "state_updated", "resources_released"},
+    "Paused": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | {"resources_released"},
+    "Timeout": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | {"resources_released"},
+    "Error": CONTENT | COMPLETIONS | SIGNS_OF_LIFE | {"session_phase_changed", "resources_released"},
     "Terminated": frozenset({"session_phase_changed", "resources_released"}),
     "Archived": frozenset(),
 }
@@ -366,6 +371,7 @@ __all__ = [
     "PHASES",
     "PROCESSOR_EVENTS",
     "RECOVERY_ATTEMPTS_MAX",
+    "SIGNS_OF_LIFE",
     "TRANSITIONS",
     "WORK",
     "By",

@@ -1,14 +1,41 @@
 """Checks of what an event says of itself: names, numbers, lengths, and its snapshot's place."""
 
+from typing import Final
+
 from sessionary.schemas.codec import Event
 from sessionary.schemas.codec.value_bounds import find_invalid_value
 from sessionary.schemas.events import SessionCreated
-from sessionary.schemas.ids import content_hash, valid_name
+from sessionary.schemas.ids import content_hash, creation_ms, valid_name
 from sessionary.schemas.limits import NUMBER_MAX
-from sessionary.schemas.records import SessionState
+from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, RuleSet, Snapshot
 from sessionary.stream_processors.core.session.facts import SessionFact, SnapshotTaken, Transitioned
 from sessionary.stream_processors.core.session.transitions import Objection
+
+# For so long after it was first sent an event may be delivered again: the retention of the events
+# topic, and the age limit of a client's spool. It is a part of the rules.
+REDELIVERY_MS_MAX: Final = 1_209_600_000  # 14 days
+
+
+def gravestone_end_ms(grave: Gravestone) -> int:
+    """Return when a gravestone vanishes by rules 2, in ms of log time.
+
+    A session id that tells its time needs none once its creation would be too old.
+    """
+    made_ms = creation_ms(grave.session_id)
+    return grave.expires_at if made_ms is None else min(grave.expires_at, made_ms + REDELIVERY_MS_MAX)
+
+
+def object_to_age(session_id: str, now_ms: int) -> Objection | None:
+    """Return an objection if a session is created whose gravestone may have vanished, or None.
+
+    Only an id of version 7 tells when it was made.
+    """
+    made_ms = creation_ms(session_id)
+    if made_ms is None or made_ms + REDELIVERY_MS_MAX > now_ms:
+        return None
+    days = REDELIVERY_MS_MAX // 86_400_000
+    return Objection("too_old", f"session id {session_id} was made more than {days} days ago, by its own time")
 
 
 def invalid_envelope(envelope: Envelope, rules: RuleSet, row: SessionState | None = None) -> str:
@@ -81,4 +108,12 @@ def _object_to_hash(snapshot: Snapshot) -> Objection | None:
     return Objection("hash_mismatch", f"the hash of snapshot {snapshot.snapshot_id} is not that of its content")
 
 
-__all__ = ["checked_snapshot", "invalid_envelope", "invalid_payload", "object_to_first_snapshot"]
+__all__ = [
+    "REDELIVERY_MS_MAX",
+    "checked_snapshot",
+    "gravestone_end_ms",
+    "invalid_envelope",
+    "invalid_payload",
+    "object_to_age",
+    "object_to_first_snapshot",
+]

@@ -2,11 +2,13 @@
 
 A decision is handed to a new owner of the partition, which carries it out once and forgets it:
 
-- A gap of the log is accepted while the partition opens, before anything is folded.
+- A gap of the log, or its truncation, is accepted, or the clock is set, while the partition opens,
+  before anything is folded.
 - Records are skipped once all records before them are folded and committed.
 """
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,11 +16,13 @@ from typing import NamedTuple
 
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
-from sessionary.stream_processors.core.model import LogRecord, SkippedOffsets
+from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.decisions.skipped_records import SkippedRecords, read_records
+from sessionary.stream_processors.runtime.decisions.truncated_log import fill_log, find_replaced
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
+from sessionary.stream_processors.runtime.open_batch import OpenBatch
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 
 _log = logging.getLogger(__name__)
@@ -42,10 +46,17 @@ class RecordSkip(NamedTuple):
     fault: Halted  # why the partition is halted at `first_offset`
 
 
-Decision = GapAcceptance | RecordSkip
-# Commits offsets that are skipped, and the leader epoch of the last record of them, if known. If
-# the transaction aborts, the position stays.
-CommitSkip = Callable[[SkippedOffsets, int | None], Awaitable[None]]
+class TruncationAcceptance(NamedTuple):
+    """A log that was cut below the position goes on; what has offsets below it is not folded."""
+
+    reason: str  # for people
+    principal: str  # who decided it
+
+
+Decision = GapAcceptance | RecordSkip | TruncationAcceptance | ClockSetting
+# Commits an empty batch after it was given what was decided. If the transaction aborts, the
+# position stays.
+CommitDecision = Callable[[Callable[[OpenBatch], None]], Awaitable[None]]
 
 
 class PendingDecision:
@@ -76,12 +87,37 @@ class PendingDecision:
         self.is_reached = True
         return True
 
-    async def accept_gap(self, state: PartitionState, commit: CommitSkip) -> None:
-        """Move the position to the log's start, if that is the decision. Raises `Lost`."""
-        decision, self._decision = self._decision, None
-        if not isinstance(decision, GapAcceptance):
-            self._decision = decision
+    async def carry_out_at_opening(self, state: PartitionState, commit: CommitDecision) -> None:
+        """Carry out a decision that needs no record to be folded first. Raises `Lost`."""
+        decision = self._decision
+        if isinstance(decision, GapAcceptance):
+            self._decision = None
+            await self._accept_gap(decision, state, commit)
+        elif isinstance(decision, TruncationAcceptance):
+            self._decision = None
+            await self._accept_truncation(decision, state, commit)
+        elif isinstance(decision, ClockSetting):
+            self._decision = None
+            await self._set_clock(decision, state, commit)
+
+    async def _set_clock(self, setting: ClockSetting, state: PartitionState, commit: CommitDecision) -> None:
+        former = state.position.clock_repairs
+        if state.position.outcome_n or state.position.rules.version == FIRST_RULES.version:
+            _log.warning("partition %d: its clock is not set: a record is folded in parts", self._partition)
             return
+        _log.warning(
+            "partition %d: its clock is set from %d to %d ms, because %s decided so: %s",
+            self._partition,
+            state.position.clock_ms,
+            setting.clock_ms,
+            setting.principal,
+            setting.reason,
+        )
+        while state.position.clock_repairs == former:
+            await commit(lambda batch: batch.set_clock(setting))
+
+    async def _accept_gap(self, decision: GapAcceptance, state: PartitionState, commit: CommitDecision) -> None:
+        """Move the position to the log's start."""
         while True:
             position = state.position
             log = await self._probe_log(position.next_offset)
@@ -91,9 +127,38 @@ class PendingDecision:
                 "log_gap_accepted", log.start_offset, position.clock_ms, decision.reason, decision.principal
             )
             _log_skip(self._partition, position, skip)
-            await commit(skip, None)
+            await commit(functools.partial(OpenBatch.skip_offsets, skip=skip, leader_epoch=None))
 
-    async def skip_records(self, state: PartitionState, commit: CommitSkip) -> bool:
+    async def _accept_truncation(
+        self, decision: TruncationAcceptance, state: PartitionState, commit: CommitDecision
+    ) -> None:
+        """Let the log reach the position, and leave unfolded what it holds there since the loss.
+
+        The last transaction names the leader epoch of the record below the position, so that the
+        loss is no longer found. Before that, all of it may be repeated.
+        """
+        position, settings, run = state.position, self._context.settings, self._context.run_blocking
+        log = await self._probe_log(position.next_offset)
+        if log.find_truncation(self._partition, position) is None or position.next_offset < log.start_offset:
+            return  # the replica that has the records is back; or the log begins later, which is another decision
+        while log.end_offset < position.next_offset:
+            await run(fill_log, settings, self._partition, log, position.next_offset)
+            log = await self._probe_log(position.next_offset)
+        first = await run(find_replaced, settings, self._partition, position, log.start_offset)
+        while first < position.next_offset:
+            read = await run(read_records, settings, self._partition, first, position.next_offset - 1)
+            if read.next_offset <= first:
+                raise Lost(f"partition {self._partition}: nothing can be read from offset {first} on")
+            skip = _replaced_offsets(decision, state.position, first, read, time.time())
+            _log_skip(self._partition, state.position, skip)
+            is_last = read.next_offset >= position.next_offset
+            epoch = log.previous.leader_epoch if is_last and log.previous is not None else position.leader_epoch
+            former = state.position.batch_number
+            await commit(functools.partial(OpenBatch.skip_offsets, skip=skip, leader_epoch=epoch))
+            if state.position.batch_number != former:  # else it aborted
+                first = read.next_offset
+
+    async def skip_records(self, state: PartitionState, commit: CommitDecision) -> bool:
         """Skip the records that were decided about, in one or several transactions.
 
         Returns False if a record before them is not folded yet: it is to be fetched. Raises `Lost`,
@@ -117,7 +182,8 @@ class PendingDecision:
                 raise _refuse_skip(skip, f"nothing can be read from offset {read.next_offset} on")
             skipped = _skipped_offsets(skip, position, read, time.time())
             _log_skip(self._partition, position, skipped)
-            await commit(skipped, read.records[-1].leader_epoch if read.records else position.leader_epoch)
+            epoch = read.records[-1].leader_epoch if read.records else position.leader_epoch
+            await commit(functools.partial(OpenBatch.skip_offsets, skip=skipped, leader_epoch=epoch))
         self._decision, self.is_reached = None, False
         return True
 
@@ -147,6 +213,38 @@ def _skipped_offsets(skip: RecordSkip, position: Position, read: SkippedRecords,
     return SkippedOffsets("records_skipped", read.next_offset, clock_ms, skip.reason, skip.principal, read.records)
 
 
+def _replaced_offsets(
+    decision: TruncationAcceptance, position: Position, first: int, read: SkippedRecords, wall_s: float
+) -> SkippedOffsets:
+    """Return what is committed of a truncation: records from `first` on that are not folded.
+
+    The next opening must not find the truncation again. It knows the records by their leader epoch;
+    without one, only by a clock that is not behind their stamps. Raises `Halted` if that would get
+    ahead of `wall_s`.
+    """
+    clock_ms, last = position.clock_ms, read.records[-1] if read.records else None
+    has_epoch = rules_to_write(position.rules, position.announced) > FIRST_RULES.version
+    if last is not None and not (has_epoch and last.leader_epoch is not None):
+        clock_ms = max(clock_ms, last.timestamp_ms)
+        if clock_ms > position.clock_ms and (ahead_s := last.timestamp_ms / 1_000 - wall_s) > 1.0:
+            raise Halted(
+                "log_truncated",
+                f"offset {last.offset} is stamped {ahead_s:,.1f} s ahead of this worker's clock, which the partition's "
+                "clock would have to follow. Accept the truncation after that time",
+                ahead_s,
+            )
+    events = [record for record in read.records if record.key is not None]  # the others are ticks
+    return SkippedOffsets(
+        "log_truncation_accepted",
+        position.next_offset,
+        clock_ms,
+        decision.reason,
+        decision.principal,
+        events,
+        (first, min(read.next_offset, position.next_offset) - 1),
+    )
+
+
 def _refuse_skip(skip: RecordSkip, why: str, clears_in_s: float | None = None) -> Halted:
     fault, what = skip.fault, f"offsets {skip.first_offset} to {skip.last_offset} are not skipped"
     clears = fault.clears_in_s if clears_in_s is None else clears_in_s
@@ -167,4 +265,4 @@ def _log_skip(partition: int, position: Position, skip: SkippedOffsets) -> None:
     )
 
 
-__all__ = ["CommitSkip", "Decision", "GapAcceptance", "PendingDecision", "RecordSkip"]
+__all__ = ["CommitDecision", "Decision", "GapAcceptance", "PendingDecision", "RecordSkip", "TruncationAcceptance"]

@@ -1,9 +1,10 @@
 """Messages of librdkafka as records of their partitions."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, repeat
 from operator import itemgetter
+from types import MappingProxyType
 from typing import NamedTuple, cast
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message
@@ -71,11 +72,17 @@ def split_messages(messages: Sequence[Message]) -> tuple[list[Message], FetchEve
     return records, FetchEvents(errors, ends)
 
 
-def group_by_partition(messages: Sequence[Message], wall_s: float, clock_ahead_s_max: float) -> list[PartitionRecords]:
+def group_by_partition(
+    messages: Sequence[Message],
+    wall_s: float,
+    clock_ahead_s_max: float,
+    believed_from: Mapping[int, int] = MappingProxyType({}),
+) -> list[PartitionRecords]:
     """Return the records of each partition, up to the first one that must not be folded.
 
     That is one without the broker's time, or with a time that lies more than `clock_ahead_s_max`
-    ahead of `wall_s`, this process's clock in seconds since the epoch.
+    ahead of `wall_s`, this process's clock in seconds since the epoch. Below the offset that
+    `believed_from` has for its partition, a record may have any time of the broker.
     """
     latest_ms = (wall_s + clock_ahead_s_max) * _MS_PER_S
     batches: dict[int, list[LogRecord]] = {}
@@ -92,8 +99,11 @@ def group_by_partition(messages: Sequence[Message], wall_s: float, clock_ahead_s
             faults[partition] = _wrong_timestamp_type(group[right])
             group, stamps = group[:right], stamps[:right]
         if max(map(_ms, stamps), default=0) > latest_ms:
-            right = next(n for n, (_, ms) in enumerate(stamps) if ms > latest_ms)
-            faults[partition] = _clock_ahead(group[right], wall_s, clock_ahead_s_max)
+            first = believed_from.get(partition, 0)
+            late = (n for n, (_, ms) in enumerate(stamps) if ms > latest_ms and (group[n].offset() or 0) >= first)
+            right = next(late, len(group))
+            if right < len(group):
+                faults[partition] = _clock_ahead(group[right], wall_s, clock_ahead_s_max)
             group, stamps = group[:right], stamps[:right]
         records.extend(_to_records(group, stamps))
     return [PartitionRecords(partition, records, faults.get(partition)) for partition, records in batches.items()]
@@ -109,9 +119,17 @@ def cut_at_unreadable(found: Iterable[PartitionRecords], errors: Iterable[Messag
             # librdkafka leaves out a batch with a wrong checksum: records behind it may be there.
             kept = [record for record in records if record.offset < offset]
             detail = f"partition {partition}: {describe_unreadable_batch(message)}. {HELP}"
-            halted = Halted("batch_unreadable", detail)
+            halted = Halted("batch_unreadable", detail, offset=offset)
             groups[partition] = PartitionRecords(partition, kept, (halted, offset))
     return list(groups.values())
+
+
+def fault_from(fault: Fault, next_offset: int) -> Fault:
+    """Return a fault as it is if nothing below `next_offset` is wanted."""
+    halted, offset = fault
+    if offset >= next_offset:
+        return fault
+    return Halted(halted.reason, halted.detail, halted.clears_in_s, next_offset), next_offset
 
 
 def _wrong_timestamp_type(message: Message) -> Fault:
@@ -136,10 +154,10 @@ def _clock_ahead(message: Message, wall_s: float, clock_ahead_s_max: float) -> F
         f"partition {message.partition()}: the broker stamped the record at offset {offset} with "
         f"{_format_utc(stamp_s)}, {ahead_s:,.1f} s ahead of this worker's clock, {_format_utc(wall_s)}; at most "
         f"{clock_ahead_s_max:g} s are allowed (SESSIONARY_CLOCK_AHEAD_S_MAX). Correct the broker's clock; or this "
-        "worker's, if all of its partitions are ahead by as much and those of other workers are not. The stamp stays "
-        f"in the log: the partition goes on by itself in {clears_in_s:,.0f} s, when this worker's clock has caught up, "
-        "or before that with a higher limit. If the broker's clock was ahead for longer than SESSIONARY_QUIET_MS, "
-        "raise that first, or deadlines fire early",
+        "worker's, if all of its partitions are ahead by as much and those of other workers are not. Then set the "
+        f"partition's clock right with `sessionary partition repair-clock {message.partition()}`: it goes on at once, "
+        "and no deadline fires early. The stamp stays in the log: without a repair the partition goes on by itself in "
+        f"{clears_in_s:,.0f} s, when this worker's clock has caught up, and deadlines may fire early then",
         clears_in_s,
         offset,
     ), offset
@@ -174,6 +192,7 @@ __all__ = [
     "LazyRecord",
     "PartitionRecords",
     "cut_at_unreadable",
+    "fault_from",
     "group_by_partition",
     "split_messages",
     "to_record",

@@ -36,11 +36,13 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_progress import LogProgress
+from sessionary.schemas.topics import FETCH_BYTES_MAX
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.fetching.fetched_records import (
     Fault,
     cut_at_unreadable,
+    fault_from,
     group_by_partition,
     split_messages,
 )
@@ -53,7 +55,9 @@ _PENDING_BYTES_MAX = 8 << 20  # fetched and not yet folded; above it the thread 
 _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a partition that is halted
 _WAITING_MAX = 16  # batches not yet delivered on the event loop
 _WAITING_BYTES_MAX = 16 << 20  # of these; the records of one fetch may exceed it
-_FETCH_BYTES_MAX = 16 << 20  # of one answer of a broker, as compressed as its batches are
+# A record ends the waiting, so it costs no latency. But a partition that was resumed or added is
+# left out until then. Each fetch names all partitions, so that 100 idle ones a second are costly.
+_FETCH_WAIT_MS = 100
 _POLL_S = 0.02
 RENEW_S = 10.0  # a partition stands still for this long, although others can read its log: longer than any fetch
 
@@ -99,10 +103,11 @@ class Fetcher:
         self._wall_clock_s = wall_clock_s
         self._clock_ahead_s_max = settings.clock_ahead_s_max
         self._topic = settings.topics.events
-        self._config = _consumer_config(settings)
+        self._config = fetcher_config(settings)
         self._consumer = Consumer(self._config)
         self._commands: deque[Callable[[], None]] = deque()
         self._next_offsets: dict[int, int] = {}  # after the last batch of a partition; the thread's own
+        self._believed_from: dict[int, int] = {}  # by assigned partition; the thread's own
         self._waiting: deque[FetchedBatch] = deque()
         self._pending_bytes = self._waiting_bytes = 0
         self._fetched: dict[int, _Progress] = {}  # of the partitions that are assigned
@@ -132,11 +137,15 @@ class Fetcher:
             if self._pending_bytes < _PENDING_BYTES_MAX // 2:
                 self._room.notify()
 
-    def fetch_from(self, partition: int, offset: int) -> None:
-        """Fetch a partition from `offset` on; drop what was fetched of it before."""
+    def fetch_from(self, partition: int, offset: int, believed_from: int = 0) -> None:
+        """Fetch a partition from `offset` on; drop what was fetched of it before.
+
+        Below the offset `believed_from` a record may be stamped ahead of this process's clock.
+        """
 
         def assign_partition() -> None:
             self._unassign_partition(partition)
+            self._believed_from[partition] = believed_from
             with self._room:
                 self._fetched[partition] = _Progress(offset)
             self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
@@ -212,6 +221,7 @@ class Fetcher:
         if places := self._assigned_places(partition):
             self._consumer.incremental_unassign(places)
         self._next_offsets.pop(partition, None)
+        self._believed_from.pop(partition, None)
         with self._room:
             self._fetched.pop(partition, None)
             kept = [fetched for fetched in self._waiting if fetched.partition != partition]
@@ -250,7 +260,7 @@ class Fetcher:
         messages, (errors, ends) = split_messages([first, *more])
         for message in errors:
             self._next_offsets.pop(message.partition() or 0, None)
-        groups = group_by_partition(messages, self._wall_clock_s(), self._clock_ahead_s_max)
+        groups = group_by_partition(messages, self._wall_clock_s(), self._clock_ahead_s_max, self._believed_from)
         batches = [self._follow_up(*found) for found in cut_at_unreadable(groups, errors)]
         for message in errors:
             self._take_error(message)
@@ -273,7 +283,7 @@ class Fetcher:
             self._next_offsets.pop(partition, None)  # what follows in this fetch is left out
             if (fetched := self._fetched.get(partition)) is not None:
                 # A batch that cannot be read may begin before what is wanted of it.
-                fault = fault[0], max(fault[1], fetched.next_offset)
+                fault = fault_from(fault, fetched.next_offset)
         return FetchedBatch(partition, begin_offset, records, fault)
 
     def _take_error(self, message: Message) -> None:
@@ -313,7 +323,8 @@ class Fetcher:
                 self._halt(partition, *fault)
 
 
-def _consumer_config(settings: ProcessorSettings) -> dict[str, str | int | float | bool]:
+def fetcher_config(settings: ProcessorSettings) -> dict[str, str | int | float | bool]:
+    """Return the librdkafka configuration of a worker's fetching."""
     # If the log no longer holds the position, fetching must not go on elsewhere as if nothing were
     # left out: the reader's `auto.offset.reset` is an error; see `_take_error`.
     # The queue's bounds count unpacked records, and are compared before a fetch.
@@ -321,8 +332,9 @@ def _consumer_config(settings: ProcessorSettings) -> dict[str, str | int | float
         **settings.reader_config(),
         "queued.min.messages": 20_000,
         "queued.max.messages.kbytes": 16_384,
-        "fetch.max.bytes": _FETCH_BYTES_MAX,
+        "fetch.max.bytes": FETCH_BYTES_MAX,
+        "fetch.wait.max.ms": _FETCH_WAIT_MS,
     }
 
 
-__all__ = ["RENEW_S", "Deliver", "FetchedBatch", "Fetcher"]
+__all__ = ["RENEW_S", "Deliver", "FetchedBatch", "Fetcher", "fetcher_config"]

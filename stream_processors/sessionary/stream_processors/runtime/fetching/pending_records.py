@@ -18,8 +18,11 @@ _key_of, _value_of = attrgetter("key"), attrgetter("value")
 class FetchControl(Protocol):
     """How an owner steers the fetching of its partition. Nothing blocks."""
 
-    def fetch_from(self, partition: int, offset: int) -> None:
-        """Fetch from `offset` on; drop what was fetched before."""
+    def fetch_from(self, partition: int, offset: int, believed_from: int) -> None:
+        """Fetch from `offset` on; drop what was fetched before.
+
+        What is stamped below `believed_from` does not move the clock, and may be stamped ahead.
+        """
         ...
 
     def pause_partition(self, partition: int) -> None:

@@ -92,6 +92,8 @@ def test_a_refused_retry_is_a_line_and_a_code(
     ("command", "path", "body"),
     [
         (["accept-gap", "1"], "accept-gap", {}),
+        (["accept-truncation", "1"], "accept-truncation", {}),
+        (["repair-clock", "1"], "repair-clock", {}),
         (["skip", "1", "70"], "skip", {"offset": 70, "to": None}),
         (["skip", "1", "70", "--to", "75"], "skip", {"offset": 70, "to": 75}),
     ],

@@ -5,7 +5,7 @@ import pytest
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.records import Gravestone, Position, SessionState
+from sessionary.schemas.records import Gravestone, GravestoneChunk, Position, SessionState
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Fault
 from sessionary.stream_processors.core.model import EventLog, LogRecord
@@ -22,7 +22,8 @@ def test_it_decides_on_every_event_and_writes_to_three_topics() -> None:
 
 def test_its_rows_are_sessions_which_live_and_gravestones_which_do_not() -> None:
     machine = SessionMachine()
-    assert {kind.row_class: kind.live for kind in machine.row_kinds} == {SessionState: True, Gravestone: False}
+    live = {SessionState: True, Gravestone: False, GravestoneChunk: False}
+    assert {kind.row_class: kind.live for kind in machine.row_kinds} == live
 
 
 @pytest.mark.parametrize(("key", "row_key"), [(b"acme/s", b"acme/s"), (None, b"")])

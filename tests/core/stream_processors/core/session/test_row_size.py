@@ -21,7 +21,14 @@ from sessionary.schemas.types import (
     SeqRange,
 )
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.sequencing import FORGOTTEN_MAX, PRODUCERS_MAX, RANGES_MAX
+from sessionary.stream_processors.core.sequencing import (
+    FORGOTTEN_MAX,
+    IDS_KEPT,
+    OFFSET_DISTANCE_MAX,
+    OFFSETS_KEPT,
+    PRODUCERS_MAX,
+    RANGES_MAX,
+)
 from sessionary.stream_processors.core.session.effects import CLEANUPS_KEPT, REFUSALS_KEPT
 from sessionary.stream_processors.core.session.row_size import EVENT_ID_MAX
 from tests.core.fold_rig import FoldRig
@@ -222,7 +229,9 @@ def test_all_bounded_parts_of_a_row_fit_above_its_limit_by_rules_2() -> None:
     rig.activate(NEWEST_RULES)
     rig.start(agent)
     holes = tuple(SeqRange(NUMBER_MAX - 1, NUMBER_MAX) for _ in range(RANGES_MAX))
-    ledger = ProducerLedger("p" * NAME_LENGTH_MAX, NUMBER_MAX, holes, epoch=1 << 30, last_at=1 << 44)
+    ids = bytes(2 * IDS_KEPT)
+    ledger = ProducerLedger("p" * NAME_LENGTH_MAX, NUMBER_MAX, holes, epoch=1 << 30, last_at=1 << 44, recent_ids=ids)
+    ledger = ledger._replace(offsets=(1 << 62, *[OFFSET_DISTANCE_MAX - 1] * (OFFSETS_KEPT - 1)))
     refusal = Refusal(1 << 62, "too_many_producers", "😀" * EVENT_ID_MAX + "…")
     row = rig.row_of(agent)._replace(
         producers=(ledger,) * PRODUCERS_MAX,

@@ -46,7 +46,7 @@ def test_who_may_send_what_is_the_oracles() -> None:
     reasons = {"session_start_failed": {"init_timeout"}, "session_terminated": {"timeout_cleanup"}}
     assert clock_reasons(TRANSITIONS) == reasons
     lifecycle = {name for name in PAYLOADS if name.startswith("session_")}
-    assert lifecycle - {"session_activity", "session_created"} == OWNER_ONLY
+    assert lifecycle - {"session_activity", "session_created", "session_taken_over"} == OWNER_ONLY
 
 
 def test_work_content_and_completion_types_are_the_oracles() -> None:

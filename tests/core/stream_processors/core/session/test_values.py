@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sessionary.schemas.types import ErrorInfo
+from sessionary.schemas.types import ErrorInfo, Refusal
 from tests.core.oracle_rig import OracleRig, position_under
 from tests.support.event_factory import EventFactory
 
@@ -55,7 +55,8 @@ def test_nothing_repeats_a_long_text_of_an_envelope(name: str) -> None:
     rig, agent = active_rig(2)
     before = rig.row_of(agent)
     assert rig.send(agent, "session_activity", {name: LONG_ID}) == "refused invalid_value"
-    assert rig.row_of(agent) == before._replace(audit_seq=before.audit_seq + 1)
+    kept = Refusal(len(rig.log) - 1, "invalid_value", "")
+    assert rig.row_of(agent) == before._replace(audit_seq=before.audit_seq + 1, refusals=(kept,))
     (line,) = rig.last_audits()
     assert line.reason == f"{name} has 1200000 characters, more than 256"
     ((_, rejected),) = rig.outcomes[-1].records_on("rejected")

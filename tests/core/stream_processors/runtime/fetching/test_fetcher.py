@@ -52,6 +52,7 @@ class Delivered:
 
     def _take_fault(self, partition: int, fault: Halted, offset: int) -> None:
         self.threads.add(threading.get_ident())
+        assert fault.offset == offset, "an operator may skip it"
         self.halts.append((partition, fault.reason, offset))
 
 
@@ -183,6 +184,21 @@ def test_a_record_ahead_of_the_workers_clock_is_delivered_once_that_clock_has_ca
     delivered = Delivered(story, clock_ahead_s_max=30)
     assert delivered.batches == [(1, [5]), (1, [5]), (1, [5, 6])]
     assert delivered.halts == [(1, "clock_ahead", 6)] * 2
+
+
+def test_a_record_below_what_is_believed_is_delivered_however_far_it_is_ahead() -> None:
+    def story(test: Delivered) -> None:
+        ahead_ms = int(test.wall_s * 1_000) + 600_000
+        for believed_from in (7, 0):
+            test.fetcher.fetch_from(1, 5, believed_from)
+            test.fetcher._commands.popleft()()
+            later = [message(1, 6, timestamp_ms=ahead_ms), message(1, 7, timestamp_ms=ahead_ms)]
+            test.fetcher._hand_over(message(1, 5), later)
+            test.on_loop(lambda: None)
+
+    delivered = Delivered(story)
+    assert delivered.batches == [(1, [5, 6]), (1, [5])]
+    assert delivered.halts == [(1, "clock_ahead", 7), (1, "clock_ahead", 6)]
 
 
 def unreadable(partition: int, offset: int) -> Message:

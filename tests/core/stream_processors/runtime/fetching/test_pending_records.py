@@ -17,7 +17,7 @@ class FakeFetchControl:
         self.asked: list[str] = []
         self.pending_bytes = 0
 
-    def fetch_from(self, partition: int, offset: int) -> None:
+    def fetch_from(self, partition: int, offset: int, believed_from: int) -> None:
         raise AssertionError("only the owner seeks")
 
     def drop_partition(self, partition: int) -> None:

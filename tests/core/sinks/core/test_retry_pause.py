@@ -1,4 +1,4 @@
-from sessionary.sinks.runtime.retry_pause import RetryPause
+from sessionary.sinks.core.retry_pause import RetryPause
 
 
 def test_each_fault_in_a_row_doubles_the_pause_up_to_10_seconds() -> None:

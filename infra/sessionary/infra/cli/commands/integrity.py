@@ -1,0 +1,108 @@
+"""`sessionary integrity` and `sessionary repair`: whether ClickHouse has every row, once."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from sessionary.infra.cli.errors import CheckFailed
+from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_client
+from sessionary.infra.cli.output import print_message
+from sessionary.infra.cli.tables import Json, show_rows
+from sessionary.infra.environment import stack_environment
+
+_COLUMNS: Final = ("fault", "rows", "partition", "first_offset", "last_offset", "session_id", "tenant_id")
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime(2106, 1, 1, tzinfo=UTC)
+_FORMATS: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
+FromOption = Annotated[
+    datetime | None,
+    typer.Option("--from", formats=_FORMATS, help="Beginning of the time, UTC. Default: all.", show_default=False),
+]
+ToOption = Annotated[
+    datetime | None,
+    typer.Option("--to", formats=_FORMATS, help="End of the time, UTC. Default: now.", show_default=False),
+]
+LATE_S: Final = 60
+
+
+def integrity_command(
+    since: FromOption = None,
+    until: ToOption = None,
+    late_s: Annotated[
+        int, typer.Option("--late", min=0, help="Seconds after which the last rows of a table are missed.")
+    ] = LATE_S,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that ClickHouse has every row once: of history, audit trail, refusals and transactions.
+
+    Compares the counts of each transaction with the rows, and, unless --to is given, the end of
+    each table with Kafka. With --from and --to only transactions that began in that time are
+    compared. The exit code is 1 if something is missing or doubled.
+    """
+    faults = list_faults(data, since, until, late_s)
+    if faults:
+        show_rows(faults, as_json=as_json, columns=_COLUMNS)
+        raise CheckFailed(
+            f"{len(faults)} faults: rows that are missing come back with sessionary repair, if Kafka still has them"
+        )
+    print_message("no row is missing or doubled")
+
+
+def repair_command(
+    since: Annotated[datetime, typer.Option("--from", formats=_FORMATS, help="Beginning of the time, UTC.")],
+    until: ToOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read the records of a time from Kafka again, and insert those that have no row in ClickHouse.
+
+    For every sink. The times are those at which Kafka appended the records. What Kafka has deleted
+    stays missing. Sinks may run meanwhile; the command may be repeated. Prints one row per sink and
+    partition that has records of the time.
+    """
+    from sessionary.sinks.core.sink_kinds import SINKS
+    from sessionary.sinks.integrity.repair import repair_rows
+    from sessionary.sinks.settings import SinkSettings
+
+    client, settings = clickhouse_client(data), SinkSettings.from_env(stack_environment(data))
+    since_ms, until_ms = (
+        None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1_000) for time in (since, until)
+    )
+    results = [
+        result._asdict()
+        for kind in SINKS
+        for result in repair_rows(settings, kind, since_ms or 0, until_ms, client.fetch_rows)
+    ]
+    show_rows(results, as_json=as_json)
+    print_message(f"{sum(int(result['repaired']) for result in results)} rows were missing and are back")
+
+
+def list_faults(
+    data: Path | None, since: datetime | None = None, until: datetime | None = None, late_s: int = LATE_S
+) -> list[dict[str, Json]]:
+    """Return the faults of ClickHouse's rows, with the columns of `v_integrity`.
+
+    Blocks. Raises `Unavailable`, `SettingsError`, `Invalid`.
+    """
+    from sessionary.sinks.integrity.landed_ends import find_end_faults
+    from sessionary.sinks.settings import SinkSettings
+
+    client = clickhouse_client(data)
+    times = (
+        int((given or bound).replace(tzinfo=UTC).timestamp()) for given, bound in ((since, _FIRST), (until, _LAST))
+    )
+    first, last = (f"toDateTime({seconds}, 'UTC')" for seconds in times)
+    faults = client.fetch_rows(
+        f"SELECT * FROM v_integrity_between(from={first}, to={last}, late_s={late_s}) "
+        "ORDER BY fault, partition, first_offset, session_id"
+    )
+    if until is None:
+        settings = SinkSettings.from_env(stack_environment(data))
+        faults += [fault._asdict() for fault in find_end_faults(settings, client.fetch_rows)]
+    return faults
+
+
+__all__ = ["LATE_S", "FromOption", "ToOption", "integrity_command", "list_faults", "repair_command"]

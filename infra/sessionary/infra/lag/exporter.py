@@ -1,0 +1,95 @@
+"""Samples in the background, and serves the metrics: a scrape asks no broker."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from sessionary.infra.lag.lag_monitor import LagMonitor, LagReport
+from sessionary.infra.lag.metrics import ExporterState, collect_families
+from sessionary.infra.lag.row_delays import RowDelay, RowDelayWatch
+from sessionary.infra.settings import LagSettings
+from sessionary.schemas.errors import SessionaryError
+from sessionary.sinks.metrics import serve_pages
+
+# A sample that is older is no lag of today: the thread hangs, or the broker does.
+_STALE_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+class LagExporter(Collector):
+    """The last report. One thread sets it, scrapes read it."""
+
+    def __init__(
+        self,
+        row_delays: Callable[[], tuple[RowDelay, ...] | None],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`row_delays` returns what ClickHouse told last. `clock_s` is monotonic."""
+        self._row_delays = row_delays
+        self._clock_s = clock_s
+        self._report: LagReport | None = None
+        self._reported_s = clock_s()
+        self._away: str | None = "there is no sample yet"
+
+    def take_report(self, report: LagReport) -> None:
+        """Serve this report from now on."""
+        self._report, self._away, self._reported_s = report, None, self._clock_s()
+
+    def note_broker_away(self, why: str) -> None:
+        """Serve no lags until there is a report again."""
+        if self._away != why:
+            _log.warning("%s", why)
+        self._report, self._away = None, why
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics of the last report, unless it is stale."""
+        return collect_families(ExporterState(self._report if self._age_s <= _STALE_S else None, self._row_delays()))
+
+    def readiness(self) -> tuple[bool, str]:
+        """Return whether there is a report of now, and a line for people."""
+        if self._away is not None:
+            return False, self._away
+        if self._age_s > _STALE_S:
+            return False, f"the last sample is {self._age_s:.0f} s old"
+        return True, "ok"
+
+    @property
+    def _age_s(self) -> float:
+        return self._clock_s() - self._reported_s
+
+
+def run_exporter(settings: LagSettings, stop: threading.Event) -> None:
+    """Sample, and serve the metrics until `stop` is set. Blocks.
+
+    Raises `OSError` if the port is taken.
+    """
+    delays = RowDelayWatch(settings, lambda why: _log.warning("no delays of rows: %s", why))
+    registry, exporter = CollectorRegistry(), LagExporter(lambda: delays.answer)
+    registry.register(exporter)
+    address = (settings.metrics_host, settings.metrics_port)
+    with serve_pages(address, registry, lambda: (True, "ok"), exporter.readiness):
+        _log.info("serving http://%s:%d/metrics", *address)
+        delays.start()
+        _watch_lag(settings, exporter, stop)
+        delays.stop()
+
+
+def _watch_lag(settings: LagSettings, exporter: LagExporter, stop: threading.Event) -> None:
+    monitor = LagMonitor(settings, settings.lag_window_s)
+    pause_s = 0.0
+    while not stop.wait(pause_s):
+        began_s = time.monotonic()
+        try:
+            exporter.take_report(monitor.take_report())
+        except SessionaryError as error:
+            exporter.note_broker_away(str(error))
+        pause_s = max(0.0, began_s + settings.lag_interval_s - time.monotonic())
+    monitor.close()
+
+
+__all__ = ["LagExporter", "run_exporter"]

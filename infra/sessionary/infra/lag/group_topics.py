@@ -1,0 +1,35 @@
+"""Which groups belong to a pipeline, and which topics they read; pure."""
+
+from collections.abc import Iterable, Mapping
+
+from sessionary.schemas.topics import TopicNames
+
+# As the sinks' definitions say; loading them takes half a second, which a command has not.
+_SINK_TOPICS = {"audit": "audit", "history": "events", "rejected": "rejected", "batches": "batches"}
+
+
+def topic_of_group(prefix: str, group: str) -> str | None:
+    """Return the topic that a group of the pipeline `prefix` reads; None for any other group."""
+    names = TopicNames.with_prefix(prefix)
+    if group == f"{prefix}.processor":
+        return names.events
+    if group.startswith(f"{prefix}.cleanup."):
+        return names.cleanup
+    if group.startswith(start := f"{prefix}.sink."):
+        kind = group.removeprefix(start).partition(".")[0]  # an extra pipeline's name follows
+        return getattr(names, _SINK_TOPICS[kind]) if kind in _SINK_TOPICS else None
+    return None
+
+
+def pipeline_groups(prefix: str, known: Iterable[str]) -> Mapping[str, str]:
+    """Return `{group: topic}`: the groups that a pipeline must have, then its others in `known`.
+
+    `known`: the groups that Kafka has. The groups of extra pipelines and of clean-up handlers are
+    found only there.
+    """
+    needed = (f"{prefix}.processor", *(f"{prefix}.sink.{kind}" for kind in _SINK_TOPICS))
+    topics = ((group, topic_of_group(prefix, group)) for group in (*needed, *sorted(known)))
+    return {group: topic for group, topic in topics if topic is not None}
+
+
+__all__ = ["pipeline_groups", "topic_of_group"]

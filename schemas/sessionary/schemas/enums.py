@@ -1,0 +1,150 @@
+"""The enums that schemas share (`avro/common/*.avsc`).
+
+Every enum begins with `UNKNOWN`: a reader gets it in place of a symbol that it does not know, and
+writers do not use it.
+"""
+
+from typing import Literal
+
+DataClass = Literal["UNKNOWN", "none", "personal", "financial", "medical"]
+"""Class of the data that a session handles: personal, financial or medical.
+
+Compliance tags and retention follow from it (`sessionary.schemas.retention`). `none` declares that
+the data is of no such class.
+"""
+
+ErrorClass = Literal["UNKNOWN", "retryable", "fatal"]
+"""Whether the failed work may be tried again."""
+
+SessionStateName = Literal["UNKNOWN", "Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived"]
+"""A session's state; ARCHITECTURE.md draws the transitions between the seven."""
+
+Phase = Literal[
+    "UNKNOWN",
+    "creating",
+    "validating",
+    "connecting",
+    "processing",
+    "updating",
+    "persisting",
+    "cleaning",
+    "released",
+    "logging",
+    "recovery",
+    "cleanup",
+    "releasing",
+    "clearing",
+]
+"""What a session is doing within its state."""
+
+PauseKind = Literal["UNKNOWN", "manual", "migration", "review"]
+"""Why a session is held."""
+
+StartFailureReason = Literal["UNKNOWN", "invalid_config", "connection_failed", "init_timeout"]
+"""Why a session never became Active."""
+
+TerminationReason = Literal[
+    "UNKNOWN",
+    "closed",
+    "completed",
+    "cancelled",
+    "abnormal_termination",
+    "forced",
+    "unrecoverable",
+    "recovery_failed",
+    "timeout_cleanup",
+]
+"""Why a session ended."""
+
+ClockName = Literal[
+    "UNKNOWN", "initialisation", "inactivity", "idle", "max_duration", "grace", "hold", "recovery", "archive"
+]
+"""The clocks that can fire on a session."""
+
+RunMode = Literal["UNKNOWN", "attached", "detached"]
+"""`attached`: the run ends with its session; `detached`: it does not."""
+
+ToolOutcome = Literal["UNKNOWN", "succeeded", "failed"]
+"""How an unknown tool call was resolved."""
+
+SnapshotEncoding = Literal["UNKNOWN", "full", "delta"]
+"""How a snapshot's state is stored."""
+
+Compression = Literal["UNKNOWN", "none", "gzip", "zstd"]
+"""How a snapshot's bytes are compressed."""
+
+AuditKind = Literal[
+    "UNKNOWN",
+    "transition",
+    "refusal",
+    "gap",
+    "release",
+    "context_limit",
+    "limits_override",
+    "decision",
+    "gap_filled",
+    "take_over",
+]
+"""What an audit record reports."""
+
+RefusalReason = Literal[
+    "UNKNOWN",
+    "undecodable",
+    "unknown_schema",
+    "unknown_event_type",
+    "invalid_value",
+    "bad_key",
+    "key_mismatch",
+    "foreign_tenant",
+    "wrong_partition",
+    "unknown_session",
+    "session_exists",
+    "session_archived",
+    "late_filler",
+    "too_many_producers",
+    "stale_epoch",
+    "future_epoch",
+    "processor_only",
+    "not_owner",
+    "illegal_transition",
+    "late",
+    "phase_order",
+    "missing_snapshot",
+    "missing_error_class",
+    "not_retryable",
+    "retries_exhausted",
+    "max_duration_exceeded",
+    "version_conflict",
+    "invalid_limits",
+    "invalid_reason",
+    "unknown_cleanup",
+    "already_released",
+    "state_too_large",
+    "bad_row",
+    "not_member",
+    "broken_chain",
+    "hash_mismatch",
+    "skipped",
+    "internal_error",
+    "producer_conflict",
+    "owner_alive",
+    "too_old",
+]
+"""Why an event was refused; the only list of reasons."""
+
+__all__ = [
+    "AuditKind",
+    "ClockName",
+    "Compression",
+    "DataClass",
+    "ErrorClass",
+    "PauseKind",
+    "Phase",
+    "RefusalReason",
+    "RunMode",
+    "SessionStateName",
+    "SnapshotEncoding",
+    "StartFailureReason",
+    "TerminationReason",
+    "ToolOutcome",
+]

@@ -1,0 +1,153 @@
+"""Looks up the last record that each sink has written: Kafka has it, so its table must have it.
+
+This finds what tables cannot tell by themselves: an emptied ClickHouse, and a loss after which
+nothing followed.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from sessionary.schemas.errors import Unavailable
+from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SINKS, SinkDefinition, SinkKind
+from sessionary.sinks.settings import SinkSettings
+
+_WINDOW: Final = 500  # offsets that are read before the committed one; then eight times as many
+_WINDOW_GROWTH: Final = 8
+_READ_S: Final = 20.0
+_AGE_MS_MAX: Final = 22 * 86_400_000  # rows may expire 30 days after their record
+# Runs a query and returns its rows by column names.
+FetchRows = Callable[[str], Iterable[Mapping[str, Any]]]
+
+
+class EndFault(NamedTuple):
+    """A fault, with the columns of `v_integrity`. Offsets are those of the sink's topic."""
+
+    fault: str
+    partition: int
+    rows: int
+    first_offset: int
+    last_offset: int
+    tenant_id: str = ""
+    session_id: str = ""
+
+
+def find_end_faults(settings: SinkSettings, fetch_rows: FetchRows, timeout_s: float = 10.0) -> list[EndFault]:
+    """Return what is wrong at the committed offset of each sink and partition.
+
+    Blocks, for up to `timeout_s` for each question to Kafka. Raises `Unavailable` if Kafka does not
+    answer, and what `fetch_rows` raises.
+    """
+    faults: list[EndFault] = []
+    for kind in SINKS:
+        try:
+            faults += _find_sink_faults(settings, kind, fetch_rows, timeout_s)
+        except KafkaException as error:
+            raise Unavailable(f"{settings.bootstrap_servers}: {error.args[0].str()}", 2.0) from error
+    return faults
+
+
+def group_consumer(settings: SinkSettings, kind: SinkKind) -> Consumer:
+    """Return a consumer that reads a sink's topic and its group's offsets, and joins no group."""
+    return Consumer(
+        {
+            **settings.client_config(),
+            "group.id": settings.group_id(kind),
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+
+
+def tables_of(definition: SinkDefinition) -> list[tuple[str, str]]:
+    """Return the tables in which a record of a sink may be, each with a condition of SQL."""
+    tables = [(definition.table.name, ""), (DEAD_LETTERS.name, f" AND sink = '{definition.kind}'")]
+    return tables if definition.side is None else [*tables, (definition.side.table.name, "")]
+
+
+def _find_sink_faults(
+    settings: SinkSettings, kind: SinkKind, fetch_rows: FetchRows, timeout_s: float
+) -> list[EndFault]:
+    definition = SINKS[kind]
+    topic: str = getattr(settings.topics, definition.topic)
+    consumer = group_consumer(settings, kind)
+    try:
+        faults, committed, lows = [], dict[int, int](), dict[int, int]()
+        places = [TopicPartition(topic, partition) for partition in range(settings.partitions)]
+        for place in consumer.committed(places, timeout=timeout_s):
+            partition, offset = place.partition, place.offset
+            if offset < 0:
+                continue  # it has written nothing yet
+            low, high = consumer.get_watermark_offsets(place, timeout=timeout_s) or (0, 0)
+            if offset < low:
+                faults.append(EndFault(f"{kind}_deleted_unread", partition, low - offset, offset, low - 1))
+            elif offset > high:
+                faults.append(EndFault(f"{kind}_log_shorter", partition, offset - high, high, offset - 1))
+            elif offset > low:
+                committed[partition], lows[partition] = offset, low
+        ends = _read_last_records(consumer, topic, committed, lows)
+    finally:
+        consumer.close()
+    stored = _find_stored(definition, ends, fetch_rows)
+    return faults + [
+        EndFault(f"{kind}_end_missing", partition, 1, offset, offset)
+        for partition, offset in sorted(ends.items())
+        if (partition, offset) not in stored
+    ]
+
+
+def _read_last_records(
+    consumer: Consumer, topic: str, ends: Mapping[int, int], lows: Mapping[int, int]
+) -> dict[int, int]:
+    """Return, by partition, the offset of the last record before its end, if there is one."""
+    found: dict[int, int] = {}
+    searched, window = dict(ends), _WINDOW
+    while searched:
+        starts = {partition: max(lows[partition], end - window) for partition, end in searched.items()}
+        found |= _read_records(consumer, topic, starts, {partition: ends[partition] for partition in starts})
+        # Offsets without a record are markers of transactions.
+        searched = {
+            partition: start
+            for partition, start in starts.items()
+            if partition not in found and start > lows[partition]
+        }
+        window *= _WINDOW_GROWTH
+    return found
+
+
+def _read_records(consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
+    consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
+    unread, last, deadline = set(starts), dict[int, int](), time.monotonic() + _READ_S
+    youngest_ms = time.time_ns() // 1_000_000 - _AGE_MS_MAX
+    while unread:
+        if time.monotonic() > deadline:
+            raise Unavailable(f"partitions {sorted(unread)} of {topic} were not read within {_READ_S:g} s", 2.0)
+        for message in consumer.consume(1_000, 0.2):
+            partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            if partition in unread and error is None and offset < ends[partition]:
+                if message.timestamp()[1] >= youngest_ms:
+                    last[partition] = offset
+                if offset < ends[partition] - 1:
+                    continue
+            unread.discard(partition)
+    return last
+
+
+def _find_stored(definition: SinkDefinition, ends: Mapping[int, int], fetch_rows: FetchRows) -> set[tuple[int, int]]:
+    if not ends:
+        return set()
+    wanted = ", ".join(f"({partition}, {offset})" for partition, offset in ends.items())
+    query = " UNION ALL ".join(
+        f"SELECT src_partition, src_offset FROM {table} WHERE (src_partition, src_offset) IN ({wanted}){condition}"
+        for table, condition in tables_of(definition)
+    )
+    return {(int(row["src_partition"]), int(row["src_offset"])) for row in fetch_rows(query)}
+
+
+__all__ = ["EndFault", "FetchRows", "find_end_faults", "group_consumer", "tables_of"]

@@ -1,0 +1,194 @@
+"""The group's offsets: how they are committed, and what the errors around them mean."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from sessionary.sinks.core.intent import BlockLimits, PartitionPlan, parse_metadata
+from sessionary.sinks.errors import Fenced, Transient
+from sessionary.sinks.runtime.blocked_partitions import BlockedPartitions, fetch_again
+from sessionary.sinks.runtime.hung_calls import CallWatchdog
+from sessionary.sinks.runtime.ports import KafkaConsumer
+
+LOG_GAP: Final = "log_gap"
+LOG_TRUNCATED: Final = "log_truncated"
+TOPIC_REPLACED: Final = "topic_replaced"
+_BOUNDS_S: Final = 5.0
+# What an operator can do.
+_HELP: Final = (
+    "sessionary integrity tells what is missing. To give it up, restart this sink once with SESSIONARY_SINK_ACCEPT_GAPS"
+    "={}: it goes on where the log begins"
+)
+# After a fatal error a consumer answers `_FATAL` to every call, and fetches nothing any more.
+_FENCED_CODES: Final = (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)
+# The log has no record at the offset from which a partition is read.
+_OUTSIDE_CODES: Final = (
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError._LOG_TRUNCATION,
+    KafkaError.OFFSET_OUT_OF_RANGE,
+)
+# Errors of Kafka that last until an operator acts.
+OPERATOR_REASONS: Final = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "no_topic",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "kafka_right",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "kafka_right",
+    KafkaError._AUTHENTICATION: "kafka_authentication",
+}
+_log = logging.getLogger(__name__)
+
+
+def is_fenced(error: KafkaError) -> bool:
+    """Return whether an error ends the group's member for good."""
+    return error.fatal() or error.code() in _FENCED_CODES
+
+
+def is_outside_log(message: Message) -> bool:
+    """Return whether a message says that the log does not have the offset to be read next."""
+    error = message.error()
+    return error is not None and error.code() in _OUTSIDE_CODES
+
+
+def commit_offset(consumer: KafkaConsumer, watchdog: CallWatchdog, place: TopicPartition) -> None:
+    """Commit one offset with its metadata. Blocks without a limit.
+
+    Raises `Fenced`; `Transient` for any other error: it passes, or Kafka revokes the partition.
+    """
+    try:
+        with watchdog.watch_call():
+            answers = consumer.commit(offsets=[place], asynchronous=False)
+        errors = [answer.error for answer in answers or () if answer.error is not None]
+    except KafkaException as failure:
+        errors = [failure.args[0]]
+    for error in errors:
+        raise Fenced(str(error)) if is_fenced(error) else Transient("commit", str(error))
+
+
+def high_watermark(consumer: KafkaConsumer, topic: str, partition: int) -> int:
+    """Return the end of a partition's log as far as is known, 0 before the first fetch."""
+    try:
+        known = consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
+    except KafkaException:
+        return 0
+    return known[1] if known else 0
+
+
+def describe_outside(consumer: KafkaConsumer, place: TopicPartition) -> tuple[str, int, str]:
+    """Return why the log does not have the offset of `place`, where the log begins, and a sentence.
+
+    Blocks for 5 s at most. Raises `KafkaException`.
+    """
+    low, high = consumer.get_watermark_offsets(place, _BOUNDS_S, cached=False) or (0, 0)
+    name = f"{place.topic}-{place.partition}"
+    if place.offset < low:
+        return (
+            LOG_GAP,
+            low,
+            f"records of {name} were deleted before they were read: the next offset is {place.offset}, but the log "
+            f"begins at {low}",
+        )
+    return (
+        LOG_TRUNCATED,
+        low,
+        f"{name} lost records that were read already: the next offset is {place.offset}, but the log ends at {high}",
+    )
+
+
+class LogGuard:
+    """Watches that the log is the one that the group's offsets are of, and that it has them.
+
+    `topic_id`: of the topic that partitions are planned for; None if it has none.
+    """
+
+    def __init__(
+        self, topic: str, limits: BlockLimits, accepted_gaps: Collection[int], blocked: BlockedPartitions
+    ) -> None:
+        """`accepted_gaps`: the partitions that go on where the log begins."""
+        self._topic = topic
+        self._limits = limits
+        self._accepted_gaps = accepted_gaps
+        self._blocked = blocked
+        self.topic_id: str | None = None
+
+    def plan_partitions(
+        self, places: Sequence[TopicPartition], read_ids: Callable[[], set[str]]
+    ) -> dict[int, PartitionPlan]:
+        """Plan partitions from the group's offsets on; halt those whose offset is of another topic.
+
+        With a topic, Kafka deletes the groups' offsets of it. So `read_ids` is asked for the ids of
+        the topics that have rows, if an offset is unknown. Raises what it raises.
+        """
+        self._blocked.forget_partitions()
+        is_unknown = self.topic_id is not None and any(place.offset < 0 for place in places)
+        stored = read_ids() if is_unknown else set[str]()
+        stored_id = None if self.topic_id in stored else next(iter(sorted(stored)), None)
+        plans: dict[int, PartitionPlan] = {}
+        for place in places:
+            committed = place.offset if place.offset >= 0 else None
+            former = parse_metadata(place.metadata).topic_id if committed is not None else stored_id
+            if self.is_replaced(former):
+                if place.partition not in self._accepted_gaps:
+                    self._block_for_good(place.partition, former, self.topic_id)
+                    continue
+                _log.error("partition %d: reading of the new topic %s begins", place.partition, self._topic)
+                committed = None
+            plans[place.partition] = PartitionPlan(self._limits, committed, place.metadata, self.topic_id)
+        return plans
+
+    def is_replaced(self, topic_id: str | None) -> bool:
+        """Return whether an id is known to be another topic's."""
+        return topic_id is not None and self.topic_id is not None and topic_id != self.topic_id
+
+    def halt_partition(self, consumer: KafkaConsumer, partition: int, topic_id: str | None) -> None:
+        """Halt a partition whose topic has been made again since, with the id `topic_id`."""
+        consumer.pause([TopicPartition(self._topic, partition)])
+        self._block_for_good(partition, self.topic_id, topic_id)
+
+    def leave_gap(
+        self,
+        consumer: KafkaConsumer,
+        partition: int,
+        plan: PartitionPlan,
+        next_offsets: Mapping[int, int],
+        now_s: float,
+    ) -> PartitionPlan:
+        """Block a partition of whose log the next offset is gone; return its plan.
+
+        If the gap is accepted, the partition goes on where the log begins. `next_offsets` are those
+        of all partitions that are assigned.
+        """
+        place = TopicPartition(self._topic, partition, plan.next_offset)
+        try:
+            reason, low, what = describe_outside(consumer, place)
+        except KafkaException as error:
+            self._blocked.block_partition(consumer, partition, LOG_GAP, f"{place} is not in the log: {error}", now_s)
+            return plan
+        if partition not in self._accepted_gaps:
+            what = f"{what}. {_HELP.format(partition)}"
+            self._blocked.block_partition(consumer, partition, reason, what, now_s)
+            return plan
+        _log.error("partition %d: %s; this is accepted, and reading goes on at %d", partition, what, low)
+        if reason == LOG_GAP:
+            plan.skip_to(low)
+        else:
+            plan = PartitionPlan(self._limits, None, None, self.topic_id)
+        fetch_again(consumer, self._topic, {**next_offsets, partition: low})
+        return plan
+
+    def _block_for_good(self, partition: int, former: str | None, topic_id: str | None) -> None:
+        what = f"the topic {self._topic} was deleted and made again: its id was {former}, and is {topic_id}"
+        self._blocked.halt_partition(partition, TOPIC_REPLACED, f"{what}. {_HELP.format(partition)}")
+
+
+__all__ = [
+    "LOG_GAP",
+    "LOG_TRUNCATED",
+    "OPERATOR_REASONS",
+    "TOPIC_REPLACED",
+    "LogGuard",
+    "commit_offset",
+    "high_watermark",
+    "is_fenced",
+    "is_outside_log",
+]

@@ -1,0 +1,149 @@
+"""From samples to lags, without Kafka."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from sessionary.infra.lag.cluster_sample import (
+    ClusterSample,
+    FirstRecord,
+    GroupOffsets,
+    GroupState,
+    LogRange,
+    Place,
+    UnreadPlace,
+)
+from sessionary.infra.lag.lag_tracker import LagTracker, PartitionLag
+from sessionary.infra.lag.partition_state import PartitionState
+
+TOPIC, GROUP = "p.audit", "p.sink.audit"
+PLACE = Place(TOPIC, 0)
+NOW_S = 1_000_000.0
+
+
+def _sample(
+    committed: int | None,
+    log: LogRange | None,
+    *,
+    at_s: float = NOW_S,
+    first: FirstRecord | None = None,
+    state: GroupState = GroupState.STABLE,
+) -> ClusterSample:
+    """One group with one partition; `first` is what was read where the group goes on."""
+    offsets: Mapping[Place, int] = {} if committed is None else {PLACE: committed}
+    group = GroupOffsets(GROUP, state, frozenset({TOPIC}), offsets)
+    logs = {} if log is None else {PLACE: log}
+    sample = ClusterSample(at_s, (group,), {TOPIC: 1}, logs, {})
+    return sample._replace(first_records=dict.fromkeys(sample.unread_places(), first) if first is not None else {})
+
+
+def _lag(sample: ClusterSample, tracker: LagTracker | None = None) -> PartitionLag:
+    (lag,) = (tracker or LagTracker()).track_sample(sample)
+    return lag
+
+
+def test_a_lag_counts_from_the_committed_offset_and_its_age_from_the_first_record() -> None:
+    log = LogRange(2, 10, int(NOW_S - 3) * 1_000)
+    lag = _lag(_sample(4, log, first=FirstRecord(5, int(NOW_S - 20) * 1_000)))
+    assert (lag.lag, lag.lag_s, lag.newest_record_age_s) == (6, 20.0, 3.0)
+    assert (lag.committed, lag.log_start, lag.log_end, lag.state) == (4, 2, 10, "observing")
+
+
+def test_a_partition_without_a_commit_counts_in_full() -> None:
+    lag = _lag(_sample(None, LogRange(2, 10, None), first=FirstRecord(2, int(NOW_S - 20) * 1_000)))
+    assert (lag.committed, lag.lag, lag.lag_s) == (None, 8, 20.0)
+
+
+@pytest.mark.parametrize("committed", [None, 0, 9])
+def test_nothing_but_markers_is_no_lag(committed: int | None) -> None:
+    lag = _lag(_sample(committed, LogRange(0, 10, None), first=FirstRecord(10, None)))
+    assert (lag.lag, lag.lag_s, lag.state, lag.catch_up_s) == (0, 0.0, "ok", 0.0)
+
+
+def test_a_lag_counts_in_full_until_its_records_were_read() -> None:
+    lag = _lag(_sample(4, LogRange(0, 10, None)))
+    assert (lag.lag, lag.lag_s) == (6, None)
+
+
+def test_a_broker_whose_clock_is_ahead_makes_no_negative_age() -> None:
+    assert _lag(_sample(4, LogRange(0, 10, None), first=FirstRecord(4, int(NOW_S + 5) * 1_000))).lag_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("committed", "log", "lag", "state"),
+    [
+        (4, LogRange(6, 10, None), 6, "log_gap"),  # as Kafka's own command counts it
+        (4, LogRange(10, 10, None), 0, "log_gap"),  # all of it was deleted
+        (12, LogRange(6, 10, None), 0, "log_truncated"),
+        (10, LogRange(6, 10, None), 0, "ok"),
+    ],
+)
+def test_a_log_that_does_not_hold_the_committed_offset_has_a_name(
+    committed: int, log: LogRange, lag: int, state: str
+) -> None:
+    first = FirstRecord(log.start, int(NOW_S) * 1_000)
+    found = _lag(_sample(committed, log, first=first))
+    assert (found.lag, found.state) == (lag, state)
+
+
+def test_what_is_not_known_has_a_name_and_no_figure() -> None:
+    silent_leader = _lag(_sample(4, None))
+    no_topic = _lag(_sample(4, None)._replace(partition_counts={}))
+    sample = _sample(4, LogRange(0, 10, None))
+    no_coordinator = _lag(sample._replace(groups=(GroupOffsets(GROUP, GroupState.UNKNOWN, frozenset({TOPIC}), None),)))
+    assert [lag.state for lag in (silent_leader, no_topic, no_coordinator)] == ["unknown", "no_topic", "unknown"]
+    assert no_topic.partition is None
+    for lag in (silent_leader, no_topic, no_coordinator):
+        assert lag[5:] == (None,) * 8
+    assert no_coordinator.group_state == "unknown"
+
+
+@pytest.mark.parametrize("state", [GroupState.EMPTY, GroupState.ABSENT])
+def test_a_group_without_members_stops_once_its_record_is_a_window_old(state: GroupState) -> None:
+    for age_s, wanted in ((30, "observing"), (60, "stop")):
+        first = FirstRecord(4, int(NOW_S - age_s) * 1_000)
+        found = _lag(_sample(4, LogRange(0, 10, None), first=first, state=state))
+        assert (found.state, found.group_state) == (wanted, state)
+
+
+def test_rates_are_those_of_the_window_and_tell_when_the_lag_is_gone() -> None:
+    tracker = LagTracker(window_s=60.0)
+    found = [
+        _lag(
+            _sample(10 * second, LogRange(0, 2_000 + 4 * second, None), at_s=NOW_S + second, first=FirstRecord(0, 0)),
+            tracker,
+        )
+        for second in range(100)
+    ]
+    assert (found[0].records_per_s, found[0].catch_up_s) == (None, None)
+    assert found[1].records_per_s == pytest.approx(10.0)
+    assert found[-1].records_per_s == pytest.approx(10.0)
+    assert found[-1].catch_up_s == pytest.approx((2_000 - 6 * 99) / 6)
+    assert [found[59].state, found[60].state] == ["observing", "ok"]
+
+
+def test_a_lag_that_grows_is_never_caught_up() -> None:
+    tracker = LagTracker(window_s=60.0)
+    for second in range(0, 70, 10):
+        lag = _lag(
+            _sample(second, LogRange(0, 100 + 2 * second, None), at_s=NOW_S + second, first=FirstRecord(0, 0)), tracker
+        )
+    assert lag.records_per_s == pytest.approx(1.0)
+    assert (lag.catch_up_s, lag.state) == (None, PartitionState.WARN)
+
+
+def test_a_partition_that_went_away_is_forgotten() -> None:
+    tracker = LagTracker(window_s=60.0)
+    stalled = _sample(4, LogRange(0, 10, None), first=FirstRecord(4, 0))
+    _lag(stalled, tracker)
+    _lag(_sample(4, None, at_s=NOW_S + 30), tracker)
+    assert _lag(stalled._replace(at_s=NOW_S + 60), tracker).state == "observing"
+
+
+def test_only_places_with_something_to_read_are_asked_for() -> None:
+    groups = tuple(
+        GroupOffsets(group, GroupState.STABLE, frozenset({TOPIC}), committed)
+        for group, committed in (("a", {PLACE: 4}), ("b", {PLACE: 4}), ("c", {PLACE: 10}), ("d", {}), ("e", None))
+    )
+    sample = ClusterSample(NOW_S, groups, {TOPIC: 2}, {PLACE: LogRange(3, 10, None)}, {})
+    assert sample.unread_places() == {UnreadPlace(PLACE, 4), UnreadPlace(PLACE, 3)}

@@ -1,0 +1,213 @@
+"""Clients that take a session over, judged by the processor's own fold."""
+
+import asyncio
+
+import pytest
+
+from sessionary.producers import (
+    AsyncSessionClient,
+    ProducerConflict,
+    ProducerSettings,
+    Refused,
+    RulesTooOld,
+    SessionClient,
+    SessionEnded,
+    SessionFenced,
+)
+from sessionary.producers.ports import SessionView, Verdict
+from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
+from tests.core.producers.judged_memory import JudgedMemory
+
+RULES_2 = ProducerSettings.from_env({}, rules=2)
+
+
+def test_a_new_process_takes_over_and_the_former_one_is_fenced_off() -> None:
+    kafka = JudgedMemory()
+    first, _ = kafka.client(agent_id="agent-1")
+    second, _ = kafka.client(agent_id="agent-2")
+    session = first.session(user_id="u", state={"n": 1})
+    taken = second.attach(session.session_id, take_over=True)
+    assert (taken.epoch, taken.state, taken.local_state) == (2, {"n": 1}, "Active")
+    (line,) = kafka.rig.audits()
+    assert line.kind == "take_over"
+    assert line.reason == (
+        f"agent-2 of billing (process {second.producer_id}) took over from "
+        f"agent-1 of billing (process {first.producer_id})"
+    )
+    session.activity("still here")
+    assert kafka.outcomes[-1] == "refused stale_epoch"
+    with pytest.raises(SessionFenced) as raised:
+        session.sync()
+    assert raised.value.holder == second.producer_id
+    for verb in (lambda: session.activity("x"), session.close, session.resume):
+        with pytest.raises(SessionFenced):
+            verb()
+    assert taken.update_state({"n": 2}) == 2
+    taken.close()
+    assert kafka.outcomes[-1] == "applied"
+
+
+def test_a_fenced_session_sends_no_heartbeat_and_its_block_sends_nothing() -> None:
+    kafka = JudgedMemory()
+    first, second = kafka.client()[0], kafka.client()[0]
+    with first.session(user_id="u") as session:
+        second.attach(session.session_id, take_over=True)
+        with pytest.raises(SessionFenced):
+            session.sync()
+        sent = len(kafka.outcomes)
+        assert not session._send_heartbeat()
+    assert len(kafka.outcomes) == sent
+
+
+def test_the_former_holder_takes_the_session_back() -> None:
+    kafka = JudgedMemory()
+    first, second = kafka.client()[0], kafka.client()[0]
+    session = first.session(user_id="u")
+    taken = second.attach(session.session_id, take_over=True)
+    back = first.attach(session.session_id, take_over=True)
+    assert back.epoch == 3
+    back.activity("work")
+    assert kafka.outcomes[-1] == "applied"
+    with pytest.raises(SessionFenced):
+        taken.sync()
+    assert back.sync().holder == first.producer_id
+
+
+def test_processes_that_share_a_session_by_attach_stay_as_they_were() -> None:
+    kafka = JudgedMemory()
+    first, second = kafka.client()[0], kafka.client()[0]
+    session = first.session(user_id="u")
+    shared = second.attach(session.session_id)
+    shared.pause()
+    session.sync()
+    shared.resume()
+    assert session.sync().epoch == 2
+    session.activity("work")
+    shared.activity("work")
+    assert kafka.outcomes[-2:] == ["applied", "applied"]
+
+
+def test_another_service_is_refused_while_the_owner_is_alive() -> None:
+    kafka = JudgedMemory()
+    owner, shop = kafka.client()[0], kafka.client(service_id="shop", agent_id="agent-9")[0]
+    session = owner.session(user_id="u")
+    with pytest.raises(Refused, match="session_taken_over was refused: owner_alive") as raised:
+        shop.attach(session.session_id, take_over=True)
+    assert raised.value.reason == "owner_alive"
+    assert session.sync().owner_service == "billing"
+    kafka.rig.advance(20_000)
+    taken = shop.attach(session.session_id, take_over=True)
+    assert taken.sync().owner_service == "shop"
+    assert taken.update_state({"n": 1}) == 2
+    assert kafka.outcomes[-1] == "applied"
+
+
+def test_a_refused_take_over_sends_no_heartbeat() -> None:
+    kafka = JudgedMemory()
+    owner, shop = kafka.client()[0], kafka.client(service_id="shop")[0]
+    session = owner.session(user_id="u")
+    with pytest.raises(Refused):
+        shop.attach(session.session_id, take_over=True)
+    assert not shop._heartbeats._live
+
+
+def test_before_rules_2_nothing_is_sent_and_the_error_says_what_to_do() -> None:
+    kafka = JudgedMemory(rules=1)
+    first, second = kafka.client()[0], kafka.client()[0]
+    session = first.session(user_id="u")
+    sent = len(kafka.outcomes)
+    with pytest.raises(RulesTooOld, match=r"needs rules 2, but session .* is judged by rules 1; activate them"):
+        second.attach(session.session_id, take_over=True)
+    assert len(kafka.outcomes) == sent
+    assert second.attach(session.session_id).epoch == 1
+
+
+def test_a_session_that_ended_cannot_be_taken_over() -> None:
+    kafka = JudgedMemory()
+    first, second = kafka.client()[0], kafka.client()[0]
+    session = first.session(user_id="u")
+    session.close()
+    with pytest.raises(SessionEnded):
+        second.attach(session.session_id, take_over=True)
+
+
+def test_a_paused_session_is_taken_over_and_resumed() -> None:
+    kafka = JudgedMemory()
+    first, second = kafka.client()[0], kafka.client()[0]
+    session = first.session(user_id="u", state={"n": 1})
+    session.pause()
+    taken = second.attach(session.session_id, take_over=True)
+    assert (taken.local_state, taken.epoch) == ("Paused", 2)
+    assert taken.resume() == {"n": 1}
+    assert taken.epoch == 3
+
+
+class ForgetfulMemory(InMemoryTransport):
+    """A processor whose partition has moved: it keeps no verdict."""
+
+    holder: str | None = None
+
+    def fetch_session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
+        view = super().fetch_session(session_id, after, timeout_s)
+        verdict = None if after is None else Verdict(applied=False, reason=None, kept=False)
+        return view._replace(verdict=verdict, holder=self.holder or view.holder)
+
+
+def test_without_a_verdict_the_holder_says_who_took_over() -> None:
+    kafka = ForgetfulMemory()
+    first, second = (
+        SessionClient(tenant_id="acme", service_id="s", agent_id=name, settings=RULES_2, ports=memory_ports(kafka))
+        for name in ("a", "b")
+    )
+    session = first.session(user_id="u")
+    assert second.attach(session.session_id, take_over=True).epoch == 2
+    kafka.holder = "another"
+    with pytest.raises(Refused, match="UNKNOWN"):
+        second.attach(session.session_id, take_over=True)
+
+
+def test_the_in_memory_client_grants_and_refuses_take_overs() -> None:
+    client, memory = memory_client(settings=RULES_2)
+    session = client.session(user_id="u")
+    assert client.attach(session.session_id, take_over=True).epoch == 2
+    assert memory.events()[-1].envelope.event_type == "session_taken_over"
+    memory.refuse_next("owner_alive")
+    with pytest.raises(Refused, match="owner_alive"):
+        client.attach(session.session_id, take_over=True)
+
+
+def test_the_asyncio_client_takes_over_too() -> None:
+    kafka = JudgedMemory()
+    first, second = kafka.client()[0], kafka.client()[0]
+    session = first.session(user_id="u")
+
+    async def take_over() -> int:
+        taken = await AsyncSessionClient.wrap(second).attach(session.session_id, take_over=True)
+        await taken.activity("work")
+        return taken.epoch
+
+    assert asyncio.run(take_over()) == 2
+    assert kafka.outcomes[-1] == "applied"
+
+
+def test_a_copied_process_is_told_and_goes_on_with_an_id_of_its_own() -> None:
+    kafka = JudgedMemory()
+    first, _ = kafka.client()
+    second, errors = kafka.client()
+    second._producer_id = second._sequences._producer_id = first.producer_id  # as in a copied virtual machine
+    session = first.session(user_id="u")
+    shared = second.attach(session.session_id)
+    shared.activity("lost without an error until now")
+    assert kafka.outcomes[-1] == "refused producer_conflict"
+    view = shared.sync()
+    assert view.verdict is not None
+    assert view.verdict.reason == "producer_conflict"
+    (error,) = errors
+    assert isinstance(error, ProducerConflict)
+    assert (error.session_id, error.producer_id) == (session.session_id, first.producer_id)
+    shared.activity("work")
+    assert kafka.outcomes[-1] == "applied"
+    shared.sync()
+    assert len(errors) == 1
+    session.activity("work")
+    assert kafka.outcomes[-1] == "applied"

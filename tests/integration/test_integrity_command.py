@@ -1,0 +1,86 @@
+"""`sessionary integrity` on the real broker and the real engine: what only Kafka can tell."""
+
+import json
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from sessionary.infra.cli.app import run
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.records import Tick
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.sinks.clickhouse import migrate
+from sessionary.sinks.settings import SinkSettings
+from tests.integration.sink_rig import produce_records, rows_equal, settings_for, sink_in_thread
+from tests.support.pipelines import environment, run_sql
+from tests.support.sink_records import batch_record
+from tests.support.waiting import wait_until
+
+
+def produce_ticks(kafka: KafkaSettings, partition: int, count: int) -> None:
+    producer = Producer(kafka.client_config())
+    for _ in range(count):
+        producer.produce(kafka.topics.events, encode_record(Tick("w1")), partition=partition)
+    producer.flush(20)
+
+
+def land_records(kafka: KafkaSettings, clickhouse: ClickHouseSettings, *, expected: int) -> SinkSettings:
+    """Run the sinks of history and batches until so many rows of both together are there."""
+    settings = settings_for(kafka, clickhouse, instance=None)
+    total = "SELECT (SELECT count() FROM {db}.history) + (SELECT count() FROM {db}.batches)"
+    with sink_in_thread("history", settings), sink_in_thread("batches", settings):
+        wait_until(rows_equal(clickhouse, total, [expected]), 60, "all rows")
+    return settings
+
+
+def commit_offset(settings: SinkSettings, topic: str, partition: int, offset: int) -> None:
+    """Move the group's offset, as an operator's tool does."""
+    consumer = Consumer({**settings.client_config(), "group.id": settings.group_id("history")})
+    consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
+    consumer.close()
+
+
+def found_faults(capfd: pytest.CaptureFixture[str], *, code: int) -> list[tuple[str, int, int, int, int]]:
+    capfd.readouterr()
+    assert run(["integrity", "--json"]) == code
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    columns = ("fault", "partition", "rows", "first_offset", "last_offset")
+    return [tuple(row[column] for column in columns) for row in rows]
+
+
+def test_losses_after_which_nothing_followed_are_found_in_kafka(
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    migrate.apply_migrations(clickhouse)
+    for name, value in environment(kafka, clickhouse).items():
+        monkeypatch.setenv(name, value)
+    produce_ticks(kafka, 1, 20)
+    transactions = [
+        batch_record(1, n + 1, first_offset=n * 10, last_offset=n * 10 + 9, applied=0, ticks=10, audited=0)
+        for n in (0, 1)
+    ]
+    produce_records(kafka, kafka.topics.batches, [(1, encode_record(record)) for record in transactions])
+    settings = land_records(kafka, clickhouse, expected=22)
+    assert found_faults(capfd, code=0) == []
+    # The group's offset was moved to the end: nothing in ClickHouse says that there was more.
+    produce_ticks(kafka, 2, 3)
+    commit_offset(settings, kafka.topics.events, 2, 3)
+    skipped = ("history_end_missing", 2, 1, 2, 2)
+    assert found_faults(capfd, code=1) == [skipped]
+    # An emptied ClickHouse. The topic of batches ends with a marker, which is no record.
+    for table in ("history", "batches"):
+        run_sql(clickhouse, f"TRUNCATE TABLE {clickhouse.clickhouse_database}.{table}")
+    assert found_faults(capfd, code=1) == [
+        ("history_end_missing", 1, 1, 19, 19),
+        skipped,
+        ("batches_end_missing", 1, 1, 1, 1),
+    ]
+    # Kafka still has these records; what is in place already stays as it is.
+    for _ in range(2):
+        capfd.readouterr()
+        assert run(["repair", "--from", "2020-01-01", "--json"]) == 0
+    assert found_faults(capfd, code=0) == []
+    assert run_sql(clickhouse, f"SELECT count() FROM {clickhouse.clickhouse_database}.history").split() == ["23"]

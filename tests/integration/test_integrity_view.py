@@ -1,0 +1,280 @@
+"""`v_integrity` over rows made by hand, in the real engine: it names each loss."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, RejectedEvent, Tick
+from sessionary.schemas.settings import ClickHouseSettings
+from sessionary.sinks.clickhouse import migrate
+from sessionary.sinks.clickhouse.inserter import TableInserter
+from sessionary.sinks.core.rows.dead_letters import dead_letter_row
+from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
+from sessionary.sinks.settings import SinkSettings
+from tests.support.pipelines import run_sql
+from tests.support.sink_records import DAY_US, audit_record, batch_record
+
+_BATCHES = 4
+_RECORDS = 10
+
+
+class Rows:
+    """Writes rows as sinks do, of partitions whose transactions all have ten records."""
+
+    def __init__(self, clickhouse: ClickHouseSettings) -> None:
+        self._settings = SinkSettings.model_validate(clickhouse.model_dump())
+        self._inserters: dict[SinkKind, TableInserter] = {}
+        self._blocks = 0
+        self.now_us = int(run_sql(clickhouse, "SELECT toUnixTimestamp(now())")) * 1_000_000
+
+    def close(self) -> None:
+        for inserter in self._inserters.values():
+            inserter.close()
+
+    def insert(self, kind: SinkKind, raws: Sequence[RawRecord]) -> None:
+        """Insert one block, under a token of its own."""
+        inserter = self._inserters.setdefault(kind, TableInserter(self._settings, SINKS[kind].table))
+        inserter.open()
+        block = inserter.new_block()
+        assert not block.add_rows([SINKS[kind].build_row(raw, Decoder()) for raw in raws])
+        self._blocks += 1
+        inserter.insert_block(block, f"{kind} {self._blocks}", first_try=True)
+
+    def raw(
+        self, partition: int, offset: int, record: AuditRecord | BatchRecord | RejectedEvent | Tick, age_us: int = 0
+    ) -> RawRecord:
+        return RawRecord("t", partition, offset, (self.now_us - age_us) // 1_000, b"k", encode_record(record))
+
+    def history(self, partition: int, numbers: Sequence[int], age_us: int = 0) -> None:
+        """Insert the rows of history of transactions."""
+        offsets = [number * _RECORDS + n for number in numbers for n in range(_RECORDS)]
+        self.insert("history", [self.raw(partition, offset, Tick("w1"), age_us) for offset in offsets])
+
+    def audit(self, partition: int, numbers: Sequence[int], age_us: int = 0) -> None:
+        """Insert the one audit row of each transaction."""
+        at = self.now_us - age_us
+        fields = {"from_state": "Active", "to_state": "Active", "retain_until": at + 365 * DAY_US, "at": at}
+        lines = [
+            audit_record(partition, n, source_partition=partition, source_offset=n * _RECORDS, batch_number=n, **fields)
+            for n in numbers
+        ]
+        self.insert("audit", [self.raw(partition, n, line) for n, line in enumerate(lines)])
+
+    def refusals(self, partition: int, numbers: Sequence[int], age_us: int = 0) -> None:
+        """Insert the rows of the two refused records of each transaction."""
+        empty = (None,) * 5
+        offsets = [number * _RECORDS + n for number in numbers for n in (3, 7)]
+        at = self.now_us - age_us
+        refusals = [RejectedEvent("bad_key", "", False, *empty, "t", partition, offset, at) for offset in offsets]
+        self.insert("rejected", [self.raw(partition, record.source_offset, record) for record in refusals])
+
+    def batches(self, partition: int, numbers: Sequence[int], age_us: int = 0) -> None:
+        """Insert the rows of transactions."""
+        at = self.now_us - age_us
+        records = [
+            batch_record(partition, n, applied=8, refused=2, started_at=at, previous_acknowledged_at=None)
+            for n in numbers
+        ]
+        self.insert("batches", [self.raw(partition, record.number, record) for record in records])
+
+    def transactions(self, partition: int, numbers: Sequence[int], age_us: int = 0) -> None:
+        """Insert all rows of transactions, those of `batches` first."""
+        for write in (self.batches, self.history, self.audit, self.refusals):
+            write(partition, numbers, age_us)
+
+
+@pytest.fixture
+def rows(clickhouse: ClickHouseSettings) -> Iterator[Rows]:
+    migrate.apply_migrations(clickhouse)
+    written = Rows(clickhouse)
+    for partition in (0, 1):
+        written.transactions(partition, range(1, _BATCHES + 1))
+    yield written
+    written.close()
+
+
+def faults(clickhouse: ClickHouseSettings, *, late_s: int | None = None) -> list[tuple[object, ...]]:
+    """Return fault, partition, rows, first and last offset; without `late_s`, of `v_integrity`."""
+    database = clickhouse.clickhouse_database
+    times = "from='1970-01-01 00:00:00', to='2106-01-01 00:00:00'"
+    view = "v_integrity" if late_s is None else f"v_integrity_between({times}, late_s={late_s})"
+    text = run_sql(
+        clickhouse,
+        f"SELECT fault, partition, rows, first_offset, last_offset FROM {database}.{view} ORDER BY ALL "
+        "FORMAT JSONCompactEachRow SETTINGS output_format_json_quote_64bit_integers=0",
+    )
+    return [tuple(json.loads(line)) for line in text.splitlines()]
+
+
+def drop_rows(clickhouse: ClickHouseSettings, table: str, where: str) -> None:
+    run_sql(
+        clickhouse,
+        f"ALTER TABLE {clickhouse.clickhouse_database}.{table} DELETE WHERE {where} SETTINGS mutations_sync = 2",
+    )
+
+
+def test_losses_are_named_with_their_offsets(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+    assert faults(clickhouse, late_s=0) == []
+    drop_rows(clickhouse, "history", "source_partition = 1 AND source_offset IN (23, 25)")
+    named = [("history_rows_missing", 1, 2, 23, 25)]
+    assert faults(clickhouse) == named
+    # The group's offset was moved on, or Kafka deleted records before they were read.
+    for table in ("history", "audit", "rejected"):
+        drop_rows(clickhouse, table, "source_partition = 0 AND source_offset BETWEEN 15 AND 34")
+    assert faults(clickhouse) == [
+        ("audit_missing", None, 2, None, None),
+        ("audit_rows_missing", 0, 2, 20, 39),
+        ("history_rows_missing", 0, 20, 15, 34),
+        *named,
+        ("rejected_rows_missing", 0, 4, 10, 39),
+    ]
+
+
+def test_rows_at_the_end_are_missed_once_they_are_late(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+    rows.batches(0, [5])
+    assert faults(clickhouse) == []
+    assert faults(clickhouse, late_s=0) == [
+        ("audit_rows_missing", 0, 1, 50, 59),
+        ("history_rows_missing", 0, 10, 50, 59),
+        ("rejected_rows_missing", 0, 2, 50, 59),
+    ]
+    for write in (rows.history, rows.audit, rows.refusals):
+        write(0, [5])
+    assert faults(clickhouse, late_s=0) == []
+
+
+def test_batches_that_lack_are_found_between_others_and_at_the_end(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+    drop_rows(clickhouse, "batches", "partition = 0 AND number IN (1, 3)")
+    assert faults(clickhouse) == [("batch_missing", 0, 2, 0, 39)]
+    drop_rows(clickhouse, "batches", "partition = 0 AND number > 2")
+    end = [("batch_missing", 0, 1, 0, 19), ("batch_missing", 0, 2, 30, None)]
+    assert faults(clickhouse, late_s=0) == end
+    side = SINKS["batches"].side
+    assert side is not None
+    inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), side.table)
+    inserter.open()
+    block = inserter.new_block()
+    told = encode_record(BatchAcknowledged(1, 6, rows.now_us, "w1"))
+    assert not block.add_rows([side.build_row(RawRecord("t", 1, 9, rows.now_us // 1_000, b"k", told), Decoder())])
+    inserter.insert_block(block, "told", first_try=True)
+    inserter.close()
+    assert faults(clickhouse, late_s=0) == [*end, ("batch_missing", 1, 2, 50, None)]
+
+
+def test_emptied_tables_are_faults(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+    def empty(*tables: str) -> None:
+        for table in tables:
+            run_sql(clickhouse, f"TRUNCATE TABLE {clickhouse.clickhouse_database}.{table}")
+
+    empty("history", "rejected")
+    assert faults(clickhouse, late_s=0) == [
+        *[("history_rows_missing", partition, 40, 10, 49) for partition in (0, 1)],
+        *[("rejected_rows_missing", partition, 8, 10, 49) for partition in (0, 1)],
+    ]
+    empty("batches")
+    assert faults(clickhouse, late_s=0) == [("batch_missing", partition, 4, 0, None) for partition in (0, 1)]
+    empty("audit")
+    rows.transactions(1, [_BATCHES + 1])
+    assert faults(clickhouse) == [("audit_missing", None, 4, None, None), ("batch_missing", 1, 4, 0, 49)]
+
+
+def test_a_part_that_was_deleted_is_a_fault(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+    database = clickhouse.clickhouse_database
+    for table in ("history", "rejected", "audit", "batches"):
+        run_sql(clickhouse, f"SYSTEM STOP MERGES {database}.{table}")
+        rows.transactions(2, [1]) if table == "history" else None
+    for table in ("history", "rejected", "audit", "batches"):
+        name, lost = run_sql(
+            clickhouse,
+            f"SELECT name, rows FROM system.parts WHERE database = '{database}' AND table = '{table}' AND active "
+            "ORDER BY rows, name LIMIT 1",
+        ).split()
+        run_sql(clickhouse, f"ALTER TABLE {database}.{table} DROP PART '{name}'")
+        fault = "batch_missing" if table == "batches" else f"{table}_rows_missing"
+        found = [one for one in faults(clickhouse, late_s=0) if one[0] == fault]
+        if table == "batches":
+            # No table has anything of this transaction any more: only Kafka knows it.
+            assert found == []
+        else:
+            assert [one[2] for one in found] == [int(lost)]
+
+
+def test_a_row_that_is_stored_twice_is_a_fault_until_it_is_merged(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+    database = clickhouse.clickhouse_database
+    tables = ("history", "audit", "rejected")
+    for table in tables:
+        run_sql(clickhouse, f"OPTIMIZE TABLE {database}.{table} FINAL")
+        run_sql(clickhouse, f"SYSTEM STOP MERGES {database}.{table}")
+    for write in (rows.history, rows.audit, rows.refusals):
+        write(1, [2])
+    assert faults(clickhouse) == [
+        ("audit_rows_doubled", 1, 1, 20, 29),
+        ("history_rows_doubled", 1, 10, 20, 29),
+        ("rejected_rows_doubled", 1, 2, 20, 29),
+    ]
+    for table in tables:
+        run_sql(clickhouse, f"SYSTEM START MERGES {database}.{table}")
+        run_sql(clickhouse, f"OPTIMIZE TABLE {database}.{table} FINAL")
+    assert faults(clickhouse) == []
+
+
+def test_rows_without_a_record_and_dead_letters_are_faults(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+    rows.insert("batches", [rows.raw(0, 9, batch_record(0, 5, applied=9, audited=0, started_at=rows.now_us))])
+    rows.history(0, [5])
+    inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), SINKS["audit"].table)
+    inserter.open()
+    block = inserter.new_block("sink_dead_letters")
+    raw = RawRecord("t.audit", 1, 77, rows.now_us // 1_000, b"k", b"junk")
+    block.add_rows([dead_letter_row("audit", raw, "undecodable")])
+    inserter.insert_block(block, "dead", first_try=True, table="sink_dead_letters")
+    inserter.close()
+    assert faults(clickhouse, late_s=0) == [
+        ("audit_dead_letters", 1, 1, 77, 77),
+        ("history_rows_unexpected", 0, 1, 50, 59),
+    ]
+
+
+def test_what_retention_may_have_removed_is_no_fault(clickhouse: ClickHouseSettings) -> None:
+    migrate.apply_migrations(clickhouse)
+    rows = Rows(clickhouse)
+    for number, days in enumerate((358, 200, 21), 1):
+        rows.batches(0, [number], days * DAY_US)
+    rows.close()
+    assert faults(clickhouse) == []
+    # After 30 days rows of personal data are gone, after 365 days refusals are.
+    assert faults(clickhouse, late_s=0) == [
+        ("audit_rows_missing", 0, 1, 30, 39),
+        ("history_rows_missing", 0, 10, 30, 39),
+        ("rejected_rows_missing", 0, 4, 20, 39),
+    ]
+
+
+def test_a_time_compares_its_own_transactions_only(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+    for number in (5, 6, 7):
+        rows.transactions(1, [number], -3_600_000_000 * number)
+    drop_rows(clickhouse, "history", "source_offset IN (61, 72)")
+    drop_rows(clickhouse, "batches", "number = 2")
+    hours = [rows.now_us // 1_000_000 + 3_600 * number for number in (6, 7)]
+    database = clickhouse.clickhouse_database
+    text = run_sql(
+        clickhouse,
+        f"SELECT fault, first_offset FROM {database}.v_integrity_between(from=toDateTime({hours[0]}, 'UTC'), "
+        f"to=toDateTime({hours[1]}, 'UTC'), late_s=0)",
+    )
+    assert text.split() == ["history_rows_missing", "61"]
+
+
+def test_a_transaction_of_a_decision_alone_takes_no_row_of_the_next_one(
+    rows: Rows, clickhouse: ClickHouseSettings
+) -> None:
+    decision = batch_record(0, 5, first_offset=50, last_offset=50, applied=0, started_at=rows.now_us)
+    rows.insert("batches", [rows.raw(0, 5, decision)])
+    line = audit_record(0, 0, at=rows.now_us, source_partition=0, source_offset=50, batch_number=5)
+    rows.insert("audit", [rows.raw(0, 5, line)])
+    following = batch_record(0, 6, first_offset=50, last_offset=59, audited=0, started_at=rows.now_us)
+    rows.insert("batches", [rows.raw(0, 6, following)])
+    rows.history(0, [5])
+    assert faults(clickhouse, late_s=0) == []

@@ -1,0 +1,67 @@
+"""A sink whose log lost records, or is another one, on the real broker and the real engine."""
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from sessionary.infra.local.ports import free_port
+from sessionary.infra.topics import apply_topics
+from sessionary.schemas.kafka.topic_ids import TopicIdClient
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.sinks.clickhouse import migrate
+from sessionary.sinks.settings import SinkSettings
+from tests.integration.sink_rig import rows_equal, settings_for, sink_in_thread
+from tests.integration.test_integrity_command import produce_ticks
+from tests.integration.test_sinks_flow import scrape_metrics
+from tests.support.waiting import wait_until
+
+_DISTINCT = "uniqExactIf(source_offset, source_partition = {})"
+_COUNTS = f"SELECT {_DISTINCT.format(1)}, {_DISTINCT.format(2)} FROM {{db}}.history"
+
+
+def is_blocked(settings: SinkSettings, partition: int, reason: str) -> bool:
+    group = settings.group_id("history")
+    labels = f'group="{group}",partition="{partition}",reason="{reason}",sink="history"'
+    return f"sessionary_sink_partition_blocked{{{labels}}} 1.0" in scrape_metrics(settings)
+
+
+def test_records_deleted_before_they_were_read_halt_their_partition_and_no_other(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+) -> None:
+    migrate.apply_migrations(clickhouse)
+    settings = settings_for(kafka, clickhouse, metrics_port=free_port())
+    produce_ticks(kafka, 1, 3)
+    with sink_in_thread("history", settings):
+        wait_until(rows_equal(clickhouse, _COUNTS, [3, 0]), 60, "the first rows")
+    produce_ticks(kafka, 1, 4)
+    place = TopicPartition(kafka.topics.events, 1, 5)
+    admin = AdminClient(kafka.client_config())  # the answer needs it
+    admin.delete_records([place])[place].result(30)
+    produce_ticks(kafka, 2, 2)
+    with sink_in_thread("history", settings):
+        wait_until(lambda: is_blocked(settings, 1, "log_gap"), 60, "the partition to be blocked")
+        wait_until(rows_equal(clickhouse, _COUNTS, [3, 2]), 60, "the other partition's rows")
+        assert "partition 1: log_gap" in scrape_metrics(settings, "/healthz")
+    accepting = settings.model_copy(update={"sink_accept_gaps": "1"})
+    with sink_in_thread("history", accepting):
+        wait_until(rows_equal(clickhouse, _COUNTS, [5, 2]), 60, "the rows after the gap")
+
+
+def test_a_topic_that_was_made_again_halts_its_partitions(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> None:
+    migrate.apply_migrations(clickhouse)
+    settings = settings_for(kafka, clickhouse, metrics_port=free_port())
+    produce_ticks(kafka, 1, 3)
+    with sink_in_thread("history", settings):
+        wait_until(rows_equal(clickhouse, _COUNTS, [3, 0]), 60, "the first rows")
+    ids, topic = TopicIdClient(kafka), kafka.topics.events
+    former = ids.ask_id(topic, 10.0)
+    admin = AdminClient(kafka.client_config())
+    admin.delete_topics([topic])[topic].result(20)
+    wait_until(lambda: topic not in admin.list_topics(timeout=5).topics, 30, "the topic to be gone")
+    apply_topics(kafka)
+    wait_until(lambda: ids.ask_id(topic, 10.0) != former, 30, "the new topic")
+    produce_ticks(kafka, 1, 5)
+    with sink_in_thread("history", settings):
+        wait_until(lambda: is_blocked(settings, 1, "topic_replaced"), 60, "the partition to be halted")
+    accepting = settings.model_copy(update={"sink_accept_gaps": "0,1,2,3"})
+    with sink_in_thread("history", accepting):
+        wait_until(rows_equal(clickhouse, _COUNTS, [5, 0]), 60, "rows of the new topic")

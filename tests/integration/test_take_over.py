@@ -1,0 +1,106 @@
+"""Processes take a session over from each other, through a real broker and a processor."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from sessionary.producers import ProducerConflict, Refused, Session, SessionClient, SessionFenced
+from sessionary.schemas.records import AuditRecord, RejectedEvent
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.settings import KafkaSettings
+from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
+from tests.integration.processor_load import begin_with
+from tests.support.processes import Processes
+from tests.support.reading import read_records
+from tests.support.waiting import wait_until
+
+
+class TakeOverRig:
+    """A processor, judging by the newest rules, and clients of it."""
+
+    def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
+        begin_with(kafka, NEWEST_RULES)
+        self._kafka, self._folder = kafka, folder
+        self._pipeline = PipelineRig(kafka, None, processes)
+        self._pipeline.start_processor()
+        self.errors: list[Exception] = []
+
+    def client(self, agent_id: str, service_id: str = "billing") -> SessionClient:
+        return SessionClient(
+            tenant_id=TENANT,
+            service_id=service_id,
+            agent_id=agent_id,
+            settings=self._pipeline.client_settings(self._folder, agent_id),
+            on_error=self.errors.append,
+        )
+
+    def audits(self, kind: str) -> list[AuditRecord]:
+        records = read_records(self._kafka, self._kafka.topics.audit)
+        return [record for record in records if isinstance(record, AuditRecord) and record.kind == kind]
+
+    def refused_events(self, reason: str) -> Sequence[RejectedEvent]:
+        """Return the refused events, without heartbeats."""
+        records = read_records(self._kafka, self._kafka.topics.rejected)
+        refused = [record for record in records if isinstance(record, RejectedEvent) and record.reason == reason]
+        return [record for record in refused if record.event_type != "heartbeat"]
+
+
+def test_a_session_changes_hands_within_its_service_and_then_to_another_one(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    rig = TakeOverRig(kafka, processes, tmp_path)
+    with rig.client("first") as first, rig.client("second") as second, rig.client("third", "shop") as third:
+        session = first.session(user_id="u", state={"n": 1}, limits=brief_limits(9_000, grace_ms=60_000))
+        session.sync()
+        taken = second.attach(session.session_id, take_over=True)
+        assert (taken.epoch, taken.state) == (2, {"n": 1})
+        session.activity("still here")
+        with pytest.raises(SessionFenced):
+            session.sync()
+        assert taken.update_state({"n": 2}) == 2
+        assert taken.sync().holder == second.producer_id
+        with pytest.raises(Refused) as raised:
+            third.attach(session.session_id, take_over=True)
+        assert raised.value.reason == "owner_alive"
+        taken.detach()  # as if the process had died
+
+        given: list[Session] = []
+
+        def try_again() -> bool:
+            try:
+                given.append(third.attach(session.session_id, take_over=True))
+            except Refused as error:
+                assert error.reason == "owner_alive"  # noqa: PT017 - the refusal is one of two right answers
+                return False
+            return True
+
+        wait_until(try_again, 60, "the owner to have missed two heartbeats")
+        (own,) = given
+        assert (own.epoch, own.state, own.sync().owner_service) == (3, {"n": 2}, "shop")
+    assert [line.reason for line in rig.audits("take_over")] == [
+        f"second of billing (process {second.producer_id}) took over from first of billing "
+        f"(process {first.producer_id})",
+        f"third of shop (process {third.producer_id}) took over from second of billing (process {second.producer_id})",
+    ]
+    assert [record.event_type for record in rig.refused_events("stale_epoch")] == ["session_activity"]
+
+
+def test_a_copied_process_loses_no_event_silently(kafka: KafkaSettings, processes: Processes, tmp_path: Path) -> None:
+    rig = TakeOverRig(kafka, processes, tmp_path)
+    with rig.client("first") as first, rig.client("copy") as copy:
+        copy._sequences._producer_id = first.producer_id  # as in a copied virtual machine
+        session = first.session(user_id="u")
+        session.sync()
+        shared = copy.attach(session.session_id)
+        shared.activity("lost")
+        view = shared.sync()
+        assert view.verdict is not None
+        assert view.verdict.reason == "producer_conflict"
+        shared.activity("work")
+        view = shared.sync()
+        assert view.verdict is not None
+        assert view.verdict.applied
+    (error,) = rig.errors
+    assert isinstance(error, ProducerConflict)
+    assert [record.event_type for record in rig.refused_events("producer_conflict")] == ["session_activity"]

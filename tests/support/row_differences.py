@@ -1,0 +1,50 @@
+"""Compares the rows of two folds of a log; when gravestones were packed makes no difference."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sessionary.schemas.records import Gravestone, GravestoneChunk
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.stream_processors.core.gravestones.chunk_index import end_of_day, hash_key, is_chunk_key, split_hashes
+from sessionary.stream_processors.core.session.values import gravestone_end_ms
+from sessionary.stream_processors.store.packed_rows import MachineRows
+
+
+def row_key(key: bytes, partition: int) -> bytes:
+    """Return a key for the rows of several partitions: each may have a chunk with the same key."""
+    return key + b"%d" % partition if is_chunk_key(key) else key
+
+
+def gravestone_ends(rows: Mapping[bytes, Any]) -> dict[bytes, int]:
+    """Return when each gravestone vanishes by rules 2, by the hash of its key; packed or not."""
+    ends: dict[bytes, int] = {}
+    for key, row in rows.items():
+        if isinstance(row, GravestoneChunk):
+            ends.update(dict.fromkeys(split_hashes(row.key_hashes), row.expires_at))
+        elif isinstance(row, Gravestone):
+            ends[hash_key(key)] = end_of_day(gravestone_end_ms(row))
+    return ends
+
+
+def row_differences(codec: MachineRows, ours: Mapping[bytes, Any], theirs: Mapping[bytes, Any]) -> Iterator[str]:
+    """Yield each difference as a sentence."""
+    packed = (Gravestone, GravestoneChunk)
+    for key in sorted(ours.keys() | theirs.keys()):
+        left, right = ours.get(key), theirs.get(key)
+        if isinstance(left, GravestoneChunk | None) and isinstance(right, packed):
+            continue
+        if isinstance(right, GravestoneChunk | None) and isinstance(left, packed):
+            continue
+        if _row_bytes(codec, left) != _row_bytes(codec, right):
+            yield f"row {key!r}: {left} instead of {right}"
+    our_ends, their_ends = gravestone_ends(ours), gravestone_ends(theirs)
+    for hashed in our_ends.keys() | their_ends.keys():
+        if our_ends.get(hashed) != their_ends.get(hashed):
+            yield f"gravestone {hashed!r}: until {our_ends.get(hashed)} instead of {their_ends.get(hashed)}"
+
+
+def _row_bytes(codec: MachineRows, row: Any) -> bytes | None:
+    return None if row is None else codec.pack(row, NEWEST_RULES.version).value
+
+
+__all__ = ["gravestone_ends", "row_differences", "row_key"]
