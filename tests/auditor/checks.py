@@ -9,12 +9,13 @@ from typing import Literal, NamedTuple
 
 from tests.auditor.acknowledgements import find_contradictions, missing_rows
 from tests.auditor.decoding import (
-    ACTIVATION,
+    Line,
     LogEntry,
     Refusal,
     Row,
     decisions_of,
     hashes_in,
+    numbered_events,
     packed_hash,
     read_event,
 )
@@ -47,15 +48,6 @@ class Difference(NamedTuple):
     text: str
 
 
-class Line(NamedTuple):
-    """An event whose envelope matches its key. Heartbeats have no number and are left out."""
-
-    entry: LogEntry
-    envelope: Row
-    producer: tuple[str, str, str]  # tenant, session, producer
-    seq: int
-
-
 class AuditInput(NamedTuple):
     """The evidence, and the oracle that all checks share."""
 
@@ -69,21 +61,7 @@ def replay_evidence(evidence: Evidence) -> AuditInput:
     ends = evidence.positions
     folded = [entry for entry in evidence.log if entry.offset < ends.get(entry.partition, 0)]
     decisions = decisions_of(fields for _, fields in evidence.outputs["audit"])
-    return AuditInput(evidence, replay_log(folded, evidence.partitions, decisions), list(_lines(evidence.log)))
-
-
-def _lines(log: list[LogEntry]) -> Iterator[Line]:
-    for entry in log:
-        try:
-            kind, fields = read_event(entry.value)
-        except Refusal:
-            continue
-        if kind in ("tick", ACTIVATION, "heartbeat"):
-            continue
-        envelope = fields["envelope"]
-        if f"{envelope['tenant_id']}:{envelope['session_id']}".encode() == entry.key:
-            producer = envelope["tenant_id"], envelope["session_id"], envelope["producer_id"]
-            yield Line(entry, envelope, producer, envelope["producer_seq"])
+    return AuditInput(evidence, replay_log(folded, evidence.partitions, decisions), list(numbered_events(evidence.log)))
 
 
 def check_journals(inputs: AuditInput) -> Iterator[Difference]:

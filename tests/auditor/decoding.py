@@ -5,7 +5,7 @@ import io
 import re
 import struct
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fastavro import schemaless_reader
@@ -180,10 +180,35 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
     }
 
 
+class Line(NamedTuple):
+    """An event whose envelope matches its key. Heartbeats have no number and are left out."""
+
+    entry: LogEntry
+    envelope: Row
+    producer: tuple[str, str, str]  # tenant, session, producer
+    seq: int
+
+
+def numbered_events(log: list[LogEntry]) -> Iterator[Line]:
+    """Yield the events that have a number."""
+    for entry in log:
+        try:
+            kind, fields = read_event(entry.value)
+        except Refusal:
+            continue
+        if kind in ("tick", ACTIVATION, "heartbeat"):
+            continue
+        envelope = fields["envelope"]
+        if f"{envelope['tenant_id']}:{envelope['session_id']}".encode() == entry.key:
+            producer = envelope["tenant_id"], envelope["session_id"], envelope["producer_id"]
+            yield Line(entry, envelope, producer, envelope["producer_seq"])
+
+
 __all__ = [
     "ACTIVATION",
     "NAME",
     "Decision",
+    "Line",
     "LogEntry",
     "Refusal",
     "Row",
@@ -194,6 +219,7 @@ __all__ = [
     "hashes_in",
     "key_parts",
     "new_row",
+    "numbered_events",
     "packed_hash",
     "partition_of",
     "producer_hash",

@@ -46,6 +46,9 @@ MODULES = (
     "core.trail",
     "core.recent_outcomes",
     "core.committed",
+    "core.gravestones.chunk_index",
+    "core.gravestones.packing",
+    "core.gravestones.batch_rows",
     "core.overlay",
     "core.partition",
 )

@@ -1,27 +1,20 @@
 """One batch of a partition: the rows it touches and the records it emits, until the merge.
 
 Each record first moves the partition's clock. Then every row that is due fires, in the order of the
-deadlines, and the record itself is judged. Rows are never written before the merge. Entries of the
-committed timers do move meanwhile, because every deadline is looked up there; see
-`PartitionState.begin`.
+deadlines, and the record itself is judged.
 
 A batch is full after so many records, input bytes or timers, and after so many bytes of output: a
 heartbeat of 100 bytes writes a row that may have 4 MiB. A row counts once, when it is first
 touched. What events add to rows, and what outputs repeat of events, is bounded by the input bytes.
 """
 
-import heapq
-from collections.abc import Mapping
-from typing import Any
-
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
 from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from
 from sessionary.stream_processors.core.committed import CommittedState
-from sessionary.stream_processors.core.gravestones.chunk_index import end_of_day, is_chunk_key
-from sessionary.stream_processors.core.gravestones.packing import Changes, plan_packing, wait_again
-from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival, apply_facts
+from sessionary.stream_processors.core.gravestones.batch_rows import BatchRows
+from sessionary.stream_processors.core.machine import REMAINS, Arrival, apply_facts
 from sessionary.stream_processors.core.model import (
     EMITTED_BYTES,
     RECORD_OVERHEAD_BYTES,
@@ -45,29 +38,20 @@ from sessionary.stream_processors.core.verdict import begins_rules, read_arrival
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, describe_exception
 
 
-class Overlay:
-    """A batch. `rows` are those it touched (None: gone); forget the batch, and nothing happened.
-
-    `is_output_full`: what it writes is enough for one transaction.
-    """
+class Overlay(BatchRows):
+    """A batch; forget it, and nothing happened."""
 
     def __init__(self, committed: CommittedState) -> None:
-        self._committed = committed
-        self._families = committed.families
-        self.rows: dict[bytes, Any] = {}
-        self.live = committed.live
+        super().__init__(committed)
         self.records = 0
-        self._bytes = self._output_bytes = 0
-        self.is_output_full = False
+        self._bytes = 0
         position = committed.position
         self._batch_number = position.batch_number + 1
-        self._clock = Clock(position.clock_ms, position.quiet_until_ms)
-        self._repairs = position.clock_repairs
         self._believed_from = believed_from(self._repairs)
         self._next_offset = position.next_offset
         self._first_offset: int | None = None
         self._outcome_n = position.outcome_n
-        self._rules, self._announced = position.rules, position.announced
+        self._announced = position.announced
         self._decoder = committed.decoder.as_of(position.rules.version)
         self._applied = self._duplicate = self._ticks = 0
         self._refusals: list[RefusalReason] = []
@@ -76,8 +60,6 @@ class Overlay:
         self._lateness_ms: list[int] = []
         self._emitted: list[Emitted] = []
         self._previous_acknowledged_at: int | None = None
-        self._chunks_due_ms = committed.chunks.earliest_ms
-        self._packing: Changes = {}  # as `finish` planned it last
 
     def apply(self, record: LogRecord, failure: str | None = None) -> bool:
         """Fold one record. False: the batch is full, so the record belongs to the next one.
@@ -171,11 +153,6 @@ class Overlay:
         self._emitted.append(Emitted("audit", None, record))
 
     @property
-    def written_rows(self) -> Mapping[bytes, Any]:
-        """The rows that the transaction writes, as of the last `finish`: with what it packs."""
-        return {**self.rows, **self._packing} if self._packing else self.rows
-
-    @property
     def final_position(self) -> Position:
         """Where the partition is after this batch."""
         return Position(
@@ -252,60 +229,6 @@ class Overlay:
         self._rules, self._announced = RuleSet(announced.version, announced.row_bytes_max), None
         self._decoder = self._committed.decoder.as_of(announced.version)
 
-    def _row(self, key: bytes) -> Any:
-        if key in self.rows:
-            return self.rows[key]
-        row = self._committed.rows.get(key)
-        return self._committed.repair_times(row, self._repairs) if self._repairs else row
-
-    def _judged_row(self, key: bytes) -> Any:
-        """Return the row under a record's key as its machine gets it."""
-        row, committed = self._row(key), self._committed
-        if self._rules.version < 2 or type(row) in self._families.live_classes:
-            return row
-        if row is None or is_chunk_key(key):  # any client may send a record with the key of a chunk
-            return REMAINS if committed.chunks.holds(key, self._clock.now_ms) else None
-        expires_ms = committed.expiry_ms(row)
-        if expires_ms is None:
-            return row
-        return REMAINS if expires_ms > self._clock.now_ms else None
-
-    def _plan_packing(self) -> None:
-        """Decide which gravestones are packed; that changes no verdict."""
-        self._undo_packing()
-        if self._rules.version >= 2:
-            self._packing = plan_packing(
-                *(self._committed.expiries, self._committed.chunks, self._committed.settings.chunk_sizes),
-                *(self._clock.now_ms, lambda key: self._committed.expiry_ms(self._row(key))),
-            )
-
-    def _undo_packing(self) -> None:
-        wait_again(self._committed.expiries, self._packing)
-        self._packing = {}
-
-    def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
-        live_classes = self._families.live_classes
-        is_live, was_live = type(row) in live_classes, type(before) in live_classes
-        # What may raise comes first, so that a failed machine leaves nothing half done.
-        is_expiring = not is_live and row is not None and (before is None or was_live)
-        is_moved = is_live and not (was_live and machine.is_only_postponed(before, row))
-        due_ms = machine.due_ms(row) if is_moved else self._expiry_ms(row) if is_expiring else 0
-        if is_expiring and due_ms <= self._clock.now_ms:
-            row, is_expiring = None, False
-        if key not in self.rows:
-            self._count_output(len(key) + (RECORD_OVERHEAD_BYTES if row is None else machine.estimate_bytes(row)))
-        self.rows[key] = row
-        self.live += is_live - was_live
-        if is_moved:  # if not, its timer is early, and asks the row again when it comes up
-            self._committed.timers.schedule(key, due_ms)
-        elif is_expiring:
-            heapq.heappush(self._committed.expiries, (due_ms, key))
-
-    def _count_output(self, size: int) -> None:
-        self._output_bytes += size
-        if self._output_bytes >= self._committed.settings.output_bytes_max:
-            self.is_output_full = True
-
     def _next_place(self) -> Place:
         # `apply` has moved `_next_offset` to its record.
         place = Place(
@@ -313,46 +236,6 @@ class Overlay:
         )
         self._outcome_n += 1
         return place
-
-    def _live_due_ms(self, key: bytes) -> int | None:
-        row = self._row(key)
-        return self._committed.due_ms(row, self._hole_end_ms) if self._committed.is_live(row) else None
-
-    @property
-    def _hole_end_ms(self) -> int:
-        return self._committed.hole_end_ms(self._clock, self._rules)
-
-    def _drop_expired(self) -> bool:
-        """Drop every row that vanishes; False if the batch is full before the last one."""
-        expiries, now_ms = self._committed.expiries, self._clock.now_ms
-        if self._chunks_due_ms <= now_ms:
-            for key in self._committed.chunks.expired_keys(now_ms):
-                self._drop_row(key)
-            self._chunks_due_ms = end_of_day(now_ms + 1)
-        while expiries and expiries[0][0] <= now_ms:
-            if self.is_output_full:
-                return False
-            _, key = heapq.heappop(expiries)
-            row = self._row(key)
-            if row is None or self._committed.is_live(row):
-                continue
-            due_ms = self._expiry_ms(row)
-            if due_ms <= now_ms:
-                self._drop_row(key)
-            elif self._rules.version >= 2:  # the entry is from before these rules
-                heapq.heappush(expiries, (due_ms, key))
-        return True
-
-    def _drop_row(self, key: bytes) -> None:
-        if key not in self.rows:
-            self._count_output(len(key) + RECORD_OVERHEAD_BYTES)
-        self.rows[key] = None
-
-    def _expiry_ms(self, row: Any) -> int:
-        """Return when a row that is not live vanishes."""
-        committed = self._committed
-        expires_ms = committed.expiry_ms(row) if self._rules.version >= 2 else None
-        return committed.due_ms(row) if expires_ms is None else expires_ms
 
     def _fire_due(self) -> bool:
         """Fire every row that is due; False if the batch is full before the last one."""

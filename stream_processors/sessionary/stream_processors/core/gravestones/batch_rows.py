@@ -1,0 +1,140 @@
+"""The rows that a batch touches, until the merge: live ones, and gravestones that vanish.
+
+Rows are never written before the merge. Entries of the committed timers and expiries do move
+meanwhile, because every deadline is looked up there; see `PartitionState.begin`.
+"""
+
+import heapq
+from collections.abc import Mapping
+from typing import Any
+
+from sessionary.stream_processors.core.clock import Clock
+from sessionary.stream_processors.core.committed import CommittedState
+from sessionary.stream_processors.core.gravestones.chunk_index import end_of_day, is_chunk_key
+from sessionary.stream_processors.core.gravestones.packing import Changes, plan_packing, wait_again
+from sessionary.stream_processors.core.machine import REMAINS, AnyMachine
+from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES
+
+
+class BatchRows:
+    """What a batch does to rows. `rows` are those it touched (None: gone).
+
+    `live`: number of live rows with those of the batch. `is_output_full`: what the batch writes is
+    enough for one transaction.
+    """
+
+    def __init__(self, committed: CommittedState) -> None:
+        self._committed = committed
+        self._families = committed.families
+        self.rows: dict[bytes, Any] = {}
+        self.live = committed.live
+        self.is_output_full = False
+        self._output_bytes = 0
+        position = committed.position
+        self._clock = Clock(position.clock_ms, position.quiet_until_ms)
+        self._repairs = position.clock_repairs
+        self._rules = position.rules
+        self._chunks_due_ms = committed.chunks.earliest_ms
+        self._packing: Changes = {}  # as `finish` planned it last
+
+    @property
+    def written_rows(self) -> Mapping[bytes, Any]:
+        """The rows that the transaction writes, as of the last `finish`: with what it packs."""
+        return {**self.rows, **self._packing} if self._packing else self.rows
+
+    def _row(self, key: bytes) -> Any:
+        if key in self.rows:
+            return self.rows[key]
+        row = self._committed.rows.get(key)
+        return self._committed.repair_times(row, self._repairs) if self._repairs else row
+
+    def _judged_row(self, key: bytes) -> Any:
+        """Return the row under a record's key as its machine gets it."""
+        row, committed = self._row(key), self._committed
+        if self._rules.version < 2 or type(row) in self._families.live_classes:
+            return row
+        if row is None or is_chunk_key(key):  # any client may send a record with the key of a chunk
+            return REMAINS if committed.chunks.holds(key, self._clock.now_ms) else None
+        expires_ms = committed.expiry_ms(row)
+        if expires_ms is None:
+            return row
+        return REMAINS if expires_ms > self._clock.now_ms else None
+
+    def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
+        live_classes = self._families.live_classes
+        is_live, was_live = type(row) in live_classes, type(before) in live_classes
+        # What may raise comes first, so that a failed machine leaves nothing half done.
+        is_expiring = not is_live and row is not None and (before is None or was_live)
+        is_moved = is_live and not (was_live and machine.is_only_postponed(before, row))
+        due_ms = machine.due_ms(row) if is_moved else self._expiry_ms(row) if is_expiring else 0
+        if is_expiring and due_ms <= self._clock.now_ms:
+            row, is_expiring = None, False
+        if key not in self.rows:
+            self._count_output(len(key) + (RECORD_OVERHEAD_BYTES if row is None else machine.estimate_bytes(row)))
+        self.rows[key] = row
+        self.live += is_live - was_live
+        if is_moved:  # if not, its timer is early, and asks the row again when it comes up
+            self._committed.timers.schedule(key, due_ms)
+        elif is_expiring:
+            heapq.heappush(self._committed.expiries, (due_ms, key))
+
+    def _drop_expired(self) -> bool:
+        """Drop every row that vanishes; False if the batch is full before the last one."""
+        expiries, now_ms = self._committed.expiries, self._clock.now_ms
+        if self._chunks_due_ms <= now_ms:
+            for key in self._committed.chunks.expired_keys(now_ms):
+                self._drop_row(key)
+            self._chunks_due_ms = end_of_day(now_ms + 1)
+        while expiries and expiries[0][0] <= now_ms:
+            if self.is_output_full:
+                return False
+            _, key = heapq.heappop(expiries)
+            row = self._row(key)
+            if row is None or self._committed.is_live(row):
+                continue
+            due_ms = self._expiry_ms(row)
+            if due_ms <= now_ms:
+                self._drop_row(key)
+            elif self._rules.version >= 2:  # the entry is from before these rules
+                heapq.heappush(expiries, (due_ms, key))
+        return True
+
+    def _drop_row(self, key: bytes) -> None:
+        if key not in self.rows:
+            self._count_output(len(key) + RECORD_OVERHEAD_BYTES)
+        self.rows[key] = None
+
+    def _expiry_ms(self, row: Any) -> int:
+        """Return when a row that is not live vanishes."""
+        committed = self._committed
+        expires_ms = committed.expiry_ms(row) if self._rules.version >= 2 else None
+        return committed.due_ms(row) if expires_ms is None else expires_ms
+
+    def _live_due_ms(self, key: bytes) -> int | None:
+        row = self._row(key)
+        return self._committed.due_ms(row, self._hole_end_ms) if self._committed.is_live(row) else None
+
+    @property
+    def _hole_end_ms(self) -> int:
+        return self._committed.hole_end_ms(self._clock, self._rules)
+
+    def _plan_packing(self) -> None:
+        """Decide which gravestones are packed; that changes no verdict."""
+        self._undo_packing()
+        if self._rules.version >= 2:
+            self._packing = plan_packing(
+                *(self._committed.expiries, self._committed.chunks, self._committed.settings.chunk_sizes),
+                *(self._clock.now_ms, lambda key: self._committed.expiry_ms(self._row(key))),
+            )
+
+    def _undo_packing(self) -> None:
+        wait_again(self._committed.expiries, self._packing)
+        self._packing = {}
+
+    def _count_output(self, size: int) -> None:
+        self._output_bytes += size
+        if self._output_bytes >= self._committed.settings.output_bytes_max:
+            self.is_output_full = True
+
+
+__all__ = ["BatchRows"]
