@@ -38,7 +38,6 @@ SHORT_TESTS = (
     "test_clock_repair",
     "test_producer_conflicts",
     "test_recent_outcomes",
-    "test_fast_replace",
     "session.test_limits",
     "session.test_row_size",
     "session.test_stories",

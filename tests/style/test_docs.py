@@ -11,11 +11,11 @@ from typer.main import get_command
 import sessionary.producers
 from sessionary.producers import SessionClient
 from sessionary.producers.testing import memory_client
-from sessionary.stream_processors.core.session.diagram import state_diagram
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
 from tests.style.project import ROOT, product_modules
 from tests.support import transition_docs
 from tests.support.settings_table import TABLE, settings, settings_table
+from tests.support.transition_diagram import state_diagram
 from tests.support.transition_docs import BEGIN, END, with_diagram
 
 DOCUMENTS = (

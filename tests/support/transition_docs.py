@@ -8,7 +8,7 @@ docs/transitions.md the table of all transitions
 import sys
 from pathlib import Path
 
-from sessionary.stream_processors.core.session.diagram import state_diagram, transition_table
+from tests.support.transition_diagram import state_diagram, transition_table
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"

@@ -5,10 +5,10 @@
     clock            a partition's clock: time is in the log
     timers           which rows are due
     sequencing       sequence numbers and epochs
-    fast_replace     replaces fields of a row at a third of the cost
     trail            audit numbers, audit records and rejected records
     verdict          the first checks of every record
     committed        a partition's state after the last acknowledged transaction
+    batch_rows       the rows that a batch touches
     overlay          one batch on top of it
     partition        a partition's state: load, begin, merge
     recent_outcomes  what became of the last records

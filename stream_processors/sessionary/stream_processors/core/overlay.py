@@ -11,9 +11,9 @@ touched. What events add to rows, and what outputs repeat of events, is bounded 
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
+from sessionary.stream_processors.core.batch_rows import BatchRows
 from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from
 from sessionary.stream_processors.core.committed import CommittedState
-from sessionary.stream_processors.core.gravestones.batch_rows import BatchRows
 from sessionary.stream_processors.core.machine import REMAINS, Arrival, apply_facts
 from sessionary.stream_processors.core.model import (
     EMITTED_BYTES,

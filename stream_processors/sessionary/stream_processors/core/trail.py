@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SessionStateName
-from sessionary.stream_processors.core.fast_replace import make_replacer
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
 from sessionary.stream_processors.core.model import ClockSetting, EventLog, Place, SkippedOffsets
 

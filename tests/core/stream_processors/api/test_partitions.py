@@ -310,7 +310,7 @@ AHEAD = Halted("clock_ahead", "partition 1: the record at offset 70", 540.0, 70)
 
 
 class ClockOwner(FakeOwner):
-    """A partition of rules 2 whose clock is so far ahead of the worker's."""
+    """A partition of rules 2 whose clock is so far ahead of the worker's when this is made."""
 
     def __init__(self, halted: Halted | None = None, ahead_s: float = 0.0, **position: Any) -> None:
         super().__init__(1, halted)
@@ -333,7 +333,7 @@ class AskedBroker:
         return BrokerTime(93, 1_700_000_000_000, self.ahead_s)
 
 
-@pytest.mark.parametrize("owner", [ClockOwner(AHEAD), ClockOwner(ahead_s=30.0)])
+@pytest.mark.parametrize("owner", [ClockOwner(AHEAD), ClockOwner(ahead_s=3_600.0)])
 def test_a_clock_is_set_to_the_time_of_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: ClockOwner
 ) -> None:

@@ -1,6 +1,5 @@
 """Gravestones by rules 2: a hash of the key remains, in chunks of those that vanish together.
 
-    batch_rows    the rows that a batch touches, with timers, expiries and what is packed
     chunk_index   the chunks of a partition, and the look-up of a key in them
     packing       which gravestones become a chunk, and which chunks become one
 

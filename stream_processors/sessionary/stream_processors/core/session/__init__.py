@@ -11,7 +11,6 @@
     effects        what each fact does to the row
     report         what each fact leaves on the audit, rejected and cleanup topics
     machine        all of it as a `Machine`
-    diagram        the transitions as documents show them
 
 Begin with `transitions`.
 """

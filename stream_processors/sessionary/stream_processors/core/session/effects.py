@@ -6,10 +6,10 @@ An effect never refuses and sees no clock but the fact's own time.
 from collections.abc import Callable
 from typing import Any
 
+from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import derived_id
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Cleanup
-from sessionary.stream_processors.core.fast_replace import make_replacer
 from sessionary.stream_processors.core.machine import Remains
 from sessionary.stream_processors.core.session.facts import (
     Buried,

@@ -15,7 +15,6 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.clocks import SessionClock
-from sessionary.stream_processors.core.session.diagram import state_diagram, transition_table
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.core.session.transitions import (
     TRANSITIONS,
@@ -27,6 +26,7 @@ from sessionary.stream_processors.core.session.transitions import (
     processor_only,
 )
 from tests.support.event_factory import TICK, EventFactory
+from tests.support.transition_diagram import state_diagram, transition_table
 
 STALL_MS = 6_000
 START_MS = 1_700_000_000_000

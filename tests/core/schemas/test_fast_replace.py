@@ -2,8 +2,8 @@
 
 import pytest
 
+from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.types import SeqRange
-from sessionary.stream_processors.core.fast_replace import make_replacer
 
 
 def test_the_named_fields_are_replaced_in_the_order_of_the_names() -> None:
