@@ -24,6 +24,8 @@ from tests.support.pipelines import new_clickhouse, new_pipeline, remove_pipelin
 from tests.support.processes import Processes, log_tail
 from tests.support.stack import Stack
 
+pytest.register_assert_rewrite("tests.core.oracle_rig")
+
 _STACK = pytest.StashKey[Stack]()
 _LOGS = pytest.StashKey[list[Path]]()
 _PROCESSES = pytest.StashKey[Processes]()

@@ -5,10 +5,7 @@
 
 import os
 
-import pytest
 from hypothesis import HealthCheck, settings
-
-pytest.register_assert_rewrite("tests.core.oracle_rig")
 
 settings.register_profile(
     "fixed", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, EnvSettings, KafkaSettings
 from sessionary.schemas.topics import topic_specs
+from tests.support.waiting import wait_until
 
 PARTITIONS = 4
 _ADMIN_TIMEOUT_S = 30.0
@@ -35,6 +36,9 @@ def new_pipeline(bootstrap_servers: str, partitions: int = PARTITIONS) -> KafkaS
     admin = _admin(bootstrap_servers)  # referenced until the results are there: they die with the client
     for made in admin.create_topics(wanted, operation_timeout=_ADMIN_TIMEOUT_S).values():
         made.result(_ADMIN_TIMEOUT_S)
+    # The controller has made them; the broker that is asked next learns of them a moment later.
+    names = {topic.topic for topic in wanted}
+    wait_until(lambda: names <= admin.list_topics(timeout=_ADMIN_TIMEOUT_S).topics.keys(), 30, "the topics")
     return kafka
 
 

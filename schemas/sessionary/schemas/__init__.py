@@ -1,21 +1,21 @@
 """The contract that all roles share. It imports no other package of ours, and opens no
 connection unless it is asked to.
 
-    types        the envelope, enums and small records that several schemas share
-    enums        the enums themselves
-    events/      the payload of each event, which clients send
-    records      the records that processors write
-    codec/       events and records to bytes, and back
-    headers      record headers: CloudEvents and trace context
+    types         the envelope, enums and small records that several schemas share
+    enums         the enums themselves
+    events/       the payload of each event, which clients send
+    records       the records that processors write
+    codec/        events and records to bytes, and back
+    headers       record headers: CloudEvents and trace context
     fast_replace  replaces fields of a record at a third of the cost
-    ids          ids, record keys and the partitioner
-    topics       the topics as data: names, size limits and retention
-    limits       a session's limits: defaults and recommended ranges
-    retention    how long records are kept, by the classes of their data
-    settings     settings from the environment, and the Kafka clients' shared configuration
-    errors       the errors that every role shares
-    rules        the versions of the rules by which events are judged
-    kafka/       what all roles need around their clients of Kafka
+    ids           ids, record keys and the partitioner
+    topics        the topics as data: names, size limits and retention
+    limits        a session's limits: defaults and recommended ranges
+    retention     how long records are kept, by the classes of their data
+    settings      settings from the environment, and the Kafka clients' shared configuration
+    errors        the errors that every role shares
+    rules         the versions of the rules by which events are judged
+    kafka/        what all roles need around their clients of Kafka
 
 The Avro schemas are in `avro/`: `common`, `events`, `records`, and those of every release in
 `released`.
