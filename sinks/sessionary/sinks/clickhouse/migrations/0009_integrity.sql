@@ -142,7 +142,7 @@ faulty AS
     (
         SELECT
             lane, number, first_offset, last_offset, offsets,
-            landed < now() - {late_s:UInt32}
+            landed <= now64(3) - toIntervalSecond({late_s:UInt32})
                 OR number < maxIf(number, stored > 0) OVER (PARTITION BY lane) AS is_settled,
             arrayJoin([
                 ('missing', if(is_settled, toInt64(wanted_rows) - toInt64(kept), 0)),
@@ -201,12 +201,12 @@ number_ends AS
     (
         SELECT source_partition AS partition, max(batch_number) AS number
         FROM {database}.audit
-        WHERE landed_at < now() - {late_s:UInt32}
+        WHERE landed_at <= now64(3) - toIntervalSecond({late_s:UInt32})
         GROUP BY partition
         UNION ALL
         SELECT partition, max(number)
         FROM {database}.batch_acknowledgements
-        WHERE landed_at < now() - {late_s:UInt32}
+        WHERE landed_at <= now64(3) - toIntervalSecond({late_s:UInt32})
         GROUP BY partition
     ) AS k
     LEFT JOIN
