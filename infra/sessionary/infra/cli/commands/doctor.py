@@ -126,9 +126,7 @@ def _check_integrity(settings: ClickHouseSettings) -> str:
     )
     if rows:
         found = ", ".join(f"{row['fault']}: {row['rows']}" for row in rows)
-        raise _CheckError(
-            found, "run: sessionary sql 'SELECT * FROM v_integrity'; rows that arrive late leave it by themselves"
-        )
+        raise _CheckError(found, "run: sessionary integrity; rows that arrive late leave it by themselves")
     return "no row is missing or doubled"
 
 
