@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from sessionary.infra.lag.cluster_sample import ClusterSample, GroupOffsets, GroupState, LogRange, Place
 from sessionary.infra.lag.group_topics import pipeline_groups
 from sessionary.schemas.errors import Unavailable
-from sessionary.schemas.kafka.clients import discard_client
+from sessionary.schemas.kafka.clients import discard_client, take_answer
 from sessionary.schemas.settings import KafkaSettings
 
 _ANSWER_S = 1.0  # the client reports a request's time-out itself, this much later at most
@@ -71,7 +71,7 @@ class ClusterSampler:
         listing: Future[Any] = admin.list_consumer_groups(request_timeout=timeout_s)
         topics = admin.list_topics(timeout=timeout_s).topics
         counts = {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
-        known = {group.group_id: group.state for group in listing.result(timeout_s + _ANSWER_S).valid}
+        known = {group.group_id: group.state for group in take_answer(listing, timeout_s + _ANSWER_S).valid}
         read = pipeline_groups(self._settings.topic_prefix, known)
         committed = _ask_committed(admin, [group for group in read if group in known], timeout_s)
         groups = tuple(
@@ -106,7 +106,7 @@ def _ask_committed(
     found: dict[str, Mapping[Place, int] | None] = dict.fromkeys(asked)
     for group, answer in asked.items():
         with suppress(KafkaException, TimeoutError):
-            places = answer.result(timeout_s + _ANSWER_S).topic_partitions
+            places = take_answer(answer, timeout_s + _ANSWER_S).topic_partitions
             found[group] = {Place(one.topic, one.partition): one.offset for one in places if one.offset >= 0}
     return found
 
@@ -127,7 +127,7 @@ def _ask_logs(admin: AdminClient, places: Iterable[Place], timeout_s: float) -> 
         found: dict[Place, T] = {}
         for place, answer in asked.items():
             with suppress(KafkaException, TimeoutError):
-                found[Place(place.topic, place.partition)] = take(answer.result(timeout_s + _ANSWER_S))
+                found[Place(place.topic, place.partition)] = take(take_answer(answer, timeout_s + _ANSWER_S))
         return found
 
     specs: tuple[OffsetSpec, ...] = (

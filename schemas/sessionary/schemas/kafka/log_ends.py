@@ -7,7 +7,7 @@ from typing import NamedTuple
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from sessionary.schemas.kafka.clients import discard_client
+from sessionary.schemas.kafka.clients import discard_client, take_answer
 from sessionary.schemas.settings import KafkaSettings
 
 _ANSWER_S = 1.0  # the client reports a request's time-out itself, this much later at most
@@ -70,7 +70,7 @@ class LogEndClient:
         answers = admin.list_offsets(wanted, isolation_level=self._isolation, request_timeout=timeout_s)
         for place, answer in answers.items():
             with contextlib.suppress(KafkaException, TimeoutError):
-                found = answer.result(timeout_s + _ANSWER_S)
+                found = take_answer(answer, timeout_s + _ANSWER_S)
                 if found.offset >= 0:  # negative: unknown
                     ends[place.partition] = LogEnd(found.offset, found.leader_epoch)
         return ends

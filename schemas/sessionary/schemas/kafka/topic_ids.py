@@ -3,7 +3,7 @@
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from sessionary.schemas.kafka.clients import discard_client
+from sessionary.schemas.kafka.clients import discard_client, take_answer
 from sessionary.schemas.settings import KafkaSettings
 
 _ANSWER_S = 1.0  # the client reports a request's time-out itself, this much later at most
@@ -26,7 +26,7 @@ class TopicIdClient:
             self._admin = AdminClient({**self._config, "allow.auto.create.topics": False})
         try:
             answers = self._admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
-            found = str(answers[topic].result(timeout_s + _ANSWER_S).topic_id)
+            found = str(take_answer(answers[topic], timeout_s + _ANSWER_S).topic_id)
         except (KafkaException, TimeoutError) as error:
             admin, self._admin = self._admin, None
             discard_client(admin)
