@@ -27,6 +27,7 @@ from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.process import Child, tail
 from sessionary.infra.topics import apply_topics
+from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.support.pipelines import environment, remove_pipeline
@@ -156,7 +157,8 @@ class Stack:
 def wait_transactions_end(kafka: KafkaSettings, timeout_s: float = _TRANSACTIONS_S) -> None:
     """Block until no topic of a pipeline has an open transaction, or for `timeout_s` at most."""
     deadline_s = time.monotonic() + timeout_s
-    high, stable = (LogEndClient(kafka, committed_only=committed) for committed in (False, True))
+    connection = AdminConnection(kafka)
+    high, stable = (LogEndClient(connection, committed_only=committed) for committed in (False, True))
     for topic in kafka.topics:
         partitions = range(kafka.partitions)
         # In this order: without an open transaction, the stable end is never the lower one.

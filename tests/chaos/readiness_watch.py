@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 
+from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 from tests.chaos.commit_watch import CommitWatch
@@ -91,7 +92,7 @@ class ReadinessWatch(WatchThread):
         self._rule = ReadinessRule()
         self._folded = TimelyProgress()
         self._sinks = {kind: TimelyProgress() for kind in SINK_TOPICS}
-        self._ends = LogEndClient(stack.kafka, committed_only=True)
+        self._ends = LogEndClient(AdminConnection(stack.kafka), committed_only=True)
         self.observations = 0  # in which the brokers answered for every partition
 
     @property

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
+from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.rules import NEWEST_RULES
@@ -71,7 +72,8 @@ class LossBench(Bench):
     def __init__(self, kafka: KafkaSettings) -> None:
         super().__init__(kafka)
         self.assignment = Assignment(self.context, PartitionStores(self.settings, None, self.context.job.row_codec))
-        self.ends, self.watchdog = LogEndClient(self.settings, committed_only=True), TruncationWatchdog(self.assignment)
+        self.ends = LogEndClient(AdminConnection(self.settings), committed_only=True)
+        self.watchdog = TruncationWatchdog(self.assignment)
 
     async def fold_all(self) -> PartitionOwner:
         self.assignment.take_assignment([self.partition])

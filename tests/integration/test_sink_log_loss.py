@@ -5,7 +5,8 @@ from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.topics import apply_topics
-from sessionary.schemas.kafka.topic_ids import TopicIdClient
+from sessionary.schemas.kafka.admin_connection import AdminConnection
+from sessionary.schemas.kafka.topic_ids import ask_topic_id
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.settings import SinkSettings
@@ -52,13 +53,13 @@ def test_a_topic_that_was_made_again_halts_its_partitions(kafka: KafkaSettings, 
     produce_ticks(kafka, 1, 3)
     with sink_in_thread("history", settings):
         wait_until(rows_equal(clickhouse, _COUNTS, [3, 0]), 60, "the first rows")
-    ids, topic = TopicIdClient(kafka), kafka.topics.events
-    former = ids.ask_id(topic, 10.0)
+    connection, topic = AdminConnection(kafka), kafka.topics.events
+    former = ask_topic_id(connection, topic, 10.0)
     admin = AdminClient(kafka.client_config())
     admin.delete_topics([topic])[topic].result(20)
     wait_until(lambda: topic not in admin.list_topics(timeout=5).topics, 30, "the topic to be gone")
     apply_topics(kafka)
-    wait_until(lambda: ids.ask_id(topic, 10.0) != former, 30, "the new topic")
+    wait_until(lambda: ask_topic_id(connection, topic, 10.0) != former, 30, "the new topic")
     produce_ticks(kafka, 1, 5)
     with sink_in_thread("history", settings):
         wait_until(lambda: is_blocked(settings, 1, "topic_replaced"), 60, "the partition to be halted")

@@ -12,7 +12,8 @@ from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.codec import Decoder, encode_record
-from sessionary.schemas.kafka.topic_ids import TopicIdClient
+from sessionary.schemas.kafka.admin_connection import AdminConnection
+from sessionary.schemas.kafka.topic_ids import ask_topic_id
 from sessionary.schemas.records import BatchAcknowledged, RejectedEvent, Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.clickhouse import migrate
@@ -152,7 +153,7 @@ def test_a_replay_writes_the_declared_block_again_under_the_same_token(
     # What a crash between insert and next commit leaves: the offset of the block's start, and the
     # intent in its metadata.
     owner = Consumer({**settings.client_config(), "group.id": settings.group_id("audit")})
-    topic_id = TopicIdClient(kafka).ask_id(kafka.topics.audit, 10.0)
+    topic_id = ask_topic_id(AdminConnection(kafka), kafka.topics.audit, 10.0)
     intent = Intent(49, 50, NOW_US // 1_000, topic_id).to_metadata()
     owner.commit(offsets=[TopicPartition(kafka.topics.audit, 2, 0, metadata=intent)], asynchronous=False)
     owner.close()
@@ -355,7 +356,7 @@ def test_a_block_that_clickhouse_dropped_as_known_is_noticed_and_inserted_again(
     block = inserter.new_block()
     other = RawRecord("t", 7, 7, NOW_US // 1_000, b"k", encode_record(audit_record(3, 1)))
     assert not block.add_rows([SINKS["audit"].build_row(other, Decoder())])
-    topic_id = TopicIdClient(kafka).ask_id(kafka.topics.audit, 10.0)
+    topic_id = ask_topic_id(AdminConnection(kafka), kafka.topics.audit, 10.0)
     token = f"{settings.group_id('audit')}:{kafka.topics.audit}:{topic_id}:0:0-1"
     inserter.insert_block(block, token, first_try=True)
     inserter.close()

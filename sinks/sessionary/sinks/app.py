@@ -5,8 +5,9 @@ import threading
 from functools import partial
 
 from sessionary.schemas.codec.from_settings import decoder_for
+from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEndClient
-from sessionary.schemas.kafka.topic_ids import TopicIdClient
+from sessionary.schemas.kafka.topic_ids import ask_topic_id
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.metrics import SinkMetrics, serve_metrics
 from sessionary.sinks.runtime.block_writer import BlockWriter
@@ -43,13 +44,13 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
     watchdog = CallWatchdog(COMMIT_S_MAX)
     writer = BlockWriter(definition, settings, metrics, decoder_for(settings))
     clock = SystemClock()
-    log_ends = LogEndClient(settings, committed_only=True)
+    watching, planning = AdminConnection(settings), AdminConnection(settings)  # for two threads
+    log_ends = LogEndClient(watching, committed_only=True)
     topic, partitions = getattr(settings.topics, definition.topic), range(settings.partitions)
-    watched_ids, planned_ids = TopicIdClient(settings), TopicIdClient(settings)  # for two threads
     log_watch = LogWatch(
         lambda: {partition: end.offset for partition, end in log_ends.ask_ends(topic, partitions, _ASK_S).items()},
         clock,
-        partial(watched_ids.ask_id, topic, _ASK_S),
+        partial(ask_topic_id, watching, topic, _ASK_S),
     )
     with serve_metrics(metrics, settings, log_watch.readiness):
         consumer = SinkConsumer(
@@ -61,7 +62,7 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
             clock=clock,
             watchdog=watchdog,
             log_watch=log_watch,
-            ask_topic_id=partial(planned_ids.ask_id, topic, _ASK_S),
+            ask_topic_id=partial(ask_topic_id, planning, topic, _ASK_S),
         )
         if may_exit:
             watchdog.start()

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -29,8 +30,9 @@ class LogEndsProbe:
 
     def __init__(self, settings: ProcessorSettings) -> None:
         self._topic = settings.topics.events
-        self._high = LogEndClient(settings, committed_only=False)
-        self._stable = LogEndClient(settings, committed_only=True)
+        connection = AdminConnection(settings)
+        self._high = LogEndClient(connection, committed_only=False)
+        self._stable = LogEndClient(connection, committed_only=True)
 
     def ask_ends(self, partitions: Iterable[int]) -> dict[int, LogEnds]:
         """Return the ends of each partition that answers. Blocks for some seconds at most."""

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 from sessionary.stream_processors.api.pages import serve_pages
@@ -202,7 +203,10 @@ class Processor:
                     reported = next_offsets
 
     async def _watch_partitions(self) -> None:
-        ends_client, topic = LogEndClient(self._settings, committed_only=True), self._settings.topics.events
+        ends_client, topic = (
+            LogEndClient(AdminConnection(self._settings), committed_only=True),
+            self._settings.topics.events,
+        )
         stuck = StuckPartitionWatchdog(self.assignment, self._metrics, STUCK_S, self._give_up)
         truncation = TruncationWatchdog(self.assignment)
         loop = asyncio.get_running_loop()

@@ -18,10 +18,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from sessionary.infra.lag.cluster_sample import ClusterSample, GroupOffsets, GroupState, LogRange, Place
 from sessionary.infra.lag.group_topics import pipeline_groups
 from sessionary.schemas.errors import Unavailable
-from sessionary.schemas.kafka.clients import discard_client, take_answer
+from sessionary.schemas.kafka.admin_connection import AdminConnection, take_answer
 from sessionary.schemas.settings import KafkaSettings
 
-_ANSWER_S = 1.0  # the client reports a request's time-out itself, this much later at most
 _RETRY_AFTER_S = 2.0
 _STATES = {
     ConsumerGroupState.STABLE: GroupState.STABLE,
@@ -40,7 +39,7 @@ class ClusterSampler:
     def __init__(self, settings: KafkaSettings) -> None:
         """Connect to nothing yet."""
         self._settings = settings
-        self._admin: AdminClient | None = None
+        self._connection = AdminConnection(settings)
 
     def take_sample(self, timeout_s: float) -> ClusterSample:
         """Return a sample without first records. Raises `Unavailable` if the broker is away.
@@ -48,10 +47,8 @@ class ClusterSampler:
         Each of its three rounds of requests may take `timeout_s`, and a second more. An answer that
         is missing for one group or partition leaves that one out.
         """
-        if self._admin is None:
-            self._admin = AdminClient({**self._settings.client_config(), "allow.auto.create.topics": False})
         try:
-            return self._ask_all(self._admin, timeout_s)
+            return self._ask_all(self._connection.open_client(), timeout_s)
         except (KafkaException, TimeoutError) as error:
             self.close()
             why = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
@@ -63,15 +60,13 @@ class ClusterSampler:
 
     def close(self) -> None:
         """Disconnect, in the background."""
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            discard_client(admin)
+        self._connection.end_client()
 
     def _ask_all(self, admin: AdminClient, timeout_s: float) -> ClusterSample:
         listing: Future[Any] = admin.list_consumer_groups(request_timeout=timeout_s)
         topics = admin.list_topics(timeout=timeout_s).topics
         counts = {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
-        known = {group.group_id: group.state for group in take_answer(listing, timeout_s + _ANSWER_S).valid}
+        known = {group.group_id: group.state for group in take_answer(listing, timeout_s).valid}
         read = pipeline_groups(self._settings.topic_prefix, known)
         committed = _ask_committed(admin, [group for group in read if group in known], timeout_s)
         groups = tuple(
@@ -106,7 +101,7 @@ def _ask_committed(
     found: dict[str, Mapping[Place, int] | None] = dict.fromkeys(asked)
     for group, answer in asked.items():
         with suppress(KafkaException, TimeoutError):
-            places = take_answer(answer, timeout_s + _ANSWER_S).topic_partitions
+            places = take_answer(answer, timeout_s).topic_partitions
             found[group] = {Place(one.topic, one.partition): one.offset for one in places if one.offset >= 0}
     return found
 
@@ -127,7 +122,7 @@ def _ask_logs(admin: AdminClient, places: Iterable[Place], timeout_s: float) -> 
         found: dict[Place, T] = {}
         for place, answer in asked.items():
             with suppress(KafkaException, TimeoutError):
-                found[Place(place.topic, place.partition)] = take(take_answer(answer, timeout_s + _ANSWER_S))
+                found[Place(place.topic, place.partition)] = take(take_answer(answer, timeout_s))
         return found
 
     specs: tuple[OffsetSpec, ...] = (

@@ -22,6 +22,7 @@ from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.ids import parse_key
+from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.kafka.log_progress import ASK_EVERY_S, LogAnswer, StuckConsumerDetector
@@ -235,7 +236,7 @@ class KafkaCleanupConsumer:
 
 
 def _ask_by_client(settings: ProducerSettings) -> AskEnds:
-    client = LogEndClient(settings, committed_only=True)
+    client = LogEndClient(AdminConnection(settings), committed_only=True)
 
     def ask_ends(partitions: Iterable[int]) -> dict[int, int]:
         ends = client.ask_ends(settings.topics.cleanup, partitions, _ASK_S)

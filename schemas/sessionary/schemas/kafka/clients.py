@@ -4,12 +4,10 @@ import contextlib
 import logging
 import threading
 import time
-from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from confluent_kafka import KafkaException, Producer
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 # Longer than the longest `poll` in which another thread may still hold the producer.
 _LAST_POLL_S = 0.2
@@ -67,20 +65,6 @@ def discard_client(client: object) -> None:
     threading.Thread(target=_drop_reference, args=([client],), name="sessionary-discard", daemon=True).start()
 
 
-def take_answer(answer: Future[T], timeout_s: float) -> T:
-    """Return the answer to an admin client's question. Blocks for `timeout_s` at most.
-
-    Raises `KafkaException`, `TimeoutError`. A future keeps its error, and the error's traceback
-    keeps the frames that it passed. So if `Future.result` raised, client, future and error would
-    hold each other, and the client's threads would stay until a full garbage collection, which a
-    process that allocates little does not have for hours.
-    """
-    error = answer.exception(timeout_s)
-    if error is None:
-        return answer.result()
-    raise KafkaException(*error.args) if isinstance(error, KafkaException) else error
-
-
 def _drop_reference(holder: list[object]) -> None:
     holder.clear()
 
@@ -96,5 +80,4 @@ __all__ = [
     "discard_client",
     "discard_producer",
     "purge_producer",
-    "take_answer",
 ]

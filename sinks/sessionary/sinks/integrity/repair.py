@@ -13,7 +13,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.errors import Unavailable
-from sessionary.schemas.kafka.topic_ids import TopicIdClient
+from sessionary.schemas.kafka.admin_connection import AdminConnection
+from sessionary.schemas.kafka.topic_ids import ask_topic_id
 from sessionary.sinks.core.intent import RecordBlock
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
@@ -77,7 +78,7 @@ class _Repair:
         self._settings, self._kind, self._fetch_rows = settings, kind, fetch_rows
         self._definition = SINKS[kind]
         self._topic: str = getattr(settings.topics, self._definition.topic)
-        self._topic_id = TopicIdClient(settings).ask_id(self._topic, 10.0)
+        self._topic_id = ask_topic_id(AdminConnection(settings), self._topic, 10.0)
         # A token of its own: ClickHouse may know those of the sink, and would keep nothing.
         group = f"repair-{uuid.uuid4()}"
         metrics = SinkMetrics(kind, group)

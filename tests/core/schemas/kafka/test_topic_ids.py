@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
-from sessionary.schemas.kafka.topic_ids import TopicIdClient
+from sessionary.schemas.kafka.admin_connection import AdminConnection
+from sessionary.schemas.kafka.topic_ids import ask_topic_id
 from sessionary.schemas.settings import KafkaSettings
 from tests.support.waiting import wait_until
 
@@ -28,8 +29,8 @@ def count_threads() -> int:
 @pytest.mark.usefixtures("no_collection")
 def test_clients_that_got_no_answer_leave_no_thread_behind() -> None:
     before = count_threads()
-    client = TopicIdClient(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    connection = AdminConnection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     for _ in range(3):
         with pytest.raises(KafkaException):
-            client.ask_id("t", 0.2)
+            ask_topic_id(connection, "t", 0.2)
     wait_until(lambda: count_threads() <= before, 20, "the end of their threads")
