@@ -5,7 +5,8 @@ wrong are `required`: a processor does not start without them.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
 
 from sessionary.schemas.rules import ROW_BYTES_MAX
 
@@ -60,6 +61,13 @@ class TopicNames(NamedTuple):
     def with_prefix(cls, prefix: str) -> "TopicNames":
         """Return the names `<prefix>.events`, `<prefix>.audit` and so on."""
         return cls(*(f"{prefix}.{field.replace('_', '-')}" for field in cls._fields))
+
+
+SinkTopic = Literal["audit", "events", "rejected", "batches"]
+# The field of `TopicNames` that each sink reads, by the sink's kind.
+SINK_TOPICS: Final[Mapping[str, SinkTopic]] = MappingProxyType(
+    {"audit": "audit", "history": "events", "rejected": "rejected", "batches": "batches"}
+)
 
 
 def _is_satisfied(name: str, wanted: str, found: str | None) -> bool:
@@ -127,8 +135,10 @@ __all__ = [
     "OUTPUT_BYTES_MAX",
     "REJECTED_BYTES_MAX",
     "RETENTION_MS",
+    "SINK_TOPICS",
     "TOMBSTONE_RETENTION_MS",
     "VALUE_BYTES_MAX",
+    "SinkTopic",
     "TopicNames",
     "TopicSpec",
     "record_bytes_limits",

@@ -2,10 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from sessionary.schemas.topics import TopicNames
-
-# As the sinks' definitions say; loading them takes half a second, which a command has not.
-_SINK_TOPICS = {"audit": "audit", "history": "events", "rejected": "rejected", "batches": "batches"}
+from sessionary.schemas.topics import SINK_TOPICS, TopicNames
 
 
 def topic_of_group(prefix: str, group: str) -> str | None:
@@ -17,7 +14,7 @@ def topic_of_group(prefix: str, group: str) -> str | None:
         return names.cleanup
     if group.startswith(start := f"{prefix}.sink."):
         kind = group.removeprefix(start).partition(".")[0]  # an extra pipeline's name follows
-        return getattr(names, _SINK_TOPICS[kind]) if kind in _SINK_TOPICS else None
+        return getattr(names, SINK_TOPICS[kind]) if kind in SINK_TOPICS else None
     return None
 
 
@@ -27,7 +24,7 @@ def pipeline_groups(prefix: str, known: Iterable[str]) -> Mapping[str, str]:
     `known`: the groups that Kafka has. The groups of extra pipelines and of clean-up handlers are
     found only there.
     """
-    needed = (f"{prefix}.processor", *(f"{prefix}.sink.{kind}" for kind in _SINK_TOPICS))
+    needed = (f"{prefix}.processor", *(f"{prefix}.sink.{kind}" for kind in SINK_TOPICS))
     topics = ((group, topic_of_group(prefix, group)) for group in (*needed, *sorted(known)))
     return {group: topic for group, topic in topics if topic is not None}
 

@@ -6,6 +6,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from sessionary.schemas.codec import record_headers
 from sessionary.schemas.records import BatchAcknowledged
+from sessionary.schemas.topics import SINK_TOPICS, SinkTopic
 from sessionary.sinks.core.rows.audit import AUDIT_COLUMNS, audit_row
 from sessionary.sinks.core.rows.batches import ACKNOWLEDGEMENT_COLUMNS, BATCH_COLUMNS, acknowledgement_row, batch_row
 from sessionary.sinks.core.rows.dead_letters import DEAD_LETTER_COLUMNS
@@ -38,7 +39,7 @@ class SinkDefinition(NamedTuple):
     """One sink. `topic` is a field of `TopicNames`."""
 
     kind: SinkKind
-    topic: Literal["audit", "events", "rejected", "batches"]
+    topic: SinkTopic
     table: TableSpec
     build_row: RowBuilder
     side: SideTable | None = None
@@ -52,12 +53,14 @@ _ACKNOWLEDGEMENTS: Final = SideTable(
     acknowledgement_row,
 )
 _SINKS: Final = (
-    SinkDefinition("audit", "audit", TableSpec("audit", AUDIT_COLUMNS), audit_row),
-    SinkDefinition("history", "events", TableSpec("history", HISTORY_COLUMNS), history_row),
-    SinkDefinition("rejected", "rejected", TableSpec("rejected", REJECTED_COLUMNS), rejected_row),
-    SinkDefinition("batches", "batches", TableSpec("batches", BATCH_COLUMNS), batch_row, _ACKNOWLEDGEMENTS),
+    SinkDefinition("audit", SINK_TOPICS["audit"], TableSpec("audit", AUDIT_COLUMNS), audit_row),
+    SinkDefinition("history", SINK_TOPICS["history"], TableSpec("history", HISTORY_COLUMNS), history_row),
+    SinkDefinition("rejected", SINK_TOPICS["rejected"], TableSpec("rejected", REJECTED_COLUMNS), rejected_row),
+    SinkDefinition(
+        "batches", SINK_TOPICS["batches"], TableSpec("batches", BATCH_COLUMNS), batch_row, _ACKNOWLEDGEMENTS
+    ),
 )
 SINKS: Final[Mapping[SinkKind, SinkDefinition]] = MappingProxyType({sink.kind: sink for sink in _SINKS})
-assert tuple(SINKS) == get_args(SinkKind)
+assert tuple(SINKS) == get_args(SinkKind) == tuple(SINK_TOPICS)
 
 __all__ = ["DEAD_LETTERS", "SINKS", "SideTable", "SinkDefinition", "SinkKind", "TableSpec"]
