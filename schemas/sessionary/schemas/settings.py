@@ -100,6 +100,21 @@ class KafkaSettings(EnvSettings):
         config.update((name, value) for name, value in optional.items() if value is not None)
         return config
 
+    def reader_config_of(self, group_id: str) -> dict[str, str | int | float | bool]:
+        """Return what the configurations of all our consumers have in common.
+
+        They read committed records, commit nothing unless told to, and learn where each log ends,
+        transaction markers included. The caller adds what happens at an unknown offset.
+        """
+        return {
+            **self.client_config(),
+            "group.id": group_id,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+        }
+
 
 class ClickHouseSettings(EnvSettings):
     """How to reach ClickHouse."""

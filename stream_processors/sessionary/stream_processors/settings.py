@@ -82,13 +82,7 @@ class ProcessorSettings(KafkaSettings):
         position, that is an error. The caller adds how much is fetched ahead.
         """
         return {
-            **self.client_config(),
-            "group.id": f"{self.group_id}.reader",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            # The answer to a fetch tells where the log ends, transaction markers included.
-            "enable.partition.eof": True,
+            **self.reader_config_of(f"{self.group_id}.reader"),
             "auto.offset.reset": "error",
             # A fetch over idle partitions waits this long before others are fetched; by default
             # half a second.

@@ -21,13 +21,7 @@ def topic_bytes(settings: KafkaSettings, topics: Iterable[str], since_ms: int) -
     """
     sums = dict.fromkeys(topics, 0)
     consumer = Consumer(
-        {
-            **settings.client_config(),
-            "group.id": f"{settings.topic_prefix}.byte-count",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        },
+        settings.reader_config_of(f"{settings.topic_prefix}.byte-count"),
         logger=_log,
     )
     try:

@@ -32,12 +32,7 @@ class FirstRecordReader:
     def __init__(self, settings: KafkaSettings) -> None:
         """Connect to nothing yet."""
         self._config = {
-            **settings.client_config(),
-            "group.id": f"{settings.topic_prefix}.lag",  # it never joins and never commits
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
+            **settings.reader_config_of(f"{settings.topic_prefix}.lag"),  # it never joins and never commits
             "auto.offset.reset": "error",
             "fetch.wait.max.ms": 10,
             "fetch.queue.backoff.ms": 5,

@@ -63,14 +63,9 @@ def open_consumer(settings: ProducerSettings, group_id: str) -> RequestConsumer:
     """Return a consumer in a group; it connects in the background."""
     return Consumer(
         {
-            **settings.client_config(),
-            "group.id": group_id,
-            "isolation.level": "read_committed",
+            # The log's end tells the position of a partition without new requests.
+            **settings.reader_config_of(group_id),
             "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            # Tells the position of a partition without new requests.
-            "enable.partition.eof": True,
             "fetch.wait.max.ms": 100,
         }
     )

@@ -51,16 +51,7 @@ def find_end_faults(settings: SinkSettings, fetch_rows: FetchRows, timeout_s: fl
 
 def group_consumer(settings: SinkSettings, kind: SinkKind) -> Consumer:
     """Return a consumer that reads a sink's topic and its group's offsets, and joins no group."""
-    return Consumer(
-        {
-            **settings.client_config(),
-            "group.id": settings.group_id(kind),
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
+    return Consumer({**settings.reader_config_of(settings.group_id(kind)), "auto.offset.reset": "earliest"})
 
 
 def tables_of(definition: SinkDefinition) -> list[tuple[str, str]]:

@@ -21,14 +21,9 @@ _log = logging.getLogger(__name__)
 def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[str, str | int | float | bool]:
     """Return the librdkafka configuration of one sink's consumer."""
     config: dict[str, str | int | float | bool] = {
-        **settings.client_config(),
-        "group.id": settings.group_id(definition.kind),
-        # Processors write in transactions, and other producers may write events in transactions:
-        # what was aborted is in no table.
-        "isolation.level": "read_committed",
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "enable.partition.eof": True,
+        # Committed records only. Processors write in transactions, and other producers may write
+        # events in transactions: what was aborted is in no table.
+        **settings.reader_config_of(settings.group_id(definition.kind)),
         # A log without the next offset lost records: the loop blocks the partition.
         "auto.offset.reset": "error",
         # Every rebalance assigns all partitions again, so that every buffer is dropped each time.
