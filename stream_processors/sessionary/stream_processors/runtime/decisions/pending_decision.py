@@ -90,14 +90,14 @@ class PendingDecision:
     async def carry_out_at_opening(self, state: PartitionState, commit: CommitDecision) -> None:
         """Carry out a decision that needs no record to be folded first. Raises `Lost`."""
         decision = self._decision
+        if decision is None or isinstance(decision, RecordSkip):
+            return
+        self._decision = None
         if isinstance(decision, GapAcceptance):
-            self._decision = None
             await self._accept_gap(decision, state, commit)
         elif isinstance(decision, TruncationAcceptance):
-            self._decision = None
             await self._accept_truncation(decision, state, commit)
-        elif isinstance(decision, ClockSetting):
-            self._decision = None
+        else:
             await self._set_clock(decision, state, commit)
 
     async def _set_clock(self, setting: ClockSetting, state: PartitionState, commit: CommitDecision) -> None:
