@@ -243,7 +243,10 @@ def require_repairable(owner: PartitionOwner, wall_s: float) -> None:
         detail = f"partition {partition} is halted by {fault.reason}, not by clock_ahead"
         raise Problem(409, "no_leap", "No leap", detail)
     if fault is None and ahead_s <= _AHEAD_S_MIN:
-        detail = f"the clock of partition {partition} is {ahead_s:+,.1f} s from this worker's: it needs no repair"
+        detail = (
+            f"the clock of partition {partition} is not a second ahead of this worker's ({ahead_s:+,.1f} s): "
+            "it needs no repair"
+        )
         raise Problem(409, "no_leap", "No leap", detail)
     if position.rules.version == FIRST_RULES.version:
         detail = f"partition {partition} is judged by rules 1, which know no repair: sessionary rules activate"

@@ -4,7 +4,7 @@
 --
 -- The faults of transactions that began within a time. `late_s`: rows of a transaction are not missed earlier than so
 -- many seconds after its own row, unless later rows of their table are there: each table has a sink of its own.
--- A row that lacks cannot tell when it would have expired. Rows are kept for 30 days at the least, and Kafka may have
+-- A missing row cannot tell when it would have expired. Rows are kept for 30 days at the least, and Kafka may have
 -- held a record for 7 days before. So history and audit are compared for 22 days, refusals for 357.
 --
 -- Rows are counted by groups of 1,024 transactions first, and by single ones only in groups that are not right. A lane is
@@ -154,7 +154,7 @@ faulty AS
     WHERE rows > 0
 ),
 -- Of history, the very offsets that have no row. Markers of transactions have an offset and no row, so there may be more
--- of these than rows lack.
+-- of these than missing rows.
 located AS
 (
     SELECT
