@@ -92,7 +92,7 @@ class StoreRig:
                 assert isinstance(found, Position)
                 position = found
             else:
-                store.load_row(key, None if value is None else JOB.row_codec.repack(value, due))
+                store.load_rows({key: None if value is None else JOB.row_codec.repack(value, due)})
         store.finish_loading()
         counted = (position.row_count, position.row_checksum)
         assert store.row_sum in (None, counted)

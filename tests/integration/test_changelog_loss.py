@@ -114,7 +114,7 @@ def test_a_store_that_differs_from_the_changelog_is_filled_from_the_start(kafka:
         store = await bench.fold_all(NEWEST_RULES)
         right = store.row_sum
         (key, _), *_ = store.rows.items()
-        store.load_row(key, None)
+        store.load_rows({key: None})
         await bench.opens(store)
         assert store.row_sum == right
         assert list(store.rows) == [key]

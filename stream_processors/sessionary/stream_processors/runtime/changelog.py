@@ -7,7 +7,7 @@ initialised, so the end is the true one.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -122,22 +122,57 @@ def _read(
     while wanted():
         # Only the first one is waited for: `consume` would wait until it has as many as it may
         # take.
-        first = reader.poll(0.2)
-        for message in (first, *reader.consume(_BATCH_RECORDS, 0)) if first is not None else ():
+        if (first := reader.poll(0.2)) is not None:
             heard_s = time.monotonic()
-            error = message.error()
-            if error is None:
-                _load(state, store, row_codec, message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return message.offset() or 0
-            elif is_unreadable_batch(message):
-                where = f"partition {state.partition}: {describe_unreadable_batch(message)}"
-                raise Halted("changelog_unreadable", f"{where}. Bring a replica back that has it intact")
-            elif error.code() not in _PASSING:
-                raise KafkaException(error)
+            end = _load_messages(state, store, row_codec, (first, *reader.consume(_BATCH_RECORDS, 0)))
+            if end is not None:
+                return end
         if time.monotonic() - heard_s > _SILENCE_MAX_S:
             raise Lost(f"changelog of partition {state.partition}: silent for {_SILENCE_MAX_S:g} s")
     raise Lost("no longer wanted")
+
+
+def _load_messages(state: PartitionState, store: Store, row_codec: RowCodec, messages: Iterable[Message]) -> int | None:
+    """Load what the consumer returned. Return the changelog's end if that is reached.
+
+    A partition opens after one turn of this loop for each of its rows: a call less per row counts.
+    """
+    rows: dict[bytes, bytes | None] = {}
+    end: int | None = None
+    repack = row_codec.repack
+    for message in messages:
+        if (fault := message.error()) is not None:
+            if fault.code() == KafkaError._PARTITION_EOF:
+                end = message.offset() or 0
+            else:
+                _check_fault(state.partition, message, fault)
+            continue
+        key, value = message.key() or b"", message.value()
+        assert isinstance(key, bytes)
+        if value is None:
+            rows[key] = None
+            continue
+        assert isinstance(value, bytes)
+        try:
+            if key == POSITION_KEY:
+                state.load_position(_position(value))
+            else:
+                rows[key] = repack(value, _due(message))
+        except DecodeError as error:
+            where = f"partition {state.partition}, offset {message.offset()}, key {key!r}"
+            advice = "if a newer release wrote it, upgrade this worker"
+            raise Halted("changelog_unreadable", f"{where}: {error.detail}; {advice}") from error
+    store.load_rows(rows)
+    return end
+
+
+def _check_fault(partition: int, message: Message, fault: KafkaError) -> None:
+    """Raise unless the fault passes by itself."""
+    if is_unreadable_batch(message):
+        where = f"partition {partition}: {describe_unreadable_batch(message)}"
+        raise Halted("changelog_unreadable", f"{where}. Bring a replica back that has it intact")
+    if fault.code() not in _PASSING:
+        raise KafkaException(fault)
 
 
 def seal_with(store: Store, leader_epoch: int | None) -> Seal:
@@ -153,24 +188,6 @@ def seal_with(store: Store, leader_epoch: int | None) -> Seal:
         return position._replace(leader_epoch=leader_epoch, row_count=count, row_checksum=checksum)
 
     return seal
-
-
-def _load(state: PartitionState, store: Store, row_codec: RowCodec, message: Message) -> None:
-    key, value = message.key() or b"", message.value()
-    assert isinstance(key, bytes)
-    if value is None:
-        store.load_row(key, None)
-        return
-    assert isinstance(value, bytes)
-    try:
-        if key == POSITION_KEY:
-            state.load_position(_position(value))
-        else:
-            store.load_row(key, row_codec.repack(value, _due(message)))
-    except DecodeError as error:
-        where = f"partition {state.partition}, offset {message.offset()}, key {key!r}"
-        advice = "if a newer release wrote it, upgrade this worker"
-        raise Halted("changelog_unreadable", f"{where}: {error.detail}; {advice}") from error
 
 
 def _position(value: bytes) -> Position:

@@ -94,6 +94,12 @@ class MachineRows:
         }
         parts = [kind.parts for _, kind in self._by_class.values() if kind.parts is not None]
         self._content_prefixes = tuple(prefix for part in parts for prefix in part.prefixes)
+        # Whether a record is a content. One look-up takes half the time of two comparisons.
+        self._content_by_header = {
+            prefix: prefix in self._content_prefixes
+            for prefix in (*self._prefixes, *self._content_prefixes)
+            if len(prefix) == _HEADER_BYTES
+        }
 
     def pack(self, row: Any, rules: int) -> PackedRow:
         """Return the bytes of a whole row, as they are written while `rules` are in force."""
@@ -135,9 +141,10 @@ class MachineRows:
         schema of the rules in force when it is next touched. The content of a row is kept as it is.
         Raises `DecodeError`.
         """
-        if value.startswith(self._content_prefixes):
+        is_content = self._content_by_header.get(value[:_HEADER_BYTES])
+        if is_content or (is_content is None and value.startswith(self._content_prefixes)):
             return value
-        if due is not None and len(due) == _DUE.size and value.startswith(self._prefixes):
+        if due is not None and len(due) == _DUE.size and (is_content is False or value.startswith(self._prefixes)):
             return due + value
         row = self._decode(value)
         return _DUE.pack(self._by_class[type(row)][0].due_ms(row)) + value

@@ -6,7 +6,7 @@ changelog from there. A store that is too old, or that belongs to a changelog th
 is emptied and filled from the beginning.
 
     store.saved_position    up to where the store holds the changelog; None: it is empty
-    store.load_row(…)       one row from the changelog, then store.finish_loading()
+    store.load_rows(…)      rows from the changelog, then store.finish_loading()
     store.rows              the mapping that the fold works on
     store.save_rows(…)      save merged rows, position and changelog offset atomically
     store.wipe()            remove everything
@@ -64,8 +64,8 @@ class Store(Protocol):
         """Return what is loaded or saved under a key: a packed row, or its content. May block."""
         ...
 
-    def load_row(self, key: bytes, stored: bytes | None) -> None:
-        """Take one packed row from the changelog; None deletes it. May block."""
+    def load_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Take packed rows from the changelog; None deletes one. May block."""
         ...
 
     def finish_loading(self) -> None:
@@ -117,14 +117,11 @@ class MemoryStore:
         """Return what is kept under a key: a packed row, or its content."""
         return self._shelf.get(key)
 
-    def load_row(self, key: bytes, stored: bytes | None) -> None:
-        """Take one packed row from the changelog; None deletes it."""
+    def load_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Take packed rows from the changelog; None deletes one."""
         if self.row_sum is not None:
-            self.row_sum = self.sum_with({key: stored})
-        if stored is None:
-            self._shelf.pop(key, None)
-        else:
-            self._shelf[key] = stored
+            self.row_sum = self.sum_with(rows)
+        self._put_rows(rows)
 
     def finish_loading(self) -> None:
         """Do nothing: loaded rows are visible at once."""
@@ -142,10 +139,7 @@ class MemoryStore:
     def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """Save packed rows (None deletes) and position. Does not block."""
         self.row_sum = _saved_sum(saved)
-        shelf: dict[bytes, Any] = self._shelf
-        shelf.update(rows)
-        for key in [key for key, stored in rows.items() if stored is None]:
-            del shelf[key]
+        self._put_rows(rows)
         self.rows.mark_saved(rows)
         self._saved = saved
 
@@ -158,6 +152,12 @@ class MemoryStore:
 
     def close(self) -> None:
         """Do nothing: memory goes with the object."""
+
+    def _put_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        shelf: dict[bytes, Any] = self._shelf
+        shelf.update(rows)
+        for key in [key for key, stored in rows.items() if stored is None]:
+            del shelf[key]
 
 
 class _RocksShelf(NamedTuple):
@@ -246,16 +246,16 @@ class RocksStore:
         """Return what is kept under a key: a packed row, or its content. Reads from disk."""
         return self._unwritten[key] if key in self._unwritten else self._shelf.get(key)
 
-    def load_row(self, key: bytes, stored: bytes | None) -> None:
-        """Take one packed row from the changelog; None deletes it. Writes a batch now and then.
+    def load_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Take packed rows from the changelog; None deletes one. Writes a batch now and then.
 
         `saved_position` is left behind: after a crash the same rows are read again, and `row_sum`
         is wrong until they are counted again.
         """
         if self.row_sum is not None:
-            self.row_sum = self.sum_with({key: stored})
-        self._unwritten[key] = stored
-        self._unwritten_bytes += len(stored or b"")
+            self.row_sum = self.sum_with(rows)
+        self._unwritten.update(rows)
+        self._unwritten_bytes += sum(map(len, filter(None, rows.values())))
         if len(self._unwritten) >= self.BATCH_ROWS or self._unwritten_bytes >= self.BATCH_BYTES:
             self._write_rows(self._unwritten)
 

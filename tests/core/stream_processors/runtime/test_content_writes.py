@@ -88,8 +88,7 @@ def rig_with_sessions(count: int) -> tuple[StoreRig, list[EventFactory], Log]:
     for agent in agents:
         agent.epoch = story.row.epoch
         of_agent = row.replace(story.agent.key.session_id.encode(), agent.key.session_id.encode())
-        store.load_row(agent.key.encoded(), of_agent)
-        store.load_row(agent.key.encoded() + CONTENT_SUFFIX, content)
+        store.load_rows({agent.key.encoded(): of_agent, agent.key.encoded() + CONTENT_SUFFIX: content})
     rig = StoreRig(store)
     rig.state.load_position(story.rig.state.position)
     assert len(rig.store.rows) == count

@@ -30,7 +30,7 @@ def store_with_gravestones(store: Store, keys: list[bytes]) -> StoreRig:
     for n, key in enumerate(keys):
         tenant, session = key.decode().split(":")
         grave = Gravestone(tenant, session, (), "closed", 1, 7, START_MS + GRAVESTONE_MS - n)
-        store.load_row(key, JOB.row_codec.repack(encode_record(grave, FIRST_RULES.version), None))
+        store.load_rows({key: JOB.row_codec.repack(encode_record(grave, FIRST_RULES.version), None)})
     store.finish_loading()
     return StoreRig(store)
 
@@ -62,7 +62,7 @@ def test_a_store_has_packed_gravestones_and_is_recovered_with_them(kind: str, tm
         if store is not rig.store:  # its rows of rules 1 were never in this changelog
             for key in keys[:3_000]:
                 if (stored := rig.store.stored_row(key)) is not None:
-                    store.load_row(key, stored)
+                    store.load_rows({key: stored})
         rig.recover_from(store, changelog)
         assert len(rig.state.chunks) == 3_000 - waiting
         known = [rig.state.is_packed(key) or key in rig.state.rows for key in keys]
@@ -87,7 +87,7 @@ def test_a_gravestone_costs_less_than_40_bytes_in_the_changelog_and_in_memory() 
         store = MemoryStore(JOB.row_codec)
         for key, value in stored.items():
             if not key.startswith(b"\x00"):
-                store.load_row(key, JOB.row_codec.repack(value, None))
+                store.load_rows({key: JOB.row_codec.repack(value, None)})
         state = StoreRig(store, NEWEST_RULES).state
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:

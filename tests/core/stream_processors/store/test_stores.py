@@ -171,7 +171,7 @@ def test_databases_of_a_process_share_bounded_memory(tmp_path: Path) -> None:
         assert isinstance(store, RocksStore)
         assert store._db.property_int_value("rocksdb.block-cache-capacity") == RocksMemory.CACHE_BYTES_MAX
         for row in range(60):
-            store.load_row(b"%d" % row, bytes(500_000))
+            store.load_rows({b"%d" % row: bytes(500_000)})
         store.finish_loading()
     # A buffer may exceed its size by one batch of writes.
     wait_until(lambda: buffered_bytes() <= RocksMemory.BUFFERS_BYTES_MAX, 30, "flushes")
@@ -182,7 +182,7 @@ def test_loaded_rows_are_written_before_they_take_much_memory(tmp_path: Path) ->
     store = RocksStore(tmp_path, ROWS, RocksMemory(1))
     held = []
     for row in range(50):
-        store.load_row(b"%d" % row, bytes(500_000))
+        store.load_rows({b"%d" % row: bytes(500_000)})
         held.append(sum(len(stored or b"") for stored in store._unwritten.values()))
     assert max(held) <= RocksStore.BATCH_BYTES
     store.finish_loading()
