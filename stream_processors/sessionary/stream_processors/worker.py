@@ -22,6 +22,7 @@ from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
+from sessionary.schemas.telemetry.role_traces import role_tracer
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers
@@ -41,7 +42,7 @@ from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
 from sessionary.stream_processors.runtime.ticker import Ticker, look_pause_s
 from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
-from sessionary.stream_processors.runtime.worker_context import WorkerContext
+from sessionary.stream_processors.runtime.worker_context import TraceBatch, WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import tune_interpreter, wait_for_topics
 from sessionary.stream_processors.store.stores import PartitionStores, temporary_state_folder
@@ -82,7 +83,9 @@ class Processor:
         self._ticker = Ticker(settings, self._metrics)
         self._temporary = temporary_state_folder(settings)
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
-        self._context = WorkerContext(settings, job, self._metrics, self._executor, self._fetcher)
+        self._context = WorkerContext(
+            settings, job, self._metrics, self._executor, self._fetcher, trace_batch=_batch_tracer(settings)
+        )
         self.assignment = Assignment(
             self._context,
             PartitionStores(settings, state, job.row_codec),
@@ -282,6 +285,16 @@ class Processor:
         _log.critical("the worker gives up: %(why)s", why=why)
         logging.shutdown()
         os._exit(_EXIT_STUCK)
+
+
+def _batch_tracer(settings: ProcessorSettings) -> TraceBatch:
+    """Return what traces committed batches. Raises `SettingsError` as `role_tracer` does."""
+    tracer = role_tracer("processor", settings.instance)
+    if tracer is None:
+        return lambda *_: None
+    from sessionary.stream_processors.record_spans import RecordSpans  # OpenTelemetry may be missing
+
+    return RecordSpans(tracer, settings).trace_batch
 
 
 async def _run_until_signal(settings: ProcessorSettings, folder: str, job: Job | None) -> None:

@@ -328,6 +328,7 @@ class PartitionOwner:
         self.commits += 1
         self.committed_s = time.monotonic()
         self._context.note_commit(self.partition, written)
+        self._context.trace_batch(self.partition, batch.records, outcome.judged, begun_at, written.acknowledged_at)
         self._context.metrics.count_outcome(outcome, written.elapsed_s)
         self._show_position()
         self._wake_readers()
