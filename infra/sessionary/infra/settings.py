@@ -1,18 +1,12 @@
 """Settings of the commands themselves. Each role has settings of its own as well."""
 
-from typing import Literal
-
 from pydantic import Field, SecretStr
 
-from sessionary.schemas.settings import ClickHouseSettings, EnvSettings, KafkaSettings
+from sessionary.schemas.settings import ClickHouseSettings, EnvSettings, KafkaSettings, LogSettings
 
 
-class CommandSettings(EnvSettings):
+class CommandSettings(LogSettings):
     """Settings of every role that the command line starts."""
-
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="least level of what a role writes to stderr"
-    )
 
 
 class OperatorSettings(EnvSettings):

@@ -53,7 +53,7 @@ _PORTS = {
 _COMMAND = (sys.executable, "-m", "sessionary.infra.cli")
 # The only SESSIONARY_* variables that the processes inherit from the shell. The others may name
 # another cluster, or cannot hold for several processes at once (a metrics port).
-_INHERITED = (ENV_PREFIX + "LOG_LEVEL", ENV_PREFIX + "STORE")
+_INHERITED = (ENV_PREFIX + "LOG_FORMAT", ENV_PREFIX + "LOG_LEVEL", ENV_PREFIX + "STORE")
 
 
 class Ports(NamedTuple):
@@ -157,7 +157,8 @@ class Stack:
         self._cluster = plan_cluster(self._broker_data, ports.broker) if self._brokers > 1 else None
         self.is_new = not read_environment(self.data)  # no stack served the folder before
         self.environ = _stack_variables(self.data, ports, partitions, self._cluster)
-        self._part_environ = {**inherited_variables(os.environ), **self.environ}
+        # People read the logs of a local stack.
+        self._part_environ = {ENV_PREFIX + "LOG_FORMAT": "text", **inherited_variables(os.environ), **self.environ}
         self._setup_error: str | None = None
         self._supervisor = Supervisor(self._make_parts(), on_change)
         self._stopping = threading.Lock()

@@ -1,11 +1,14 @@
 """The outside of a client in production: Kafka and the control API."""
 
+from collections.abc import Callable
+
 from sessionary.producers.control.cleanup_consumer import KafkaCleanupConsumer
 from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.spool_transport import SpoolTransport
-from sessionary.producers.ports import OnError, Ports
+from sessionary.producers.ports import OnError, Ports, Transport
 from sessionary.producers.settings import ProducerSettings
+from sessionary.schemas.errors import SettingsError
 
 
 def kafka_ports(
@@ -13,11 +16,23 @@ def kafka_ports(
 ) -> Ports:
     """Return the ports of a client with these settings. Raises `SettingsError`."""
     spooling = settings.delivery_policy == "spool"
+    trace = _tracing(settings)
     return Ports(
-        SpoolTransport(settings, producer_id, on_error) if spooling else DirectTransport(settings, on_error),
+        trace(SpoolTransport(settings, producer_id, on_error) if spooling else DirectTransport(settings, on_error)),
         HttpControl(settings),
         KafkaCleanupConsumer(settings, tenant_id, service_id, on_error),
     )
+
+
+def _tracing(settings: ProducerSettings) -> Callable[[Transport], Transport]:
+    """Return what wraps a transport for traces, or returns it as it is."""
+    if not settings.trace_events:
+        return lambda transport: transport
+    try:
+        from sessionary.producers.delivery.tracing_transport import TracingTransport
+    except ImportError:
+        raise SettingsError("SESSIONARY_TRACE_EVENTS needs OpenTelemetry: pip install 'sessionary[otel]'") from None
+    return lambda transport: TracingTransport(transport, settings.topics.events)
 
 
 __all__ = ["kafka_ports"]

@@ -58,6 +58,11 @@ class ProducerSettings(KafkaSettings):
         ge=1,
     )
     journal_path: Path | None = Field(None, description="NDJSON file: one line per delivered or lost event")
+    trace_events: bool = Field(
+        default=False,
+        description="make an OpenTelemetry span for each event, which processor and sinks continue; needs the extra "
+        "`otel`, and an SDK that the program has set up",
+    )
     handle_sigterm: bool = Field(
         default=True, description="turn an unhandled SIGTERM into an orderly exit (main thread only)"
     )

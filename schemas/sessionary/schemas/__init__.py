@@ -16,6 +16,7 @@ connection unless it is asked to.
     errors        the errors that every role shares
     rules         the versions of the rules by which events are judged
     kafka/        what all roles need around their clients of Kafka
+    telemetry/    what the server roles share to be observed
 
 The Avro schemas are in `avro/`: `common`, `events`, `records`, and those of every release in
 `released`.

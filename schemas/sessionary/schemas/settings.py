@@ -6,7 +6,7 @@ ignored, because they belong to other roles.
 
 import os
 from collections.abc import Mapping
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
@@ -41,6 +41,17 @@ class EnvSettings(BaseModel):
                 for fault in error.errors()
             )
             raise SettingsError(faults) from None
+
+
+class LogSettings(EnvSettings):
+    """What a server role writes to its log."""
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="least level of what a role writes to stderr"
+    )
+    log_format: Literal["json", "text"] | None = Field(
+        None, description="form of a role's log lines: json or text; by default text on a terminal, else json"
+    )
 
 
 class KafkaSettings(EnvSettings):
@@ -127,4 +138,4 @@ class ClickHouseSettings(EnvSettings):
     )
 
 
-__all__ = ["ENV_PREFIX", "SOCKET_TIMEOUT_MS", "ClickHouseSettings", "EnvSettings", "KafkaSettings"]
+__all__ = ["ENV_PREFIX", "SOCKET_TIMEOUT_MS", "ClickHouseSettings", "EnvSettings", "KafkaSettings", "LogSettings"]

@@ -8,7 +8,8 @@ from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.kafka.topic_ids import ask_topic_id
-from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
+from sessionary.schemas.telemetry.role_traces import role_tracer
+from sessionary.sinks.core.sink_kinds import SINKS, SinkDefinition, SinkKind
 from sessionary.sinks.metrics import SinkMetrics, serve_metrics
 from sessionary.sinks.runtime.block_writer import BlockWriter
 from sessionary.sinks.runtime.consumer import COMMIT_S_MAX, SinkConsumer
@@ -17,6 +18,7 @@ from sessionary.sinks.runtime.hung_calls import CallWatchdog
 from sessionary.sinks.runtime.kafka_client import open_consumer
 from sessionary.sinks.runtime.log_watch import LogWatch
 from sessionary.sinks.runtime.memory import keep_freed_memory
+from sessionary.sinks.runtime.ports import BlockTarget
 from sessionary.sinks.settings import SinkSettings
 
 _ASK_S = 5.0
@@ -57,7 +59,7 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
             definition,
             settings,
             metrics,
-            target=writer,
+            target=_traced_target(writer, definition, settings),
             open_consumer=partial(open_consumer, definition, settings),
             clock=clock,
             watchdog=watchdog,
@@ -71,6 +73,16 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
             consumer.run(stop)
         finally:
             log_watch.stop()
+
+
+def _traced_target(target: BlockTarget, definition: SinkDefinition, settings: SinkSettings) -> BlockTarget:
+    """Return a target that traces blocks, if the environment asks for traces."""
+    tracer = role_tracer(f"sink {definition.kind}", settings.instance)
+    if tracer is None:
+        return target
+    from sessionary.sinks.block_spans import TracedBlocks  # OpenTelemetry may be missing
+
+    return TracedBlocks(target, tracer, definition, settings)
 
 
 __all__ = ["SINKS", "SinkKind", "run_sink"]

@@ -17,5 +17,6 @@ In the order in which a record passes:
     errors       a worker's errors, by their consequence
     open_transactions    tells which partitions an open transaction of another producer holds up
     rules_change    how a partition comes to other rules
+    record_spans    the spans of judged records, after their commit
     families     the families of rows that a processor keeps, one machine each
 """

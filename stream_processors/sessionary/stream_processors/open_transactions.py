@@ -5,16 +5,16 @@ oldest open transaction begins, and go on once it is committed or aborted. No cl
 writes events in transactions, so what is open for seconds is a foreign producer's, or abandoned.
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEndClient
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _ANSWER_S = 2.0
 
 
@@ -65,15 +65,19 @@ class OpenTransactionWatch:
             if self._reported.get(partition) != end.stable:
                 self._reported[partition] = end.stable
                 _log.warning(
-                    "partition %d is held up at offset %d: a producer's transaction is open, and %d records wait "
-                    "for its end; `kafka-transactions.sh describe-producers` names it",
-                    partition,
-                    end.stable,
-                    end.high - end.stable,
+                    "partition %(partition)d is held up at offset %(offset)d: a producer's transaction is open, and "
+                    "%(held_records)d records wait for its end; `kafka-transactions.sh describe-producers` names it",
+                    held_records=end.high - end.stable,
+                    partition=partition,
+                    offset=end.stable,
                 )
         for partition in self._reported.keys() & ends.keys() - held.keys():
-            _log.info("partition %d goes on: the transaction at offset %d ended", partition, self._reported[partition])
-            del self._reported[partition]
+            offset = self._reported.pop(partition)
+            _log.info(
+                "partition %(partition)d goes on: the transaction at offset %(offset)d ended",
+                partition=partition,
+                offset=offset,
+            )
         self._seen = {partition: end.stable for partition, end in held.items()}
 
 

@@ -1,7 +1,6 @@
-"""What a process does before its worker joins the group: logging, interpreter settings, topics."""
+"""What a process does before its worker joins the group: interpreter settings, topics."""
 
 import gc
-import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +13,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
 )
 
 from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.schemas.topics import TopicSpec, topic_specs
 from sessionary.stream_processors.settings import ProcessorSettings
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _PROBE_S = 5.0
 _REACH_S = 3.0  # the worker says within 5 s that the broker is away
 _SETTLE_S = 1.0  # a broker may tell of new topics and settings a moment after it has accepted them
-_REPEAT_S = 30.0
 # Rows and records hold no cycles. Python's default, a collection per 700 new objects, cost an
 # eighth of the time.
 _GC_THRESHOLDS = (200_000, 20, 100)
@@ -29,38 +28,6 @@ _GC_THRESHOLDS = (200_000, 20, 100)
 # lock to each other.
 _SWITCH_S = 0.02
 _FORBIDDEN = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-_LIBRARIES = ("faust", "mode", "aiokafka")
-
-
-class RepeatFilter(logging.Filter):
-    """Drops a library's log record if the same line logged less than 30 s ago.
-
-    Without a broker the libraries log the same error many times a second.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last_s: dict[tuple[str, int], float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return True to emit this log record."""
-        if not record.name.startswith(_LIBRARIES):
-            return True
-        place, now_s = (record.name, record.lineno), time.monotonic()
-        if now_s - self._last_s.get(place, -_REPEAT_S) < _REPEAT_S:
-            return False
-        self._last_s[place] = now_s
-        return True
-
-
-def configure_logging() -> None:
-    """Log to stderr if nothing else is configured; of Faust and aiokafka, log warnings only."""
-    if not logging.getLogger().handlers:
-        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    for name in _LIBRARIES:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(RepeatFilter())
 
 
 def tune_interpreter() -> None:
@@ -81,15 +48,17 @@ def wait_for_topics(settings: ProcessorSettings, is_stopped: Callable[[], bool])
         spec for spec in topic_specs(settings.topic_prefix, settings.partitions) if spec.name in settings.topics[:-1]
     ]
     admin = AdminClient(settings.client_config())
-    warned_s, is_second_answer = -_REPEAT_S, False
+    is_second_answer = False
     while not is_stopped():
         try:
             known = admin.list_topics(timeout=_REACH_S).topics
             found = _describe_settings(admin, [spec.name for spec in specs if spec.name in known])
         except KafkaException as error:
-            if time.monotonic() - warned_s >= _REPEAT_S:
-                warned_s = time.monotonic()
-                _log.warning("no broker answers at %s yet: %s", settings.bootstrap_servers, error.args[0].str())
+            _log.warning(
+                "no broker answers at %(servers)s yet: %(error)s",
+                servers=settings.bootstrap_servers,
+                **error_fields(error),
+            )
             continue
         for name in settings.topics[:-1]:
             if name in known and (number := len(known[name].partitions)) != settings.partitions:
@@ -122,9 +91,9 @@ def _describe_settings(admin: AdminClient, topics: Sequence[str]) -> dict[str, d
             unreadable.append(resource.name)
     if unreadable:
         _log.warning(
-            "settings of %s are not checked: this worker may not read them (DescribeConfigs). "
+            "settings of %(topics)s are not checked: this worker may not read them (DescribeConfigs). "
             "`sessionary doctor` compares them, run by a user who may",
-            ", ".join(sorted(unreadable)),
+            topics=", ".join(sorted(unreadable)),
         )
     return found
 
@@ -138,4 +107,4 @@ def _setting_faults(spec: TopicSpec, found: Mapping[str, str | None]) -> list[st
     ]
 
 
-__all__ = ["RepeatFilter", "configure_logging", "tune_interpreter", "wait_for_topics"]
+__all__ = ["tune_interpreter", "wait_for_topics"]

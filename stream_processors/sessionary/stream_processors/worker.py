@@ -21,6 +21,8 @@ from typing import cast
 from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
+from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
+from sessionary.schemas.telemetry.role_traces import role_tracer
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers
@@ -40,15 +42,15 @@ from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
 from sessionary.stream_processors.runtime.ticker import Ticker, look_pause_s
 from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
-from sessionary.stream_processors.runtime.worker_context import WorkerContext
+from sessionary.stream_processors.runtime.worker_context import TraceBatch, WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.startup import configure_logging, tune_interpreter, wait_for_topics
+from sessionary.stream_processors.startup import tune_interpreter, wait_for_topics
 from sessionary.stream_processors.store.stores import PartitionStores, temporary_state_folder
 from sessionary.stream_processors.streams.agents import check_agent_topics, load_agents
 from sessionary.stream_processors.streams.sessions_table import SessionsTable
 from sessionary.stream_processors.streams.stream_transport import StreamTransport
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 STUCK_S = 60.0
 READY_S = 15.0  # a worker is not ready while a partition has stood still for this long although its log goes on
 _WATCH_S = 5.0
@@ -81,7 +83,9 @@ class Processor:
         self._ticker = Ticker(settings, self._metrics)
         self._temporary = temporary_state_folder(settings)
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
-        self._context = WorkerContext(settings, job, self._metrics, self._executor, self._fetcher)
+        self._context = WorkerContext(
+            settings, job, self._metrics, self._executor, self._fetcher, trace_batch=_batch_tracer(settings)
+        )
         self.assignment = Assignment(
             self._context,
             PartitionStores(settings, state, job.row_codec),
@@ -189,9 +193,13 @@ class Processor:
         Also measure the clocks of the logs.
         """
         reported: dict[int, int] = {}
+        was_ready = False
         while True:
             # A commit names each partition that moved.
             await asyncio.sleep(max(_REPORT_S, _REPORT_A_PARTITION_S * len(self.assignment.owners)))
+            if (is_ready := self.assignment.is_ready) and not was_ready:
+                _log.info("processor is ready: %(partitions)d partitions", partitions=len(self.assignment.owners))
+            was_ready = is_ready
             clocks_ms = {partition: position.clock_ms for partition, position in self.assignment.open_positions.items()}
             self._metrics.report_clocks(clocks_ms, time.time())
             next_offsets = self.assignment.next_offsets
@@ -255,7 +263,7 @@ class Processor:
 
     def _fail(self, why: str) -> None:
         """End gracefully, and have `run` raise `ProcessorFailed`."""
-        _log.critical("ending: %s", why)
+        _log.critical("the worker ends: %(why)s", why=why)
         self._failure = why
         self.stop()
 
@@ -274,9 +282,19 @@ class Processor:
 
     def _give_up(self, why: str) -> None:
         """Exit at once: something hangs, and a graceful stop would wait for it."""
-        _log.critical("giving up: %s", why)
+        _log.critical("the worker gives up: %(why)s", why=why)
         logging.shutdown()
         os._exit(_EXIT_STUCK)
+
+
+def _batch_tracer(settings: ProcessorSettings) -> TraceBatch:
+    """Return what traces committed batches. Raises `SettingsError` as `role_tracer` does."""
+    tracer = role_tracer("processor", settings.instance)
+    if tracer is None:
+        return lambda *_: None
+    from sessionary.stream_processors.record_spans import RecordSpans  # OpenTelemetry may be missing
+
+    return RecordSpans(tracer, settings).trace_batch
 
 
 async def _run_until_signal(settings: ProcessorSettings, folder: str, job: Job | None) -> None:
@@ -303,7 +321,7 @@ def run_processor(settings: ProcessorSettings, job: Job | None = None) -> None:
     settings say, or if the token file cannot be used, and `ProcessorFailed` if the worker cannot go
     on.
     """
-    configure_logging()
+    configure_role_logs("processor", settings.instance)
     tune_interpreter()
     with tempfile.TemporaryDirectory(prefix="sessionary-faust-") as folder:
         asyncio.run(_run_until_signal(settings, folder, job))

@@ -15,6 +15,7 @@ from tests.core.infra.fake_control_api import serve_fake_api
 
 def test_parts_take_the_shell_s_proxies_but_no_address_of_another_stack() -> None:
     shell = {"HTTPS_PROXY": "p", "HOME": "/h", "SESSIONARY_LOG_LEVEL": "DEBUG", "SESSIONARY_STORE": "rocksdb"}
+    shell["SESSIONARY_LOG_FORMAT"] = "json"
     assert inherited_variables({**shell, "SESSIONARY_TOPIC_PREFIX": "x", "SESSIONARY_SASL_USERNAME": "u"}) == shell
 
 

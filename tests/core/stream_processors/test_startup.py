@@ -1,7 +1,6 @@
-"""What a process does before its worker joins the group: repeated messages, topics."""
+"""What a process does before its worker joins the group: topics."""
 
 import logging
-import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -12,21 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sessionary.schemas.topics import topic_specs
 from sessionary.stream_processors import startup
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.startup import RepeatFilter, wait_for_topics
-
-
-def log_record(name: str, line: int) -> logging.LogRecord:
-    return logging.LogRecord(name, logging.WARNING, "", line, "no broker", None, None)
-
-
-def test_a_library_s_line_is_logged_once_in_a_while_and_ours_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [1_000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
-    repeats = RepeatFilter()
-    assert [repeats.filter(log_record("aiokafka.client", line)) for line in (7, 7, 8)] == [True, False, True]
-    assert [repeats.filter(log_record("sessionary.worker", 7)) for _ in range(2)] == [True, True]
-    now_s[0] += 30.0
-    assert repeats.filter(log_record("aiokafka.client", 7))
+from sessionary.stream_processors.startup import wait_for_topics
 
 
 class ForbiddingAdmin:

@@ -108,11 +108,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = exit_code(error)
         if code is None:
             raise
-        print_message(f"sessionary: {error_text(error)}")
+        _report_end(error_text(error))
         return code
     if result == INTERRUPTED:  # typer returns this code for Ctrl-C; it raises no error
         print_message("sessionary: interrupted")
     return result if isinstance(result, int) else 0
+
+
+def _report_end(why: str) -> None:
+    """Write why the command ends: to the log of a role that has begun one, else for people."""
+    role_logs = sys.modules.get("sessionary.schemas.telemetry.role_logs")  # a command has no log
+    if role_logs is None or not role_logs.report_role_end(why):
+        print_message(f"sessionary: {why}")
 
 
 def main() -> None:

@@ -1,6 +1,5 @@
 """Samples in the background, and serves the metrics: a scrape asks no broker."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -14,11 +13,12 @@ from sessionary.infra.lag.metrics import ExporterState, collect_families
 from sessionary.infra.lag.row_delays import RowDelay, RowDelayWatch
 from sessionary.infra.settings import LagSettings
 from sessionary.schemas.errors import SessionaryError
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.sinks.metrics import serve_pages
 
 # A sample that is older is no lag of today: the thread hangs, or the broker does.
 _STALE_S = 10.0
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 
 
 class LagExporter(Collector):
@@ -38,12 +38,14 @@ class LagExporter(Collector):
 
     def take_report(self, report: LagReport) -> None:
         """Serve this report from now on."""
+        if self._away is not None:
+            _log.info("lag exporter is ready: %(partitions)d partitions", partitions=len(report.partitions))
         self._report, self._away, self._reported_s = report, None, self._clock_s()
 
     def note_broker_away(self, why: str) -> None:
         """Serve no lags until there is a report again."""
         if self._away != why:
-            _log.warning("%s", why)
+            _log.warning("no lag is known: %(why)s", why=why)
         self._report, self._away = None, why
 
     def collect(self) -> Iterable[Metric]:
@@ -68,12 +70,12 @@ def run_exporter(settings: LagSettings, stop: threading.Event) -> None:
 
     Raises `OSError` if the port is taken.
     """
-    delays = RowDelayWatch(settings, lambda why: _log.warning("no delays of rows: %s", why))
+    delays = RowDelayWatch(settings, lambda why: _log.warning("no delays of rows: %(why)s", why=why))
     registry, exporter = CollectorRegistry(), LagExporter(lambda: delays.answer)
     registry.register(exporter)
     address = (settings.metrics_host, settings.metrics_port)
     with serve_pages(address, registry, lambda: (True, "ok"), exporter.readiness):
-        _log.info("serving http://%s:%d/metrics", *address)
+        _log.info("metrics are served at http://%(host)s:%(port)d/metrics", host=address[0], port=address[1])
         delays.start()
         _watch_lag(settings, exporter, stop)
         delays.stop()

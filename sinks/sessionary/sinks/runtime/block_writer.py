@@ -3,12 +3,12 @@
 Every step may be repeated.
 """
 
-import logging
 import time
 from collections.abc import Sequence
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.clickhouse.native import PORTION, NativeBlock
 from sessionary.sinks.core.intent import RecordBlock
@@ -28,7 +28,7 @@ _WINDOW_MS = 7 * 86_400_000
 # A server says that it wrote a block also if it knew the token, and kept nothing. So a sink counts
 # the rows of one block in so many seconds.
 _LOOK_EVERY_S = 30.0
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 
 
 class BlockWriter:
@@ -100,7 +100,12 @@ class BlockWriter:
         """
         if self._inserter.count_rows(partition, block.first, block.last) >= native.rows:
             return
-        _log.error("partition %d: ClickHouse did not keep a block; it is inserted again (%s)", partition, token)
+        _log.error(
+            "partition %(partition)d: ClickHouse did not keep a block; it is inserted again (%(insert_token)s)",
+            insert_token=token,
+            partition=partition,
+            offset=block.first,
+        )
         self._metrics.count_retry("block_not_kept")
         self._inserter.insert_block(native, f"{token}:again", first_try=False)
         kept = self._inserter.count_rows(partition, block.first, block.last)
@@ -169,7 +174,13 @@ class BlockWriter:
             self._lettered_tokens[partition] = token
             self._metrics.dead_letters.inc(len(letters))
             for raw, detail in letters:
-                _log.error("dead letter: %s %d:%d: %s", raw.topic, raw.partition, raw.offset, detail)
+                _log.error(
+                    "a record becomes a dead letter: %(topic)s %(partition)d:%(offset)d: %(detail)s",
+                    topic=raw.topic,
+                    detail=detail,
+                    partition=raw.partition,
+                    offset=raw.offset,
+                )
         block = self._inserter.new_block(DEAD_LETTERS.name, topic_id=topic_id)
         block.add_rows([dead_letter_row(kind, raw, detail) for raw, detail in letters])
         self._inserter.insert_block(block, f"{token}:dead", first_try=False, table=DEAD_LETTERS.name)
@@ -180,22 +191,29 @@ class BlockWriter:
         age_ms = max(0, time.time_ns() // 1_000_000 - replay.at_ms)
         self._metrics.replays.inc()
         self._metrics.replay_age.set(age_ms / 1_000)
-        _log.info("partition %d: replayed offsets %d to %d", partition, block.first, block.last)
+        _log.info(
+            "partition %(partition)d: offsets %(offset)d to %(last_offset)d were replayed",
+            last_offset=block.last,
+            partition=partition,
+            offset=block.first,
+        )
         blocks = self._inserter.count_blocks(replay.at_ms)
         self._metrics.window_used.set(blocks / _WINDOW_BLOCKS)
         if age_ms > _WINDOW_MS or blocks >= _WINDOW_BLOCKS:
             _log.error(
-                "partition %d: the replayed block is older than ClickHouse's deduplication window (%d blocks since); "
-                "rows may be stored twice until they are merged",
-                partition,
-                blocks,
+                "partition %(partition)d: the replayed block is older than ClickHouse's deduplication window "
+                "(%(blocks)d blocks since); rows may be stored twice until they are merged",
+                blocks=blocks,
+                partition=partition,
+                offset=block.first,
             )
         if len(block.records) != replay.records:
             _log.error(
-                "partition %d: the replayed block declared %d records, the log has %d",
-                partition,
-                replay.records,
-                len(block.records),
+                "partition %(partition)d: the replayed block declared %(declared)d records, the log has %(found)d",
+                declared=replay.records,
+                found=len(block.records),
+                partition=partition,
+                offset=block.first,
             )
 
 

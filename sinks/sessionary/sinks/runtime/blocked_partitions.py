@@ -9,7 +9,6 @@ the processor skip a batch that cannot be read, the next try begins after it. Th
 so.
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
@@ -17,6 +16,7 @@ from typing import Final, NamedTuple
 from confluent_kafka import KafkaException, Message, TopicPartition
 
 from sessionary.schemas.kafka.unreadable_batches import HELP, describe_unreadable_batch
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.sinks.errors import RETRY_FIRST_S, RETRY_LAST_S, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.ports import KafkaConsumer
@@ -24,7 +24,7 @@ from sessionary.sinks.runtime.ports import KafkaConsumer
 RETRY_S: Final = 30.0
 RETRY_S_MAX: Final = 300.0
 BATCH_UNREADABLE: Final = "batch_unreadable"
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 
 
 # Returns the last offset of what was skipped with an offset of a partition, or None. May raise the
@@ -81,7 +81,12 @@ class BlockedPartitions:
             return
         if former is None or former.reason != reason:
             self.forget_partition(partition)
-            _log.error("partition %d is blocked, and tried again now and then: %s", partition, what)
+            _log.error(
+                "partition %(partition)d is blocked, and tried again now and then: %(what)s",
+                what=what,
+                partition=partition,
+                reason=reason,
+            )
             self._metrics.block_partition(partition, reason)
             pause_s = RETRY_S if first_s is None else first_s
         else:
@@ -103,7 +108,7 @@ class BlockedPartitions:
 
     def halt_partition(self, partition: int, reason: str, what: str) -> None:
         """Block a partition until the next assignment."""
-        _log.error("partition %d is halted: %s", partition, what)
+        _log.error("partition %(partition)d is halted: %(what)s", what=what, partition=partition, reason=reason)
         self.forget_partition(partition)
         self._metrics.block_partition(partition, reason)
         self._blocked[partition] = _Blocked(
@@ -136,18 +141,28 @@ class BlockedPartitions:
         try:
             last = self._find_skip(partition, offset)
         except (Transient, OperatorError) as error:
-            _log.warning("partition %d: it is not known if its batch was skipped: %s", partition, error)
+            _log.warning(
+                "partition %(partition)d: it is not known if its batch was skipped: %(error)s",
+                partition=partition,
+                offset=offset,
+                **error_fields(error),
+            )
             return next_offset
         if last is None:
             return next_offset
-        _log.warning("partition %d: offsets %d to %d were skipped by an operator's decision", partition, offset, last)
+        _log.warning(
+            "partition %(partition)d: offsets %(offset)d to %(last_offset)d were skipped by an operator's decision",
+            last_offset=last,
+            partition=partition,
+            offset=offset,
+        )
         return last + 1
 
     def end_block(self, partition: int, *, is_write: bool = False) -> None:
         """Note that a partition that was tried again can be read, or its block was written."""
         former = self._blocked.get(partition)
         if former is not None and not self.holds(partition) and former.is_write == is_write:
-            _log.warning("partition %d is no longer blocked", partition)
+            _log.warning("partition %(partition)d is no longer blocked", partition=partition)
             self.forget_partition(partition)
 
     def forget_partition(self, partition: int) -> None:

@@ -9,7 +9,6 @@ that goes on, or gets no assignment, is replaced; as after a restart, each parti
 group's offset.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 from itertools import groupby
@@ -20,6 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Messag
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_progress import StuckConsumerDetector
 from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.sinks.core.intent import BlockLimits, PartitionPlan
 from sessionary.sinks.core.retry_pause import RetryPause
 from sessionary.sinks.core.sink_kinds import SinkDefinition
@@ -42,7 +42,7 @@ _MESSAGES_PER_CALL: Final = 2_000
 _CALLS_PER_TURN: Final = 5
 _REPORT_S: Final = 1.0
 _COMMITTED_TIMEOUT_S: Final = 10.0
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 
 
 class SinkConsumer:
@@ -66,7 +66,7 @@ class SinkConsumer:
         `log_watch`: tells how far the log goes; the caller starts it. `ask_topic_id` returns the
         id of the sink's topic, or raises `KafkaException`; it blocks.
         """
-        self._topic: str = getattr(settings.topics, definition.topic)
+        self._kind, self._topic = definition.kind, getattr(settings.topics, definition.topic)
         self._limits = BlockLimits(settings.sink_flush_rows, settings.sink_flush_bytes, settings.sink_flush_seconds)
         self._ask_topic_id = ask_topic_id
         self._metrics = metrics
@@ -112,7 +112,7 @@ class SinkConsumer:
             closing = close_in_background(self._consumer)
             closing.join(_CLOSE_S)
             if closing.is_alive():
-                _log.warning("the consumer did not close within %g s", _CLOSE_S)
+                _log.warning("the consumer did not close within %(limit_s)g s", limit_s=_CLOSE_S)
             self._target.close()
 
     def _join_group(self) -> None:
@@ -173,7 +173,7 @@ class SinkConsumer:
 
     def _renew_consumer(self, why: str) -> None:
         """Begin again with a new consumer, at the group's offsets. The former may never close."""
-        _log.error("reading stands still and begins again with a new consumer: %s", why)
+        _log.error("the sink stands still and begins again with a new consumer: %(why)s", why=why)
         self._metrics.count_retry("consumer_renewed")
         self._on_lost(None, self._planned_partitions())
         self._stuck = StuckConsumerDetector()
@@ -276,7 +276,7 @@ class SinkConsumer:
         if isinstance(error, OperatorError):
             self._metrics.set_blocked(error.reason)
         if error.reason != self._pause.reason:
-            _log.warning("pausing, will retry: %s", error)
+            _log.warning("the sink pauses, and tries again: %(error)s", **error_fields(error))
         if not self._pause.is_active:
             self._consumer.pause(self._planned_partitions())
         self._pause.extend(error.reason, self._clock.monotonic_s())
@@ -284,7 +284,7 @@ class SinkConsumer:
     def _end_pause(self) -> None:
         if not self._pause.is_active:
             return
-        _log.warning("resuming after %s", self._pause.reason)
+        _log.warning("the sink goes on after %(reason)s", reason=self._pause.reason)
         self._pause.end()
         self._metrics.clear_blocked()
         self._consumer.resume(
@@ -300,7 +300,7 @@ class SinkConsumer:
         reason = group_offsets.OPERATOR_REASONS.get(error.code())
         self._metrics.count_retry(reason or "kafka")
         if not self._kafka_failed:
-            _log.warning("kafka: %s", error)
+            _log.warning("Kafka reports an error: %(error)s", **error_fields(error))
         self._kafka_failed = True
         if reason is not None and not self._pause.is_active:
             self._metrics.set_blocked(reason)
@@ -332,12 +332,13 @@ class SinkConsumer:
             plans = self._guard.plan_partitions(found, self._target.read_topic_ids)
         except KafkaException as error:
             self._on_error(error.args[0])
-            _log.warning("cannot read the group's offsets, asking again: %s", error.args[0])
+            _log.warning("the group's offsets are not known, and asked for again: %(error)s", **error_fields(error))
         except (Transient, OperatorError) as error:  # of ClickHouse
             self._pause_after(error)
         else:
             self._unplanned = []
             self._plans.update(plans)
+            _log.info("sink %(sink)s is ready: %(partitions)d partitions", sink=self._kind, partitions=len(self._plans))
         self._start_fetching()
 
     def _start_fetching(self) -> None:
@@ -362,7 +363,8 @@ class SinkConsumer:
                     self._commit_end(revoked.partition, plan)
                 except (Transient, Fenced) as error:
                     # The next owner replays the last block, which is harmless.
-                    _log.info("partition %d: its end is not committed: %s", revoked.partition, error)
+                    fields = {"partition": revoked.partition, **error_fields(error)}
+                    _log.info("partition %(partition)d: its end is not committed: %(error)s", **fields)
         self._on_lost(_consumer, partitions)
 
     def _on_lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:

@@ -1,11 +1,11 @@
 """The group's offsets: how they are committed, and what the errors around them mean."""
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.sinks.core.intent import BlockLimits, PartitionPlan, parse_metadata
 from sessionary.sinks.errors import Fenced, Transient
 from sessionary.sinks.runtime.blocked_partitions import BlockedPartitions, fetch_again
@@ -36,7 +36,7 @@ OPERATOR_REASONS: Final = {
     KafkaError.GROUP_AUTHORIZATION_FAILED: "kafka_right",
     KafkaError._AUTHENTICATION: "kafka_authentication",
 }
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 
 
 def is_fenced(error: KafkaError) -> bool:
@@ -131,7 +131,11 @@ class LogGuard:
                 if place.partition not in self._accepted_gaps:
                     self._block_for_good(place.partition, former, self.topic_id)
                     continue
-                _log.error("partition %d: reading of the new topic %s begins", place.partition, self._topic)
+                _log.error(
+                    "partition %(partition)d: reading of the new topic %(topic)s begins",
+                    topic=self._topic,
+                    partition=place.partition,
+                )
                 committed = None
             plans[place.partition] = PartitionPlan(self._limits, committed, place.metadata, self.topic_id)
         return plans
@@ -168,7 +172,13 @@ class LogGuard:
             what = f"{what}. {_HELP.format(partition)}"
             self._blocked.block_partition(consumer, partition, reason, what, now_s)
             return plan
-        _log.error("partition %d: %s; this is accepted, and reading goes on at %d", partition, what, low)
+        _log.error(
+            "partition %(partition)d: %(what)s; this is accepted, and reading goes on at %(offset)d",
+            what=what,
+            partition=partition,
+            offset=low,
+            reason=reason,
+        )
         if reason == LOG_GAP:
             plan.skip_to(low)
         else:

@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sessionary.schemas.telemetry.role_logs import role_logger
+
 _EXIT_STUCK = 70
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 
 
 def end_process() -> None:
@@ -47,7 +49,7 @@ class CallWatchdog:
             time.sleep(self._check_every_s)
             since = self._since
             if since is not None and time.monotonic() - since > self._limit_s:
-                _log.critical("ending the process: a call has been hanging for %g s", self._limit_s)
+                _log.critical("the process ends: a call has been hanging for %(limit_s)g s", limit_s=self._limit_s)
                 on_hung()
                 return
 

@@ -5,7 +5,6 @@ a request that is not HTTP. aiohttp would answer with plain text, and log a trac
 request that it cannot read.
 """
 
-import logging
 from http import HTTPStatus
 from typing import Any
 
@@ -22,12 +21,13 @@ from aiohttp.web import (
     middleware,
 )
 
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.rules import RulesApi
 from sessionary.stream_processors.api.sessions import ControlApi
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 
 
 def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: RulesApi) -> None:
@@ -81,7 +81,7 @@ class ProblemRequestHandler(RequestHandler):
     ) -> StreamResponse:
         """Return the problem document, and close the connection. A fault of ours is logged."""
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            _log.error("the page %s failed", request.path, exc_info=exc)
+            _log.error("the page %(path)s failed", path=request.path, exc_info=exc, error_class=type(exc).__name__)
             detail = "the page failed; the worker's log says why"
         else:
             detail = (message or "the request is not valid HTTP").strip().splitlines()[0].rstrip(":")

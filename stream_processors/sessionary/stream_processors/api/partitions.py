@@ -12,7 +12,6 @@ worker answers for its own partitions and asks the other owners.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.rules import FIRST_RULES
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number, parse_object
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.token_store import TokenStore
@@ -36,7 +36,7 @@ from sessionary.stream_processors.runtime.decisions.pending_decision import (
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _OPEN_S = 5.0
 _CLOCKS_APART_S_MAX = 5.0  # of the broker and the worker, for a repair: less than what is taken for a hole
 _AHEAD_S_MIN = 1.0  # of an open partition's clock that is worth a repair
@@ -169,10 +169,10 @@ class PartitionApi:
         decision = decide(partition, fault, body, caller.principal)
         self._others.require_membership()  # otherwise it would fence the new owner
         _log.warning(
-            "partition %d is opened again because %s asked for it; it was halted: %s",
-            partition,
-            caller.principal,
-            fault,
+            "partition %(partition)d is opened again because %(principal)s asked for it; it was halted: %(error)s",
+            partition=partition,
+            principal=caller.principal,
+            **error_fields(fault),
         )
         self._assignment.reopen_partition(partition, decision)
         owner = self._assignment.owners[partition]

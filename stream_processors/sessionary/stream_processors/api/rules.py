@@ -9,13 +9,13 @@ the group, also those without a partition: any of them may own one in a moment.
 
 import asyncio
 import json
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.api.partitions import has_known_position, state_of_owner
 from sessionary.stream_processors.api.problems import Problem, json_response
@@ -26,7 +26,7 @@ from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _BEGIN_S = 5.0
 _RULES = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
 _PARTITION_FIELDS = ("partition", "state", "instance", "rules", "announced", "principal", "detail")
@@ -86,7 +86,11 @@ class RulesApi:
         found = self._joined(self._own_listing(), await self._others.ask_all(request, urls))
         _require_support(rules, found.workers)
         _require_open_partitions(rules, found.partitions.values())
-        _log.warning("rules %d are activated because %s asked for it", rules.version, caller.principal)
+        _log.warning(
+            "rules %(rules)d are activated because %(principal)s asked for it",
+            rules=rules.version,
+            principal=caller.principal,
+        )
         body = json.dumps({"version": rules.version}).encode()
         answers, _ = await asyncio.gather(
             self._others.ask_all(request, urls, method="POST", body=body, timeout_s=2 * _BEGIN_S),

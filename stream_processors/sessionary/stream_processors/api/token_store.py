@@ -4,17 +4,17 @@ So a new tenant needs no restart, and the number of tokens has no limit: Linux l
 128 kB and shows it in /proc.
 """
 
-import logging
 from pathlib import Path
 
 from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.access import Caller, Role, parse_tokens
 from sessionary.stream_processors.api.authentication import KnownTokens
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _Version = tuple[int, int, int]
 
 
@@ -53,14 +53,16 @@ class TokenStore:
             if not self._has_failed:
                 self._has_failed = True
                 _log.error(
-                    "the token file %s cannot be used, the tokens that were read last stay in force: %s",
-                    self._path,
-                    _cause_text(error),
+                    "the token file %(path)s cannot be used, the tokens that were read last stay in force: %(error)s",
+                    path=self._path,
+                    **{**error_fields(error), "error": _cause_text(error)},
                 )
             return
         if changed or self._has_failed:
             self._has_failed = False
-            _log.info("%d tokens are in force, with those of %s", len(self._known), self._path)
+            _log.info(
+                "%(tokens)d tokens are in force, with those of %(path)s", tokens=len(self._known), path=self._path
+            )
 
     def require_role(self, authorization: str | None, role: Role) -> Caller:
         """Return the caller that an `Authorization` header names.

@@ -2,12 +2,12 @@
 
 import asyncio
 import functools
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.records import Position
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.decisions.pending_decision import Decision
@@ -15,7 +15,7 @@ from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.store.stores import PartitionStores
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _BACK_OFF_S = 0.1
 _BACK_OFF_S_MAX = 2.0  # an attempt itself waits long for a broker that is away
 _HEARTBEAT_LOOK_S = 0.2
@@ -123,7 +123,7 @@ class Assignment:
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=_CLOSE_S)
             for task in late:
-                _log.warning("%s did not end within %g s", task.get_name(), _CLOSE_S)
+                _log.warning("%(task)s did not end within %(limit_s)g s", task=task.get_name(), limit_s=_CLOSE_S)
         self.owners = {}
         self._stores.close()
         return {owner.partition: owner.position.next_offset for owner in opened}
@@ -177,17 +177,29 @@ class Assignment:
         fault = None if task.cancelled() else task.exception()
         if self.owners.get(owner.partition) is not owner or owner.end_requested or self._closed:
             if fault is not None and not isinstance(fault, Lost):
-                _log.warning("partition %d, no longer owned, failed: %r", owner.partition, fault)
+                _log.warning(
+                    "partition %(partition)d, no longer owned, failed: %(error)s",
+                    partition=owner.partition,
+                    **error_fields(fault),
+                )
             return
         if isinstance(fault, Halted):
             self._retry_halted_later(owner, fault)
             return
         if isinstance(fault, Lost) and self.is_rebalancing:
-            _log.info("partition %d waits for the assignment: %s", owner.partition, fault)
+            _log.info(
+                "partition %(partition)d waits for the assignment: %(error)s",
+                partition=owner.partition,
+                **error_fields(fault),
+            )
             return
         self._context.metrics.errors.labels("reopened").inc()
-        known = isinstance(fault, Lost)
-        _log.warning("partition %d is opened again: %s", owner.partition, fault, exc_info=None if known else fault)
+        _log.warning(
+            "partition %(partition)d is opened again: %(error)s",
+            partition=owner.partition,
+            exc_info=None if isinstance(fault, Lost) else fault,
+            **error_fields(fault or asyncio.CancelledError()),
+        )
         former_s = self._pauses_s.get(owner.partition, _BACK_OFF_S)
         pause_s = _BACK_OFF_S if owner.commits else min(_BACK_OFF_S_MAX, 2 * former_s)
         self._pauses_s[owner.partition] = pause_s
@@ -203,7 +215,12 @@ class Assignment:
         self._halts[owner.partition] = _Halt(fault, pause_s)
         if is_new:
             self._context.metrics.errors.labels("halted").inc()
-            _log.error("partition %d is halted until its cause is removed: %s", owner.partition, fault)
+            _log.error(
+                "partition %(partition)d is halted until its cause is removed: %(error)s",
+                partition=owner.partition,
+                offset=owner.position.next_offset if fault.offset is None else fault.offset,
+                **error_fields(fault),
+            )
             self._update_gauges()
         asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner)
 
@@ -215,7 +232,7 @@ class Assignment:
             asyncio.get_running_loop().call_later(_HALT_OVER_S, self._check_halt, owner)
             return
         del self._halts[owner.partition]
-        _log.warning("partition %d is no longer halted", owner.partition)
+        _log.warning("partition %(partition)d is no longer halted", partition=owner.partition)
         self._update_gauges()
 
     def _reopen_if_current(self, owner: PartitionOwner, *, waited: bool = False) -> None:
@@ -232,9 +249,10 @@ class Assignment:
             return
         if not waited:
             _log.warning(
-                "partition %d waits for its group, which has acknowledged no heartbeat for %.0f s",
-                owner.partition,
-                unheard_s,
+                "partition %(partition)d waits for its group, which has acknowledged no heartbeat for "
+                "%(unheard_s).0f s",
+                unheard_s=unheard_s,
+                partition=owner.partition,
             )
         look_again = functools.partial(self._reopen_if_current, owner, waited=True)
         asyncio.get_running_loop().call_later(_HEARTBEAT_LOOK_S, look_again)

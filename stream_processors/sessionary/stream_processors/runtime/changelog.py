@@ -5,7 +5,6 @@ records only; the former owner's open transaction was ended when this owner's pr
 initialised, so the end is the true one.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -17,6 +16,7 @@ from sessionary.schemas.headers import read_headers
 from sessionary.schemas.kafka.unreadable_batches import describe_unreadable_batch, is_unreadable_batch
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
@@ -26,7 +26,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, RowCodec
 from sessionary.stream_processors.store.stores import Store, is_usable
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 PREFETCH_KIB = 4_096
 _BATCH_RECORDS = 5_000
 _SILENCE_MAX_S = 60.0
@@ -60,7 +60,11 @@ def recover(
     """
     changelog_next = _recover_rows(settings, state, store, row_codec, wanted)
     if not _holds_all_rows(store, state.position):
-        _log.warning("partition %d: its store differs from its changelog; reading it from the start", state.partition)
+        _log.warning(
+            "partition %(partition)d: its store differs from its changelog, which is read from the start",
+            partition=state.partition,
+            offset=state.position.next_offset,
+        )
         store.wipe()
         changelog_next = _recover_rows(settings, state, store, row_codec, wanted)
         if not _holds_all_rows(store, state.position):

@@ -35,7 +35,9 @@ from faust.types.tuples import TP
 from mode import Service, ServiceT
 from yarl import URL
 
-_log = logging.getLogger(__name__)
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
+
+_log = role_logger(__name__)
 # A service of Faust's logs under the name of the module that defines it; these log as Faust.
 _FAUST_LOG = logging.getLogger("faust.sessionary")
 _COMMIT_S = 2.0
@@ -112,7 +114,7 @@ class MemberThread(driver.AIOKafkaConsumerThread):
                 _COMMIT_S,
             )
         except (KafkaError, ConsumerStoppedError, ConsumerNotStarted, TimeoutError) as error:
-            _log.debug("offsets were not committed: %r", error)
+            _log.debug("offsets were not committed: %(error)r", **error_fields(error))
             return False
         return True
 
@@ -188,7 +190,9 @@ class Assignor(PartitionAssignor):
             super().on_assignment(assignment)
         except AssertionError as error:
             # Faust compares the URLs in its last statement; the assignment has been taken before.
-            _log.warning("the assignment names another URL than %s: %s", self._url, error)
+            _log.warning(
+                "the assignment names another URL than %(url)s: %(error)s", url=self._url, **error_fields(error)
+            )
 
     def owner_urls(self, topic: str) -> dict[int, str]:
         """Return the URL of the API that answers for each partition of `topic`."""

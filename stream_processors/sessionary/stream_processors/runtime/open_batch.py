@@ -6,18 +6,18 @@ records that follow go into it.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
 
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.records import Position
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, judge_failed
 from sessionary.stream_processors.metrics import Metrics
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _REGISTRY_PAUSE_S = 0.2
 _REPORT_EACH_S = 30.0
 _SLICE_S = 0.005  # between two yields to the event loop
@@ -37,7 +37,7 @@ class LookupReport:
         if trouble.retry_after_s > _REGISTRY_PAUSE_S and now_s - self._reported_s >= _REPORT_EACH_S:
             self._reported_s = now_s
             self._metrics.errors.labels("registry").inc()
-            _log.warning("partition %d waits: %s", self._partition, trouble)
+            _log.warning("partition %(partition)d waits: %(error)s", partition=self._partition, **error_fields(trouble))
 
 
 class OpenBatch:

@@ -12,11 +12,11 @@ transaction shows that the partition is still this worker's.
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Sequence
 
 from sessionary.schemas.records import Position
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
@@ -32,7 +32,7 @@ from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import RecoveryTurn, WorkerContext
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _SEEK_PAUSE_S = 1.0
 _ABORT_PAUSE_S = 0.1
 
@@ -240,7 +240,7 @@ class PartitionOwner:
         context.open_partitions.add(self.partition)
         context.metrics.open_s.observe(time.monotonic() - begun_s)
         self._show_position()
-        _log.info("partition %d is open at %d", self.partition, self.state.position.next_offset)
+        _log.info("partition %(partition)d is open", partition=self.partition, offset=self.position.next_offset)
         self._wake_readers()
 
     async def _wait_for_work(self) -> None:
@@ -312,7 +312,7 @@ class PartitionOwner:
                 )
         except Aborted as fault:
             self._context.metrics.errors.labels("aborted").inc()
-            _log.warning("%s; folding the same records again", fault)
+            _log.warning("a transaction is repeated: %(error)s", partition=self.partition, **error_fields(fault))
             self._open_batch = None
             if records := [*batch.records, *left]:
                 self._put_back(records)
@@ -328,6 +328,7 @@ class PartitionOwner:
         self.commits += 1
         self.committed_s = time.monotonic()
         self._context.note_commit(self.partition, written)
+        self._context.trace_batch(self.partition, batch.records, outcome.judged, begun_at, written.acknowledged_at)
         self._context.metrics.count_outcome(outcome, written.elapsed_s)
         self._show_position()
         self._wake_readers()

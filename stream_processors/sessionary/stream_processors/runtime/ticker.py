@@ -8,7 +8,6 @@ same producer reports when a partition's last transaction was acknowledged, if n
 that would.
 """
 
-import logging
 from collections.abc import Mapping, MutableMapping
 from typing import NamedTuple
 
@@ -17,11 +16,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.records import BatchAcknowledged, RulesActivation, Tick
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 STEADY_MS = 1_000
 _STEADY_PARTITIONS = 64  # with more of them the pause grows, up to twice as long
 _HOLE_SHARE = 0.4  # of the silence that is taken for an outage; the pause may grow up to it
@@ -141,7 +141,11 @@ class Ticker:
                     self._producer.produce(self._settings.topics.batches, encode_record(batch), partition=partition)
                 except (BufferError, KafkaException) as error:
                     self._failed = True
-                    _log.warning("partition %d: an acknowledgement was not reported: %s", partition, error)
+                    _log.warning(
+                        "partition %(partition)d: an acknowledgement was not reported: %(error)s",
+                        partition=partition,
+                        **error_fields(error),
+                    )
 
     def close(self) -> None:
         """Wait at most 1 s for records under way."""
@@ -181,7 +185,9 @@ class Ticker:
         except (BufferError, KafkaException) as error:
             sent[partition], self._failed = LastTick(now_ms, under_way=False), True
             self._metrics.errors.labels("tick").inc()
-            _log.warning("partition %d: a tick was not sent: %s", partition, error)
+            _log.warning(
+                "partition %(partition)d: a tick was not sent: %(error)s", partition=partition, **error_fields(error)
+            )
 
 
 __all__ = [

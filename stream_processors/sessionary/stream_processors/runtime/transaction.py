@@ -7,7 +7,6 @@ The transactional id names group, topic and partition: opening a partition fence
 Everything here blocks and runs in an executor, in one thread at a time.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from sessionary.schemas.codec import encode_position
 from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.records import Position
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import POSITION_KEY, Outcome
@@ -27,7 +27,7 @@ from sessionary.stream_processors.runtime.job import Job, PlainProduced, Produce
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import StoredLookup, nothing_stored
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _CALL_TIMEOUT_S = 10.0
@@ -105,7 +105,7 @@ class BatchLimits:
 def _log_refusal(error: KafkaError) -> None:
     # Elsewhere a wrong password shows only as a time-out.
     if error.code() in _LOGGED_ERRORS:
-        _log.error("the broker refuses this processor's credentials: %s", error.str())
+        _log.error("the broker refuses this processor's credentials: %(error)s", **error_fields(error))
 
 
 class TransactionWriter:

@@ -7,17 +7,17 @@ A log that was cut below the position holds, or will hold, records that are neve
 partition is halted.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from sessionary.schemas.kafka.log_ends import LogEnd
 from sessionary.schemas.records import Position
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.log_probe import LogProbe, log_truncated
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 
 
 class _Progress(NamedTuple):
@@ -82,7 +82,11 @@ class StuckPartitionWatchdog:
         if self._reopened_at.get(partition) == position:
             self._give_up(f"partition {partition} stays at {position} although its log grows")
             return
-        _log.error("partition %d stays at %d although its log grows; opened again", partition, position)
+        _log.error(
+            "partition %(partition)d stays at %(offset)d although its log grows, and is opened again",
+            partition=partition,
+            offset=position,
+        )
         self._reopened_at[partition] = position
         self._assignment.reopen_partition(partition)
 

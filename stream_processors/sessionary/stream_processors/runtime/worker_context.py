@@ -3,12 +3,14 @@
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from sessionary.schemas.records import BatchAcknowledged
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.executor import wait_unless_hung
@@ -18,6 +20,8 @@ from sessionary.stream_processors.runtime.transaction import BatchLimits, Commit
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
+# Traces a committed batch: partition, records, what was judged, and from when to when (µs).
+TraceBatch = Callable[[int, Sequence[LogRecord], JudgedRecords, int, int], None]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 CALL_S_MAX = 12.0  # longer than the time-out of each call into librdkafka
@@ -93,7 +97,7 @@ class WorkerContext:
 
     `recovery_turns` are taken in order. Each owner enters its partition in `open_partitions`.
     `acknowledged` has the last transaction of each partition, until the worker reports it.
-    `commit_times` are of all partitions.
+    `commit_times` are of all partitions. `trace_batch` does nothing unless there are traces.
     """
 
     settings: ProcessorSettings
@@ -106,6 +110,7 @@ class WorkerContext:
     batch_limits: BatchLimits = field(default_factory=BatchLimits)
     acknowledged: dict[int, BatchAcknowledged] = field(default_factory=dict)
     commit_times: CommitTimes = field(default_factory=CommitTimes)
+    trace_batch: TraceBatch = lambda *_: None
 
     @property
     def commit_interval_s(self) -> float:
@@ -169,6 +174,7 @@ __all__ = [
     "UNDER_WAY_MAX",
     "CommitTimes",
     "RecoveryTurn",
+    "TraceBatch",
     "WorkerContext",
     "spread_interval_ms",
 ]

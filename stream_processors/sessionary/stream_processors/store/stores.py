@@ -15,7 +15,6 @@ is emptied and filled from the beginning.
 """
 
 import json
-import logging
 import shutil
 import tempfile
 import threading
@@ -26,12 +25,13 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import Position
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import CachedRows, RowCodec
 from sessionary.stream_processors.store.row_sum import RowSum, sum_rows
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 # Kafka keeps tombstones for one day (delete.retention.ms): an older store could miss a deletion.
 SAVED_AGE_MAX_S = 43_200
 _CHANGELOG = b"\x00changelog"
@@ -296,7 +296,9 @@ class RocksStore:
             self._db.close()
         except Exception as error:  # noqa: BLE001 - rocksdict has no error class for a full disk
             # The changelog holds what was not written; `saved_position` says from where on.
-            _log.warning("store %s was closed with an error: %s", self._folder, error)
+            _log.warning(
+                "store %(folder)s was closed with an error: %(error)s", folder=self._folder, **error_fields(error)
+            )
 
     def _write_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         self._db.write(self._to_write_batch(rows))

@@ -5,7 +5,6 @@ with `app.agent`, as in any Faust program.
 """
 
 import importlib
-import logging
 import time
 from collections.abc import Callable, Collection
 
@@ -15,10 +14,11 @@ from confluent_kafka.admin import AdminClient
 from mode.utils.imports import cwd_in_path
 
 from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.streams.sessions_table import SessionsTable
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _VARIABLE = "SESSIONARY_FAUST_AGENTS"
 _ANSWER_S = 5.0
 _PAUSE_S = 1.0  # a broker may tell of a new topic a moment after it has accepted it
@@ -83,7 +83,10 @@ def check_agent_topics(settings: ProcessorSettings, topics: Collection[str], is_
         try:
             known = admin.list_topics(timeout=_ANSWER_S).topics
         except KafkaException as error:
-            _log.warning("no broker tells of the topics of the agents yet: %s", error.args[0].str())
+            _log.warning(
+                "no broker tells of the topics of the agents yet: %(error)s",
+                **error_fields(error),
+            )
             continue
         wrong = [
             f"topic {topic} of a Faust agent "

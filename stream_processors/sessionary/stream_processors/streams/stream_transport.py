@@ -13,7 +13,6 @@ of that partition can be read:
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Mapping
 from typing import Any, cast
 
@@ -23,9 +22,10 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import TP, RecordMetadata
 from mode import OneForOneSupervisor, ServiceT
 
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.runtime.faust_transport import MemberConsumer, MemberTransport, RebalanceListener
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _LOOK_S = 0.1
 
 
@@ -39,9 +39,10 @@ class StreamTransactions(RebalanceListener):
         owned = {tp.partition for tp in assigned if tp.topic == events_topic}
         if away := sorted(tp for tp in assigned if tp.partition not in owned):
             _log.warning(
-                "records of %s wait: the sessions of these partitions are on other workers. "
-                "Run every worker of the group with the same SESSIONARY_FAUST_AGENTS",
-                ", ".join(f"{tp.topic}[{tp.partition}]" for tp in away),
+                "records of %(places)s wait: the sessions of these partitions are on other workers. Run every "
+                "worker of the group with the same SESSIONARY_FAUST_AGENTS",
+                places=", ".join(f"{tp.topic}[{tp.partition}]" for tp in away),
+                partitions=[tp.partition for tp in away],
             )
 
     async def send(

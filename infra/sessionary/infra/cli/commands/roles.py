@@ -3,7 +3,6 @@
 `SESSIONARY_*` variables configure each role. SIGTERM and Ctrl-C stop it cleanly.
 """
 
-import logging
 import os
 import signal
 import threading
@@ -14,11 +13,8 @@ from typing import Annotated
 import typer
 
 from sessionary.infra.cli.options import DataOption
-from sessionary.infra.cli.output import print_message
 from sessionary.infra.environment import stack_environment
-from sessionary.infra.settings import CommandSettings, LagSettings
-
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+from sessionary.infra.settings import LagSettings
 
 
 class SinkName(StrEnum):
@@ -28,10 +24,6 @@ class SinkName(StrEnum):
     HISTORY = "history"
     REJECTED = "rejected"
     BATCHES = "batches"
-
-
-def _configure_logging() -> None:
-    logging.basicConfig(level=CommandSettings.from_env().log_level, format=_LOG_FORMAT)
 
 
 def broker_command(
@@ -48,11 +40,14 @@ def broker_command(
     """Run one Kafka broker on loopback, for development."""
     from sessionary.infra.local.kafka.broker import run_broker
     from sessionary.infra.local.kafka.cluster import run_node
+    from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
 
+    configure_role_logs("broker")
+    log = role_logger(__name__)
     if node is None:
-        run_broker(data, port, print_message)
+        run_broker(data, port, log.info)
     else:
-        run_node(data, node, print_message)
+        run_node(data, node, log.info)
 
 
 def clickhouse_command(
@@ -63,7 +58,9 @@ def clickhouse_command(
 ) -> None:
     """Serve a ClickHouse engine over HTTP on loopback, for development."""
     from sessionary.infra.local.clickhouse.endpoint import PASSWORD_VARIABLE, run_clickhouse
+    from sessionary.schemas.telemetry.role_logs import configure_role_logs
 
+    configure_role_logs("clickhouse")
     run_clickhouse(data, port, os.environ.get(PASSWORD_VARIABLE))
 
 
@@ -79,20 +76,24 @@ def processor_command(
     ] = None,
 ) -> None:
     """Run a processor: session state, audit trail, timeouts, control API."""
+    from sessionary.schemas.telemetry.role_logs import configure_role_logs
     from sessionary.stream_processors.settings import ProcessorSettings
     from sessionary.stream_processors.worker import run_processor
 
-    _configure_logging()
-    run_processor(ProcessorSettings.from_env(faust_agents=faust_agents))
+    settings = ProcessorSettings.from_env(faust_agents=faust_agents)
+    configure_role_logs("processor", settings.instance)
+    run_processor(settings)
 
 
 def sink_command(kind: Annotated[SinkName, typer.Argument(help="The topic to write to ClickHouse.")]) -> None:
     """Run a sink: write one topic to ClickHouse, each row exactly once."""
+    from sessionary.schemas.telemetry.role_logs import configure_role_logs
     from sessionary.sinks.app import run_sink
     from sessionary.sinks.settings import SinkSettings
 
-    _configure_logging()
-    run_sink(kind.value, SinkSettings.from_env(), _stop_event(), may_exit=True)
+    settings = SinkSettings.from_env()
+    configure_role_logs(f"sink {kind.value}", settings.instance)
+    run_sink(kind.value, settings, _stop_event(), may_exit=True)
 
 
 def lag_exporter_command(
@@ -104,8 +105,9 @@ def lag_exporter_command(
 ) -> None:
     """Serve the lag of each consumer group to Prometheus."""
     from sessionary.infra.lag.exporter import run_exporter
+    from sessionary.schemas.telemetry.role_logs import configure_role_logs
 
-    _configure_logging()
+    configure_role_logs("lag exporter")
     run_exporter(LagSettings.from_env(stack_environment(data), metrics_port=port), _stop_event())
 
 

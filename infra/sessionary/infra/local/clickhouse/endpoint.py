@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import logging
 import os
 import signal
 import sys
@@ -49,6 +50,7 @@ def run_clickhouse(data: Path, port: int, password: str | None = None) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, request_shutdown)
+    logging.getLogger(__name__).info("ClickHouse is ready: http://%s:%d", LOOPBACK, port)
     try:
         server.serve_forever(poll_interval=0.1)
     finally:

@@ -9,13 +9,13 @@ A decision is handed to a new owner of the partition, which carries it out once 
 
 import asyncio
 import functools
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
@@ -25,7 +25,7 @@ from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
 from sessionary.stream_processors.runtime.open_batch import OpenBatch
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _FETCH_PAUSE_S = 1.0
 
 
@@ -103,15 +103,21 @@ class PendingDecision:
     async def _set_clock(self, setting: ClockSetting, state: PartitionState, commit: CommitDecision) -> None:
         former = state.position.clock_repairs
         if state.position.outcome_n or state.position.rules.version == FIRST_RULES.version:
-            _log.warning("partition %d: its clock is not set: a record is folded in parts", self._partition)
+            _log.warning(
+                "partition %(partition)d: its clock is not set: a record is folded in parts",
+                partition=self._partition,
+                offset=state.position.next_offset,
+            )
             return
         _log.warning(
-            "partition %d: its clock is set from %d to %d ms, because %s decided so: %s",
-            self._partition,
-            state.position.clock_ms,
-            setting.clock_ms,
-            setting.principal,
-            setting.reason,
+            "partition %(partition)d: its clock is set from %(former_ms)d to %(clock_ms)d ms, because "
+            "%(principal)s decided so: %(why)s",
+            former_ms=state.position.clock_ms,
+            clock_ms=setting.clock_ms,
+            why=setting.reason,
+            partition=self._partition,
+            offset=state.position.next_offset,
+            principal=setting.principal,
         )
         while state.position.clock_repairs == former:
             await commit(lambda batch: batch.set_clock(setting))
@@ -249,19 +255,20 @@ def _refuse_skip(skip: RecordSkip, why: str, clears_in_s: float | None = None) -
     fault, what = skip.fault, f"offsets {skip.first_offset} to {skip.last_offset} are not skipped"
     clears = fault.clears_in_s if clears_in_s is None else clears_in_s
     halted = Halted(fault.reason, f"{what}: {why}. Halted by this: {fault.detail}", clears, fault.offset)
-    _log.warning("%s", halted)
+    _log.warning("a skip is refused: %(error)s", offset=skip.first_offset, **error_fields(halted))
     return halted
 
 
 def _log_skip(partition: int, position: Position, skip: SkippedOffsets) -> None:
     _log.warning(
-        "partition %d goes on at offset %d, not at %d (%s), because %s decided so: %s",
-        partition,
-        skip.next_offset,
-        position.next_offset,
-        skip.event_type,
-        skip.principal,
-        skip.reason,
+        "partition %(partition)d goes on at offset %(offset)d, not at %(former_offset)d (%(decision)s), "
+        "because %(principal)s decided so: %(why)s",
+        former_offset=position.next_offset,
+        decision=skip.event_type,
+        why=skip.reason,
+        partition=partition,
+        offset=skip.next_offset,
+        principal=skip.principal,
     )
 
 

@@ -25,7 +25,6 @@ partition whose log goes on is replaced: the new one goes on where the former on
 """
 
 import asyncio
-import logging
 import threading
 import time
 from collections import deque
@@ -36,6 +35,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_progress import LogProgress
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.schemas.topics import FETCH_BYTES_MAX
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
@@ -49,7 +49,7 @@ from sessionary.stream_processors.runtime.fetching.fetched_records import (
 from sessionary.stream_processors.runtime.fetching.pending_records import bytes_of
 from sessionary.stream_processors.settings import ProcessorSettings
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
 _BATCH_RECORDS = 4_000
 _PENDING_BYTES_MAX = 8 << 20  # fetched and not yet folded; above it the thread waits, then takes more at once
 _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a partition that is halted
@@ -192,7 +192,11 @@ class Fetcher:
         if not stuck:
             return False
         told = ", ".join(f"partition {partition} {stalled}" for partition, stalled in stuck.items())
-        _log.error("fetching stands still and begins again with a new client: %s", told)
+        _log.error(
+            "the fetcher stands still and begins again with a new client: %(stalled)s",
+            stalled=told,
+            partitions=sorted(stuck),
+        )
         self._fetch_progress = LogProgress()
         self._commands.append(self._renew_consumer)
         return True
@@ -242,7 +246,7 @@ class Fetcher:
             try:
                 command()
             except KafkaException as error:
-                _log.warning("fetching: %s", error.args[0])
+                _log.warning("the fetcher goes on after an error: %(error)s", **error_fields(error))
         with self._room:
             if len(self._waiting) >= _WAITING_MAX or self._waiting_bytes > _WAITING_BYTES_MAX:
                 self._room.wait(_POLL_S)
@@ -293,7 +297,12 @@ class Fetcher:
         log's first record, and asks the log what became of those before it.
         """
         partition, error = message.partition() or 0, cast(KafkaError, message.error())
-        _log.warning("fetching: %s", error.str())
+        _log.warning(
+            "the fetcher goes on after an error of partition %(partition)d: %(error)s",
+            partition=partition,
+            offset=message.offset(),
+            **error_fields(error),
+        )
         self._next_offsets.pop(partition, None)
         if error.code() != KafkaError._AUTO_OFFSET_RESET:
             return

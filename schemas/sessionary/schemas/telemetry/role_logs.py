@@ -1,0 +1,230 @@
+"""The log lines of a server role: JSON for programs, or text for people.
+
+A line has its time (UTC, in ms), level, role and instance, the event as a sentence, and as fields
+of their own what it is about: `tenant_id`, `session_id`, `partition`, `offset`, `error_class`. No
+line has a payload or a token. Of the same line, one in 30 s is written; `suppressed` counts the
+others.
+
+This module needs structlog, which the extras of the roles bring. Lines go through the standard
+library's loggers, so a program that has configured these decides itself what becomes of them.
+"""
+
+import json
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Final, TextIO, cast
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+from structlog.stdlib import BoundLogger, ExtraAdder, ProcessorFormatter
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+
+from sessionary.schemas.errors import SessionaryError
+from sessionary.schemas.settings import LogSettings
+from sessionary.schemas.telemetry.repeat_limiter import REPEAT_S, RepeatLimiter
+
+_OWN: Final = "sessionary"
+# What they say of Kafka and ClickHouse beyond this, the roles say themselves, with their fields.
+_LIBRARY_LEVELS: Final = {
+    "faust": logging.WARNING,
+    "mode": logging.WARNING,
+    "aiokafka": logging.WARNING,
+    "aiohttp.access": logging.WARNING,
+    "urllib3": logging.CRITICAL,
+    "clickhouse_connect": logging.CRITICAL,
+}
+_HEAD: Final = ("time", "level", "role", "instance", "event")
+# Two lines with another value of one of these are not the same.
+_KEY_FIELDS: Final = ("partition", "part", "error_class")
+# Errors whose text never repeats a record.
+_SAFE_ERRORS: Final = (SessionaryError, KafkaException, OSError, KeyboardInterrupt)
+
+
+def role_logger(name: str) -> BoundLogger:
+    """Return the logger of a module of a role, a structlog one on top of `logging.getLogger(name)`.
+
+    Keywords of a call become fields of its line, and `%(field)s` in the event stands for one. The
+    event before that and the fields `partition`, `part` and `error_class` say whether two lines are
+    the same.
+    """
+    processors: list[Processor] = [structlog.stdlib.filter_by_level, cast(Processor, _to_standard_call)]
+    logger = structlog.wrap_logger(
+        logging.getLogger(name), processors=processors, wrapper_class=BoundLogger, cache_logger_on_first_use=True
+    )
+    return cast(BoundLogger, logger)
+
+
+def _to_standard_call(
+    _logger: WrappedLogger, _level: str, event: EventDict
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Return the arguments of the standard library's logger."""
+    text, exc_info = event.pop("event"), event.pop("exc_info", None)
+    return (text, event) if "%(" in text else (text,), {"exc_info": exc_info, "extra": event}
+
+
+def error_fields(error: BaseException | KafkaError) -> dict[str, object]:
+    """Return the fields of a line about an error: text, class, and the reason if it has one."""
+    if isinstance(error, KafkaException):
+        error = error.args[0]
+    if isinstance(error, KafkaError):
+        return {"error": error.str(), "error_class": error.name()}
+    fields: dict[str, object] = {"error": describe_error(error), "error_class": type(error).__name__}
+    reason = getattr(error, "reason", None)
+    return {**fields, "reason": reason} if isinstance(reason, str) else fields
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error's text; only its class if its text may repeat a record."""
+    return str(error) if isinstance(error, _SAFE_ERRORS) else type(error).__name__
+
+
+class RoleLogHandler(logging.StreamHandler[TextIO]):
+    """Writes each line once in 30 s, and on `close` what was suppressed last. Thread-safe."""
+
+    def __init__(self, stream: TextIO | None = None, clock_s: Callable[[], float] = time.monotonic) -> None:
+        """`stream`: by default stderr. `clock_s` is monotonic."""
+        super().__init__(stream)
+        self._clock_s = clock_s
+        self._limiter: RepeatLimiter[logging.LogRecord] = RepeatLimiter(REPEAT_S)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or count it as suppressed."""
+        fields = record.__dict__
+        key = (record.name, record.msg, *map(fields.get, _KEY_FIELDS))
+        self._write_lines(self._limiter.take_line(key, record, self._clock_s()))
+
+    def close(self) -> None:
+        """Write what was suppressed last. The stream stays open."""
+        self.acquire()
+        try:
+            self._write_lines(self._limiter.take_suppressed())
+        finally:
+            self.release()
+        super().close()
+
+    def _write_lines(self, lines: list[tuple[logging.LogRecord, int]]) -> None:
+        for record, suppressed in lines:
+            if suppressed:
+                record.suppressed = suppressed
+            super().emit(record)
+
+
+def configure_role_logs(
+    role: str, instance: str | None = None, settings: LogSettings | None = None, stream: TextIO | None = None
+) -> None:
+    """Write this process's log to `stream` (default: stderr), as the settings say.
+
+    Uncaught exceptions and warnings become lines too. Nothing happens if the root logger has a
+    handler: the program that runs the role has configured its logs itself. `settings`: by default
+    those of the environment. Raises `SettingsError`.
+    """
+    settings = settings or LogSettings.from_env()
+    for name, level in _LIBRARY_LEVELS.items():
+        logging.getLogger(name).setLevel(level)
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    handler = RoleLogHandler(stream)
+    handler.setFormatter(line_formatter(role, instance, wants_json_lines(settings, handler.stream)))
+    root.addHandler(handler)
+    root.setLevel(settings.log_level)
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda failed: _log_uncaught(
+        failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback
+    )
+
+
+def wants_json_lines(settings: LogSettings, stream: TextIO) -> bool:
+    """Return True if lines are JSON: the settings say so, or the stream is no terminal."""
+    return settings.log_format == "json" or (settings.log_format is None and not stream.isatty())
+
+
+def report_role_end(text: str) -> bool:
+    """Write a line that says why this process ends; return False if it has no log on stderr."""
+    handlers = logging.getLogger().handlers
+    if not any(isinstance(handler, RoleLogHandler) and handler.stream is sys.stderr for handler in handlers):
+        return False
+    role_logger(__name__).critical("the role ends: %(why)s", why=text)
+    return True
+
+
+def line_formatter(role: str, instance: str | None, as_json: bool) -> logging.Formatter:
+    """Return what makes a line of a record of the standard library's loggers."""
+
+    def add_head(_logger: WrappedLogger, level: str, event: EventDict) -> EventDict:
+        record: logging.LogRecord = event["_record"]
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        head = {"time": at.replace("+00:00", "Z"), "level": level, "role": role}
+        if instance is not None:
+            head["instance"] = instance
+        if not record.name.startswith(_OWN):
+            event["logger"] = record.name
+        return {**head, **event}
+
+    return ProcessorFormatter(
+        foreign_pre_chain=[ExtraAdder(), add_head],
+        processors=[
+            ProcessorFormatter.remove_processors_meta,
+            structlog.processors.ExceptionRenderer(_format_traceback),
+            _render_json if as_json else _render_text,
+        ],
+    )
+
+
+def _format_traceback(exc_info: ExcInfo) -> str:
+    """Return a traceback. Texts of foreign errors are left out: they may repeat a record."""
+    report = traceback.TracebackException(*exc_info)
+    pending: list[tuple[traceback.TracebackException, BaseException | None]] = [(report, exc_info[1])]
+    while pending:
+        told, error = pending.pop()
+        if error is None:
+            continue
+        if not isinstance(error, _SAFE_ERRORS):
+            told._str = "(its text is left out)"  # type: ignore[attr-defined]  # there is no other place
+        if told.__cause__ is not None:
+            pending.append((told.__cause__, error.__cause__))
+        if told.__context__ is not None:
+            pending.append((told.__context__, error.__context__))
+    return "".join(report.format()).rstrip()
+
+
+def _render_json(_logger: WrappedLogger, _level: str, event: EventDict) -> str:
+    named = {name: event.pop(name) for name in _HEAD if name in event}
+    return json.dumps({**named, **event}, default=str)
+
+
+def _render_text(_logger: WrappedLogger, _level: str, event: EventDict) -> str:
+    """Return time, level, role and event; then the fields that the event does not mention."""
+    at, level, role = event.pop("time"), event.pop("level"), event.pop("role")
+    text, exception = str(event.pop("event")), event.pop("exception", None)
+    fields = [f"{name}={value}" for name, value in event.items() if str(value) not in text]
+    line = " ".join([at, level.upper(), role, text, *fields]).replace("\n", "\\n")
+    return line if exception is None else f"{line}\n{exception}"
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, SystemExit | KeyboardInterrupt):
+        return
+    thread = threading.current_thread().name
+    role_logger(__name__).critical(
+        "thread %s ended by an uncaught exception", thread, exc_info=(kind, error, trace), **error_fields(error)
+    )
+
+
+__all__ = [
+    "RoleLogHandler",
+    "configure_role_logs",
+    "describe_error",
+    "error_fields",
+    "line_formatter",
+    "report_role_end",
+    "role_logger",
+    "wants_json_lines",
+]

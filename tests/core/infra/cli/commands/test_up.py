@@ -1,0 +1,59 @@
+"""What `sessionary up` says about its parts, and how a role says why it ends."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+_REPORT = """
+import sys
+from pathlib import Path
+from sessionary.infra.cli.commands.up import change_reporter
+from sessionary.infra.local.schedule import PartState
+from sessionary.infra.local.supervisor import PartChange
+folder = Path(sys.argv[1])
+folder.mkdir()
+report = change_reporter(folder)
+for part in ("broker", "processor"):
+    report(PartChange(part, PartState.READY, pid=7))
+report(PartChange("processor", PartState.WAITING, 7, 9, 0.5))
+"""
+_ENDED = "processor ended with code 9"
+
+
+def run_python(*argv: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SESSIONARY_")}
+    return subprocess.run(
+        [sys.executable, *argv], env=clean | environ, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_changes_of_parts_have_times_in_the_log_and_people_see_what_ended(tmp_path: Path) -> None:
+    done = run_python("-c", _REPORT, str(tmp_path / "logs"))
+    assert done.stderr == f"{_ENDED}; restarting it in 0.5 s\n"
+    lines = (tmp_path / "logs" / "supervisor.log").read_text().splitlines()
+    assert [re.sub(r"^\d{4}-\d\d-\d\dT[\d:.]{12}Z ", "", line) for line in lines] == [
+        "INFO supervisor broker is ready pid=7",
+        "INFO supervisor processor is ready pid=7",
+        f"WARNING supervisor {_ENDED}; it is restarted in 0.5 s pid=7",
+    ]
+
+
+def test_changes_of_parts_are_json_lines_on_stderr_if_the_setting_says_so(tmp_path: Path) -> None:
+    done = run_python("-c", _REPORT, str(tmp_path / "logs"), SESSIONARY_LOG_FORMAT="json")
+    *_, ended = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (ended["role"], ended["part"], ended["exit_code"], ended["wait_s"]) == ("supervisor", "processor", 9, 0.5)
+    assert not (tmp_path / "logs" / "supervisor.log").exists()
+
+
+def test_a_role_says_in_its_log_why_it_ends(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = str(held.getsockname()[1])
+        done = run_python("-m", "sessionary.infra.cli", "clickhouse", "--port", port, "--data", str(tmp_path))
+    [line] = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.returncode, line["level"], line["role"]) == (6, "critical", "clickhouse")
+    assert line["event"].startswith("the role ends: ")
+    assert port in line["event"]

@@ -1,0 +1,94 @@
+"""The logs of a worker and sinks on a real broker: JSON lines, and no secret in them."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from sessionary.infra.local.process import Child
+from sessionary.producers import SessionClient
+from sessionary.schemas.ids import SessionKey, new_session_id
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
+from tests.support.event_factory import EventFactory
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+SECRET = "s3cret-of-a-payload"
+WRONG_TOKEN = "s3cret-token-unknown"
+
+pytestmark = pytest.mark.long
+
+
+def send_secrets(kafka: KafkaSettings) -> None:
+    """Send records that are refused, and some that no sink can store, each with the secret."""
+    producer = Producer({**kafka.client_config(), "partitioner": "murmur2_random"})
+    key = SessionKey(TENANT, new_session_id()).encoded()
+    events = EventFactory(service="billing")
+    for value in (
+        SECRET.encode(),
+        b"\xc3\x01" + bytes(8) + SECRET.encode(),
+        events.event_bytes("llm_decision", output_text=SECRET),
+        events.event_bytes("usage_recorded", model=SECRET, tokens_in=-5),
+    ):
+        producer.produce(kafka.topics.events, key=key, value=value)
+    for topic in (kafka.topics.audit, kafka.topics.rejected, kafka.topics.batches):
+        producer.produce(topic, key=SECRET.encode(), value=b"\xc3\x01" + SECRET.encode())
+    assert producer.flush(30) == 0
+
+
+def ask_with_token(url: str, token: str) -> int:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def log_lines(child: Child) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in child.log.read_text("utf-8").splitlines()]
+
+
+def test_lines_are_json_with_their_fields_and_hold_no_payload_and_no_token(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
+) -> None:
+    pipeline = PipelineRig(kafka, clickhouse, processes)
+    sinks = pipeline.start_sinks()
+    processor = pipeline.start_processor(log_level="DEBUG")
+    with (
+        SessionClient(
+            tenant_id=TENANT, service_id="billing", agent_id="a1", settings=pipeline.client_settings(tmp_path)
+        ) as client,
+        client.session(user_id="u1", state={"card": SECRET}, data_classes=("financial",)) as session,
+    ):
+        session.activity("llm", SECRET)
+        session.update_state({"card": f"{SECRET}-2"})
+        url = f"{pipeline.control_url}/v1/sessions/{session.session_id}"
+        assert client.flush(30) == 0
+        assert ask_with_token(url, WRONG_TOKEN) == 401
+        wait_until(lambda: ask_with_token(url, TOKEN) == 200, 30, "the session to be served")
+    send_secrets(kafka)
+    wait_until(lambda: "dead letter" in sinks[0].log.read_text("utf-8"), 60, "a dead letter")
+    pipeline.wait_landed()
+    processor.stop(15)
+    for sink in sinks:
+        sink.stop(15)
+
+    for child, role in ((processor, "processor"), (sinks[1], "sink history")):
+        lines = log_lines(child)
+        assert {line["role"] for line in lines} == {role}
+        assert all({"time", "level", "event"} <= line.keys() for line in lines)
+        assert f"{role} is ready: {kafka.partitions} partitions" in [line["event"] for line in lines]
+    opened = [line["partition"] for line in log_lines(processor) if "is open" in line["event"]]
+    assert sorted(opened) == list(range(kafka.partitions))
+    [letter] = [line for line in log_lines(sinks[0]) if "dead letter" in line["event"]]
+    assert letter["level"] == "error"
+    assert isinstance(letter["offset"], int)
+    for child in processes.started:
+        text = child.log.read_text("utf-8")
+        assert [secret for secret in (SECRET, WRONG_TOKEN, TOKEN) if secret in text] == [], child.log.name

@@ -1,0 +1,106 @@
+"""One event's trace through three processes: a client, a processor, the history sink."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.integration.pipeline_rig import TENANT, PipelineRig
+from tests.support.pipelines import environment
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.long
+
+# A program of a user: it sets up an SDK, and works in a span of its own.
+_AGENT = """
+import sys
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
+trace.set_tracer_provider(provider)
+from sessionary.producers import SessionClient
+with SessionClient(tenant_id=sys.argv[1], service_id="billing", agent_id="a1") as client:
+    with trace.get_tracer("agent").start_as_current_span("work"):
+        session = client.create(user_id="u1", state={}).start()
+        session.activity("llm")
+    client.flush(30)
+    session.detach()
+"""
+_TRACED = {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "200"}
+
+
+def ended_spans(log: Path) -> list[dict[str, Any]]:
+    """Return the spans in a log, which has lines of other kinds too."""
+    text, found = log.read_text("utf-8"), []
+    decoder, at = json.JSONDecoder(), 0
+    while (at := text.find('{\n    "name"', at)) >= 0:
+        try:
+            span, at = decoder.raw_decode(text, at)
+        except ValueError:
+            break  # it is being written
+        found.append(span)
+    return found
+
+
+def wait_for_span(log: Path, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Wait for a span in a log; no other one may be wanted."""
+
+    def wanted() -> list[dict[str, Any]]:
+        return [span for span in ended_spans(log) if is_wanted(span)]
+
+    wait_until(wanted, 60, f"a span in {log.name}")
+    [span] = wanted()
+    return span
+
+
+def test_one_event_is_one_trace_through_three_processes(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
+) -> None:
+    pipeline = PipelineRig(kafka, clickhouse, processes)
+    pipeline.start_sinks(())
+    traced = environment(kafka, clickhouse, instance="s1") | _TRACED
+    sink = processes.run([sys.executable, "-m", "sessionary.infra.cli", "sink", "history"], env=traced, name="sink")
+    environ = environment(kafka, instance="w1", api_port=str(pipeline.api_port)) | _TRACED
+    processor = processes.start("sessionary.stream_processors", env=environ, name="processor")
+    wait_until(pipeline.is_ready, 60, "the processor to own its partitions")
+    environ = environment(kafka, trace_events="true", spool_dir=str(tmp_path))
+    agent = processes.run([sys.executable, "-c", _AGENT, TENANT], env=environ, name="agent")
+    assert agent.wait(60)
+    assert agent.exit_code == 0, agent.log.read_text("utf-8")
+
+    work = wait_for_span(agent.log, lambda span: span["name"] == "work")
+    send = wait_for_span(agent.log, lambda span: span["attributes"].get("sessionary.event.type") == "session_activity")
+    place = [f"messaging.{name}" for name in ("destination.partition.id", "kafka.offset")]
+    process = wait_for_span(processor.log, lambda span: places_of(span, place) == places_of(send, place))
+    store = wait_for_span(sink.log, lambda span: send["context"]["span_id"] in linked_ids(span))
+
+    assert {span["context"]["trace_id"] for span in (work, send, process, store)} == {work["context"]["trace_id"]}
+    events = kafka.topics.events
+    assert [span["name"] for span in (send, process, store)] == [
+        f"send {events}",
+        f"process {events}",
+        f"store {events}",
+    ]
+    assert send["parent_id"] == work["context"]["span_id"]
+    assert process["parent_id"] == send["context"]["span_id"]
+    assert store["parent_id"] == linked_ids(store)[0]
+    assert process["attributes"]["sessionary.outcome"] == "applied"
+    assert [span["resource"]["attributes"]["service.name"] for span in (process, store)] == [
+        "sessionary-processor",
+        "sessionary-sink-history",
+    ]
+
+
+def places_of(span: dict[str, Any], names: list[str]) -> list[Any]:
+    return [span["attributes"].get(name) for name in names]
+
+
+def linked_ids(span: dict[str, Any]) -> list[str]:
+    return [link["context"]["span_id"] for link in span["links"]]
