@@ -31,7 +31,10 @@ _ASK_S = 2.0
 
 
 class Readiness(NamedTuple):
-    """An answer of `/readyz`; `partitions` are those that a processor says that it owns."""
+    """An answer of `/readyz`; `partitions` are those that a processor says that it has open.
+
+    A partition that opens, or is halted, says nothing of its worker.
+    """
 
     is_ready: bool
     partitions: frozenset[int] = frozenset()
@@ -41,8 +44,9 @@ def read_readiness(url: str, timeout_s: float = 1.0) -> Readiness:
     """Ask a process whether it is ready; one that does not answer is not. Blocks."""
     with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(f"{url}/readyz", timeout=timeout_s) as answer:
         text = answer.read().decode()
-        owned = json.loads(text)["partitions"] if text.startswith("{") else {}
-        return Readiness(answer.status == 200, frozenset(map(int, owned)))
+        states = json.loads(text)["partitions"] if text.startswith("{") else {}
+        opened = (number for number, state in states.items() if not state.startswith(("opening", "halted")))
+        return Readiness(answer.status == 200, frozenset(map(int, opened)))
     return Readiness(is_ready=False)
 
 

@@ -65,7 +65,8 @@ def answering(status: int, body: bytes) -> Iterator[str]:
 
 
 def test_readiness_is_read_from_processors_and_sinks() -> None:
-    with answering(200, b'{"ready": true, "partitions": {"0": "open", "3": "open"}}') as url:
+    states = b'{"0": "open", "1": "opening", "2": "halted: log_gap", "3": "stands at offset 7"}'
+    with answering(200, b'{"ready": true, "partitions": ' + states + b"}") as url:
         assert read_readiness(url) == Readiness(is_ready=True, partitions=frozenset({0, 3}))
     with answering(200, b"ready\n") as url:
         assert read_readiness(url) == Readiness(is_ready=True)

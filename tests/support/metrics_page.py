@@ -3,12 +3,21 @@
 import urllib.request
 
 
-def metric_value(port: int, series: str) -> float | None:
-    """Return a series' value, by its name with labels; None without an answer."""
+def read_series(page: str) -> dict[str, float]:
+    """Return the value of each series of a page, by its name with labels."""
+    pairs = (line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+    return {series: float(value) for series, value in pairs}
+
+
+def metric_values(port: int) -> dict[str, float]:
+    """Return the value of each series of a worker; none without an answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-            page: str = answer.read().decode()
+            return read_series(answer.read().decode())
     except OSError:
-        return None
-    values = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
-    return float(values[series]) if series in values else None
+        return {}
+
+
+def metric_value(port: int, series: str) -> float | None:
+    """Return a series' value, by its name with labels; None without an answer."""
+    return metric_values(port).get(series)

@@ -11,6 +11,7 @@ In the order in which a record passes:
     store/       where rows live between transactions
     api/         the control API: committed state, health and operators' commands, over HTTP
     streams/     Faust agents of users in the same worker, and the table of sessions for them
+    measures/    what a worker knows of itself, for its metrics
     settings     a worker's settings, from `SESSIONARY_*`
     access       who may call the control API: tokens, principals and roles
     metrics      a worker's Prometheus metrics

@@ -25,25 +25,25 @@ class LogEnds(NamedTuple):
     high: int  # the high watermark
 
 
-class LogEndsProbe:
-    """Asks for both ends of many partitions, again and again."""
+class HighWatermarkProbe:
+    """Asks for the high watermarks of many partitions, again and again."""
 
     def __init__(self, settings: ProcessorSettings) -> None:
         self._topic = settings.topics.events
-        connection = AdminConnection(settings)
-        self._high = LogEndClient(connection, committed_only=False)
-        self._stable = LogEndClient(connection, committed_only=True)
+        self._client = LogEndClient(AdminConnection(settings), committed_only=False)
 
-    def ask_ends(self, partitions: Iterable[int]) -> dict[int, LogEnds]:
-        """Return the ends of each partition that answers. Blocks for some seconds at most."""
-        asked = list(partitions)
-        # In this order: without an open transaction, the stable end is never the lower one.
-        high = self._high.ask_ends(self._topic, asked, _ANSWER_S)
-        stable = self._stable.ask_ends(self._topic, asked, _ANSWER_S)
-        return {
-            partition: LogEnds(stable[partition].offset, high[partition].offset)
-            for partition in high.keys() & stable.keys()
-        }
+    def ask_watermarks(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the one of each partition that answers. Blocks for some seconds at most."""
+        return {number: end.offset for number, end in self._client.ask_ends(self._topic, partitions, _ANSWER_S).items()}
+
+
+def join_ends(high: Mapping[int, int], stable: Mapping[int, int]) -> dict[int, LogEnds]:
+    """Return both ends of the partitions that answered both questions.
+
+    The stable ends must have been asked for after the high ones: then, without an open transaction,
+    they are never the lower ones.
+    """
+    return {number: LogEnds(stable[number], high[number]) for number in high.keys() & stable.keys()}
 
 
 class OpenTransactionWatch:
@@ -81,4 +81,4 @@ class OpenTransactionWatch:
         self._seen = {partition: end.stable for partition, end in held.items()}
 
 
-__all__ = ["LogEnds", "LogEndsProbe", "OpenTransactionWatch"]
+__all__ = ["HighWatermarkProbe", "LogEnds", "OpenTransactionWatch", "join_ends"]

@@ -9,6 +9,7 @@ Stopping: the owners finish their transactions, then Faust stops, and the worker
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -32,8 +33,10 @@ from sessionary.stream_processors.api.token_store import TokenStore
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app
+from sessionary.stream_processors.measures.row_census import count_rows
+from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.open_transactions import LogEndsProbe, OpenTransactionWatch
+from sessionary.stream_processors.open_transactions import HighWatermarkProbe, OpenTransactionWatch, join_ends
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import FaustGroup, MemberConsumer, MemberTransport
@@ -53,13 +56,16 @@ from sessionary.stream_processors.streams.stream_transport import StreamTranspor
 _log = role_logger(__name__)
 STUCK_S = 60.0
 READY_S = 15.0  # a worker is not ready while a partition has stood still for this long although its log goes on
-_WATCH_S = 5.0
+_ENDS_EACH_S = 1.0  # a lag shows within two seconds
+_WATCH_EACH = 5  # answers about the ends of the logs
 _ENDS_S = 5.0  # an answer about the ends of the logs may take twice as long
+_ENDS_LOOK_S = 0.1
 _TRANSACTIONS_S = 3.0  # two looks and their answers within 10 s
 _REPORT_S = 0.5  # twice as often as ticks come, so that the lag is seen to be 0 between two of them
 _REPORT_A_PARTITION_S = 0.004
 _TOKENS_S = 1.0
 _STOP_S = 20.0
+_HUNG_S = 30.0  # no turn of the fetching takes nearly as long
 _EXIT_STUCK = 70
 
 
@@ -86,15 +92,18 @@ class Processor:
         self._context = WorkerContext(
             settings, job, self._metrics, self._executor, self._fetcher, trace_batch=_batch_tracer(settings)
         )
-        self.assignment = Assignment(
-            self._context,
-            PartitionStores(settings, state, job.row_codec),
-            lambda: transport.heartbeat_s,
-        )
+        stores = PartitionStores(settings, state, job.row_codec)
+        self.assignment = Assignment(self._context, stores, lambda: transport.heartbeat_s)
         self.app = make_faust_app(settings, folder)
         make_transport = StreamTransport if settings.faust_agents else MemberTransport
         transport = make_transport(self.app.conf.broker, self.app, self.assignment, settings.topics.events)
         self.app.transport = transport
+        folder_of_state = state if settings.store == "rocksdb" else None
+        self._gauges = WorkerGauges(
+            *(self.assignment, stores, self._fetcher, self._ticker, lambda: transport.heartbeat_s, folder_of_state)
+        )
+        self._gauges.serve(self._metrics)
+        self._stable_ends: tuple[float, Mapping[int, int]] = 0.0, {}  # when they were asked for (monotonic), ends
         self.sessions = SessionsTable(self.app, self.assignment, settings.partitions)
         self._agent_topics = load_agents(settings, self.app, self.sessions)
         # Without an agent or a stream: records do not pass through Faust.
@@ -108,7 +117,8 @@ class Processor:
         serve_pages(
             self.app.web,
             ControlApi(
-                settings, tokens, assignment, self._metrics, group, others, self._is_running, self._stalled_partitions
+                *(settings, tokens, assignment, self._metrics, group, others),
+                *(self._is_running, self._stalled_partitions, self._find_hung_part),
             ),
             PartitionApi(settings, tokens, assignment, others),
             RulesApi(settings, tokens, assignment, others),
@@ -134,6 +144,7 @@ class Processor:
                 self._watch_transactions,
                 self._report_offsets,
                 self._refresh_tokens,
+                self._count_rows,
             )
             tasks = [asyncio.create_task(duty()) for duty in duties]
             await self._wait_for_end(tasks)
@@ -158,6 +169,13 @@ class Processor:
 
     def _is_running(self) -> bool:
         return not self._stop.is_set()
+
+    def _find_hung_part(self) -> str | None:
+        still_s = self._fetcher.still_s
+        return f"fetching has hung for {still_s:.0f} s" if still_s > _HUNG_S else None
+
+    async def _count_rows(self) -> None:
+        await count_rows(lambda: [owner.state for owner in self.assignment.owners.values() if owner.is_open])
 
     async def _wait_for_end(self, tasks: list[asyncio.Task[None]]) -> None:
         """Return when `stop` was called or Faust failed; raise what a task raised."""
@@ -188,10 +206,7 @@ class Processor:
             await asyncio.sleep(look_pause_s(len(opened)))
 
     async def _report_offsets(self) -> None:
-        """Commit the group's offsets, for lag monitoring only: the changelog holds the position.
-
-        Also measure the clocks of the logs.
-        """
+        """Commit the group's offsets, for lag monitoring only: the changelog holds the position."""
         reported: dict[int, int] = {}
         was_ready = False
         while True:
@@ -200,8 +215,6 @@ class Processor:
             if (is_ready := self.assignment.is_ready) and not was_ready:
                 _log.info("processor is ready: %(partitions)d partitions", partitions=len(self.assignment.owners))
             was_ready = is_ready
-            clocks_ms = {partition: position.clock_ms for partition, position in self.assignment.open_positions.items()}
-            self._metrics.report_clocks(clocks_ms, time.time())
             next_offsets = self.assignment.next_offsets
             if self.assignment.is_rebalancing:
                 continue  # aiokafka answers a refused commit by joining the group as a new member
@@ -218,9 +231,9 @@ class Processor:
         stuck = StuckPartitionWatchdog(self.assignment, self._metrics, STUCK_S, self._give_up)
         truncation = TruncationWatchdog(self.assignment)
         loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_WATCH_S)
-            positions = self.assignment.open_positions
+        for turn in itertools.count(1):
+            await asyncio.sleep(_ENDS_EACH_S)
+            positions, asked_s, asked_at_s = self.assignment.open_positions, time.monotonic(), time.time()
             log_ends = await loop.run_in_executor(
                 self._executor, ends_client.ask_ends, topic, list(self.assignment.owners), _ENDS_S
             )
@@ -232,6 +245,10 @@ class Processor:
                 )
                 return
             ends, now_s = {partition: end.offset for partition, end in log_ends.items()}, time.monotonic()
+            self._gauges.observe_log_ends(ends, asked_at_s)
+            self._stable_ends = asked_s, dict(ends)
+            if turn % _WATCH_EACH:
+                continue
             self._watch_fetching(ends, now_s)
             for partition, position in stuck.find_suspects(ends, now_s).items():
                 log = await self._look_into_log(partition, position)
@@ -274,11 +291,15 @@ class Processor:
             await loop.run_in_executor(self._executor, self._tokens.refresh)
 
     async def _watch_transactions(self) -> None:
-        probe, watch = LogEndsProbe(self._settings), OpenTransactionWatch(self._metrics)
+        probe, watch = HighWatermarkProbe(self._settings), OpenTransactionWatch(self._metrics)
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_TRANSACTIONS_S)
-            watch.observe(await loop.run_in_executor(self._executor, probe.ask_ends, list(self.assignment.owners)))
+            high = await loop.run_in_executor(self._executor, probe.ask_watermarks, list(self.assignment.owners))
+            answered_s = time.monotonic()
+            while self._stable_ends[0] < answered_s:
+                await asyncio.sleep(_ENDS_LOOK_S)
+            watch.observe(join_ends(high, self._stable_ends[1]))
 
     def _give_up(self, why: str) -> None:
         """Exit at once: something hangs, and a graceful stop would wait for it."""

@@ -260,11 +260,14 @@ DOCUMENT: Final[dict[str, Any]] = {
                 },
             },
         },
-        "/healthz": _open_operation("Whether the worker runs", "application/json", _503="the worker is ending"),
+        "/healthz": _open_operation(
+            "Whether the worker runs", "application/json", _503="the worker is ending, or a part of it hangs"
+        ),
         "/readyz": _open_operation(
-            "Whether all owned partitions are open and keep up with their log",
+            "Whether the worker has started, is in its group, and its open partitions keep up with their logs; "
+            "a halted partition, or one that opens later, is no reason to say no",
             "application/json",
-            _503="some are not; the body names the state of each",
+            _503="it is not; the body names the state of each partition",
         ),
         "/metrics": _open_operation("Metrics in Prometheus' text format", "text/plain"),
         "/openapi.json": _open_operation("This document", "application/json"),

@@ -44,7 +44,8 @@ class ControlApi:
     """Answers the requests of one worker.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
-    stood still for long although their log goes on.
+    stood still for long although their log goes on. `hung` returns which part of the worker hangs,
+    so that only a new process helps; None: none does.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ControlApi:
         others: OtherWorkers,
         alive: Callable[[], bool],
         stalled: Callable[[], Mapping[int, StalledPartition]],
+        hung: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._tokens = tokens
@@ -66,6 +68,8 @@ class ControlApi:
         self._others = others
         self._alive = alive
         self._stalled = stalled
+        self._hung = hung
+        self._has_started = False
 
     async def session(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}` with `session_document`. Raises `Problem`.
@@ -79,21 +83,26 @@ class ControlApi:
         return json_response(await self._read_session(owner, question))
 
     async def healthz(self, request: Request) -> Response:
-        """Answer 200 until the worker is told to end, then 503."""
-        return json_response({"status": "alive"}) if self._alive() else not_ready("the worker is ending").to_response()
+        """Answer 200, or 503 once the worker is told to end, and while a part of it hangs.
+
+        If its event loop hangs, there is no answer.
+        """
+        fault = self._hung() if self._alive() else "the worker is ending"
+        return json_response({"status": "alive"}) if fault is None else not_ready(fault).to_response()
 
     async def readyz(self, request: Request) -> Response:
-        """Answer 200 if every owned partition is open and keeps up with its log, else 503.
+        """Answer 200 if the worker has started, is in its group, and its open partitions keep up.
 
-        The body names their states.
+        It has started once each partition that it owned was open or halted. A partition that is
+        halted, or that opens later, says nothing of the others. The body names their states.
         """
-        stalled = self._stalled()
+        stalled, owners = self._stalled(), self._assignment.owners
         partitions = {
             str(partition): _partition_state(owner, stalled.get(partition))
-            for partition, owner in sorted(self._assignment.owners.items())
+            for partition, owner in sorted(owners.items())
         }
-        keeps_up = all(state == "open" for state in partitions.values())
-        ready = keeps_up and self._assignment.is_ready and self._alive()
+        keeps_up = not any(partition in stalled and owner.is_open for partition, owner in owners.items())
+        ready = self._alive() and self._is_member() and self._is_started() and keeps_up
         return json_response({"ready": ready, "partitions": partitions}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
@@ -105,6 +114,13 @@ class ControlApi:
     async def openapi(self, request: Request) -> Response:
         """Answer with this API's OpenAPI document."""
         return json_response(DOCUMENT)
+
+    def _is_member(self) -> bool:
+        return time.monotonic() - self._group.heartbeat_s() <= self._settings.session_timeout_ms / 1_000
+
+    def _is_started(self) -> bool:
+        self._has_started = self._has_started or self._assignment.is_ready
+        return self._has_started
 
     def _tenant_of(self, request: Request) -> str:
         caller = self._tokens.require_role(request.headers.get("Authorization"), "reader")

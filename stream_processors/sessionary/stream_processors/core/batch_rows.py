@@ -5,7 +5,7 @@ meanwhile, because every deadline is looked up there; see `PartitionState.begin`
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from sessionary.stream_processors.core.clock import Clock
@@ -19,15 +19,17 @@ from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES
 class BatchRows:
     """What a batch does to rows. `rows` are those it touched (None: gone).
 
-    `live`: number of live rows with those of the batch. `is_output_full`: what the batch writes is
-    enough for one transaction.
+    `live` and `vanishing` are numbers of rows with those of the batch, as in `CommittedState`.
+    `labels_before`: those that the committed rows have of which the batch touched the rows.
+    `is_output_full`: what the batch writes is enough for one transaction.
     """
 
     def __init__(self, committed: CommittedState) -> None:
         self._committed = committed
         self._families = committed.families
         self.rows: dict[bytes, Any] = {}
-        self.live = committed.live
+        self.live, self._vanishing = committed.live, committed.vanishing
+        self.labels_before: dict[bytes, Hashable] = {}
         self.is_output_full = False
         self._output_bytes = 0
         position = committed.position
@@ -41,6 +43,11 @@ class BatchRows:
     def written_rows(self) -> Mapping[bytes, Any]:
         """The rows that the transaction writes, as of the last `finish`: with what it packs."""
         return {**self.rows, **self._packing} if self._packing else self.rows
+
+    @property
+    def vanishing(self) -> int:
+        """The number of rows that only vanish, as of the last `finish`, without chunks."""
+        return self._vanishing - sum(not is_chunk_key(key) for key in self._packing)
 
     def _row(self, key: bytes) -> Any:
         if key in self.rows:
@@ -71,8 +78,11 @@ class BatchRows:
             row, is_expiring = None, False
         if key not in self.rows:
             self._count_output(len(key) + (RECORD_OVERHEAD_BYTES if row is None else machine.estimate_bytes(row)))
+            self.labels_before[key] = self._committed.tally.label_of(before)
         self.rows[key] = row
-        self.live += is_live - was_live
+        if not (is_live and was_live):
+            self.live += is_live - was_live
+            self._vanishing += (row is not None and not is_live) - (before is not None and not was_live)
         if is_moved:  # if not, its timer is early, and asks the row again when it comes up
             self._committed.timers.schedule(key, due_ms)
         elif is_expiring:
@@ -95,6 +105,7 @@ class BatchRows:
             due_ms = self._expiry_ms(row)
             if due_ms <= now_ms:
                 self._drop_row(key)
+                self._vanishing -= 1
             elif self._rules.version >= 2:  # the entry is from before these rules
                 heapq.heappush(expiries, (due_ms, key))
         return True
@@ -102,6 +113,7 @@ class BatchRows:
     def _drop_row(self, key: bytes) -> None:
         if key not in self.rows:
             self._count_output(len(key) + RECORD_OVERHEAD_BYTES)
+            self.labels_before[key] = None  # what only vanishes has none
         self.rows[key] = None
 
     def _expiry_ms(self, row: Any) -> int:

@@ -1,6 +1,7 @@
 """The committed state of a partition as data: what a batch reads, and what it is merged into."""
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder
@@ -36,6 +37,7 @@ class Families(NamedTuple):
     by_row_class: Mapping[type[Any], AnyMachine]
     live_classes: frozenset[type[Any]]
     expiries_ms: Mapping[type[Any], Callable[[Any], int]]  # of the rows that are packed by rules 2
+    labels: Mapping[type[Any], Callable[[Any], Hashable]]  # of the rows that are counted
 
 
 def arrange_families(machines: Sequence[AnyMachine]) -> Families:
@@ -47,6 +49,7 @@ def arrange_families(machines: Sequence[AnyMachine]) -> Families:
     by_row_class: dict[type[Any], AnyMachine] = {}
     live: set[type[Any]] = set()
     expiries_ms: dict[type[Any], Callable[[Any], int]] = {}
+    labels: dict[type[Any], Callable[[Any], Hashable]] = {}
     for machine in machines:
         if machine is not machines[0]:
             by_event_type.update(dict.fromkeys(machine.event_types, machine))
@@ -56,7 +59,61 @@ def arrange_families(machines: Sequence[AnyMachine]) -> Families:
                 live.add(kind.row_class)
             if kind.expiry_ms is not None:
                 expiries_ms[kind.row_class] = kind.expiry_ms
-    return Families(machines[0], by_event_type, by_row_class, frozenset(live), expiries_ms)
+            if kind.label is not None:
+                labels[kind.row_class] = kind.label
+    return Families(machines[0], by_event_type, by_row_class, frozenset(live), expiries_ms, labels)
+
+
+class RowTally:
+    """The number of committed rows by label, in `counts`; rows without a label are not in it.
+
+    The label of a row is what its `RowKind` says. A partition that opens decodes no rows, so its
+    rows wait to be counted, a few at a time, between batches; a batch that touches a waiting row
+    counts it.
+    """
+
+    def __init__(self, labels: Mapping[type[Any], Callable[[Any], Hashable]]) -> None:
+        """`labels`: what gives the label of a row, for each class of rows that has one."""
+        self._labels = labels
+        self._waiting: set[bytes] = set()
+        self.counts: Counter[Hashable] = Counter()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row is counted."""
+        return not self._waiting
+
+    def label_of(self, row: Any) -> Hashable:
+        """Return a row's label; None if it has none, and for no row."""
+        label = self._labels.get(type(row))
+        return None if label is None else label(row)
+
+    def start_again(self, keys: Iterable[bytes]) -> None:
+        """Forget all counts; the rows under these keys wait to be counted."""
+        self._waiting, self.counts = set(keys), Counter()
+
+    def count_waiting(self, rows: Mapping[bytes, Any], rows_max: int) -> None:
+        """Count at most `rows_max` of the rows that wait. `rows`: the committed ones."""
+        for _ in range(min(rows_max, len(self._waiting))):
+            label = self.label_of(rows.get(self._waiting.pop()))
+            if label is not None:
+                self.counts[label] += 1
+
+    def replace_rows(self, before: Mapping[bytes, Hashable], rows: Mapping[bytes, Any]) -> None:
+        """Take the rows that a batch put in place of others; `before`: the labels of these."""
+        labels, counts, waiting = self._labels, self.counts, self._waiting
+        for key, was in before.items():
+            row = rows[key]
+            label = labels.get(type(row))
+            after = None if label is None else label(row)
+            if waiting and key in waiting:
+                waiting.discard(key)
+                was = None  # it was never counted
+            if was != after:
+                if was is not None:
+                    counts[was] -= 1
+                if after is not None:
+                    counts[after] += 1
 
 
 class CommittedState:
@@ -64,7 +121,8 @@ class CommittedState:
 
     `timers` and `expiries` are hints that are derived from the rows: an entry is never later than
     its row is due. `expiries` is a heap of the rows that vanish when they are due. `chunks` has the
-    gravestones that are packed.
+    gravestones that are packed. `live` and `vanishing` are the numbers of rows that fire and that
+    only vanish, without chunks. `tally` counts rows by their labels.
     """
 
     def __init__(
@@ -85,7 +143,13 @@ class CommittedState:
         self.timers = Timers()
         self.expiries: list[tuple[int, bytes]] = []
         self.chunks = ChunkIndex()
-        self.live = 0
+        self.live = self.vanishing = 0
+        self.tally = RowTally(self.families.labels)
+
+    @property
+    def gravestones(self) -> int:
+        """How many rows have vanished but for their gravestones, packed or not."""
+        return self.vanishing + len(self.chunks)
 
     def is_live(self, row: Any) -> bool:
         """Return whether a row fires when it is due; False for None and for what only vanishes."""
@@ -116,4 +180,4 @@ class CommittedState:
         return clock.hole_end_ms(self.settings.quiet_ms) if rules.version >= 2 else 0
 
 
-__all__ = ["CommittedState", "Families", "PartitionSettings", "arrange_families"]
+__all__ = ["CommittedState", "Families", "PartitionSettings", "RowTally", "arrange_families"]

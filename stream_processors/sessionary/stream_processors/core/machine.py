@@ -11,7 +11,7 @@ records, the machine whose row is due is asked to `fire`, which gives facts too.
 Everything here is pure and sees time as data: `now_ms` is the partition's clock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -101,6 +101,7 @@ class RowKind(NamedTuple):
     parts: RowParts | None = None  # None: rows are always written whole
     # when a row that is not live vanishes by rules 2, ms of log time; None: it is never packed
     expiry_ms: Callable[[Any], int] | None = None
+    label: Callable[[Any], Hashable] | None = None  # rows are counted by it, for metrics; None: they are not counted
 
 
 class Machine(Protocol[RowT, FactT]):

@@ -131,9 +131,9 @@ class Counts(NamedTuple):
 class Outcome(NamedTuple):
     """What one transaction writes; a row of None is a tombstone.
 
-    `refusals` and `timer_lateness_ms` only feed metrics: the reasons of refused records, and how
-    long after its deadline each timer fired (log time). `judged` is for callers that wait for a
-    record.
+    What follows `judged` only feeds metrics: the reasons of refused records; how long after its
+    deadline each timer fired, and when it was due (log time); and the number of silences of the log
+    after which no timer fires for a while. `judged` is for callers that wait for a record.
     """
 
     rows: Mapping[bytes, Any]
@@ -143,6 +143,8 @@ class Outcome(NamedTuple):
     judged: JudgedRecords
     refusals: Sequence[RefusalReason] = ()
     timer_lateness_ms: Sequence[int] = ()
+    timer_due_ms: Sequence[int] = ()
+    silences: int = 0
 
     def records_on(self, stream: Stream) -> list[tuple[Any, Any]]:
         """Return key and record of everything written to one stream, in order."""

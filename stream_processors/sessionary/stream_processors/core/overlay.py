@@ -58,6 +58,8 @@ class Overlay(BatchRows):
         self._judged = JudgedRecords()
         self._add_offset, self._add_key = self._judged.offsets.append, self._judged.key_hashes.append
         self._lateness_ms: list[int] = []
+        self._due_ms: list[int] = []
+        self._silences = 0
         self._emitted: list[Emitted] = []
         self._previous_acknowledged_at: int | None = None
 
@@ -206,13 +208,17 @@ class Overlay(BatchRows):
             self._judged,
             self._refusals,
             self._lateness_ms,
+            self._due_ms,
+            self._silences,
         )
 
     def _move_clock(self, stamp_ms: int) -> None:
-        settings = self._committed.settings
-        self._clock = self._clock.advance_to(
+        settings, former = self._committed.settings, self._clock
+        self._clock = former.advance_to(
             stamp_ms, live=self.live > 0, hole_ms=settings.hole_ms, quiet_ms=settings.quiet_ms
         )
+        if self._clock.quiet_until_ms != former.quiet_until_ms:
+            self._silences += 1
 
     def _reject_unread(self, record: LogRecord, reason: RefusalReason, detail: str) -> Arrival:
         """Refuse a record without its machine, so that no row changes; return it as it is known."""
@@ -253,6 +259,7 @@ class Overlay(BatchRows):
         facts = machine.fire(row, now_ms, self._hole_end_ms)
         after, emitted = apply_facts(machine, key, row, facts, None, self._next_place)
         self._lateness_ms.append(now_ms - due_ms)
+        self._due_ms.append(due_ms)
         self._emitted += emitted
         self._count_output(EMITTED_BYTES * len(emitted))
         self._put_row(machine, key, row, after)

@@ -70,7 +70,8 @@ class PartitionState(CommittedState):
                 self.expiries.append((due_ms, key))
         heapq.heapify(self.expiries)
         self.timers.fill(due)
-        self.live = len(due)
+        self.live, self.vanishing = len(due), len(self.expiries)
+        self.tally.start_again(key for _, key in due)
 
     def begin(self) -> Overlay:
         """Open a batch on the committed state. An earlier batch that was not merged is void.
@@ -95,7 +96,9 @@ class PartitionState(CommittedState):
             self.load(key, row)
             if is_chunk_key(key):
                 self.chunks.put_chunk(key, row)
-        self.position, self.live, self._open = overlay.final_position, overlay.live, None
+        self.tally.replace_rows(overlay.labels_before, overlay.rows)
+        self.live, self.vanishing = overlay.live, overlay.vanishing
+        self.position, self._open = overlay.final_position, None
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -115,6 +118,16 @@ class PartitionState(CommittedState):
         """
         due_ms = self._live_due_ms(row)
         return self.due_ms(row) if due_ms is None else max(due_ms, self.position.quiet_until_ms)
+
+    def count_overdue(self, now_ms: int, rows_max: int) -> int:
+        """Return how many rows should have fired by now, if `now_ms` is the time; changes nothing.
+
+        None is while no timer may fire. At most `rows_max` rows are looked at.
+        """
+        if self.position.quiet_until_ms > now_ms:
+            return 0
+        deadlines = map(self._committed_due_ms, self.timers.keys_until(now_ms, rows_max))
+        return sum(due_ms is not None and due_ms <= now_ms for due_ms in deadlines)
 
     def _due_row(self, item: tuple[bytes, Any]) -> DueRow:
         key, row = item

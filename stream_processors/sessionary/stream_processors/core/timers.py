@@ -39,6 +39,20 @@ class Timers:
         """Move every entry to an earlier time, because each row may be due by so much earlier."""
         self.fill([(due_ms - by_ms, key) for key, due_ms in self._entries.items()])
 
+    def keys_until(self, until_ms: int, keys_max: int) -> list[bytes]:
+        """Return the keys whose entries are at `until_ms` or before, `keys_max` of them at most."""
+        heap, entries = self._heap, self._entries
+        found: list[bytes] = []
+        places = [0]
+        while places and len(found) < keys_max:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= until_ms:
+                due_ms, key = heap[place]
+                if entries.get(key) == due_ms:
+                    found.append(key)
+                places += 2 * place + 1, 2 * place + 2
+        return found
+
     def next_due(self, due_of: DueOf, until_ms: float = math.inf) -> tuple[int, bytes] | None:
         """Return the earliest true deadline at or before `until_ms`, and its key.
 

@@ -150,8 +150,9 @@ class Assignment:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the group gave an assignment and all of its partitions are open."""
-        return self.has_assignment and all(owner.is_open for owner in self.owners.values())
+        """Whether the group gave an assignment and all of its partitions are open, or halted."""
+        opened = (owner.is_open or partition in self._halts for partition, owner in self.owners.items())
+        return self.has_assignment and all(opened)
 
     def _start_owner(self, partition: int, decision: Decision | None = None) -> None:
         former = self._retiring.pop(partition, None)
@@ -215,6 +216,7 @@ class Assignment:
         self._halts[owner.partition] = _Halt(fault, pause_s)
         if is_new:
             self._context.metrics.errors.labels("halted").inc()
+            self._context.metrics.state_hash_mismatches.inc(fault.reason == "changelog_incomplete")
             _log.error(
                 "partition %(partition)d is halted until its cause is removed: %(error)s",
                 partition=owner.partition,

@@ -6,7 +6,8 @@ initialised, so the end is the true one.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -47,8 +48,28 @@ def reader_of(settings: ProcessorSettings) -> Consumer:
     )
 
 
+@dataclass
+class RecoveryProgress:
+    """How far a recovery is. Its thread writes, others read."""
+
+    end_offset: int | None = None  # of the changelog; None before it is read, and once it was
+    next_offset: int = 0
+    found_damaged_store: bool = False  # whether the local store had other rows than its position record counts
+
+    @property
+    def remaining_records(self) -> int | None:
+        """How many offsets of the changelog are still to be read; None if it is not being read."""
+        end_offset = self.end_offset  # read once: another thread writes it
+        return None if end_offset is None else max(0, end_offset - self.next_offset)
+
+
 def recover(
-    settings: ProcessorSettings, state: PartitionState, store: Store, row_codec: RowCodec, wanted: Callable[[], bool]
+    settings: ProcessorSettings,
+    state: PartitionState,
+    store: Store,
+    row_codec: RowCodec,
+    wanted: Callable[[], bool],
+    progress: RecoveryProgress,
 ) -> int:
     """Load `store` with what the changelog holds beyond it, and `state`; return the end.
 
@@ -58,15 +79,17 @@ def recover(
     this release does not know, `Lost` if the broker stays silent or the partition is no longer
     `wanted`.
     """
-    changelog_next = _recover_rows(settings, state, store, row_codec, wanted)
+    was_saved = store.saved_position is not None
+    changelog_next = _recover_rows(settings, state, store, row_codec, wanted, progress)
     if not _holds_all_rows(store, state.position):
+        progress.found_damaged_store = was_saved
         _log.warning(
             "partition %(partition)d: its store differs from its changelog, which is read from the start",
             partition=state.partition,
             offset=state.position.next_offset,
         )
         store.wipe()
-        changelog_next = _recover_rows(settings, state, store, row_codec, wanted)
+        changelog_next = _recover_rows(settings, state, store, row_codec, wanted, progress)
         if not _holds_all_rows(store, state.position):
             raise _changelog_incomplete(state, store)
     state.finish_loading(store.rows.due_rows())
@@ -93,7 +116,12 @@ def _changelog_incomplete(state: PartitionState, store: Store) -> Halted:
 
 
 def _recover_rows(
-    settings: ProcessorSettings, state: PartitionState, store: Store, row_codec: RowCodec, wanted: Callable[[], bool]
+    settings: ProcessorSettings,
+    state: PartitionState,
+    store: Store,
+    row_codec: RowCodec,
+    wanted: Callable[[], bool],
+    progress: RecoveryProgress,
 ) -> int:
     reader = reader_of(settings)
     try:
@@ -109,7 +137,8 @@ def _recover_rows(
             topic.offset = OFFSET_BEGINNING
         state.rows = store.rows
         reader.assign([topic])
-        changelog_next = _read(reader, state, store, row_codec, wanted)
+        progress.next_offset, progress.end_offset = max(low, topic.offset), end
+        changelog_next = _read(reader, state, store, row_codec, wanted, progress)
         require_known_rules(state.partition, state.position)
         store.finish_loading()
     except KafkaException as error:
@@ -120,7 +149,12 @@ def _recover_rows(
 
 
 def _read(
-    reader: Consumer, state: PartitionState, store: Store, row_codec: RowCodec, wanted: Callable[[], bool]
+    reader: Consumer,
+    state: PartitionState,
+    store: Store,
+    row_codec: RowCodec,
+    wanted: Callable[[], bool],
+    progress: RecoveryProgress,
 ) -> int:
     heard_s = time.monotonic()
     while wanted():
@@ -128,15 +162,18 @@ def _read(
         # take.
         if (first := reader.poll(0.2)) is not None:
             heard_s = time.monotonic()
-            end = _load_messages(state, store, row_codec, (first, *reader.consume(_BATCH_RECORDS, 0)))
+            messages = (first, *reader.consume(_BATCH_RECORDS, 0))
+            end = _load_messages(state, store, row_codec, messages)
             if end is not None:
                 return end
+            if messages[-1].error() is None:
+                progress.next_offset = (messages[-1].offset() or 0) + 1
         if time.monotonic() - heard_s > _SILENCE_MAX_S:
             raise Lost(f"changelog of partition {state.partition}: silent for {_SILENCE_MAX_S:g} s")
     raise Lost("no longer wanted")
 
 
-def _load_messages(state: PartitionState, store: Store, row_codec: RowCodec, messages: Iterable[Message]) -> int | None:
+def _load_messages(state: PartitionState, store: Store, row_codec: RowCodec, messages: Sequence[Message]) -> int | None:
     """Load what the consumer returned. Return the changelog's end if that is reached.
 
     A partition opens after one turn of this loop for each of its rows: a call less per row counts.
@@ -208,4 +245,4 @@ def _due(message: Message) -> bytes | None:
     return None
 
 
-__all__ = ["PREFETCH_KIB", "reader_of", "recover", "seal_with"]
+__all__ = ["PREFETCH_KIB", "RecoveryProgress", "reader_of", "recover", "seal_with"]

@@ -7,7 +7,9 @@ records that follow go into it.
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.records import Position
@@ -22,6 +24,7 @@ _REGISTRY_PAUSE_S = 0.2
 _REPORT_EACH_S = 30.0
 _SLICE_S = 0.005  # between two yields to the event loop
 _LOOK_EACH = 8  # records between two readings of the clock
+_offset_of = attrgetter("offset")
 
 
 class LookupReport:
@@ -44,7 +47,7 @@ class OpenBatch:
     """The overlay of a batch and the records that went into it. Belongs to the event loop.
 
     `ticks_position` is the position after its records while it holds only ticks and waits, else
-    None.
+    None. `fold_s` is the processor time that the folding took.
     """
 
     def __init__(self, state: PartitionState) -> None:
@@ -52,12 +55,18 @@ class OpenBatch:
         self.overlay = state.begin()
         self.records: list[LogRecord] = []
         self.ticks_position: Position | None = None
+        self.fold_s = 0.0
         self._partition, self._leader_epoch = state.partition, state.position.leader_epoch
 
     @property
     def leader_epoch(self) -> int | None:
         """The epoch of the leader that appended the last record below the position, if known."""
         return self.records[-1].leader_epoch if self.records else self._leader_epoch
+
+    def first_ms_from(self, offset: int) -> int | None:
+        """Return when the first record from `offset` on was appended (ms), None if none went in."""
+        place = bisect_left(self.records, offset, key=_offset_of)
+        return self.records[place].timestamp_ms if place < len(self.records) else None
 
     def skip_offsets(self, skip: SkippedOffsets, leader_epoch: int | None) -> None:
         """Skip offsets; `leader_epoch` is that of the last record among them, if known."""
@@ -83,21 +92,26 @@ class OpenBatch:
     async def _fold_records(
         self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report: LookupReport
     ) -> int:
-        slice_ends_s = time.perf_counter() + _SLICE_S
+        slice_ends_s, begun_s = time.perf_counter() + _SLICE_S, time.thread_time()
         for n, record in enumerate(records):
             if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
+                self.fold_s += time.thread_time() - begun_s
                 await asyncio.sleep(0)
+                begun_s = time.thread_time()
                 if not is_wanted():
                     return n
                 slice_ends_s = time.perf_counter() + _SLICE_S
             while True:
                 try:
                     if not self.overlay.apply(record):
+                        self.fold_s += time.thread_time() - begun_s
                         return n
                     break
                 except Unavailable as trouble:
                     report.report_wait(trouble)
+                    self.fold_s += time.thread_time() - begun_s
                     await asyncio.sleep(min(trouble.retry_after_s, _REGISTRY_PAUSE_S))
+                    begun_s = time.thread_time()
                     if not is_wanted():
                         return n
                 except EXPECTED_ERRORS:
@@ -106,6 +120,7 @@ class OpenBatch:
                     raise judge_failed(
                         f"partition {self._partition}, offset {record.offset}", error, record.offset
                     ) from error
+        self.fold_s += time.thread_time() - begun_s
         return len(records)
 
     def wait_for_more(self) -> bool:

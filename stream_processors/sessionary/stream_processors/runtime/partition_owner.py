@@ -22,7 +22,7 @@ from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.errors import Aborted, Halted
 from sessionary.stream_processors.rules_change import RulesRequest, due_request, needs_tick
-from sessionary.stream_processors.runtime.changelog import recover, seal_with
+from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
 from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, PendingDecision
 from sessionary.stream_processors.runtime.executor import free_task_frames
 from sessionary.stream_processors.runtime.fetching.pending_records import FollowingRecords, PendingRecords
@@ -65,6 +65,7 @@ class PartitionOwner:
         self.rules_request: RulesRequest | None = None
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
+        self.recovery = RecoveryProgress()
         self.commits = 0
         self.committed_s = time.monotonic()
         self._decision = PendingDecision(context, partition, decision)
@@ -134,6 +135,12 @@ class PartitionOwner:
         if not self._is_confirmed or needs_tick(self.rules_request, self.state.position):
             return 0
         return self.state.next_deadline_ms
+
+    @property
+    def first_waiting_ms(self) -> int | None:
+        """When the first record behind `position` was appended (ms), of those that were fetched."""
+        offset, batch = self.position.next_offset, self._open_batch
+        return (batch and batch.first_ms_from(offset)) or self._pending.first_ms_from(offset)
 
     @property
     def _is_confirmed(self) -> bool:
@@ -223,10 +230,12 @@ class PartitionOwner:
         try:
             self._store = store = await context.run_blocking(self._open_store)
             changelog_next = await context.run_blocking(
-                recover, context.settings, self.state, store, context.job.row_codec, self._is_wanted
+                recover, context.settings, self.state, store, context.job.row_codec, self._is_wanted, self.recovery
             )
         finally:
             context.recovery_turns.release()
+            context.metrics.state_hash_mismatches.inc(self.recovery.found_damaged_store)
+            self.recovery = RecoveryProgress()
         await self._decision.carry_out_at_opening(self.state, self._commit_decision)
         position = self.state.position
         log = await context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
@@ -239,7 +248,6 @@ class PartitionOwner:
         self.is_open, self.committed_s = True, time.monotonic()
         context.open_partitions.add(self.partition)
         context.metrics.open_s.observe(time.monotonic() - begun_s)
-        self._show_position()
         _log.info("partition %(partition)d is open", partition=self.partition, offset=self.position.next_offset)
         self._wake_readers()
 
@@ -275,9 +283,7 @@ class PartitionOwner:
         folded = await batch.fold_records(records, self._is_wanted, self._lookup_report)
         if self.end_requested:
             return
-        if folded == len(records) and self._ticks_wait_s() > 0 and batch.wait_for_more():
-            self._show_position()
-        else:
+        if folded < len(records) or self._ticks_wait_s() == 0 or not batch.wait_for_more():
             await self._commit_batch(batch, records[folded:], started_at)
 
     async def _skip_records(self) -> None:
@@ -327,10 +333,8 @@ class PartitionOwner:
         self._acknowledged_at, self._confirmed = written.acknowledged_at, assignments
         self.commits += 1
         self.committed_s = time.monotonic()
-        self._context.note_commit(self.partition, written)
+        self._context.note_commit(self.partition, outcome, batch.fold_s, written)
         self._context.trace_batch(self.partition, batch.records, outcome.judged, begun_at, written.acknowledged_at)
-        self._context.metrics.count_outcome(outcome, written.elapsed_s)
-        self._show_position()
         self._wake_readers()
         saved = SavedPosition(written.position, written.changelog_next, time.time())
         await self._context.save_rows(self._store, written.rows, saved)
@@ -388,9 +392,6 @@ class PartitionOwner:
 
     def _is_wanted(self) -> bool:
         return not self.end_requested
-
-    def _show_position(self) -> None:
-        self._context.metrics.position.labels(str(self.partition)).set(self.position.next_offset)
 
     def _wake_readers(self) -> None:
         advanced, self._advanced = self._advanced, asyncio.Event()

@@ -8,6 +8,7 @@ same producer reports when a partition's last transaction was acknowledged, if n
 that would.
 """
 
+import time
 from collections.abc import Mapping, MutableMapping
 from typing import NamedTuple
 
@@ -97,6 +98,8 @@ class Ticker:
         self._value = encode_record(Tick(settings.worker_name))
         self._sent: dict[int, LastTick] = {}
         self._activations_sent: dict[int, LastTick] = {}
+        # Of the partitions that need ticks: when the last one was acknowledged, or since when.
+        self._acknowledged_ms: dict[int, float] = {}
         self._failed = False
         self._made_ms = 0.0
         self._producer = self._made()
@@ -108,11 +111,20 @@ class Ticker:
         None: no session lives there.
         """
         steady_ms = steady_pause_ms(len(deadlines), self._settings.hole_ms)
+        needing, known = [number for number, at_ms in deadlines.items() if at_ms is not None], self._acknowledged_ms
+        self._acknowledged_ms = {number: known.get(number, now_ms) for number in needing}
         for partition in due_partitions(now_ms, deadlines, self._sent, steady_ms):
             self._send(partition, now_ms, self._value, self._sent)
         self._producer.poll(0)
         if self._failed and now_ms - self._made_ms >= RENEW_MS:
             self._renew(now_ms)
+
+    def tick_ages_s(self, now_ms: float) -> dict[int, float]:
+        """Return the time since the last acknowledged tick of each partition that needs ticks.
+
+        If none was acknowledged yet: since the partition began to need them. In seconds.
+        """
+        return {number: max(0.0, now_ms - at_ms) / 1_000 for number, at_ms in self._acknowledged_ms.items()}
 
     def send_due_activations(self, now_ms: float, announced: Mapping[int, AnnouncedRules]) -> None:
         """Send the records with which announced rules begin, once a second each. Does not block.
@@ -178,6 +190,8 @@ class Ticker:
                 self._metrics.errors.labels("tick").inc()
             elif sent is self._sent:
                 self._metrics.ticks_sent.inc()
+                if partition in self._acknowledged_ms:
+                    self._acknowledged_ms[partition] = time.time() * 1_000
 
         sent[partition] = LastTick(now_ms, under_way=True)
         try:

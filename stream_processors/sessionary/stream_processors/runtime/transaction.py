@@ -57,6 +57,9 @@ class CommitReceipt(NamedTuple):
     changelog_next: int  # the changelog's next offset, after the transaction's own records
     acknowledged_at: int  # µs since the epoch
     elapsed_s: float
+    cpu_s: float = 0.0  # of this thread; librdkafka's threads are not in it
+    written_bytes: int = 0  # keys and values of all records
+    changelog_bytes: int = 0  # those of the changelog among them, with when rows are due
 
 
 class BatchLimits:
@@ -147,15 +150,15 @@ class TransactionWriter:
         need not be written again. Raises `Aborted` (nothing was written, the producer can go on),
         `Lost` or `Halted`.
         """
-        begun_s = time.monotonic()
+        begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
         records, rows = self._make_transaction(outcome, started_at, stored)
         position = seal(outcome.position, rows)
         try:
             self._retry_in_place(self._producer.begin_transaction)
-            self._produce(records)
+            written_bytes = self._produce(records)
             self._position_offset = None
             sealed = Produced(self._topics.changelog, POSITION_KEY, encode_position(position))
-            self._produce([sealed], self._on_position_delivered)
+            position_bytes = self._produce([sealed], self._on_position_delivered)
             self._retry_in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
         except (Aborted, Halted):
             # An open transaction would hide all later records from readers, until it times out.
@@ -164,7 +167,12 @@ class TransactionWriter:
         if self._position_offset is None:
             raise Lost(f"partition {self._partition}: no delivery report for the position")
         acknowledged_at, elapsed_s = time.time_ns() // 1_000, time.monotonic() - begun_s
-        return CommitReceipt(rows, position, self._position_offset + 1, acknowledged_at, elapsed_s)
+        return CommitReceipt(
+            *(rows, position, self._position_offset + 1, acknowledged_at, elapsed_s),
+            cpu_s=time.thread_time() - begun_cpu_s,
+            written_bytes=written_bytes + position_bytes,
+            changelog_bytes=sum(map(len, rows)) + sum(map(len, filter(None, rows.values()))) + position_bytes,
+        )
 
     def discard(self) -> None:
         """Free the producer in the background, at the owner's end. Never blocks.
@@ -189,8 +197,9 @@ class TransactionWriter:
         self,
         records: Iterable[PlainProduced],
         on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
-    ) -> None:
-        produce, partition = self._producer.produce, self._partition
+    ) -> int:
+        """Produce records; return the bytes of their keys and values."""
+        produce, partition, size = self._producer.produce, self._partition, 0
         for topic, key, value, headers in records:
             while True:
                 try:
@@ -205,6 +214,8 @@ class TransactionWriter:
                 except KafkaException as error:
                     raise self._classify_error(error.args[0], f"{topic}, key {key!r}") from error
                 break
+            size += len(key or b"") + len(value or b"")
+        return size
 
     def _on_position_delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:

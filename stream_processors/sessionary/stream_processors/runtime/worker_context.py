@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from sessionary.schemas.records import BatchAcknowledged
-from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.errors import Lost
-from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.metrics import CommitCosts, Metrics
 from sessionary.stream_processors.runtime.executor import wait_unless_hung
 from sessionary.stream_processors.runtime.fetching.pending_records import FetchControl
 from sessionary.stream_processors.runtime.job import Job
@@ -118,12 +118,20 @@ class WorkerContext:
         least_ms, commit_ms = self.settings.commit_interval_ms, self.commit_times.mean_ms
         return spread_interval_ms(least_ms, len(self.open_partitions), commit_ms) / 1_000
 
-    def note_commit(self, partition: int, written: CommitReceipt) -> None:
-        """Count a transaction's time; let the worker report when it was acknowledged.
+    def note_commit(self, partition: int, outcome: Outcome, fold_s: float, written: CommitReceipt) -> None:
+        """Count a transaction; let the worker report when it was acknowledged.
 
-        Rules that know no such report allow none.
+        `fold_s`: the processor time that its fold took. Rules that know no such report allow none.
         """
         self.commit_times.add_commit(written.elapsed_s)
+        costs = CommitCosts(
+            elapsed_s=written.elapsed_s,
+            work_s=fold_s + written.cpu_s,
+            acknowledged_ms=written.acknowledged_at // 1_000,
+            written_bytes=written.written_bytes,
+            changelog_bytes=written.changelog_bytes,
+        )
+        self.metrics.count_outcome(outcome, costs)
         told = self.job.acknowledgement(partition, written.position, written.acknowledged_at)
         if told is not None:
             self.acknowledged[partition] = told

@@ -28,6 +28,7 @@ _FIRST_RULES_WITH_CONTENT = 2
 _DUE = struct.Struct(">q")
 _HEADER_BYTES = 10  # of Avro's single-object encoding
 _RECORD_HEADER = slice(_DUE.size, _DUE.size + _HEADER_BYTES)  # where a packed row has it
+LAYERS = ("rows", "contents", "gravestones")  # of what a store keeps; only rows are live
 StoredLookup = Callable[[bytes], bytes | None]  # what a store keeps under a key
 
 
@@ -203,6 +204,9 @@ class CachedRows(MutableMapping[bytes, Any]):
     A row that is set stays in `unsaved` until its bytes are on the shelf. Of the rows used last, so
     many stay decoded that neither their number nor their packed bytes exceed a bound.
 
+    `layer_bytes`: the bytes on the shelf with their keys, by layer; empty until `due_rows` has
+    counted them.
+
     One thread works on it; another may replace `unsaved` once rows are on the shelf. Reading a row
     raises `Halted` if its bytes cannot be read.
     """
@@ -217,6 +221,7 @@ class CachedRows(MutableMapping[bytes, Any]):
         self._recent_sizes: dict[bytes, int] = {}  # packed, by key
         self._recent_bytes = 0  # their sum
         self.unsaved: dict[bytes, Any] = {}
+        self.layer_bytes: dict[str, int] = {}
 
     def __getitem__(self, key: bytes) -> Any:
         if (row := self._recent.get(key)) is not None:
@@ -253,15 +258,38 @@ class CachedRows(MutableMapping[bytes, Any]):
         return sum(1 for _ in self)
 
     def due_rows(self) -> Iterator[DueRow]:
-        """Yield when each row is due; decodes none that is on the shelf."""
+        """Yield when each row is due; decodes none that is on the shelf. Counts `layer_bytes`."""
         unsaved = dict(self.unsaved)
         for key, row in unsaved.items():
             if row is not None:
                 yield self._codec.due_row(key, row)
-        due_stored_row = self._codec.due_stored_row
+        due_stored_row, content_bytes, live_bytes, other_bytes = self._codec.due_stored_row, 0, 0, 0
         for key, stored in self._shelf.items():
-            if not key.endswith(CONTENT_SUFFIX) and key not in unsaved:
-                yield due_stored_row(key, stored)
+            if key.endswith(CONTENT_SUFFIX):
+                content_bytes += len(key) + len(stored)
+                continue
+            row = due_stored_row(key, stored)
+            if row.live:
+                live_bytes += len(key) + len(stored)
+            else:
+                other_bytes += len(key) + len(stored)
+            if key not in unsaved:
+                yield row
+        self.layer_bytes = dict(zip(LAYERS, (live_bytes, content_bytes, other_bytes), strict=True))
+
+    def replace_bytes(self, rows: Mapping[bytes, bytes | None], former: StoredLookup) -> None:
+        """Count the bytes of rows that are saved, by key, instead of the `former` ones."""
+        if layers := self.layer_bytes:
+            for key, stored in rows.items():
+                if (before := former(key)) is not None:
+                    layers[self._layer_of(key, before)] -= len(key) + len(before)
+                if stored is not None:
+                    layers[self._layer_of(key, stored)] += len(key) + len(stored)
+
+    def _layer_of(self, key: bytes, stored: bytes) -> str:
+        if key.endswith(CONTENT_SUFFIX):
+            return "contents"
+        return "rows" if self._codec.due_stored_row(key, stored).live else "gravestones"
 
     def forget_unsaved(self) -> None:
         """Keep nothing but what is on the shelf."""
@@ -304,6 +332,7 @@ class CachedRows(MutableMapping[bytes, Any]):
 __all__ = [
     "CONTENT_SUFFIX",
     "DUE_HEADER",
+    "LAYERS",
     "CachedRows",
     "MachineRows",
     "PackedRow",

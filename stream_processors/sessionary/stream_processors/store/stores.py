@@ -139,6 +139,7 @@ class MemoryStore:
     def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """Save packed rows (None deletes) and position. Does not block."""
         self.row_sum = _saved_sum(saved)
+        self.rows.replace_bytes(rows, self._shelf.get)
         self._put_rows(rows)
         self.rows.mark_saved(rows)
         self._saved = saved
@@ -231,6 +232,7 @@ class RocksStore:
         self._shelf = _RocksShelf(self._db)
         self.rows = CachedRows(self._shelf, self._codec)
         self._unwritten: dict[bytes, bytes | None] = {}
+        self._former_rows: dict[bytes, bytes | None] = {}  # before those of the transaction under way
         self._unwritten_bytes = 0
         self.row_sum = _saved_sum(self.saved_position)
 
@@ -262,7 +264,8 @@ class RocksStore:
     def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
         """Return what `row_sum` will be once `rows` are saved. Reads from disk."""
         before = self.count_again() if self.row_sum is None else self.row_sum
-        return before.replace_rows(rows, self.stored_row)
+        self._former_rows = {key: self.stored_row(key) for key in rows}
+        return before.replace_rows(rows, self._former_rows.get)
 
     def count_again(self) -> RowSum:
         """Set `row_sum` by reading every row, and return it. Reads from disk."""
@@ -277,7 +280,9 @@ class RocksStore:
         batch.put(POSITION_KEY, encode_position(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
         self._db.write(batch)
-        self._unwritten, self._unwritten_bytes = {}, 0
+        if self._former_rows.keys() == rows.keys():  # known by `sum_with`: to read them again costs too much
+            self.rows.replace_bytes(rows, self._former_rows.get)
+        self._unwritten, self._unwritten_bytes, self._former_rows = {}, 0, {}
         self.rows.mark_saved(rows)
 
     def finish_loading(self) -> None:
@@ -363,6 +368,10 @@ class PartitionStores:
         """Close all stores."""
         for partition in list(self._stores):
             self.close_store(partition)
+
+    def list_layer_bytes(self) -> list[Mapping[str, int]]:
+        """Return `layer_bytes` of each store; by the first rules, RocksDB's as of its opening."""
+        return [store.rows.layer_bytes for store in list(self._stores.values())]
 
     def _new_store(self, partition: int) -> Store:
         if not self._rocks or self._folder is None:

@@ -20,6 +20,7 @@ from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.sessions import ControlApi, Question, session_document
 from sessionary.stream_processors.api.token_store import TokenStore
+from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import OracleRig, position_under
@@ -34,7 +35,8 @@ class FakeOwner:
     """Owns the session's partition; its state holds a gravestone."""
 
     def __init__(self, heard_s: float, is_open: bool = True) -> None:
-        self.committed_s, self.is_readable, self.halted = heard_s, is_open, None
+        self.committed_s, self.is_readable, self.is_open = heard_s, is_open, is_open
+        self.halted: Halted | None = None
         self.state = self
         self.position = Position(100, 0, 0, 0, 0)
         self.rows = {KEY.encoded(): Gravestone("acme", KEY.session_id, (), "closed", 1, 7, 99)}
@@ -133,14 +135,55 @@ def test_of_an_archived_session_a_row_or_a_packed_gravestone_remains() -> None:
     assert problem(ask(FakeAssignment(owner), group)) == (410, "session_archived")
 
 
-def read_readiness(owner: FakeOwner, stalled: Mapping[int, StalledPartition]) -> tuple[int, object]:
-    any_assignment: Any = FakeAssignment(owner)
-    metrics, group = Metrics(), FakeGroup(0.0)
+def health_api(
+    assignment: FakeAssignment,
+    stalled: Mapping[int, StalledPartition],
+    heartbeat_s: float | None = None,
+    hung: str | None = None,
+) -> ControlApi:
+    any_assignment: Any = assignment
+    metrics, group = Metrics(), FakeGroup(time.monotonic() if heartbeat_s is None else heartbeat_s)
     tokens, others = TokenStore(SETTINGS, metrics), OtherWorkers(SETTINGS, group)
-    api = ControlApi(SETTINGS, tokens, any_assignment, metrics, group, others, lambda: True, lambda: stalled)
+    return ControlApi(
+        *(SETTINGS, tokens, any_assignment, metrics, group, others), lambda: True, lambda: stalled, lambda: hung
+    )
+
+
+def ask_readiness(api: ControlApi) -> tuple[int, object]:
     response = asyncio.run(api.readyz(make_mocked_request("GET", "/readyz")))
     assert isinstance(response.body, bytes)
     return response.status, json.loads(response.body)["partitions"]
+
+
+def read_readiness(owner: FakeOwner, stalled: Mapping[int, StalledPartition]) -> tuple[int, object]:
+    return ask_readiness(health_api(FakeAssignment(owner), stalled))
+
+
+def test_a_worker_that_has_started_stays_ready_while_a_partition_opens_or_is_halted() -> None:
+    owner, assignment = FakeOwner(0.0, is_open=False), FakeAssignment()
+    assignment.owners, assignment.is_ready = {PARTITION: owner}, False
+    api = health_api(assignment, {})
+    assert ask_readiness(api) == (503, {str(PARTITION): "opening"}), "it starts"
+    assignment.is_ready = owner.is_open = owner.is_readable = True
+    assert ask_readiness(api)[0] == 200
+    assignment.is_ready = owner.is_open = owner.is_readable = False
+    assert ask_readiness(api) == (200, {str(PARTITION): "opening"})
+    owner.halted = Halted("log_gap", "gone")
+    assert ask_readiness(api) == (200, {str(PARTITION): "halted: log_gap: gone"})
+
+
+def test_a_worker_that_its_group_does_not_hear_is_not_ready() -> None:
+    long_ago_s = time.monotonic() - SETTINGS.session_timeout_ms / 1_000 - 1
+    assert ask_readiness(health_api(FakeAssignment(FakeOwner(0.0)), {}, long_ago_s))[0] == 503
+    assert ask_readiness(health_api(FakeAssignment(FakeOwner(0.0)), {}))[0] == 200
+
+
+def test_a_part_that_hangs_makes_the_worker_unhealthy() -> None:
+    request = make_mocked_request("GET", "/healthz")
+    assert asyncio.run(health_api(FakeAssignment(), {}).healthz(request)).status == 200
+    response = asyncio.run(health_api(FakeAssignment(), {}, hung="fetching has hung for 31 s").healthz(request))
+    assert isinstance(response.body, bytes)
+    assert (response.status, json.loads(response.body)["detail"]) == (503, "fetching has hung for 31 s")
 
 
 def test_a_worker_is_not_ready_while_an_open_partition_stands_still() -> None:

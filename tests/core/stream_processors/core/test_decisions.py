@@ -10,7 +10,7 @@ from sessionary.stream_processors.core.machine import Arrival, Decision
 from sessionary.stream_processors.core.model import LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.machine import SessionMachine
-from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.metrics import CommitCosts, Metrics
 from tests.core.fold_rig import FoldRig, write_outcome
 from tests.support.event_factory import TICK, EventFactory
 
@@ -196,5 +196,5 @@ def test_by_the_first_rules_a_failed_machine_is_no_refusal(monkeypatch: pytest.M
 
 def test_failures_of_the_judge_are_counted_by_a_metric() -> None:
     metrics, outcome = Metrics(), FoldRig().append_batch(LogRecord(0, 1, None, TICK))
-    metrics.count_outcome(outcome._replace(refusals=["late", "internal_error"]), 0.1)
+    metrics.count_outcome(outcome._replace(refusals=["late", "internal_error"]), CommitCosts(0.1))
     assert metrics.errors.labels("judge")._value.get() == 1

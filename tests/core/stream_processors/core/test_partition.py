@@ -4,6 +4,7 @@ Then the same log is folded again in random batches, some of them dropped, with 
 their own bytes: the outputs must be the same.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from random import Random
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import AuditRecord, Gravestone, GravestoneChunk, Position, SessionState
+from sessionary.stream_processors.core.gravestones.chunk_index import count_hashes
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
@@ -139,6 +141,7 @@ def fold_again(log: list[LogRecord], rng: Random, first_position: Position = FIR
         for lines, new in zip(kept, map(outcome.records_on, STREAMS), strict=True):
             lines.extend(new)
         fold.merge(batch)
+        check_numbers(fold, rng)
         after = fold.position
         assert after.batch_number == before.batch_number + 1
         assert (after.next_offset, after.outcome_n) > (before.next_offset, before.outcome_n)
@@ -151,6 +154,18 @@ def fill_batch(batch: Overlay, log: list[LogRecord], rng: Random) -> None:
     for record in log[batch.final_position.next_offset :]:
         if not batch.apply(record) or rng.random() < 0.1:
             break
+
+
+def check_numbers(fold: PartitionState, rng: Random) -> None:
+    """Assert that the numbers of rows, which batches move on, are those of the rows."""
+    stones = [row for row in fold.rows.values() if isinstance(row, Gravestone)]
+    chunks = [row for row in fold.rows.values() if isinstance(row, GravestoneChunk)]
+    assert fold.vanishing == len(stones)
+    assert fold.gravestones == len(stones) + sum(count_hashes(chunk.key_hashes) for chunk in chunks)
+    fold.tally.count_waiting(fold.rows, rng.randint(0, 2))
+    if fold.tally.is_complete:
+        sessions = [row for row in fold.rows.values() if isinstance(row, SessionState)]
+        assert +fold.tally.counts == Counter((row.state, row.context_exceeded) for row in sessions)
 
 
 def check_clock_only(batch: Overlay, fold: PartitionState) -> None:

@@ -13,6 +13,7 @@ from sessionary.stream_processors.errors import Aborted, Lost
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.changelog import RecoveryProgress
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
@@ -102,7 +103,13 @@ class FakeRecovery:
         return self.ended >= times
 
     def recover(
-        self, settings: ProcessorSettings, state: PartitionState, store: Store, codec: RowCodec, wanted: Wanted
+        self,
+        settings: ProcessorSettings,
+        state: PartitionState,
+        store: Store,
+        codec: RowCodec,
+        wanted: Wanted,
+        progress: RecoveryProgress,
     ) -> int:
         with self._lock:
             self.under_way += 1

@@ -150,6 +150,7 @@ def test_a_halted_partition_that_is_opened_again_stays_reported_over_an_assignme
         await bench.seen(functools.partial(bench.is_replaced, halted))
         bench.assignment.take_assignment([0])
         assert list(bench.assignment.halted_partitions) == [0], "it is not well before it works"
+        assert bench.assignment.is_ready, "one halted partition is no reason that a worker is not"
         bench.assignment.owners[0].is_open = True
         await bench.seen(lambda: not bench.assignment.halted_partitions)
 

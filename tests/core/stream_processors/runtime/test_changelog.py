@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.runtime import changelog
-from sessionary.stream_processors.runtime.changelog import PREFETCH_KIB, reader_of, recover
+from sessionary.stream_processors.runtime.changelog import PREFETCH_KIB, RecoveryProgress, reader_of, recover
 from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import PartitionStores
@@ -48,5 +48,5 @@ def test_a_damaged_changelog_halts_the_partition_by_name(monkeypatch: pytest.Mon
     job = processor_job(settings)
     store = PartitionStores(settings, None, job.row_codec).store_of(3)
     with pytest.raises(Halted, match="partition 3: the batch that begins at offset 7 of ") as caught:
-        recover(settings, job.new_state(3), store, job.row_codec, lambda: True)
+        recover(settings, job.new_state(3), store, job.row_codec, lambda: True, RecoveryProgress())
     assert caught.value.reason == "changelog_unreadable"

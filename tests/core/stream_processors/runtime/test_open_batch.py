@@ -11,6 +11,7 @@ from sessionary.schemas.kafka.log_ends import LogEnd
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.log_probe import LogProbe
+from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
 from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
@@ -130,7 +131,6 @@ def test_ticks_that_wait_count_as_folded_for_lag_and_for_the_watchdogs() -> None
         positions = bench.assignment.open_positions
         assert positions == {0: owner.position}
         assert (positions[0].next_offset, positions[0].clock_ms) == (5, START_MS + 4_000)
-        assert bench.metrics.position.labels("0")._value.get() == 5
         stuck = StuckPartitionWatchdog(bench.assignment, bench.metrics, 60.0, pytest.fail)
         stuck.check_progress({0: 5}, 0.0)
         assert stuck.find_suspects({0: 5}, 60.0) == {}
@@ -140,5 +140,23 @@ def test_ticks_that_wait_count_as_folded_for_lag_and_for_the_watchdogs() -> None
         await bench.seen(lambda: bench.assignment.halted_partitions)
         assert bench.assignment.halted_partitions[0].reason == "log_truncated"
         assert bench.assignment.owners[0].position.next_offset == 1, "the next owner begins at what is committed"
+
+    run(story)
+
+
+def test_what_waits_is_told_by_its_first_record_and_folding_takes_time(written: list[Outcome]) -> None:
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        assert owner.first_waiting_ms is None
+        await fold(bench, owner, *map(tick, range(3)))
+        assert owner.first_waiting_ms is None, "ticks that wait are folded"
+        state = bench.context.job.new_state(0)
+        state.finish_loading()
+        batch = OpenBatch(state)
+        assert (batch.first_ms_from(3), batch.fold_s) == (None, 0.0)
+        await batch.fold_records([tick(3), creation(4)], lambda: True, LookupReport(bench.metrics, 0))
+        assert (batch.first_ms_from(0), batch.first_ms_from(4)) == (START_MS + 3_000, START_MS + 4_000)
+        assert batch.fold_s > 0
+        await fold(bench, owner, creation(3))
+        assert bench.metrics.work_s._value.get() > 0
 
     run(story)

@@ -1,5 +1,6 @@
 """When a tick is due, and what becomes of a producer that cannot send one."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -183,3 +184,34 @@ def test_a_partitions_last_acknowledgement_is_reported_once_it_is_idle(monkeypat
 
 def test_a_partition_with_ticks_is_not_idle_between_two_of_them() -> None:
     assert IDLE_MS > STEADY_MS + DUE_MS
+
+
+class AnsweringProducer(FakeProducer):
+    """A producer whose records are acknowledged when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(fails=False)
+        self.deliveries: list[Any] = []
+
+    def produce(self, topic: str, value: bytes, partition: int, on_delivery: Any = None) -> None:
+        self.deliveries.append(on_delivery)
+
+
+def test_the_age_of_a_tick_counts_from_its_acknowledgement_and_only_if_ticks_are_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer = AnsweringProducer()
+    monkeypatch.setattr(ticker, "Producer", lambda config: producer)
+    clock = ticker.Ticker(ProcessorSettings(), Metrics())
+    now_ms = time.time() * 1_000
+    deadlines: dict[int, int | None] = {0: int(now_ms) + 900_000, 1: None, 2: 0}
+    clock.send_due_ticks(now_ms - 9_000, deadlines)
+    clock.send_due_ticks(now_ms, deadlines)
+    assert clock.tick_ages_s(now_ms) == {0: 9.0, 2: 9.0}, "none was acknowledged since they are needed"
+    producer.deliveries[0](None, None)
+    ages_s = clock.tick_ages_s(time.time() * 1_000)
+    assert ages_s[0] < 5 < ages_s[2]
+    clock.send_due_ticks(now_ms, {0: None, 1: None})
+    assert clock.tick_ages_s(now_ms) == {}
+    producer.deliveries[1](None, None)
+    assert clock.tick_ages_s(now_ms) == {}, "the tick of a partition that is gone"

@@ -7,8 +7,9 @@ from typing import cast
 import pytest
 
 from sessionary.schemas.records import Gravestone, Position
-from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.stream_processors.core.model import POSITION_KEY
+from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.types import RuleSet
+from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -24,10 +25,14 @@ from sessionary.stream_processors.store.stores import (
     is_usable,
     temporary_state_folder,
 )
+from tests.core.oracle_rig import START_MS
+from tests.core.store_rig import StoreRig
+from tests.support.event_factory import EventFactory, snapshot
 from tests.support.waiting import wait_until
 
 ROWS = MachineRows(all_machines())
 RULES = NEWEST_RULES.version
+SAVED = SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0)
 
 
 def stone(name: str, epoch: int = 1) -> Gravestone:
@@ -188,3 +193,44 @@ def test_loaded_rows_are_written_before_they_take_much_memory(tmp_path: Path) ->
     store.finish_loading()
     assert len(store.rows) == 50
     store.close()
+
+
+@pytest.mark.parametrize("rules", [FIRST_RULES, NEWEST_RULES], ids=["first rules", "newest rules"])
+def test_bytes_by_layer_are_those_on_the_shelf(store: Store, rules: RuleSet) -> None:
+    rig = StoreRig(store, rules)
+    agents = [EventFactory(f"s{number}") for number in range(5)]
+    offset = 0
+
+    def fold(agent: EventFactory, event_type: str, **fields: object) -> None:
+        nonlocal offset
+        value = agent.event_bytes(event_type, **fields)
+        rig.fold_records([LogRecord(offset, START_MS + offset, agent.key.encoded(), value)])
+        offset += 1
+
+    for agent in agents:
+        fold(agent, "session_created", snapshot=snapshot("first", "1" * (2_000 if agent is agents[0] else 1)))
+    fold(agents[1], "session_start_failed")
+    if not store.blocks or rules is not FIRST_RULES:
+        followed = dict(store.rows.layer_bytes)
+        assert list(store.rows.due_rows()), "counts again"
+        assert followed == store.rows.layer_bytes
+    else:
+        assert not any(store.rows.layer_bytes.values()), "as of its opening"
+        assert list(store.rows.due_rows())
+    found = store.rows.layer_bytes
+    assert found["rows"] > 1_000
+    assert (found["contents"] > 2_000) == (rules is not FIRST_RULES)
+
+
+def test_a_gravestone_is_a_layer_of_its_own(store: Store) -> None:
+    assert list(store.rows.due_rows()) == []
+    for name, epoch in (("a", 1), ("b", 1), ("a", 2)):
+        packed = ROWS.pack_changes({name.encode(): stone(name, epoch)}, RULES)
+        rows = {key: row and row.stored for key, row in packed.items()}
+        store.sum_with(rows)
+        store.save_rows(rows, SAVED)
+    size = store.rows.layer_bytes["gravestones"]
+    assert (size > 20, store.rows.layer_bytes["rows"]) == (True, 0)
+    store.sum_with({b"a": None})
+    store.save_rows({b"a": None}, SAVED)
+    assert 0 < store.rows.layer_bytes["gravestones"] < size

@@ -7,6 +7,7 @@ trail.
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record, record_headers
@@ -49,7 +50,14 @@ class SessionMachine:
     """
 
     row_kinds: Sequence[RowKind] = (
-        RowKind(SessionState, live=True, prefixes=record_headers(SessionState), encode=encode_record, parts=_CONTENT),
+        RowKind(
+            SessionState,
+            live=True,
+            prefixes=record_headers(SessionState),
+            encode=encode_record,
+            parts=_CONTENT,
+            label=attrgetter("state", "context_exceeded"),
+        ),
         RowKind(
             Gravestone,
             live=False,

@@ -15,6 +15,8 @@ from sessionary.stream_processors.core.session.transitions import Objection
 # For so long after it was first sent an event may be delivered again: the retention of the events
 # topic, and the age limit of a client's spool. It is a part of the rules.
 REDELIVERY_MS_MAX: Final = 1_209_600_000  # 14 days
+_LEFT_OUT = "; its snapshot is left out: "
+_WRONG_HASH = "is not that of its content"
 
 
 def gravestone_end_ms(grave: Gravestone) -> int:
@@ -77,9 +79,14 @@ def checked_snapshot(row: SessionState, fact: SessionFact | Objection) -> Sessio
     if objection is None:
         return fact
     if isinstance(fact, Transitioned) and fact.transition.target == "Terminated":
-        reason = f"{fact.reason}; its snapshot is left out: {objection.detail}"
+        reason = f"{fact.reason}{_LEFT_OUT}{objection.detail}"
         return fact._replace(snapshot=None, reason=reason)
     return objection
+
+
+def tells_wrong_hash(reason: str) -> bool:
+    """Return whether the reason of a session's end says that its snapshot had a wrong hash."""
+    return reason.endswith(_WRONG_HASH) and _LEFT_OUT in reason
 
 
 def object_to_first_snapshot(payload: SessionCreated) -> Objection | None:
@@ -105,7 +112,7 @@ def _object_to_chain(snapshot: Snapshot, head: str | None) -> Objection | None:
 def _object_to_hash(snapshot: Snapshot) -> Objection | None:
     if snapshot.content_hash == content_hash(snapshot.state_json):
         return None
-    return Objection("hash_mismatch", f"the hash of snapshot {snapshot.snapshot_id} is not that of its content")
+    return Objection("hash_mismatch", f"the hash of snapshot {snapshot.snapshot_id} {_WRONG_HASH}")
 
 
 __all__ = [
@@ -116,4 +123,5 @@ __all__ = [
     "invalid_payload",
     "object_to_age",
     "object_to_first_snapshot",
+    "tells_wrong_hash",
 ]

@@ -100,6 +100,13 @@ class PendingRecords:
             self._resume_fetching()
         return FollowingRecords(begin_offset, taken)
 
+    def first_ms_from(self, offset: int) -> int | None:
+        """Return when the first record from `offset` on was appended (ms), None if none waits."""
+        for fetch, _ in self._batches:
+            if fetch.records[-1].offset >= offset:
+                return next(record.timestamp_ms for record in fetch.records if record.offset >= offset)
+        return None
+
     def drop_all(self) -> None:
         """Remove all records; go on fetching if it was interrupted."""
         self._batches.clear()

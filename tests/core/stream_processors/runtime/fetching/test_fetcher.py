@@ -322,3 +322,12 @@ def test_a_log_that_ends_with_transaction_markers_is_fetched_to_its_end() -> Non
         assert assigned_places(fetcher) == {(1, 14)}
 
     Delivered(story)
+
+
+def test_a_thread_that_hangs_is_told_by_its_last_turn() -> None:
+    fetcher = Fetcher(ProcessorSettings(bootstrap_servers="127.0.0.1:1"))
+    fetcher._turned_s -= 100
+    assert fetcher.still_s >= 100
+    fetcher._run_once()
+    assert fetcher.still_s < 50
+    fetcher.close()

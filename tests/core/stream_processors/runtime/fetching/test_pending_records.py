@@ -142,3 +142,12 @@ def test_what_is_dropped_waits_no_longer() -> None:
     pending.append_batch(fetch(0, size=PENDING_BYTES_MAX))
     pending.drop_all()
     assert (control.asked, control.pending_bytes, bool(pending)) == (["pause 3", "resume 3"], 0, False)
+
+
+def test_the_first_record_that_waits_is_told_by_its_time() -> None:
+    pending = PendingRecords(0, FakeFetchControl())
+    assert pending.first_ms_from(0) is None
+    for first in (0, 2):
+        records = [LogRecord(first + n, 1_000 + first + n, None, b"") for n in range(2)]
+        pending.append_batch(FollowingRecords(first, records))
+    assert [pending.first_ms_from(offset) for offset in (0, 1, 2, 3, 4)] == [1_000, 1_001, 1_002, 1_003, None]

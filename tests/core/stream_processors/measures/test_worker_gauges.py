@@ -1,0 +1,220 @@
+"""A worker's gauges, read from the owners of its partitions; without a broker."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessionary.schemas.ids import partition_of
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.measures.row_census import count_for_a_slice
+from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
+from sessionary.stream_processors.runtime import partition_owner
+from sessionary.stream_processors.runtime.log_probe import LogProbe
+from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
+from tests.support.event_factory import TICK, EventFactory
+from tests.support.metrics_page import read_series
+
+PARTITIONS = 4
+MARKERS = 2  # that the fetcher saw behind the last record of each partition
+
+
+class FakeFetcher:
+    """Has seen markers behind the record at `last_offset`."""
+
+    last_offset = -1
+
+    def skip_markers(self, _: int, position: int) -> int:
+        return position + MARKERS if position > self.last_offset else position
+
+
+class FakeTicker:
+    def tick_ages_s(self, _: float) -> dict[int, float]:
+        return {0: 0.25, 1: 0.5, 9: 700.0}
+
+
+class Rig:
+    """A worker's gauges and the page that they are on."""
+
+    def __init__(self, bench: OwnerBench, state_folder: Path | None) -> None:
+        self.bench, self.fetcher, self.heartbeat_s = bench, FakeFetcher(), time.monotonic()
+        parts: list[Any] = [bench.assignment, bench.assignment._stores, self.fetcher, FakeTicker()]
+        self.gauges = WorkerGauges(*parts, lambda: self.heartbeat_s, state_folder)
+        self.gauges.serve(bench.metrics)
+
+    def read(self) -> dict[str, float]:
+        found = read_series(self.bench.metrics.exposition().decode())
+        return {name.removeprefix("sessionary_processor_"): value for name, value in found.items()}
+
+    def of_partition(self, partition: int) -> set[str]:
+        """Return the names of the series of a partition."""
+        label = f'{{partition="{partition}"}}'
+        return {name.removesuffix(label) for name in self.read() if name.endswith(label)}
+
+    async def opened(self, *partitions: int) -> None:
+        self.bench.assignment.take_assignment(partitions)
+        owners = self.bench.assignment.owners
+        await self.bench.seen(lambda: all(owners[partition].is_open for partition in partitions))
+
+    async def fold(self, partition: int, *records: LogRecord) -> None:
+        owner = self.bench.assignment.owners[partition]
+        owner.offer_records(records[0].offset, records)
+        await self.bench.seen(lambda: owner.position.next_offset > records[-1].offset)
+
+
+@pytest.fixture
+def recovery(monkeypatch: pytest.MonkeyPatch) -> FakeRecovery:
+    found = FakeRecovery()
+    monkeypatch.setattr(partition_owner, "TransactionWriter", RecordingWriter)
+    monkeypatch.setattr(partition_owner, "recover", found.recover)
+    monkeypatch.setattr(partition_owner, "probe_log", lambda settings, partition, offset: LogProbe(0, 0))
+    monkeypatch.setattr(RecordingWriter, "aborts", 0)
+    return found
+
+
+def run(story: Callable[[Rig], Coroutine[Any, Any, None]], state_folder: Path | None = None) -> None:
+    async def play() -> None:
+        rig = Rig(OwnerBench(partitions=PARTITIONS, commit_interval_ms=0), state_folder)
+        await story(rig)
+        await rig.bench.assignment.close()
+
+    asyncio.run(play())
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def activity_log(begin_ms: int, partition: int = 0) -> list[LogRecord]:
+    """Return a log of a partition with a session that becomes active at `begin_ms`."""
+    agents = (EventFactory(f"s{number}") for number in count())
+    agent = next(agent for agent in agents if partition_of(agent.key.encoded(), PARTITIONS) == partition)
+    values = [
+        agent.event_bytes("session_created"),
+        agent.event_bytes("session_phase_changed", phase="validating"),
+        agent.event_bytes("session_phase_changed", phase="connecting"),
+        agent.event_bytes("session_started"),
+    ]
+    return [LogRecord(n, begin_ms, agent.key.encoded(), value) for n, value in enumerate(values)]
+
+
+def test_the_series_of_a_partition_go_with_it(recovery: FakeRecovery) -> None:
+    async def story(rig: Rig) -> None:
+        recovery.gate.release(100)
+        await rig.opened(0, 1)
+        for partition in (0, 1):
+            await rig.fold(partition, *activity_log(now_ms(), partition))
+        rig.gauges.observe_log_ends({0: 4, 1: 4, 2: 4}, time.time())
+        names = {"next_offset", "lag_records", "lag_seconds", "clock_ahead_seconds", "timers_due", "tick_age_seconds"}
+        assert rig.of_partition(0) == rig.of_partition(1) == names
+        rig.bench.assignment.take_assignment([1])
+        rig.gauges.observe_log_ends({1: 4}, time.time())
+        assert (rig.of_partition(0), rig.of_partition(1)) == (set(), names)
+
+    run(story)
+
+
+def test_lag_does_not_count_markers_and_is_there_before_the_record_is_folded(recovery: FakeRecovery) -> None:
+    async def story(rig: Rig) -> None:
+        recovery.gate.release(100)
+        await rig.opened(0)
+        await rig.fold(0, *activity_log(now_ms()))
+        rig.fetcher.last_offset = 3
+        rig.gauges.observe_log_ends({0: 4 + MARKERS}, time.time())
+        found = rig.read()
+        assert (found['lag_records{partition="0"}'], found['lag_seconds{partition="0"}']) == (0, 0)
+        rig.fetcher.last_offset = 6
+        rig.gauges.observe_log_ends({0: 7}, time.time())
+        owner = rig.bench.assignment.owners[0]
+        owner._pending.append_batch(partition_owner.FollowingRecords(4, [LogRecord(6, now_ms() - 90_000, None, TICK)]))
+        found = rig.read()
+        assert found['lag_records{partition="0"}'] == 3
+        assert 90 <= found['lag_seconds{partition="0"}'] < 300
+
+    run(story)
+
+
+def test_sessions_and_their_bytes_are_counted_and_what_is_overdue(recovery: FakeRecovery) -> None:
+    async def story(rig: Rig) -> None:
+        recovery.gate.release(100)
+        await rig.opened(0, 1)
+        await rig.fold(0, *activity_log(now_ms() - 3_600_000))
+        await rig.fold(1, *activity_log(now_ms(), 1))
+        states = [owner.state for owner in rig.bench.assignment.owners.values()]
+        assert count_for_a_slice(states)
+        found = rig.read()
+        assert (found['sessions{state="Active"}'], found['sessions{state="Paused"}'], found["gravestones"]) == (2, 0, 0)
+        assert found["sessions_over_context_limit"] == 0
+        assert (found['timers_due{partition="0"}'], found['timers_due{partition="1"}']) == (1, 0)
+        assert found["quiet_partitions"] == 0
+        await rig.fold(1, LogRecord(4, now_ms() + 6_000, None, TICK))
+        assert rig.read()["quiet_partitions"] == 1
+        assert set(rig.of_partition(0)) >= {"next_offset", "clock_ahead_seconds"}
+        assert {f'stored_bytes{{layer="{layer}"}}' for layer in ("rows", "contents", "gravestones")} <= found.keys()
+        assert found["group_heartbeat_age_seconds"] < 60
+        rig.heartbeat_s -= 100
+        assert rig.read()["group_heartbeat_age_seconds"] > 100
+
+    run(story)
+
+
+def test_a_recovery_tells_what_is_left_only_while_it_lasts(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recover(*arguments: Any) -> int:
+        *_, progress = arguments
+        progress.next_offset, progress.end_offset, progress.found_damaged_store = 30, 100, True
+        return recovery.recover(*arguments)
+
+    monkeypatch.setattr(partition_owner, "recover", recover)
+
+    async def story(rig: Rig) -> None:
+        rig.bench.assignment.take_assignment([2])
+        series = 'recovery_remaining_records{partition="2"}'
+        await rig.bench.seen(lambda: rig.read().get(series) == 70)
+        assert 'next_offset{partition="2"}' not in rig.read()
+        recovery.gate.release()
+        await rig.bench.seen(lambda: rig.bench.assignment.owners[2].is_open)
+        found = rig.read()
+        assert series not in found
+        assert found["state_hash_mismatches_total"] == 1
+
+    run(story)
+
+
+def test_the_free_disk_is_that_of_the_stores(recovery: FakeRecovery, tmp_path: Path) -> None:
+    async def absent(rig: Rig) -> None:
+        assert "disk_free_bytes" not in rig.read()
+
+    async def served(rig: Rig) -> None:
+        assert rig.read()["disk_free_bytes"] > 0
+
+    run(absent)
+    run(absent, tmp_path / "not there yet")
+    run(served, tmp_path)
+
+
+def test_a_halted_partition_still_has_its_lag(recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(rig: Rig) -> None:
+        recovery.gate.release(100)
+        await rig.opened(0)
+        await rig.fold(0, *activity_log(now_ms() - 50_000))
+        halt = partition_owner.Halted("log_gap", "told so")
+        rig.bench.assignment.halt_partition(0, halt)
+        await rig.bench.seen(lambda: rig.bench.assignment.halted_partitions)
+        rig.fetcher.last_offset = 9
+        rig.gauges.observe_log_ends({0: 10}, time.time())
+        found = rig.read()
+        assert found['lag_records{partition="0"}'] == 6
+        assert 50 <= found['lag_seconds{partition="0"}'] < 300
+        assert found['partitions_halted{reason="log_gap"}'] == 1
+        recovery.gate = type(recovery.gate)(0)
+        rig.bench.assignment.reopen_partition(0)
+        assert rig.read()['lag_records{partition="0"}'] == 6, "while it is opened again"
+        recovery.gate.release(100)
+
+    run(story)

@@ -1,0 +1,120 @@
+"""A running worker serves every metric, and its work moves them; series go with their partition."""
+
+import time
+import urllib.request
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from sessionary.infra.local.ports import free_port, free_ports
+from sessionary.schemas.events.session import SessionCreated, SessionStartFailed
+from sessionary.schemas.ids import partition_of
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.types import Limits
+from sessionary.stream_processors.metrics import HELP
+from tests.integration.processor_load import (
+    HOLE_MS,
+    Agent,
+    OutgoingRecord,
+    Sender,
+    begin_with,
+    snapshot,
+    start_processor,
+)
+from tests.integration.test_processor_api import get
+from tests.integration.test_processor_road import SHORT
+from tests.support import Processes, wait_until
+from tests.support.metrics_page import metric_values
+
+# They are there only while something is wrong, or on the way.
+PASSING = {"held_records", "partitions_halted", "recovery_remaining_records", "errors_total"}
+# What an hour of ordinary work does not move, and is moved by other tests.
+RESTING = {
+    *("quiet_partitions", "silences_total", "sessions_over_context_limit", "token_file_failures_total"),
+    *("lag_records", "lag_seconds", "timers_due"),
+}
+
+
+def page_of(port: int) -> dict[str, float]:
+    """Return the value of each series of a worker, by its name without the prefix."""
+    return {name.removeprefix("sessionary_processor_"): value for name, value in metric_values(port).items()}
+
+
+def moved_names(page: dict[str, float]) -> set[str]:
+    """Return the names of the metrics of which a series is not 0."""
+    names = {name.partition("{")[0] for name, value in page.items() if value != 0}
+    return {name.removesuffix("_count") for name in names}
+
+
+def told_names() -> set[str]:
+    return {name.removeprefix("sessionary_processor_") for name in HELP}
+
+
+def test_a_worker_serves_every_metric_and_its_work_moves_them(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    begin_with(kafka, NEWEST_RULES)
+    port = free_port()
+    settings = {"api_port": str(port), "store": "rocksdb", "state_dir": str(tmp_path)}
+    # No registry answers there, so a record in Confluent's framing cannot be judged.
+    settings["schema_registry_url"] = "http://127.0.0.1:1"
+    worker = start_processor(processes, kafka, "w1", **settings)
+    wait_until(lambda: get(f"http://127.0.0.1:{port}/readyz").status == 200, 60, "the worker to be ready")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    assert [name for name in HELP if f"# HELP {name} " not in text] == []
+    lasting, failed, wrong = Agent(), Agent(), Agent()
+    sender = Sender(kafka)
+    sender.send(*lasting.start(), lasting.event(SessionCreated(Limits(), snapshot()), tenant_id="another"))
+    sender.send(failed.start(SHORT)[0], failed.event(SessionStartFailed("invalid_config", None), seq=2))
+    sender.send(wrong.event(SessionCreated(Limits(), snapshot()._replace(content_hash="0" * 64))))
+    sender.flush()
+    expected = told_names() - PASSING - RESTING
+    wait_until(lambda: moved_names(page_of(port)) >= expected, 60, f"all of {len(expected)} metrics to move")
+    page = page_of(port)
+    assert (page['sessions{state="Active"}'], page["gravestones"], page["state_hash_mismatches_total"]) == (1, 1, 1)
+    assert page['transitions_total{from_state="Idle",to_state="Active"}'] == 1
+    refused = {name: value for name, value in page.items() if name.startswith("refused_total{")}
+    assert sum(value for name, value in refused.items() if 'security="true"' in name) == 1
+    assert max(value for name, value in page.items() if name.startswith("lag_records")) <= 1, "a tick at most"
+    partition, silent_s = partition_of(lasting.key.encoded(), kafka.partitions), time.monotonic() + 2 * HOLE_MS / 1_000
+    worker.kill()
+    wait_until(lambda: time.monotonic() > silent_s, 30, "a silence in which a session is live")
+    start_processor(processes, kafka, "w1", **settings)
+    wait_until(lambda: page_of(port).get("silences_total") == 1, 60, "the silence")
+    wait_until(lambda: page_of(port).get('sessions{state="Active"}') == 1, 30, "the session counted after a recovery")
+    sender.send(lasting.start(SHORT)[1], OutgoingRecord(lasting.key.encoded(), b"\x00\x00\x00\x00\x07value"))
+    sender.flush()
+    _check_lag(port, partition)
+
+
+def _check_lag(port: int, partition: int) -> None:
+    """Assert that a partition whose fold waits lags, and that the worker tells it soon."""
+    records, seconds = (f'lag_{unit}{{partition="{partition}"}}' for unit in ("records", "seconds"))
+    wait_until(lambda: page_of(port).get(records, 0) >= 1, 20, "the lag")
+    first = page_of(port)[seconds]
+    wait_until(lambda: page_of(port)[seconds] > first + 1, 20, "the lag to grow")
+    wait_until(lambda: page_of(port).get('errors_total{kind="registry"}', 0) >= 1, 20, "its reason")
+
+
+def test_the_series_of_a_partition_go_with_it_and_a_halted_one_leaves_its_worker_ready(
+    kafka: KafkaSettings, processes: Processes
+) -> None:
+    halted = 2
+    producer = Producer(kafka.client_config())
+    producer.produce(kafka.topics.changelog, b"damaged", b"acme:key", partition=halted)
+    assert producer.flush(10) == 0
+    ports = free_ports(2)
+    start_processor(processes, kafka, "w1", api_port=str(ports[0]))
+
+    def offsets(port: int) -> int:
+        return sum(name.startswith("next_offset{") for name in page_of(port))
+
+    wait_until(lambda: offsets(ports[0]) == 3, 40, "one worker has all partitions, but the halted one, open")
+    wait_until(lambda: get(f"http://127.0.0.1:{ports[0]}/readyz").status == 200, 20, "the worker is ready all the same")
+    assert 'partitions_halted{reason="changelog_unreadable"}' in page_of(ports[0])
+    start_processor(processes, kafka, "w2", api_port=str(ports[1]))
+    wait_until(lambda: page_of(ports[1]).get("partitions_owned") == 2, 60, "the other worker has its share")
+    wait_until(lambda: sum(map(offsets, ports)) == 3, 30, "each open partition has its series at one worker")
+    assert {offsets(port) for port in ports} == {1, 2}
