@@ -21,13 +21,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY
+from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.full_disk import halt_if_disk_full
 from sessionary.stream_processors.store.packed_rows import CachedRows, RowCodec
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.row_sum import RowSum, sum_rows
@@ -49,12 +52,14 @@ class SavedPosition(NamedTuple):
 class Store(Protocol):
     """One partition's rows.
 
-    One thread uses a store; `save_rows` may run in another thread while `rows` is read.
+    One thread uses a store; `save_rows` may run in another thread while `rows` is read. All that
+    writes to a disk raises `Halted` if the disk is full.
     """
 
     rows: CachedRows
     blocks: bool  # whether `save_rows` waits for a disk
     row_sum: RowSum | None  # of the rows, and contents apart from them, that are loaded or saved; None: not counted
+    has_failed: bool  # for a full disk: it must be closed, and opened again
 
     @property
     def saved_position(self) -> SavedPosition | None:
@@ -101,7 +106,7 @@ class MemoryStore:
     new in the changelog.
     """
 
-    blocks = False
+    blocks = has_failed = False
 
     def __init__(self, row_codec: RowCodec) -> None:
         self._codec = row_codec
@@ -190,13 +195,15 @@ class RocksStore:
         self._codec = row_codec
         self._memory = memory
         self.row_sum: RowSum | None = None
+        self.has_failed = False
         self._open_database()
 
     def _open_database(self) -> None:
         from rocksdict import Rdict
 
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._db = Rdict(str(self._folder), options=self._memory.database_options())
+        with self._note_full_disk():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._db = Rdict(str(self._folder), options=self._memory.database_options())
         self._shelf = _RocksShelf(self._db)
         self.rows = CachedRows(self._shelf, self._codec)
         self._unwritten: dict[bytes, bytes | None] = {}
@@ -245,8 +252,7 @@ class RocksStore:
         batch = self._to_write_batch({**self._unwritten, **rows})
         batch.put(POSITION_KEY, encode_position(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
-        self._db.write(batch)
-        self._unwritten, self._unwritten_bytes = {}, 0
+        self._write_batch(batch)
         self.rows.mark_saved(rows)
 
     def finish_loading(self) -> None:
@@ -265,11 +271,25 @@ class RocksStore:
             self._db.close()
         except Exception as error:  # noqa: BLE001 - rocksdict has no error class for a full disk
             # The changelog holds what was not written; `saved_position` says from where on.
-            _log.warning("store %s was closed with an error: %s", self._folder, error)
+            if not self.has_failed:
+                _log.warning("store %s was closed with an error: %s", self._folder, error)
 
     def _write_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
-        self._db.write(self._to_write_batch(rows))
+        self._write_batch(self._to_write_batch(rows))
+
+    def _write_batch(self, batch: Any) -> None:
+        with self._note_full_disk():
+            self._db.write(batch)
         self._unwritten, self._unwritten_bytes = {}, 0
+
+    @contextmanager
+    def _note_full_disk(self) -> Iterator[None]:
+        try:
+            with halt_if_disk_full(self._folder):
+                yield
+        except Halted:
+            self.has_failed = True
+            raise
 
     def _to_write_batch(self, rows: Mapping[bytes, bytes | None]) -> Any:
         from rocksdict import WriteBatch
@@ -315,8 +335,15 @@ class PartitionStores:
         self._memory_lock = threading.Lock()  # stores are opened in any thread
 
     def store_of(self, partition: int) -> Store:
-        """Return the partition's store, opened. Blocks; raises if another process has it open."""
+        """Return the partition's store, opened. Blocks; raises if another process has it open.
+
+        A database refuses all writes once a disk was full, so a store that failed is opened again.
+        Raises `Halted` if the disk is full.
+        """
         store = self._stores.get(partition)
+        if store is not None and store.has_failed:
+            self.close_store(partition)
+            store = None
         if store is None:
             store = self._stores[partition] = self._new_store(partition)
         return store
