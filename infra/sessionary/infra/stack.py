@@ -41,6 +41,8 @@ from sessionary.schemas.errors import SessionaryError, SettingsError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
 
 SINKS = ("audit", "history", "rejected", "batches")
+# Exit codes of commands after which a person must do something: settings, and set-up.
+SET_UP_CODES = (2, 6)
 _PROBE_TIMEOUT_S = 1.0
 # If a stack is killed, its processes end a moment later.
 _PORT_WAIT_S = 5.0
@@ -159,7 +161,7 @@ class Stack:
         self.environ = _stack_variables(self.data, ports, partitions, self._cluster)
         self._part_environ = {**inherited_variables(os.environ), **self.environ}
         self._setup_error: str | None = None
-        self._supervisor = Supervisor(self._make_parts(), on_change)
+        self._supervisor = Supervisor(self._make_parts(), on_change, set_up_codes=SET_UP_CODES)
         self._stopping = threading.Lock()
 
     def __enter__(self) -> "Stack":
@@ -287,4 +289,4 @@ def _migrate_database(settings: ClickHouseSettings) -> None:
     ClickHouseClient(settings).server_version()
 
 
-__all__ = ["SINKS", "Ports", "Stack", "api_ready", "inherited_variables"]
+__all__ = ["SET_UP_CODES", "SINKS", "Ports", "Stack", "api_ready", "inherited_variables"]

@@ -16,7 +16,6 @@ from sessionary.infra.cli.tables import show_object
 from sessionary.infra.environment import DEFAULT_DATA, tenant_tokens
 
 if TYPE_CHECKING:
-    from sessionary.infra.local.supervisor import PartChange
     from sessionary.infra.stack import Stack
 
 START_S_MAX = 170.0
@@ -48,12 +47,6 @@ def running_stack(stack: "Stack") -> Iterator[None]:
         stack.stop()
         signal.signal(signal.SIGINT, interrupt)
         signal.signal(signal.SIGTERM, previous)
-
-
-def report_exit(change: "PartChange") -> None:
-    """Print to stderr that a process ended and will be restarted."""
-    if change.exit_code is not None and change.wait_s is not None:
-        print_message(f"{change.name} ended with code {change.exit_code}; restarting it in {change.wait_s:g} s")
 
 
 def activate_newest_rules(stack: "Stack") -> None:
@@ -91,11 +84,12 @@ def up_command(
     A process that ends is restarted. Other commands find the stack by DATA/env.json: give them
     --data DATA, or run them in the folder that holds .sessionary.
     """
+    from sessionary.infra.cli.part_reports import PartReports
     from sessionary.infra.stack import Ports, Stack
 
     progress = Progress()
     ports = Ports(port_broker, port_clickhouse, port_api)
-    stack = Stack(data, ports=ports, partitions=partitions, brokers=brokers, on_change=report_exit)
+    stack = Stack(data, ports=ports, partitions=partitions, brokers=brokers, on_change=PartReports().report_change)
     announced = False
     try:
         with running_stack(stack):
@@ -131,4 +125,4 @@ def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -
     print_line("\nCtrl-C stops the stack; its data is kept.")
 
 
-__all__ = ["START_S_MAX", "activate_newest_rules", "report_exit", "running_stack", "up_command"]
+__all__ = ["START_S_MAX", "activate_newest_rules", "running_stack", "up_command"]
