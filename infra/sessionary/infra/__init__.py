@@ -6,6 +6,7 @@
     demo/                runs recorded agent runs as sessions, and accounts for every event
     lag/                 how far consumer groups are behind: samples, rules, the exporter
     topics               creates and configures the Kafka topics
+    disk_room            how much room a disk has, and how much a stack needs
     environment          how a command finds its stack
     clickhouse_client    a small ClickHouse client over HTTP, for commands
     control_api_client   a small client of the control API's operators' pages, for commands

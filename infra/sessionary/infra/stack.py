@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.infra.disk_room import ROOM_BYTES_MIN, measure_room
 from sessionary.infra.environment import read_environment, write_environment
 from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
-from sessionary.infra.local.errors import PortTaken, StartFailed
+from sessionary.infra.local.errors import DiskFull, PortTaken, StartFailed
 from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.local.kafka.cluster import (
     BrokerProcess,
@@ -179,8 +180,12 @@ class Stack:
     def start(self) -> None:
         """Start the processes and write the variables to `env.json`; do not wait until they serve.
 
-        Raises `StartFailed` if another stack serves the folder, `PortTaken` if a port is in use.
+        Raises `DiskFull` if the folder's disk has too little room, `StartFailed` if another stack
+        serves the folder, `PortTaken` if a port is in use.
         """
+        room = measure_room(self.data)
+        if not room.is_enough:
+            raise DiskFull(f"{room}; a stack needs {ROOM_BYTES_MIN >> 20} MiB: make room, or name another by --data")
         self._lock = (self.data / "lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
