@@ -75,7 +75,9 @@ class PartitionOracle(PartitionModel):
             if event_type == "tick" and key is None:
                 return "tick"
             if key is None or event_type in ("tick", ACTIVATION) or not key_parts(key)[0]:
-                event_type = ""  # the key is judged before the bytes, so the type is unknown
+                # The key is judged before the bytes: rules 2 know heartbeats only.
+                is_beat = event_type == "heartbeat" and self.rules >= 2 and not has_long_text(fields["envelope"])
+                event_type = event_type if is_beat else ""
                 raise Refusal("bad_key")
             if self.rules >= 2 and has_long_text(fields["envelope"]):
                 event_type = ""

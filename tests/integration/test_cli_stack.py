@@ -236,7 +236,9 @@ def test_a_new_stack_is_judged_by_the_newest_rules(served: Served) -> None:
     assert [found["rules"] for found in listing["partitions"]] == [NEWEST_RULES.version] * 4
     rows = served.ask("sql", "SELECT version, principal FROM v_rules WHERE version > 1")
     assert rows == [{"version": NEWEST_RULES.version, "principal": "operator"}] * 4
-    assert served.ask("rules", "activate") == [listing]
+    (again,) = served.ask("rules", "activate")
+    assert again["partitions"] == listing["partitions"]
+    assert [worker["newest"] for worker in again["workers"]] == [NEWEST_RULES.version]
 
 
 def test_a_second_stack_over_the_same_folder_is_refused(served: Served) -> None:

@@ -87,6 +87,16 @@ def test_a_part_that_cannot_run_is_tried_again_with_growing_waits(tmp_path: Path
     assert (tmp_path / "a.log").read_text().startswith("no\nno\nno\nno\n")
 
 
+def test_a_part_that_needs_set_up_is_told_with_its_reason_and_tried_again_slowly(tmp_path: Path) -> None:
+    changes: SimpleQueue[PartChange] = SimpleQueue()
+    part = Part("a", _python("print('first'); print('no table'); raise SystemExit(6)"), tmp_path / "a.log")
+    back_off = BackOff(first_s=0.01, most_s=0.04, set_up_s=0.05)
+    with Supervisor([part], changes.put, back_off=back_off, set_up_codes=(6,)):
+        deaths = [_next(changes, "a", PartState.WAITING) for _ in range(5)]
+    assert [death.wait_s for death in deaths] == [0.01, 0.02, 0.04, 0.05, 0.05]
+    assert {(death.exit_code, death.missing) for death in deaths} == {(6, "no table")}
+
+
 def test_parts_start_in_order_and_stop_in_reverse(tmp_path: Path) -> None:
     changes: SimpleQueue[PartChange] = SimpleQueue()
     gate = tmp_path / "open"

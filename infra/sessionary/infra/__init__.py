@@ -6,9 +6,11 @@
     demo/                runs recorded agent runs as sessions, and accounts for every event
     lag/                 how far consumer groups are behind: samples, rules, the exporter
     topics               creates and configures the Kafka topics
+    disk_room            how much room a disk has, and how much a stack needs
     environment          how a command finds its stack
     clickhouse_client    a small ClickHouse client over HTTP, for commands
     control_api_client   a small client of the control API's operators' pages, for commands
+    worker_findings      what is wrong with the processors, by what they say
     tenants              the tenants of the local stack and the demo
     settings             settings of the commands themselves
 

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.infra.disk_room import ROOM_BYTES_MIN, measure_room
 from sessionary.infra.environment import read_environment, write_environment
 from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
-from sessionary.infra.local.errors import PortTaken, StartFailed
+from sessionary.infra.local.errors import DiskFull, PortTaken, StartFailed
 from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.local.kafka.cluster import (
     BrokerProcess,
@@ -41,6 +42,8 @@ from sessionary.schemas.errors import SessionaryError, SettingsError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
 
 SINKS = ("audit", "history", "rejected", "batches")
+# Exit codes of commands after which a person must do something: settings, and set-up.
+SET_UP_CODES = (2, 6)
 _PROBE_TIMEOUT_S = 1.0
 # If a stack is killed, its processes end a moment later.
 _PORT_WAIT_S = 5.0
@@ -160,7 +163,7 @@ class Stack:
         # People read the logs of a local stack.
         self._part_environ = {ENV_PREFIX + "LOG_FORMAT": "text", **inherited_variables(os.environ), **self.environ}
         self._setup_error: str | None = None
-        self._supervisor = Supervisor(self._make_parts(), on_change)
+        self._supervisor = Supervisor(self._make_parts(), on_change, set_up_codes=SET_UP_CODES)
         self._stopping = threading.Lock()
 
     def __enter__(self) -> "Stack":
@@ -178,8 +181,12 @@ class Stack:
     def start(self) -> None:
         """Start the processes and write the variables to `env.json`; do not wait until they serve.
 
-        Raises `StartFailed` if another stack serves the folder, `PortTaken` if a port is in use.
+        Raises `DiskFull` if the folder's disk has too little room, `StartFailed` if another stack
+        serves the folder, `PortTaken` if a port is in use.
         """
+        room = measure_room(self.data)
+        if not room.is_enough:
+            raise DiskFull(f"{room}; a stack needs {ROOM_BYTES_MIN >> 20} MiB: make room, or name another by --data")
         self._lock = (self.data / "lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -288,4 +295,4 @@ def _migrate_database(settings: ClickHouseSettings) -> None:
     ClickHouseClient(settings).server_version()
 
 
-__all__ = ["SINKS", "Ports", "Stack", "api_ready", "inherited_variables"]
+__all__ = ["SET_UP_CODES", "SINKS", "Ports", "Stack", "api_ready", "inherited_variables"]

@@ -23,6 +23,7 @@ HaltReason = Literal[
     "wrong_timestamp_type",  # a record has a client's time, not the broker's, by which deadlines are judged
     "clock_ahead",  # a record's time lies too far ahead of the worker's clock: one of two clocks is wrong
     "batch_unreadable",  # a batch of events is damaged, or cannot be unpacked
+    "store_disk_full",  # the disk of the local store (RocksDB) has no room left
     "record_too_large",  # the broker refuses a record of this processor for its size
     "changelog_incomplete",  # the changelog lost rows: their number or checksum is not the position record's
     "changelog_unreadable",  # a changelog record cannot be decoded

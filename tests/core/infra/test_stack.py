@@ -2,12 +2,13 @@
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sessionary.infra.cli.commands.up import activate_newest_rules
 from sessionary.infra.environment import read_environment, tenant_tokens, write_environment
-from sessionary.infra.local.errors import BrokerCountDiffers, PortTaken
+from sessionary.infra.local.errors import BrokerCountDiffers, DiskFull, PortTaken
 from sessionary.infra.stack import Ports, Stack, inherited_variables
 from sessionary.stream_processors.access import parse_tokens
 from tests.core.infra.fake_control_api import serve_fake_api
@@ -29,6 +30,14 @@ def test_a_stack_does_not_start_if_another_process_holds_its_port(
             stack.start()
         stack.stop()
     assert read_environment(tmp_path) == {}
+
+
+def test_a_stack_does_not_start_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=3 << 20, total=90 << 20))
+    stack = Stack(tmp_path / "data")
+    with pytest.raises(DiskFull, match=r"3 MiB of 90 MiB are free on the disk of .*/data; .* 512 MiB: .*--data"):
+        stack.start()
+    assert read_environment(tmp_path / "data") == {}
 
 
 def test_a_stack_has_an_operator_s_token_and_keeps_its_tokens(tmp_path: Path) -> None:

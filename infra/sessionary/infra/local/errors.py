@@ -2,6 +2,7 @@
 
 LocalStackError
 ├── PortTaken           a requested port is in use by another process
+├── DiskFull            a stack's disk has too little room
 ├── JarsUnavailable     the broker's jars could not be resolved
 ├── StartFailed         a process ended, or did not answer in time
 ├── BrokerCountDiffers  a folder was made for another number of brokers
@@ -18,6 +19,7 @@ from pathlib import Path
 __all__ = [
     "BrokerCountDiffers",
     "DataFolderLocked",
+    "DiskFull",
     "EngineError",
     "InvalidPartOrder",
     "JarsUnavailable",
@@ -38,6 +40,10 @@ class PortTaken(LocalStackError):
     def __init__(self, port: int, purpose: str) -> None:
         super().__init__(f"port {port} on 127.0.0.1 is in use by another process (wanted for {purpose})")
         self.port = port
+
+
+class DiskFull(LocalStackError):
+    """The disk of a stack's folder has too little room to start on."""
 
 
 class JarsUnavailable(LocalStackError):

@@ -3,6 +3,7 @@
     WAITING ──its `after` are ready, its wait is over──▶ STARTING ──answers──▶ READY
        ▲                                                    │                    │
        └───────────── ends: waits 0.2 s, 0.4 s … 5 s ───────┴────────────────────┘
+                      needs set-up: 0.2 s, 0.4 s, 0.8 s, then 60 s each time
 
 After a part has run for 30 s its next wait is the first one again. Times are seconds of any
 monotonic clock; the caller passes them in.
@@ -19,6 +20,8 @@ from sessionary.infra.local.errors import InvalidPartOrder
 
 __all__ = ["BackOff", "PartState", "Schedule"]
 
+_PASSING_MAX = 3
+
 
 class PartState(Enum):
     """The state of a part."""
@@ -34,15 +37,20 @@ class BackOff:
     """How long a part waits before it is restarted.
 
     The wait doubles from `first_s` to `most_s`. It starts again at `first_s` after the part has run
-    for `reset_after_s`.
+    for `reset_after_s`. A part that lacks something which only a person can set up waits for
+    `set_up_s`, from the fourth such exit on: the cause of the first ones may pass, as a port that a
+    killed process still held.
     """
 
     first_s: float = 0.2
     most_s: float = 5.0
     reset_after_s: float = 30.0
+    set_up_s: float = 60.0
 
-    def wait_s(self, deaths: int) -> float:
+    def wait_s(self, deaths: int, *, needs_set_up: bool = False) -> float:
         """Return the wait after the `deaths`-th early exit in a row, counted from 1."""
+        if needs_set_up and deaths > _PASSING_MAX:
+            return self.set_up_s
         # The exponent is capped, so that a part that never starts does not overflow the float.
         return min(self.most_s, self.first_s * 2.0 ** min(deaths - 1, 32))
 
@@ -128,14 +136,17 @@ class Schedule:
         """Record that the part answers."""
         self._entries[name].state = PartState.READY
 
-    def record_death(self, name: str, now: float) -> float:
-        """Record that the process ended or could not be started; return its wait in seconds."""
+    def record_death(self, name: str, now: float, *, needs_set_up: bool = False) -> float:
+        """Record that the process ended or could not be started; return its wait in seconds.
+
+        `needs_set_up`: it ended because something must be set up first.
+        """
         entry = self._entries[name]
         alive = entry.state in (PartState.STARTING, PartState.READY)
         if alive and now - entry.started_at >= self._back_off.reset_after_s:
             entry.deaths = 0
         entry.deaths += 1
-        wait_s = self._back_off.wait_s(entry.deaths)
+        wait_s = self._back_off.wait_s(entry.deaths, needs_set_up=needs_set_up)
         entry.state, entry.not_before = PartState.WAITING, now + wait_s
         return wait_s
 

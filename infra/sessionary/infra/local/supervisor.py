@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -53,7 +53,8 @@ class PartChange:
     """A part's new state.
 
     If its process ended (WAITING), `exit_code` tells how (negative: by that signal) and `wait_s`
-    how long it waits before it is restarted.
+    how long it waits before it is restarted. `missing` is the last line of its log, if it ended
+    because something must be set up first. `answers`: it is ready by its probe's answer.
     """
 
     name: str
@@ -61,6 +62,8 @@ class PartChange:
     pid: int | None = None
     exit_code: int | None = None
     wait_s: float | None = None
+    missing: str | None = None
+    answers: bool = False
 
 
 class Supervisor:
@@ -73,11 +76,13 @@ class Supervisor:
         *,
         back_off: BackOff | None = None,
         grace_s: float = 15.0,
+        set_up_codes: Collection[int] = (),
     ) -> None:
         """Check the parts; start nothing yet. Raises `InvalidPartOrder`.
 
         `on_change` is called on the supervisor's thread: it must neither block nor stop it.
-        `grace_s` is the time between SIGTERM and SIGKILL.
+        `grace_s` is the time between SIGTERM and SIGKILL. `set_up_codes`: the exit codes by which
+        a part says that something must be set up first.
         """
         self._parts = {part.name: part for part in parts}
         if len(self._parts) != len(parts):
@@ -85,6 +90,7 @@ class Supervisor:
         self._schedule = Schedule({part.name: part.after for part in parts}, back_off or BackOff())
         self._on_change = on_change
         self._grace_s = grace_s
+        self._set_up_codes = frozenset(set_up_codes)
         self._children: dict[str, Child] = {}
         # The name of a part whose child has ended; None: stop.
         self._events: SimpleQueue[str | None] = SimpleQueue()
@@ -196,13 +202,15 @@ class Supervisor:
         if answers and child.exit_code is None:
             with self._changed:
                 self._schedule.mark_ready(name)
-            self._report_change(PartChange(name, PartState.READY, pid=child.pid))
+            self._report_change(PartChange(name, PartState.READY, pid=child.pid, answers=probe is not None))
 
     def _restart_later(self, name: str) -> None:
         with self._changed:
             child = self._children.pop(name)
-            wait_s = self._schedule.record_death(name, time.monotonic())
-        self._report_change(PartChange(name, PartState.WAITING, child.pid, child.exit_code, wait_s))
+            needs_set_up = child.exit_code in self._set_up_codes
+            wait_s = self._schedule.record_death(name, time.monotonic(), needs_set_up=needs_set_up)
+        missing = tail(self._parts[name].log_path, 1) if needs_set_up else None
+        self._report_change(PartChange(name, PartState.WAITING, child.pid, child.exit_code, wait_s, missing))
 
     def _stop_all(self) -> None:
         # Parts that no other part waits for end side by side; the others follow, one after another.

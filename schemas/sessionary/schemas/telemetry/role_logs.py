@@ -9,6 +9,7 @@ This module needs structlog, which the extras of the roles bring. Lines go throu
 library's loggers, so a program that has configured these decides itself what becomes of them.
 """
 
+import contextlib
 import json
 import logging
 import sys
@@ -39,6 +40,7 @@ _LIBRARY_LEVELS: Final = {
     "urllib3": logging.CRITICAL,
     "clickhouse_connect": logging.CRITICAL,
 }
+_ENDS: Final = "the role ends: "
 _HEAD: Final = ("time", "level", "role", "instance", "event")
 # Two lines with another value of one of these are not the same.
 _KEY_FIELDS: Final = ("partition", "part", "error_class")
@@ -151,8 +153,15 @@ def report_role_end(text: str) -> bool:
     handlers = logging.getLogger().handlers
     if not any(isinstance(handler, RoleLogHandler) and handler.stream is sys.stderr for handler in handlers):
         return False
-    role_logger(__name__).critical("the role ends: %(why)s", why=text)
+    role_logger(__name__).critical(f"{_ENDS}%(why)s", why=text)
     return True
+
+
+def read_end_reason(line: str) -> str:
+    """Return what a line of `report_role_end` says; another line is returned as it is."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        line = str(json.loads(line)["event"])
+    return line.partition(_ENDS)[2] or line
 
 
 def line_formatter(role: str, instance: str | None, as_json: bool) -> logging.Formatter:
@@ -224,6 +233,7 @@ __all__ = [
     "describe_error",
     "error_fields",
     "line_formatter",
+    "read_end_reason",
     "report_role_end",
     "role_logger",
     "wants_json_lines",

@@ -9,6 +9,7 @@ In the order in which a request passes:
     verdicts          what became of the record that a request waits for
     partitions        the operators' pages: partitions' states, a new start for a halted one
     rules             the operators' pages of the rules: those in force, and newer ones' activation
+    worker_facts      what a worker tells of itself: release, clock, disk
     routing           the other workers: requests that belong to them, and what they know
     problems          answers: JSON documents, and errors as problem documents
     openapi           the API's OpenAPI document

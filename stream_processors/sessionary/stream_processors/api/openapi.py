@@ -10,6 +10,7 @@ _TEXT: Final[dict[str, Any]] = {"type": "string"}
 _NUMBER: Final[dict[str, Any]] = {"type": "integer"}
 _TEXT_OR_NULL: Final[dict[str, Any]] = {"type": ["string", "null"]}
 _NUMBER_OR_NULL: Final[dict[str, Any]] = {"type": ["integer", "null"]}
+_DECIMAL_OR_NULL: Final[dict[str, Any]] = {"type": ["number", "null"]}
 
 
 def _object_schema(**properties: Any) -> dict[str, Any]:
@@ -82,6 +83,10 @@ _PARTITION: Final = _object_schema(
     next_offset={**_NUMBER_OR_NULL, "description": "the next record of the log to be folded"},
     batch_number={**_NUMBER_OR_NULL, "description": "the number of its last transaction"},
     live_rows={**_NUMBER_OR_NULL, "description": "rows with a deadline that will fire"},
+    clock_ahead_s={
+        **_DECIMAL_OR_NULL,
+        "description": "seconds by which its log clock is ahead of its worker's; negative in a silence",
+    },
 )
 _PARTITION_RULES: Final = _object_schema(
     partition=_NUMBER,
@@ -97,6 +102,10 @@ _WORKER_RULES: Final = _object_schema(
     url={**_TEXT_OR_NULL, "description": "the URL of its API"},
     newest={**_NUMBER_OR_NULL, "description": "the newest rules that it knows; null if it does not say"},
     detail={**_TEXT_OR_NULL, "description": "why it does not say"},
+    release={**_TEXT_OR_NULL, "description": "the release of sessionary that it runs"},
+    time_ms={**_NUMBER_OR_NULL, "description": "its clock, in ms since the epoch"},
+    state_dir={**_TEXT_OR_NULL, "description": "its folder for RocksDB; null if it has none of its own"},
+    state_free_bytes={**_NUMBER_OR_NULL, "description": "free bytes on the disk of that folder"},
 )
 _PROBLEM: Final = _object_schema(
     type={**_TEXT, "format": "uri"}, title=_TEXT, status=_NUMBER, detail=_TEXT, reason=_TEXT

@@ -21,6 +21,7 @@ from sessionary.stream_processors.api.partitions import has_known_position, stat
 from sessionary.stream_processors.api.problems import Problem, json_response
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.token_store import TokenStore
+from sessionary.stream_processors.api.worker_facts import worker_facts
 from sessionary.stream_processors.rules_change import RulesRequest
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
@@ -30,7 +31,7 @@ _log = role_logger(__name__)
 _BEGIN_S = 5.0
 _RULES = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
 _PARTITION_FIELDS = ("partition", "state", "instance", "rules", "announced", "principal", "detail")
-_WORKER_FIELDS = ("instance", "url", "newest", "detail")
+_WORKER_FIELDS = ("instance", "url", "newest", "detail", "release", "time_ms", "state_dir", "state_free_bytes")
 
 
 class _Listing(NamedTuple):
@@ -115,6 +116,7 @@ class RulesApi:
             "url": settings.api_url,
             "newest": NEWEST_RULES.version,
             "detail": None,
+            **worker_facts(settings),
         }
         partitions = {
             partition: _partition_document(owner, settings) for partition, owner in self._assignment.owners.items()
@@ -126,7 +128,7 @@ class RulesApi:
         partitions, workers = dict(own.partitions), list(own.workers)
         for url, answer in answers.items():
             theirs = _documents(answer, "workers", _WORKER_FIELDS)
-            workers += theirs or [{"instance": None, "url": url, "newest": None, "detail": _no_answer_text(answer)}]
+            workers += theirs or [{**dict.fromkeys(_WORKER_FIELDS), "url": url, "detail": _no_answer_text(answer)}]
             for document in _documents(answer, "partitions", _PARTITION_FIELDS):
                 partitions.setdefault(document["partition"], document)
         for partition in range(self._settings.partitions):

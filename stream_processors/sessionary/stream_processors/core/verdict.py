@@ -37,7 +37,8 @@ def read_arrival(
         session = SessionKey(row.tenant_id, row.session_id) if row is not None else parse_key(record.key)
     except Invalid as error:
         detail = error.detail if record.key is not None else "a record without key is a tick, and this is none"
-        return Arrival(record, NO_SESSION, None, Fault("bad_key", detail), log, now_ms, rules)
+        beat = _heartbeat_of(record, decoder) if rules.version >= 2 else None
+        return Arrival(record, NO_SESSION, beat, Fault("bad_key", detail), log, now_ms, rules)
     try:
         event = decoder.decode_event(record.value)
     except DecodeError as error:
@@ -64,6 +65,17 @@ def unread_arrival(record: LogRecord, log: EventLog, now_ms: int, rules: RuleSet
     except Invalid:
         session = NO_SESSION
     return Arrival(record, session, None, None, log, now_ms, rules)
+
+
+def _heartbeat_of(record: LogRecord, decoder: Decoder) -> Event | None:
+    """Return a record's event if it is a heartbeat, which is never audited; else None."""
+    try:
+        event = decoder.decode_event(record.value)
+    except DecodeError:
+        return None
+    if not isinstance(event, Event) or event.envelope.event_type != "heartbeat" or find_long_text(event.envelope):
+        return None
+    return event
 
 
 def _is_control(value: Event | Tick | RulesActivation, rules: RuleSet) -> bool:

@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -27,8 +28,11 @@ from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import POSITION_KEY
+from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.full_disk import halt_if_disk_full
 from sessionary.stream_processors.store.packed_rows import CachedRows, RowCodec
+from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.row_sum import RowSum, sum_rows
 
 _log = role_logger(__name__)
@@ -48,12 +52,14 @@ class SavedPosition(NamedTuple):
 class Store(Protocol):
     """One partition's rows.
 
-    One thread uses a store; `save_rows` may run in another thread while `rows` is read.
+    One thread uses a store; `save_rows` may run in another thread while `rows` is read. All that
+    writes to a disk raises `Halted` if the disk is full.
     """
 
     rows: CachedRows
     blocks: bool  # whether `save_rows` waits for a disk
     row_sum: RowSum | None  # of the rows, and contents apart from them, that are loaded or saved; None: not counted
+    has_failed: bool  # for a full disk: it must be closed, and opened again
 
     @property
     def saved_position(self) -> SavedPosition | None:
@@ -100,7 +106,7 @@ class MemoryStore:
     new in the changelog.
     """
 
-    blocks = False
+    blocks = has_failed = False
 
     def __init__(self, row_codec: RowCodec) -> None:
         self._codec = row_codec
@@ -178,38 +184,6 @@ class _RocksShelf(NamedTuple):
         return items
 
 
-class RocksMemory:
-    """The memory of all databases of a process, however many partitions it owns.
-
-    RocksDB's defaults are 160 MiB for each partition's database.
-    """
-
-    CACHE_BYTES_MAX = 64 << 20  # of blocks read from files
-    BUFFERS_BYTES_MAX = 256 << 20  # of rows that no file has yet
-    _BUFFERS = 2  # of a database: one is filled while the other is written
-    _BUFFER_BYTES = range(1 << 20, 16 << 20)
-
-    def __init__(self, partitions: int) -> None:
-        """`partitions`: how many databases there may be."""
-        from rocksdict import Cache  # an extra that the memory store does not need
-
-        self._cache = Cache(self.CACHE_BYTES_MAX)
-        share = self.BUFFERS_BYTES_MAX // (self._BUFFERS * partitions)
-        self._buffer_bytes = min(max(share, self._BUFFER_BYTES.start), self._BUFFER_BYTES.stop)
-
-    def database_options(self) -> Any:
-        """Return the options of a database that shares this memory."""
-        from rocksdict import BlockBasedOptions, Options
-
-        tables = BlockBasedOptions()
-        tables.set_block_cache(self._cache)
-        options = Options(raw_mode=True)
-        options.set_block_based_table_factory(tables)
-        options.set_write_buffer_size(self._buffer_bytes)
-        options.set_max_write_buffer_number(self._BUFFERS)
-        return options
-
-
 class RocksStore:
     """Rows in a RocksDB database, in a folder of its own."""
 
@@ -222,13 +196,15 @@ class RocksStore:
         self._codec = row_codec
         self._memory = memory
         self.row_sum: RowSum | None = None
+        self.has_failed = False
         self._open_database()
 
     def _open_database(self) -> None:
         from rocksdict import Rdict
 
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._db = Rdict(str(self._folder), options=self._memory.database_options())
+        with self._note_full_disk():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._db = Rdict(str(self._folder), options=self._memory.database_options())
         self._shelf = _RocksShelf(self._db)
         self.rows = CachedRows(self._shelf, self._codec)
         self._unwritten: dict[bytes, bytes | None] = {}
@@ -279,10 +255,10 @@ class RocksStore:
         batch = self._to_write_batch({**self._unwritten, **rows})
         batch.put(POSITION_KEY, encode_position(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
-        self._db.write(batch)
+        self._write_batch(batch)
         if self._former_rows.keys() == rows.keys():  # known by `sum_with`: to read them again costs too much
             self.rows.replace_bytes(rows, self._former_rows.get)
-        self._unwritten, self._unwritten_bytes, self._former_rows = {}, 0, {}
+        self._former_rows = {}
         self.rows.mark_saved(rows)
 
     def finish_loading(self) -> None:
@@ -301,13 +277,27 @@ class RocksStore:
             self._db.close()
         except Exception as error:  # noqa: BLE001 - rocksdict has no error class for a full disk
             # The changelog holds what was not written; `saved_position` says from where on.
-            _log.warning(
-                "store %(folder)s was closed with an error: %(error)s", folder=self._folder, **error_fields(error)
-            )
+            if not self.has_failed:
+                _log.warning(
+                    "store %(folder)s was closed with an error: %(error)s", folder=self._folder, **error_fields(error)
+                )
 
     def _write_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
-        self._db.write(self._to_write_batch(rows))
+        self._write_batch(self._to_write_batch(rows))
+
+    def _write_batch(self, batch: Any) -> None:
+        with self._note_full_disk():
+            self._db.write(batch)
         self._unwritten, self._unwritten_bytes = {}, 0
+
+    @contextmanager
+    def _note_full_disk(self) -> Iterator[None]:
+        try:
+            with halt_if_disk_full(self._folder):
+                yield
+        except Halted:
+            self.has_failed = True
+            raise
 
     def _to_write_batch(self, rows: Mapping[bytes, bytes | None]) -> Any:
         from rocksdict import WriteBatch
@@ -353,8 +343,15 @@ class PartitionStores:
         self._memory_lock = threading.Lock()  # stores are opened in any thread
 
     def store_of(self, partition: int) -> Store:
-        """Return the partition's store, opened. Blocks; raises if another process has it open."""
+        """Return the partition's store, opened. Blocks; raises if another process has it open.
+
+        A database refuses all writes once a disk was full, so a store that failed is opened again.
+        Raises `Halted` if the disk is full.
+        """
         store = self._stores.get(partition)
+        if store is not None and store.has_failed:
+            self.close_store(partition)
+            store = None
         if store is None:
             store = self._stores[partition] = self._new_store(partition)
         return store
@@ -392,7 +389,6 @@ __all__ = [
     "SAVED_AGE_MAX_S",
     "MemoryStore",
     "PartitionStores",
-    "RocksMemory",
     "RocksStore",
     "SavedPosition",
     "Store",

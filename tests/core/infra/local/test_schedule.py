@@ -14,6 +14,17 @@ def test_waits_double_up_to_the_limit() -> None:
     assert back_off.wait_s(10**6) == 5.0
 
 
+def test_what_needs_set_up_is_tried_again_once_a_minute_after_three_exits() -> None:
+    schedule = Schedule({"a": []}, BackOff())
+    waits = []
+    for died in range(5):
+        schedule.mark_started("a", float(died))
+        waits.append(schedule.record_death("a", died + 0.5, needs_set_up=True))
+    assert waits == [0.2, 0.4, 0.8, 60.0, 60.0]
+    schedule.mark_started("a", 100.0)
+    assert schedule.record_death("a", 100.5) == 5.0  # it ended for another reason
+
+
 def _live_and_die(schedule: Schedule, name: str, born: float, died: float) -> float:
     schedule.mark_started(name, born)
     schedule.mark_ready(name)

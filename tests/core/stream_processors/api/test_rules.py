@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -102,7 +103,14 @@ def test_rules_of_all_workers_are_listed_and_activated(tmp_path: Path) -> None:
                 ("w2", NEWEST),
                 ("w3", NEWEST),
             }
-            assert await list_rules(second) == listed
+            for worker in listed["workers"]:
+                assert abs(worker.pop("time_ms") - time.time() * 1_000) < 60_000
+                assert worker["release"]
+            again = await list_rules(second)
+            assert [{**worker, "time_ms": None} for worker in again["workers"]] == [
+                {**worker, "time_ms": None} for worker in listed["workers"]
+            ]
+            assert again["partitions"] == listed["partitions"]
             answer = await activate(first)
             assert answer.status == 200
             assert in_force(answer.body) == [(NEWEST, None), (NEWEST, None), (NEWEST, None), (1, NEWEST)]

@@ -14,11 +14,11 @@ from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
+from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.stores import (
     SAVED_AGE_MAX_S,
     MemoryStore,
     PartitionStores,
-    RocksMemory,
     RocksStore,
     SavedPosition,
     Store,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules, report_exit, running_stack
+from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules, running_stack
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
 from sessionary.infra.cli.output import print_message, wants_json
@@ -49,6 +49,7 @@ def demo_command(
 
     The exit code is 1 if an event is missing or doubled, or if a session did not end as planned.
     """
+    from sessionary.infra.cli.part_reports import PartReports
     from sessionary.infra.demo.demo_run import run_demo, warm_up
     from sessionary.infra.demo.runs import sample_runs
     from sessionary.infra.stack import Stack
@@ -56,7 +57,7 @@ def demo_command(
     began = time.monotonic()
     progress = Progress()
     with tempfile.TemporaryDirectory(prefix="sessionary-demo-") as folder:
-        stack = Stack(Path(folder), on_change=report_exit)
+        stack = Stack(Path(folder), on_change=PartReports().report_change)
         with running_stack(stack):
             progress("starting broker, ClickHouse, processor and sinks (about a minute the first time)")
             stack.wait_ready(START_S_MAX)

@@ -1,12 +1,16 @@
 """`sessionary doctor`: check every part of a stack, and say what to do about each fault."""
 
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import NamedTuple
 
+from sessionary.infra.cli.commands.integrity import LATE_S
 from sessionary.infra.cli.commands.partition import describe_halt
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
@@ -14,9 +18,19 @@ from sessionary.infra.cli.output import print_line, print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.control_api_client import ControlApiClient
-from sessionary.infra.environment import stack_environment
+from sessionary.infra.disk_room import ROOM_BYTES_MIN, DiskRoom, measure_room
+from sessionary.infra.environment import DEFAULT_DATA, read_environment, stack_environment
 from sessionary.infra.lag.group_lag import GroupLag, find_fault, sum_groups
 from sessionary.infra.settings import OperatorSettings
+from sessionary.infra.worker_findings import (
+    Document,
+    Finding,
+    advise_halt,
+    describe_workers,
+    find_clock_faults,
+    find_full_state_disks,
+    find_release_faults,
+)
 from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 
@@ -24,8 +38,11 @@ _PACKAGES = ("sessionary", "confluent-kafka", "fastavro", "faust-streaming", "ai
 _TIMEOUT_S = 5.0
 LAG_S_MAX = 10.0
 _READ_S = 1.5
+_DAY_S = 86_400
+_LAST_S = 4_291_747_200  # a time that no record has
 _OBSERVED_S = 5.0  # longer than a large insert of a sink that catches up
 _KAFKA_ADVICE = "start a broker (sessionary up), or set SESSIONARY_BOOTSTRAP_SERVERS and its credentials"
+_PROCESSOR_ADVICE = "read the log of sessionary processor"
 _CLICKHOUSE_ADVICE = "start ClickHouse (sessionary up), or set SESSIONARY_CLICKHOUSE_URL and its credentials"
 
 
@@ -109,25 +126,85 @@ def _check_processor(environ: Mapping[str, str]) -> str:
     return f"{url} is ready"
 
 
-def _check_partitions(settings: OperatorSettings) -> str:
-    partitions = ControlApiClient(settings).list_partitions()
+def _check_partitions(partitions: Sequence[Document]) -> str:
     wrong = [partition for partition in partitions if partition["state"] not in ("open", "opening")]
     if wrong:
-        halted = [str(partition["partition"]) for partition in wrong if partition["state"] == "halted"]
-        advice = [f"remove the cause, then run: sessionary partition retry {number}" for number in halted]
+        advice = [advise_halt(partition) for partition in wrong if partition["state"] == "halted"]
         absent = "start a processor, or read the log of the one that does not answer"
         raise _CheckError("; ".join(map(describe_halt, wrong)), "; ".join(advice) or absent)
     return f"{len(partitions)} partitions have an owner, none is halted"
 
 
 def _check_integrity(settings: ClickHouseSettings) -> str:
+    # A day of a million rows takes a second. The command compares all of them, and with Kafka.
+    since_s = int(time.time()) - _DAY_S
     rows = ClickHouseClient(settings).fetch_rows(
-        "SELECT fault, sum(rows) AS rows FROM v_integrity GROUP BY fault ORDER BY fault"
+        f"SELECT fault, sum(rows) AS rows FROM v_integrity_between(from=toDateTime({since_s}, 'UTC'), "
+        f"to=toDateTime({_LAST_S}, 'UTC'), late_s={LATE_S}) GROUP BY fault ORDER BY fault"
     )
     if rows:
         found = ", ".join(f"{row['fault']}: {row['rows']}" for row in rows)
         raise _CheckError(found, "run: sessionary integrity; rows that arrive late leave it by themselves")
-    return "no row is missing or doubled"
+    return "of the last day, no row is missing or doubled"
+
+
+def _check_disks(folders: Sequence[Path]) -> str:
+    rooms = [measure_room(folder) for folder in folders]
+    if full := [room for room in rooms if not room.is_enough]:
+        raise _CheckError("; ".join(map(str, full)), "; ".join(f"make room: {_list_largest(r.folder)}" for r in full))
+    return "; ".join(map(str, rooms))
+
+
+def _list_largest(folder: Path | str) -> str:
+    return f"du -xh {folder} | sort -h | tail"
+
+
+def _check_clickhouse_disks(settings: ClickHouseSettings) -> str:
+    disks = ClickHouseClient(settings, _TIMEOUT_S).fetch_rows(
+        "SELECT name, path, toUInt64(free_space) AS free, toUInt64(total_space) AS total FROM system.disks "
+        "ORDER BY name"
+    )
+    rooms = {disk["name"]: DiskRoom(Path(disk["path"]), int(disk["free"]), int(disk["total"])) for disk in disks}
+    if full := {name: room for name, room in rooms.items() if not room.is_enough}:
+        found = "; ".join(f"ClickHouse's disk {name}: {room}" for name, room in full.items())
+        raise _CheckError(
+            found, "; ".join(f"make room on its server: {_list_largest(r.folder)}" for r in full.values())
+        )
+    return "; ".join(f"{name}: {room}" for name, room in rooms.items())
+
+
+def _raise_findings(findings: Sequence[Finding], well: str) -> str:
+    """Return `well` if nothing was found."""
+    if findings:
+        raise _CheckError("; ".join(one.found for one in findings), "; ".join(one.advice for one in findings))
+    return well
+
+
+def _run_worker_checks(settings: OperatorSettings) -> Iterator[Check]:
+    """Check what all workers of the group say; any of them answers for the others."""
+    client = ControlApiClient(settings)
+    with ThreadPoolExecutor(1) as other:
+        asked = other.submit(client.list_rules)
+        try:
+            partitions = client.list_partitions()
+        except (SessionaryError, OSError) as error:
+            yield Check("partitions", ok=False, found=str(error), advice=_PROCESSOR_ADVICE)
+            return
+    yield _run_check("partitions", lambda: _check_partitions(partitions), _PROCESSOR_ADVICE)
+    try:
+        listing = asked.result()
+    except (SessionaryError, OSError) as error:
+        yield Check("workers", ok=False, found=str(error), advice=_PROCESSOR_ADVICE)
+        return
+    workers, now_ms = listing["workers"], int(time.time() * 1_000)
+    described = describe_workers(listing["partitions"], workers)
+    faults = find_release_faults(workers)
+    yield _run_check("workers", lambda: _raise_findings(faults, described), _PROCESSOR_ADVICE)
+    clocks = find_clock_faults(partitions, workers, now_ms)
+    yield _run_check("clocks", lambda: _raise_findings(clocks, "workers, log and this machine agree"), "")
+    if any(worker.get("state_dir") for worker in workers):
+        full = find_full_state_disks(workers, ROOM_BYTES_MIN)
+        yield _run_check("state disks", lambda: _raise_findings(full, "each worker has room for its rows"), "")
 
 
 def _run_check(name: str, check: Callable[[], str], advice: str) -> Check:
@@ -140,28 +217,50 @@ def _run_check(name: str, check: Callable[[], str], advice: str) -> Check:
         return Check(name, ok=False, found=str(error), advice=advice)
 
 
-def run_checks(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Run every check in order, and yield its result.
+def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iterator[Check]:
+    """Run every check, and yield its result, always in the same order.
 
-    A failed check does not stop the others, but checks that need an unreachable server are skipped.
-    Raises `SettingsError`.
+    `folders`: those of this machine whose disks need room. A failed check does not stop the others,
+    but checks that need an unreachable server are skipped. Raises `SettingsError`.
     """
     kafka, clickhouse = KafkaSettings.from_env(environ), ClickHouseSettings.from_env(environ)
     operator = OperatorSettings.from_env(environ)
     yield _run_check("versions", _check_versions, "reinstall sessionary")
+    if folders:
+        yield _run_check("disks", lambda: _check_disks(folders), "name a folder that exists by --data")
+    # Servers are asked at the same time: most of what doctor takes is waiting.
+    with ThreadPoolExecutor(4) as threads:
+        asked = [
+            threads.submit(lambda checks=checks: list(checks))  # type: ignore[misc]
+            for checks in (
+                _run_kafka_checks(kafka),
+                _run_clickhouse_checks(clickhouse),
+                _run_processor_checks(environ, operator),
+            )
+        ]
+        for answers in asked:
+            yield from answers.result()
+
+
+def _run_kafka_checks(kafka: KafkaSettings) -> Iterator[Check]:
     yield (broker := _run_check("broker", lambda: _check_broker(kafka), _KAFKA_ADVICE))
     if broker.ok:
         yield _run_check("topics", lambda: _check_topics(kafka), _KAFKA_ADVICE)
-    yield (store := _run_check("clickhouse", lambda: _check_clickhouse(clickhouse), _CLICKHOUSE_ADVICE))
-    if store.ok:
-        yield _run_check("migrations", lambda: _check_migrations(clickhouse), _CLICKHOUSE_ADVICE)
-    yield _run_check("processor", lambda: _check_processor(environ), "read the log of sessionary processor")
-    if operator.control_url is not None and operator.operator_token is not None:
-        yield _run_check("partitions", lambda: _check_partitions(operator), "read the log of sessionary processor")
-    if broker.ok:
         yield from _run_lag_checks(kafka)
-    if store.ok:
+
+
+def _run_clickhouse_checks(clickhouse: ClickHouseSettings) -> Iterator[Check]:
+    yield (server := _run_check("clickhouse", lambda: _check_clickhouse(clickhouse), _CLICKHOUSE_ADVICE))
+    if server.ok:
+        yield _run_check("migrations", lambda: _check_migrations(clickhouse), _CLICKHOUSE_ADVICE)
+        yield _run_check("clickhouse disks", lambda: _check_clickhouse_disks(clickhouse), _CLICKHOUSE_ADVICE)
         yield _run_check("integrity", lambda: _check_integrity(clickhouse), "run: sessionary db migrate")
+
+
+def _run_processor_checks(environ: Mapping[str, str], operator: OperatorSettings) -> Iterator[Check]:
+    yield _run_check("processor", lambda: _check_processor(environ), _PROCESSOR_ADVICE)
+    if operator.control_url is not None and operator.operator_token is not None:
+        yield from _run_worker_checks(operator)
 
 
 def _run_lag_checks(kafka: KafkaSettings) -> Iterator[Check]:
@@ -198,7 +297,8 @@ def doctor_command(data: DataOption = None, as_json: JsonOption = False) -> None
     The exit code is 1 if a check fails.
     """
     found: list[dict[str, Json]] = []
-    for check in run_checks(stack_environment(data)):
+    environ = _find_environment(data)
+    for check in run_checks(environ, _list_folders(data, environ)):
         found.append(check._asdict())
         if not wants_json(as_json):
             print_line(f"{'ok   ' if check.ok else 'FAIL '} {check.check}: {check.found}")
@@ -210,6 +310,18 @@ def doctor_command(data: DataOption = None, as_json: JsonOption = False) -> None
     if wrong:
         raise CheckFailed(f"failed checks: {', '.join(wrong)}")
     print_message("all checks passed")
+
+
+def _find_environment(data: Path | None) -> dict[str, str]:
+    """Return the variables of the stack, or of this process if no stack has served the folder."""
+    return stack_environment(data if data is None or read_environment(data) else None)
+
+
+def _list_folders(data: Path | None, environ: Mapping[str, str]) -> list[Path]:
+    """Return the folders of this machine that a stack, or a worker with these variables, fills."""
+    state_dir = environ.get("SESSIONARY_STATE_DIR")
+    ours = [] if data is None and "SESSIONARY_BOOTSTRAP_SERVERS" in os.environ else [data or DEFAULT_DATA]
+    return ours + ([Path(state_dir)] if state_dir else [])
 
 
 __all__ = ["Check", "doctor_command", "run_checks"]

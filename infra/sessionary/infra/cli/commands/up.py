@@ -1,11 +1,9 @@
 """`sessionary up`: run the local stack until Ctrl-C. `demo` uses the same context manager."""
 
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -16,12 +14,8 @@ from sessionary.infra.cli.output import print_line, print_message, wants_json
 from sessionary.infra.cli.progress import Progress
 from sessionary.infra.cli.tables import show_object
 from sessionary.infra.environment import DEFAULT_DATA, tenant_tokens
-from sessionary.schemas.settings import LogSettings
 
 if TYPE_CHECKING:
-    from structlog.stdlib import BoundLogger
-
-    from sessionary.infra.local.supervisor import PartChange
     from sessionary.infra.stack import Stack
 
 START_S_MAX = 170.0
@@ -53,44 +47,6 @@ def running_stack(stack: "Stack") -> Iterator[None]:
         stack.stop()
         signal.signal(signal.SIGINT, interrupt)
         signal.signal(signal.SIGTERM, previous)
-
-
-def report_exit(change: "PartChange") -> None:
-    """Print to stderr that a process ended and will be restarted."""
-    if change.exit_code is not None and change.wait_s is not None:
-        print_message(f"{change.name} ended with code {change.exit_code}; restarting it in {change.wait_s:g} s")
-
-
-def change_reporter(log_folder: Path) -> Callable[["PartChange"], None]:
-    """Return what reports each change of a part: to a log, and to people if one ended.
-
-    The log is `<log_folder>/supervisor.log`. If `SESSIONARY_LOG_FORMAT` is json, it is stderr, and
-    has no lines for people. It begins with the first change. Raises `SettingsError`.
-    """
-    from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
-
-    settings = LogSettings.from_env()
-    as_json = settings.log_format == "json"
-
-    @cache
-    def begin_log() -> "BoundLogger":
-        stream = sys.stderr if as_json else (log_folder / "supervisor.log").open("a", encoding="utf-8")
-        in_form = settings.model_copy(update={"log_format": "json" if as_json else "text"})
-        configure_role_logs("supervisor", settings=in_form, stream=stream)
-        return role_logger(__name__)
-
-    def report_change(change: "PartChange") -> None:
-        log = begin_log()
-        fields: dict[str, object] = {"part": change.name, "pid": change.pid}
-        if change.exit_code is not None and change.wait_s is not None:
-            fields |= {"exit_code": change.exit_code, "wait_s": change.wait_s}
-            log.warning("%(part)s ended with code %(exit_code)d; it is restarted in %(wait_s)g s", **fields)
-            if not as_json:
-                report_exit(change)
-        else:
-            log.info("%(part)s is %(state)s", state=change.state.value, **fields)
-
-    return report_change
 
 
 def activate_newest_rules(stack: "Stack") -> None:
@@ -128,12 +84,12 @@ def up_command(
     A process that ends is restarted. Other commands find the stack by DATA/env.json: give them
     --data DATA, or run them in the folder that holds .sessionary.
     """
+    from sessionary.infra.cli.part_reports import change_reporter
     from sessionary.infra.stack import Ports, Stack
 
     progress = Progress()
     ports = Ports(port_broker, port_clickhouse, port_api)
-    report_change = change_reporter(data / "logs")
-    stack = Stack(data, ports=ports, partitions=partitions, brokers=brokers, on_change=report_change)
+    stack = Stack(data, ports=ports, partitions=partitions, brokers=brokers, on_change=change_reporter(data / "logs"))
     announced = False
     try:
         with running_stack(stack):
@@ -169,4 +125,4 @@ def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -
     print_line("\nCtrl-C stops the stack; its data is kept.")
 
 
-__all__ = ["START_S_MAX", "activate_newest_rules", "change_reporter", "report_exit", "running_stack", "up_command"]
+__all__ = ["START_S_MAX", "activate_newest_rules", "running_stack", "up_command"]

@@ -9,6 +9,7 @@ from sessionary.infra.cli.app import run
 from sessionary.infra.cli.commands.doctor import run_checks
 from sessionary.infra.cli.commands.partition import describe_halt
 from sessionary.infra.local.ports import free_port
+from sessionary.infra.worker_findings import advise_halt
 from tests.core.infra.fake_control_api import HALTED, FakeControlApi, partition, serve_fake_api
 
 LIST, RETRY = "/v1/partitions", "/v1/partitions/1/retry"
@@ -134,7 +135,7 @@ def test_doctor_shows_the_halts_of_all_workers_and_the_command(api: FakeControlA
     ((ok, found, advice),) = _partition_check(api, operator)
     assert not ok
     assert found == f"{describe_halt(HALTED)}; {describe_halt(AWAY)}"
-    assert advice == "remove the cause, then run: sessionary partition retry 1"
+    assert advice == advise_halt(HALTED)
     api.answers = {LIST: (200, {"partitions": [OPEN, AWAY]})}
     ((ok, _, advice),) = _partition_check(api, operator)
     assert (ok, advice) == (False, "start a processor, or read the log of the one that does not answer")

@@ -11,7 +11,7 @@ from pathlib import Path
 _REPORT = """
 import sys
 from pathlib import Path
-from sessionary.infra.cli.commands.up import change_reporter
+from sessionary.infra.cli.part_reports import change_reporter
 from sessionary.infra.local.schedule import PartState
 from sessionary.infra.local.supervisor import PartChange
 folder = Path(sys.argv[1])

@@ -1,0 +1,123 @@
+"""What is wrong with the processors of a group, by the documents of their control API; pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+Document = Mapping[str, Any]
+# The log's clock is the broker's, so it may be a little ahead; 5 s would look like a hole.
+_AHEAD_S_MAX: Final = 5.0
+# Workers answer for each other within 3 s.
+_APART_S_MAX: Final = 5.0
+_MIB: Final = 1 << 20
+_DECISIONS: Final[Mapping[str, str]] = {
+    "log_gap": 'sessionary partition accept-gap {partition} --reason "…"',
+    "log_truncated": 'sessionary partition accept-truncation {partition} --reason "…"',
+    "clock_ahead": 'sessionary partition repair-clock {partition} --reason "…"',
+    "wrong_timestamp_type": 'sessionary topics apply; sessionary partition skip {partition} {next_offset} --reason "…"',
+    "batch_unreadable": 'sessionary partition skip {partition} {next_offset} --reason "…"',
+    "judge_failed": 'sessionary partition skip {partition} {next_offset} --reason "…"',
+    "record_too_large": "sessionary topics apply; sessionary partition retry {partition}",
+}
+
+
+class Finding(NamedTuple):
+    """A fault, and the command that mends it."""
+
+    found: str
+    advice: str
+
+
+def advise_halt(partition: Document) -> str:
+    """Return how a halted partition goes on: by its cause's removal, or by a decision."""
+    retry = f"remove the cause, then run: sessionary partition retry {partition['partition']}"
+    decision = _DECISIONS.get(str(partition["reason"]))
+    if decision is None:
+        return retry
+    return f"{retry}; if it cannot be removed: {decision.format_map(partition)}"
+
+
+def find_clock_faults(partitions: Sequence[Document], workers: Sequence[Document], now_ms: int) -> list[Finding]:
+    """Return the clocks that differ: of workers from `now_ms`, of partitions from their worker's.
+
+    A worker of an older release tells no clock.
+    """
+    apart = [
+        Finding(
+            f"the clock of {worker['instance']} differs from this one by {(worker['time_ms'] - now_ms) / 1_000:+.0f} s",
+            f"set the one that is wrong: chronyc makestep, here or on the machine of {worker['url']}",
+        )
+        for worker in workers
+        if worker.get("time_ms") is not None and abs(worker["time_ms"] - now_ms) > _APART_S_MAX * 1_000
+    ]
+    return apart + [
+        Finding(
+            f"the log clock of partition {found['partition']} is {found['clock_ahead_s']:.0f} s ahead of its worker's",
+            "set the clock that is wrong, then run: "
+            f'sessionary partition repair-clock {found["partition"]} --reason "…"',
+        )
+        for found in partitions
+        if (found.get("clock_ahead_s") or 0.0) > _AHEAD_S_MAX
+    ]
+
+
+def find_release_faults(workers: Sequence[Document]) -> list[Finding]:
+    """Return the workers that do not answer, and those of another release than the newest one."""
+    silent = [
+        Finding(
+            f"{worker['url']} does not answer: {worker['detail']}", "read its log, or restart: sessionary processor"
+        )
+        for worker in workers
+        if worker["newest"] is None
+    ]
+    told = [worker for worker in workers if worker["newest"] is not None]
+    newest = max((_release_order(worker) for worker in told), default=())
+    return silent + [
+        Finding(
+            f"{worker['instance']} runs release {worker.get('release') or 'unknown'}, another worker a newer one",
+            f"upgrade it and restart: sessionary processor (instance {worker['instance']})",
+        )
+        for worker in told
+        if _release_order(worker) < newest
+    ]
+
+
+def describe_workers(partitions: Sequence[Document], workers: Sequence[Document]) -> str:
+    """Return releases and rules of the workers beside each other, in a line."""
+    told = ", ".join(
+        f"{worker['instance']} {worker.get('release') or 'of an unknown release'} (rules up to {worker['newest']})"
+        for worker in workers
+    )
+    in_force = sorted({found["rules"] for found in partitions if found["rules"] is not None})
+    text = f"{told}; rules in force: {', '.join(map(str, in_force)) or 'none'}"
+    known = min((worker["newest"] for worker in workers if worker["newest"] is not None), default=0)
+    if in_force and in_force[0] < known:
+        text += f"; all workers know rules {known}: sessionary rules activate"
+    return text
+
+
+def find_full_state_disks(workers: Sequence[Document], bytes_min: int) -> list[Finding]:
+    """Return the workers whose disk for RocksDB has less than `bytes_min` bytes of room."""
+    return [
+        Finding(
+            f"{worker['instance']} has {worker['state_free_bytes'] // _MIB:,} MiB left for {worker['state_dir']}",
+            f"make room there: du -xh {worker['state_dir']} | sort -h | tail; or move SESSIONARY_STATE_DIR",
+        )
+        for worker in workers
+        if worker.get("state_free_bytes") is not None and worker["state_free_bytes"] < bytes_min
+    ]
+
+
+def _release_order(worker: Document) -> tuple[int, ...]:
+    parts = str(worker.get("release") or "").split(".")
+    return tuple(int(part) if part.isdecimal() else 0 for part in parts)
+
+
+__all__ = [
+    "Document",
+    "Finding",
+    "advise_halt",
+    "describe_workers",
+    "find_clock_faults",
+    "find_full_state_disks",
+    "find_release_faults",
+]

@@ -1,0 +1,41 @@
+"""What a worker tells of itself: its release, its clock, and the room on its disk."""
+
+import shutil
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from sessionary.stream_processors.settings import ProcessorSettings
+
+
+def _installed_release() -> str | None:
+    try:
+        return version("sessionary")
+    except PackageNotFoundError:  # it runs from a folder of sources
+        return None
+
+
+# As it was when the process started: an upgrade of the package does not change what runs.
+_RELEASE: Final = _installed_release()
+
+
+def worker_facts(settings: ProcessorSettings) -> dict[str, Any]:
+    """Return release, clock (ms since the epoch), state folder and the free bytes on its disk.
+
+    The last two are null if rows are kept in memory, or in a temporary folder. Asks the operating
+    system for the disk, which takes microseconds.
+    """
+    folder = settings.state_dir if settings.store == "rocksdb" else None
+    try:
+        free_bytes = None if folder is None else shutil.disk_usage(folder).free
+    except OSError:
+        free_bytes = None
+    return {
+        "release": _RELEASE,
+        "time_ms": time.time_ns() // 1_000_000,
+        "state_dir": None if folder is None else str(folder),
+        "state_free_bytes": free_bytes,
+    }
+
+
+__all__ = ["worker_facts"]

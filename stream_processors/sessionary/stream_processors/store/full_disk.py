@@ -1,0 +1,31 @@
+"""Tells a full disk from other errors of a local store."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from sessionary.stream_processors.errors import Halted
+
+# RocksDB and its driver have no error class for them; both quote the operating system.
+_TEXTS: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
+
+
+@contextmanager
+def halt_if_disk_full(folder: Path) -> Iterator[None]:
+    """Raise `Halted` (`store_disk_full`) if what is done inside fails for a full disk."""
+    try:
+        yield
+    except Exception as error:
+        if not any(text in str(error) for text in _TEXTS):
+            raise
+        raise Halted(
+            "store_disk_full",
+            f"no room is left on the disk of the local store {folder}. Make room there, or restart this worker with a "
+            "SESSIONARY_STATE_DIR on a larger disk. Nothing is lost: the partition goes on once it can be written",
+        ) from error
+
+
+__all__ = ["halt_if_disk_full"]

@@ -1,0 +1,81 @@
+"""What doctor makes of the workers' answers."""
+
+from typing import Any
+
+import pytest
+
+from sessionary.infra.worker_findings import (
+    advise_halt,
+    describe_workers,
+    find_clock_faults,
+    find_full_state_disks,
+    find_release_faults,
+)
+from tests.core.infra.fake_control_api import partition
+
+NOW_MS = 1_800_000_000_000
+
+
+def worker(name: str = "w1", **fields: Any) -> dict[str, Any]:
+    return {
+        "instance": name,
+        "url": f"http://{name}:8600",
+        "newest": 2,
+        "detail": None,
+        "release": "0.2.0",
+        "time_ms": NOW_MS,
+        "state_dir": None,
+        "state_free_bytes": None,
+    } | fields
+
+
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [
+        ("log_gap", "sessionary partition accept-gap 3 --reason"),
+        ("log_truncated", "sessionary partition accept-truncation 3 --reason"),
+        ("clock_ahead", "sessionary partition repair-clock 3 --reason"),
+        ("judge_failed", "sessionary partition skip 3 71 --reason"),
+        ("batch_unreadable", "sessionary partition skip 3 71 --reason"),
+        ("record_too_large", "sessionary topics apply"),
+        ("store_disk_full", "sessionary partition retry 3"),
+        ("a_reason_of_a_later_release", "sessionary partition retry 3"),
+    ],
+)
+def test_a_halt_has_the_command_that_ends_it(reason: str, command: str) -> None:
+    assert command in advise_halt(partition(3, "halted", reason=reason, next_offset=71))
+
+
+@pytest.mark.parametrize(("apart_ms", "is_told"), [(5_000, False), (5_001, True), (-5_000, False), (-5_001, True)])
+def test_a_worker_s_clock_that_differs_is_told(apart_ms: int, is_told: bool) -> None:
+    found = find_clock_faults([], [worker(), worker("w2", time_ms=NOW_MS + apart_ms)], NOW_MS)
+    assert [one.found.startswith("the clock of w2 differs") for one in found] == [True] * is_told
+
+
+def test_a_log_clock_ahead_is_told_with_its_repair_and_one_behind_is_not() -> None:
+    ahead = [partition(number, clock_ahead_s=ahead_s) for number, ahead_s in enumerate((5.0, 5.1, -900.0, None))]
+    (found,) = find_clock_faults(ahead, [worker(time_ms=None)], NOW_MS)
+    assert found.found == "the log clock of partition 1 is 5 s ahead of its worker's"
+    assert "sessionary partition repair-clock 1 --reason" in found.advice
+
+
+def test_an_older_or_silent_worker_is_told() -> None:
+    workers = [worker(), worker("w2", release="0.10.0"), worker("w3", newest=None, instance=None, detail="refused")]
+    silent, older = find_release_faults(workers)
+    assert silent.found == "http://w3:8600 does not answer: refused"
+    assert older.found == "w1 runs release 0.2.0, another worker a newer one"
+    assert find_release_faults([worker(), worker("w2")]) == []
+
+
+def test_rules_that_all_workers_know_are_offered() -> None:
+    in_force: list[dict[str, Any]] = [{"rules": 1}, {"rules": None}]
+    assert describe_workers(in_force, [worker(), worker("w2", newest=1)]).endswith("rules in force: 1")
+    assert describe_workers(in_force, [worker(), worker("w2")]).endswith(
+        "all workers know rules 2: sessionary rules activate"
+    )
+
+
+def test_a_worker_s_full_disk_is_told() -> None:
+    full = worker("w2", state_dir="/state", state_free_bytes=3 << 20)
+    (found,) = find_full_state_disks([worker(), full, worker("w3", state_dir="/s", state_free_bytes=4 << 20)], 4 << 20)
+    assert found.found == "w2 has 3 MiB left for /state"

@@ -1,0 +1,53 @@
+"""A broker that is killed under load again and again: how long each partition then stands still."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from sessionary.infra.local.kafka.broker import LocalBroker, broker_answers
+from sessionary.infra.local.ports import free_port
+from sessionary.producers import SessionClient
+from tests.integration.pipeline_rig import TENANT, PipelineRig
+from tests.integration.transaction_waits import measure_waits, start_in_each_partition, steady_work
+from tests.support.pipelines import environment, new_pipeline
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.long
+
+GO_ON_S_MAX = 60.0
+# Seconds for which the broker is away. In a round it is killed again as soon as it has answered, so
+# that the second kill hits the recovery from the first.
+ROUNDS_S = ((2.0,), (0.2, 0.2))
+
+
+def restart_killed(broker: LocalBroker, away_s: float) -> int:
+    """Kill a broker, start it after some seconds; return when it first answered, in epoch ms."""
+    broker.kill()
+    time.sleep(away_s)
+    broker.start()
+    wait_until(lambda: broker_answers(broker.bootstrap_servers, 1.0), 60, "the broker to answer", pause_s=0.1)
+    return int(time.time() * 1_000)
+
+
+def test_each_partition_goes_on_within_a_minute_of_the_answer_of_a_killed_broker(
+    broker: LocalBroker, processes: Processes, tmp_path: Path
+) -> None:
+    kafka = new_pipeline(broker.bootstrap_servers)
+    rig = PipelineRig(kafka, None, processes)
+    rig.start_processor()
+    second = environment(kafka, instance="w2", api_port=str(free_port()))
+    processes.start("sessionary.stream_processors", env=second, name="processor-w2")
+    settings = rig.client_settings(tmp_path)
+    with SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client:
+        sessions = start_in_each_partition(client, kafka, TENANT)
+        before_ms = int(time.time() * 1_000)
+        with steady_work(sessions):
+            assert max(measure_waits(kafka, before_ms, GO_ON_S_MAX).values()) < GO_ON_S_MAX
+            for kills_s in ROUNDS_S:
+                answered_ms = max([restart_killed(broker, away_s) for away_s in kills_s])
+                waits = measure_waits(kafka, answered_ms, GO_ON_S_MAX)
+                assert max(waits.values()) <= GO_ON_S_MAX, waits
+        for session in sessions:
+            session.detach()
