@@ -2,10 +2,26 @@
 
 from pydantic import Field
 
-from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.schemas.settings import ClickHouseSettings, EnvSettings, KafkaSettings
+from sessionary.schemas.topics import SinkTopic
+from sessionary.sinks.core.block_due import BlockLimits
+from sessionary.sinks.core.idle_records import IDLE_RECORDS
 
 
-class SinkSettings(KafkaSettings, ClickHouseSettings):
+class IdleSettings(EnvSettings):
+    """What the sinks, and those who watch them, must know of records that may wait."""
+
+    # At most what `v_integrity` allows for.
+    sink_idle_seconds: float = Field(
+        60.0,
+        description="longest time in seconds that ticks and heartbeats (in batches: what only ticks made) wait for "
+        "their block if nothing else comes; 0: they go as other records do",
+        ge=0,
+        le=60,
+    )
+
+
+class SinkSettings(KafkaSettings, ClickHouseSettings, IdleSettings):
     """Where a sink reads and writes, and how much it collects for one insert."""
 
     pipeline: str | None = Field(
@@ -49,9 +65,19 @@ class SinkSettings(KafkaSettings, ClickHouseSettings):
         """The partitions of `sink_accept_gaps`."""
         return frozenset(int(number) for number in self.sink_accept_gaps.split(",") if number)
 
+    def block_limits(self, topic: SinkTopic) -> BlockLimits:
+        """Return how much of a partition is collected for a block. `topic`: what the sink reads."""
+        return BlockLimits(
+            self.sink_flush_rows,
+            self.sink_flush_bytes,
+            self.sink_flush_seconds,
+            self.sink_idle_seconds,
+            IDLE_RECORDS.get(topic),
+        )
+
     def group_id(self, kind: str) -> str:
         """Return the consumer group of the sink `kind`."""
         return f"{self.topic_prefix}.sink.{kind}" + (f".{self.pipeline}" if self.pipeline else "")
 
 
-__all__ = ["SinkSettings"]
+__all__ = ["IdleSettings", "SinkSettings"]

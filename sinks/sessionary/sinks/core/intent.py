@@ -21,26 +21,16 @@ States of one partition during one assignment:
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
+from sessionary.sinks.core.block_due import BlockLimits, WaitingRecords, is_block_due
 from sessionary.sinks.core.rows.raw_record import RawRecord
 
 _FORMER_VERSION, _VERSION = 1, 2
-# If more records wait in the log than a young block holds, it is filled for this many times as
-# long: an insert costs nearly the same for few rows and many, so small blocks would make the
-# waiting records wait even longer.
-_BACKLOG_PATIENCE = 4
 
 # Whether a record belongs to the block: (record, records so far, their bytes).
 _BelongsToBlock = Callable[[RawRecord, int, int], bool]
-
-
-class BlockLimits(NamedTuple):
-    """How much is collected for a block before it is written."""
-
-    rows: int
-    bytes: int
-    seconds: float
 
 
 class Intent(NamedTuple):
@@ -133,7 +123,11 @@ class PartitionPlan:
         self._replay = self._intent
         self._records: deque[RawRecord] = deque()
         self._bytes = 0
-        self._since: float | None = None
+        self._since: float | None = None  # the first waiting record arrived
+        self._busy_since: float | None = None  # the first one that is not idle arrived
+        self._busy_ms: int | None = None  # log time of that one
+        self._idle_until = 0.0  # idle records alone may wait until then
+        self._flight_behind_ms: int | None = None  # as `behind_since_ms`, of the block in flight
         self._next = committed  # next offset to be read, as far as is known
         self._end: int | None = None  # end of the log; None while unread records lie before it
         self._high = 0  # the log is known to go on until here
@@ -151,11 +145,27 @@ class PartitionPlan:
         return len(self._records)
 
     @property
-    def oldest_ms(self) -> int | None:
-        """Log time of the oldest record held that is not in ClickHouse; None if none is held."""
+    def holds_idle_only(self) -> bool:
+        """Whether records wait, all of them idle, and none is in flight."""
+        return self.in_flight is None and self._replay is None and bool(self._records) and self._busy_since is None
+
+    @property
+    def behind_since_ms(self) -> int | None:
+        """Log time of the oldest record held that is not in ClickHouse; None if none is held.
+
+        An idle record counts from the end of its wait.
+        """
         if self.in_flight is not None and self.in_flight.records:
-            return self.in_flight.records[0].timestamp_ms
-        return self._records[0].timestamp_ms if self._records else None
+            return self._flight_behind_ms
+        return self._waiting_behind_ms()
+
+    def _waiting_behind_ms(self) -> int | None:
+        if not self._records:
+            return None
+        if self._limits.is_idle is None:
+            return self._records[0].timestamp_ms
+        idle_end_ms = self._records[0].timestamp_ms + round(self._limits.idle_seconds * 1_000)
+        return idle_end_ms if self._busy_ms is None else min(idle_end_ms, self._busy_ms)
 
     @property
     def next_offset(self) -> int:
@@ -167,11 +177,13 @@ class PartitionPlan:
         """Whether the log has been read to its end."""
         return self._end is not None
 
-    def add_records(self, records: Sequence[RawRecord], now: float, high: int = 0) -> None:
+    def add_records(self, records: Sequence[RawRecord], now: float, high: int = 0, now_ms: int | None = None) -> None:
         """Append the next records, in their order; records that were appended before are dropped.
 
-        `high`: the log's end offset, as far as is known.
+        `high`: the log's end offset, as far as is known. `now_ms`: wall clock; the wait of an idle
+        record begins at its log time. None: it begins now.
         """
+        former = len(self._records)
         known, size, append = self._next or 0, self._bytes, self._records.append
         for record in records:
             if record.offset >= known:
@@ -182,7 +194,19 @@ class PartitionPlan:
             return
         self._next, self._bytes, self._end, self._high = known, size, None, high
         if self._since is None:
-            self._since = now
+            age_s = 0.0 if now_ms is None else (now_ms - self._records[0].timestamp_ms) / 1_000
+            idle_s = self._limits.idle_seconds
+            self._since, self._idle_until = now, now + min(idle_s, max(0.0, idle_s - age_s))
+        if self._busy_since is None:
+            self._note_busy(former, now)
+
+    def _note_busy(self, first: int, now: float) -> None:
+        """Note the first waiting record that is not idle, if one came; `first`: of the new ones."""
+        is_idle = self._limits.is_idle
+        for record in islice(self._records, first, None):
+            if is_idle is None or not is_idle(record.value):
+                self._busy_since, self._busy_ms = now, record.timestamp_ms
+                return
 
     def skip_to(self, offset: int) -> None:
         """Go on at `offset`: the log has no record before it any more."""
@@ -199,11 +223,12 @@ class PartitionPlan:
             return False
         if self._replay is not None:
             return self._next is not None and self._next > self._replay.to
-        return self._since is not None and (
-            len(self._records) >= self._limits.rows
-            or self._bytes >= self._limits.bytes
-            or now - self._since >= self._limits.seconds * (_BACKLOG_PATIENCE if self._is_far_behind() else 1)
+        if self._since is None:
+            return False
+        waiting = WaitingRecords(
+            len(self._records), self._bytes, self._since, self._idle_until, self._busy_since, self._is_far_behind()
         )
+        return is_block_due(waiting, self._limits, now)
 
     def _is_far_behind(self) -> bool:
         return self._next is not None and self._high - self._next > len(self._records)
@@ -214,7 +239,7 @@ class PartitionPlan:
         Call it only if `is_due`, or with `waiting_records`. `now_ms`: wall clock, for the intent.
         """
         assert self.in_flight is None
-        replay = self._replay
+        replay, self._flight_behind_ms = self._replay, self._waiting_behind_ms()
         if replay is not None:
             assert self._committed is not None
             records = self._cut_while(lambda record, _rows, _size: record.offset <= replay.to)
@@ -224,7 +249,9 @@ class PartitionPlan:
             first, last = records[0].offset, records[-1].offset
             intent = Intent(last, len(records), now_ms, self._topic_id)
             self.in_flight = RecordBlock(first, last, records, intent, None, self._topic_id)
-        self._since = now if self._records else None
+        # What is left came with a full block, or with a replay: it does not wait.
+        self._since = self._busy_since = now if self._records else None
+        self._busy_ms = self._records[0].timestamp_ms if self._records else None
         return self.in_flight
 
     def _cut_full_block(self) -> list[RawRecord]:
@@ -263,9 +290,9 @@ class PartitionPlan:
     def closing_commit(self) -> int | None:
         """Return the offset to commit with `closing_metadata` if nothing is under way, else None.
 
-        None also if that commit would change nothing. Meant for partitions that are idle, revoked
-        or stopped: the next owner reads waiting records again. The intent of a block that is not
-        written must stay committed.
+        None also if that commit would change nothing. Meant for partitions that are revoked or
+        stopped, or hold idle records at the most: the next owner reads waiting records again. The
+        intent of a block that is not written must stay committed.
         """
         if self.in_flight is not None or self._replay is not None:
             return None
@@ -284,4 +311,4 @@ class PartitionPlan:
         self.landed = offset
 
 
-__all__ = ["BlockLimits", "CommitMetadata", "Intent", "PartitionPlan", "RecordBlock", "parse_metadata"]
+__all__ = ["CommitMetadata", "Intent", "PartitionPlan", "RecordBlock", "parse_metadata"]

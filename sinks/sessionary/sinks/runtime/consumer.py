@@ -20,7 +20,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Messag
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_progress import StuckConsumerDetector
 from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
-from sessionary.sinks.core.intent import BlockLimits, PartitionPlan
+from sessionary.sinks.core.intent import PartitionPlan
 from sessionary.sinks.core.retry_pause import RetryPause
 from sessionary.sinks.core.sink_kinds import SinkDefinition
 from sessionary.sinks.errors import PARTITION_REASONS, Fenced, OperatorError, Transient
@@ -67,7 +67,6 @@ class SinkConsumer:
         id of the sink's topic, or raises `KafkaException`; it blocks.
         """
         self._topic: str = getattr(settings.topics, definition.topic)
-        self._limits = BlockLimits(settings.sink_flush_rows, settings.sink_flush_bytes, settings.sink_flush_seconds)
         self._ask_topic_id = ask_topic_id
         self._metrics = metrics
         self._target = target
@@ -86,7 +85,9 @@ class SinkConsumer:
         self._log_watch = log_watch
         self._stuck = StuckConsumerDetector()
         self._blocked = BlockedPartitions(self._topic, metrics, target.find_skip)
-        self._guard = group_offsets.LogGuard(self._topic, self._limits, settings.accepted_gaps, self._blocked)
+        self._guard = group_offsets.LogGuard(
+            self._topic, settings.block_limits(definition.topic), settings.accepted_gaps, self._blocked
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Consume until `stop`, then write what was collected and leave the group. Blocks.
@@ -201,7 +202,7 @@ class SinkConsumer:
                 elif (plan := self._plans.get(partition)) is not None:
                     records = records_from_messages(self._topic, partition, list(found))
                     high = group_offsets.high_watermark(self._consumer, self._topic, partition)
-                    plan.add_records(records, now, high)
+                    plan.add_records(records, now, high, self._clock.wall_ms())
                     self._clear_kafka_failure()
                     self._blocked.end_block(partition)
             if len(messages) < _MESSAGES_PER_CALL or any(plan.is_due(now) for plan in self._plans.values()):
@@ -244,7 +245,7 @@ class SinkConsumer:
             if plan.in_flight is not None or is_wanted(plan):
                 self._write_block(partition, plan)
                 self._blocked.end_block(partition, is_write=True)
-            if plan.at_end and not plan.waiting_records:
+            if plan.holds_idle_only or (plan.at_end and not plan.waiting_records):
                 self._commit_end(partition, plan)
         except (Transient, OperatorError) as error:
             if error.reason not in PARTITION_REASONS:
@@ -383,13 +384,15 @@ class SinkConsumer:
         for partition, plan in self._plans.items():
             landed = plan.landed or 0
             all_landed = plan.at_end and plan.in_flight is None and not plan.waiting_records
-            offsets[partition] = plan.next_offset if all_landed else landed
+            # What waits on purpose is no standstill: then reading shows progress.
+            offsets[partition] = plan.next_offset if all_landed or plan.holds_idle_only else landed
             lag = (
                 0
                 if all_landed
                 else max(0, group_offsets.high_watermark(self._consumer, self._topic, partition) - landed)
             )
-            age_s = max(0.0, (wall_ms - plan.oldest_ms) / 1_000) if plan.oldest_ms is not None else 0.0
+            behind_ms = plan.behind_since_ms
+            age_s = 0.0 if behind_ms is None else max(0.0, (wall_ms - behind_ms) / 1_000)
             self._metrics.report_position(partition, landed, lag, age_s)
         self._log_watch.report_landed(offsets if self._has_plans else None)
 

@@ -6,7 +6,8 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.sinks.core.intent import BlockLimits, PartitionPlan, parse_metadata
+from sessionary.sinks.core.block_due import BlockLimits
+from sessionary.sinks.core.intent import PartitionPlan, parse_metadata
 from sessionary.sinks.errors import Fenced, Transient
 from sessionary.sinks.runtime.blocked_partitions import BlockedPartitions, fetch_again
 from sessionary.sinks.runtime.hung_calls import CallWatchdog

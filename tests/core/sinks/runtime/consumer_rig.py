@@ -101,6 +101,10 @@ class SinkRig:
         self.kafka.when_out_of_steps = stop.set
         self.sink.run(stop)
 
+    def labels(self, partition: int) -> dict[str, str]:
+        """Return the labels of a partition's metrics."""
+        return {"sink": "history", "group": "g", "partition": str(partition)}
+
     def advance(self, seconds: float) -> None:
         self.clock.now_s += seconds
 

@@ -5,6 +5,8 @@ import threading
 import pytest
 from confluent_kafka import KafkaError
 
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.records import Tick
 from sessionary.sinks.core.intent import Intent, RecordBlock
 from sessionary.sinks.errors import Fenced, OperatorError, Transient
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
@@ -249,3 +251,61 @@ def test_a_fault_that_passes_is_counted_and_reported_once(rig: SinkRig, caplog: 
     assert caplog.text.count("pausing, will retry") == 1
     assert rig.metrics.health() == (True, "ok")  # no operator is needed
     assert rig.target.offsets == []
+
+
+def append_ticks(rig: SinkRig, count: int = 1) -> None:
+    for _ in range(count):
+        rig.kafka.append_record(0, b"", encode_record(Tick("p1")))
+
+
+def test_ticks_wait_a_minute_and_are_no_standstill_and_no_lag(rig: SinkRig) -> None:
+    rig.clock.now_s = 1.0  # the time of the first record
+    append_ticks(rig, 3)
+
+    def check_waiting() -> None:
+        rig.log_ends = {0: 3}
+        for _ in range(5):
+            rig.ask_log()
+        assert rig.log_watch.readiness() == (True, "ready")
+        assert rig.target.offsets == []
+        assert rig.metrics.registry.get_sample_value("sessionary_sink_lag_seconds", rig.labels(0)) == 0
+        assert rig.metrics.registry.get_sample_value("sessionary_sink_lag_records", rig.labels(0)) == 3
+        assert rig.metrics.registry.get_sample_value("sessionary_sink_landed_offset", rig.labels(0)) == 0
+        rig.advance(60.0)
+
+    def check_written() -> None:
+        assert rig.target.offsets == [[0, 1, 2]]
+        assert rig.kafka.commits[-1] == (0, 3, "")
+
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0),
+        lambda: None,
+        lambda: rig.advance(2.0),
+        check_waiting,
+        lambda: None,
+        check_written,
+    )
+
+
+def test_ticks_go_with_the_next_event_and_at_the_end(rig: SinkRig) -> None:
+    rig.clock.now_s = 1.0
+    append_ticks(rig, 2)
+
+    def send_event() -> None:
+        rig.kafka.append_records(0, 1)
+        append_ticks(rig)
+
+    def check_event() -> None:
+        assert rig.target.offsets == [[0, 1, 2, 3]]
+        append_ticks(rig, 2)
+
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0),
+        lambda: None,
+        send_event,
+        lambda: rig.advance(1.0),
+        check_event,
+        lambda: None,
+    )
+    assert rig.target.offsets == [[0, 1, 2, 3], [4, 5]], "a sink that stops writes what waits"
+    assert rig.kafka.commits[-1] == (0, 6, "")

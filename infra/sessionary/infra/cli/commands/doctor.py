@@ -19,6 +19,7 @@ from sessionary.infra.lag.group_lag import GroupLag, find_fault, sum_groups
 from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.sinks.settings import IdleSettings
 
 _PACKAGES = ("sessionary", "confluent-kafka", "fastavro", "faust-streaming", "aiokafka", "clickhouse-connect", "chdb")
 _TIMEOUT_S = 5.0
@@ -159,15 +160,15 @@ def run_checks(environ: Mapping[str, str]) -> Iterator[Check]:
     if operator.control_url is not None and operator.operator_token is not None:
         yield _run_check("partitions", lambda: _check_partitions(operator), "read the log of sessionary processor")
     if broker.ok:
-        yield from _run_lag_checks(kafka)
+        yield from _run_lag_checks(kafka, IdleSettings.from_env(environ).sink_idle_seconds)
     if store.ok:
         yield _run_check("integrity", lambda: _check_integrity(clickhouse), "run: sessionary db migrate")
 
 
-def _run_lag_checks(kafka: KafkaSettings) -> Iterator[Check]:
+def _run_lag_checks(kafka: KafkaSettings, idle_s: float) -> Iterator[Check]:
     """Check the groups of the roles: by their movement, if they are behind."""
     try:
-        lags = _measure_lags(kafka)
+        lags = _measure_lags(kafka, idle_s)
     except SessionaryError as error:
         yield Check("lag", ok=False, found=f"the lag is unknown: {error}", advice=_KAFKA_ADVICE)
         return
@@ -179,11 +180,11 @@ def _run_lag_checks(kafka: KafkaSettings) -> Iterator[Check]:
         yield Check(f"lag {name}", fault is None, fault or f"{lag.lag} records behind", advice if fault else "")
 
 
-def _measure_lags(kafka: KafkaSettings) -> list[GroupLag]:
+def _measure_lags(kafka: KafkaSettings, idle_s: float) -> list[GroupLag]:
     """Return the lags of processor and sinks; a group that is behind is observed for a while."""
     from sessionary.infra.lag.lag_monitor import LagMonitor
 
-    with closing(LagMonitor(kafka, _OBSERVED_S)) as monitor:
+    with closing(LagMonitor(kafka, _OBSERVED_S, idle_s)) as monitor:
         lags = list(sum_groups(monitor.take_report(_READ_S).partitions))
         if any((lag.lag_s or 0) > LAG_S_MAX for lag in lags):
             time.sleep(_OBSERVED_S)
