@@ -175,7 +175,7 @@ def record_headers(cls: type[Record]) -> frozenset[bytes]:
     return frozenset(formats[cls].header for formats in map(record_formats, ALL_RULES) if cls in formats)
 
 
-def event_headers(payload: type[Payload]) -> frozenset[bytes]:
+def event_schema_headers(payload: type[Payload]) -> frozenset[bytes]:
     """Return the ten bytes with which events of a payload's class begin, in every release."""
     name = f"{EVENTS_NAMESPACE}.{payload.__name__}"
     return frozenset(SINGLE_OBJECT + key for key, writer in writer_schemas().items() if writer.full_name == name)
@@ -307,7 +307,7 @@ __all__ = [
     "encode_event",
     "encode_position",
     "encode_record",
-    "event_headers",
+    "event_schema_headers",
     "read_compiled",
     "record_headers",
     "write_generally",

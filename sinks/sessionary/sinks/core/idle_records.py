@@ -10,7 +10,7 @@ bytes, so those in a registry's framing count as others.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from sessionary.schemas.codec import Decoder, event_headers, record_headers
+from sessionary.schemas.codec import Decoder, event_schema_headers, record_headers
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import Heartbeat
 from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Tick
@@ -20,7 +20,7 @@ IsIdle = Callable[[bytes | None], bool]
 """Tells by a record's value whether the record is idle."""
 
 _HEADER_BYTES: Final = 10
-_IDLE_EVENTS: Final = record_headers(Tick) | event_headers(Heartbeat)
+_IDLE_EVENTS: Final = record_headers(Tick) | event_schema_headers(Heartbeat)
 _ACKNOWLEDGEMENTS: Final = record_headers(BatchAcknowledged)
 _BATCHES: Final = record_headers(BatchRecord)
 _DECODER: Final = Decoder()
