@@ -32,12 +32,13 @@ run_sink(sys.argv[1], SinkSettings.from_env(), stop)
 
 
 def settings_for(kafka: KafkaSettings, clickhouse: ClickHouseSettings, **fields: object) -> SinkSettings:
-    """Return the settings of a sink that restarts at once: an instance name of its own, a short
-    flush.
+    """Return the settings of a sink that restarts at once: an instance name of its own, short
+    waits.
     """
     given: dict[str, object] = {
         "instance": f"i{os.getpid()}-{next(_names)}",
         "sink_flush_seconds": 0.2,
+        "sink_idle_seconds": 0.5,
         "sink_session_timeout_ms": 6_000,
         **fields,
     }
