@@ -4,6 +4,11 @@
     insert a..b as one block, token = ...:a-b
     commit offset b+1, no block in the metadata    only if nothing follows (idle, revoked, stopped)
 
+Blocks of idle records are small, so several partitions may share an insert. Then each partition's
+intent names the whole block: {"v":3,...,"with":[[partition,first,last],...]}. All intents are in
+one commit. Whoever finds one of them reads all of the block's ranges again, also those of other
+owners' partitions, and inserts the same rows under the same token.
+
 The metadata also names the topic by its id: offsets of a topic that was deleted and created again
 say nothing about its records. The former version of the metadata has no id. Its block is inserted
 under that version's token.
@@ -18,24 +23,34 @@ States of one partition during one assignment:
     replaying ──(a..b stored)──▶ collecting ──(due)──▶ in flight ──(stored)──▶ collecting …
 """
 
+import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from sessionary.sinks.core.block_due import BlockLimits, WaitingRecords, is_block_due
 from sessionary.sinks.core.rows.raw_record import RawRecord
 
-_FORMER_VERSION, _VERSION = 1, 2
+_FORMER_VERSION, _VERSION, _SHARED_VERSION = 1, 2, 3
 
 # Whether a record belongs to the block: (record, records so far, their bytes).
 _BelongsToBlock = Callable[[RawRecord, int, int], bool]
 
 
+class Piece(NamedTuple):
+    """One partition's part of a block that partitions share: offsets `first` to `last`."""
+
+    partition: int
+    first: int
+    last: int
+
+
 class Intent(NamedTuple):
     """A declared block: the `records` records from the committed offset to `to`, inclusive.
 
+    Of a block that partitions share, `records` counts those of all pieces.
     `at_ms`: wall clock of the declaration. `topic_id`: None if the topic has none, or if the former
     version wrote the intent; then the block's token has none either.
     """
@@ -44,9 +59,16 @@ class Intent(NamedTuple):
     records: int
     at_ms: int
     topic_id: str | None = None
+    pieces: tuple[Piece, ...] = ()  # of the whole block, if partitions share it
 
     def to_metadata(self) -> str:
-        """Return the commit's metadata (about 90 bytes; Kafka allows 4,096)."""
+        """Return the commit's metadata: about 90 bytes, and up to 40 for each piece.
+
+        Kafka allows 4,096.
+        """
+        if self.pieces:
+            fields = {"v": _SHARED_VERSION, "topic": self.topic_id, "to": self.to, "n": self.records, "at": self.at_ms}
+            return json.dumps({**fields, "with": self.pieces}, separators=(",", ":"))
         return _dump_metadata(self.topic_id, {"to": self.to, "n": self.records, "at": self.at_ms})
 
 
@@ -72,12 +94,13 @@ def parse_metadata(metadata: str | None) -> CommitMetadata:
     """
     try:
         fields = json.loads(metadata or "")
-        if fields["v"] not in (_FORMER_VERSION, _VERSION):
+        if fields["v"] not in (_FORMER_VERSION, _VERSION, _SHARED_VERSION):
             return CommitMetadata()
-        topic_id = str(fields["topic"]) if fields["v"] == _VERSION else None
+        topic_id = None if fields["v"] == _FORMER_VERSION or fields["topic"] is None else str(fields["topic"])
         if "to" not in fields:
             return CommitMetadata(topic_id)
-        intent = Intent(int(fields["to"]), int(fields["n"]), int(fields["at"]), topic_id)
+        pieces = tuple(Piece(*map(int, piece)) for piece in fields.get("with", ()))
+        intent = Intent(int(fields["to"]), int(fields["n"]), int(fields["at"]), topic_id, pieces)
     except (ValueError, TypeError, KeyError):
         return CommitMetadata()
     return CommitMetadata(topic_id, intent)
@@ -95,11 +118,22 @@ class RecordBlock(NamedTuple):
     intent: Intent | None  # to be committed at `first` before the insert; None if it already is
     replay_of: Intent | None = None
     topic_id: str | None = None
+    pieces: tuple[Piece, ...] = ()  # if partitions share it; `first` and `last` are the first one's
 
     def insert_token(self, group: str, topic: str, partition: int) -> str:
         """Return the deduplication token: the same for the same records of the same group."""
         log = topic if self.topic_id is None else f"{topic}:{self.topic_id}"
+        if self.pieces:
+            return f"{group}:{log}:shared:{hashlib.sha256(json.dumps(self.pieces).encode()).hexdigest()}"
         return f"{group}:{log}:{partition}:{self.first}-{self.last}"
+
+
+def share_block(blocks: Mapping[int, RecordBlock]) -> RecordBlock:
+    """Return blocks by partition as one block that the partitions share, in their order."""
+    pieces = tuple(Piece(partition, block.first, block.last) for partition, block in sorted(blocks.items()))
+    records = [record for piece in pieces for record in blocks[piece.partition].records]
+    first = blocks[pieces[0].partition]
+    return first._replace(records=records, intent=None, pieces=pieces)
 
 
 class PartitionPlan:
@@ -140,6 +174,11 @@ class PartitionPlan:
         return self._replay is not None
 
     @property
+    def shared_replay(self) -> Intent | None:
+        """The declared block of a former owner, if partitions share it and it is to be written."""
+        return self._replay if self._replay is not None and self._replay.pieces else None
+
+    @property
     def waiting_records(self) -> int:
         """Number of records collected and not yet in flight."""
         return len(self._records)
@@ -148,6 +187,11 @@ class PartitionPlan:
     def holds_idle_only(self) -> bool:
         """Whether records wait, all of them idle, and none is in flight."""
         return self.in_flight is None and self._replay is None and bool(self._records) and self._busy_since is None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is in flight, or records wait that are not all idle."""
+        return self.in_flight is not None or self.is_replaying or self._busy_since is not None
 
     @property
     def behind_since_ms(self) -> int | None:
@@ -273,6 +317,20 @@ class PartitionPlan:
         self._bytes -= size
         return cut
 
+    def share_intent(self, shared: RecordBlock) -> None:
+        """Let the intent of the block in flight name the whole block that partitions share."""
+        assert self.in_flight is not None
+        intent = self.in_flight.intent
+        assert intent is not None
+        intent = intent._replace(records=len(shared.records), pieces=shared.pieces)
+        self.in_flight = self.in_flight._replace(intent=intent)
+
+    def mark_replayed(self) -> None:
+        """Record that a shared block of a former owner is in ClickHouse. Nothing was added yet."""
+        assert self._replay is not None
+        self.landed = self._next = self._replay.to + 1
+        self._replay = None
+
     def mark_declared(self) -> None:
         """Record that the intent of the block in flight was committed."""
         assert self.in_flight is not None
@@ -311,4 +369,4 @@ class PartitionPlan:
         self.landed = offset
 
 
-__all__ = ["CommitMetadata", "Intent", "PartitionPlan", "RecordBlock", "parse_metadata"]
+__all__ = ["CommitMetadata", "Intent", "PartitionPlan", "Piece", "RecordBlock", "parse_metadata", "share_block"]

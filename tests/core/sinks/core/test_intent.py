@@ -3,7 +3,7 @@ import json
 import pytest
 
 from sessionary.sinks.core.block_due import BlockLimits
-from sessionary.sinks.core.intent import Intent, PartitionPlan, RecordBlock, parse_metadata
+from sessionary.sinks.core.intent import Intent, PartitionPlan, Piece, RecordBlock, parse_metadata, share_block
 from sessionary.sinks.core.rows.raw_record import RawRecord
 
 LIMITS = BlockLimits(rows=3, bytes=100, seconds=1.0)
@@ -259,3 +259,38 @@ def test_the_end_of_a_block_is_committed_while_idle_records_wait() -> None:
     assert plan.closing_commit() == 1
     plan.mark_closed(1)
     assert plan.closing_commit() is None
+
+
+def test_a_shared_block_has_the_records_of_all_partitions_and_each_intent_names_it() -> None:
+    plans = {partition: PartitionPlan(LIMITS, 0, "", "id-1") for partition in (7, 2)}
+    with_records(plans[7], 4, 6)
+    with_records(plans[2], 1, 2)
+    shared = share_block({partition: plan.take_block(0.0, 9) for partition, plan in plans.items()})
+    assert block_offsets(shared) == [1, 2, 4, 6], "in the order of the partitions"
+    pieces = (Piece(2, 1, 2), Piece(7, 4, 6))
+    for plan, last in ((plans[7], 6), (plans[2], 2)):
+        plan.share_intent(shared)
+        assert plan.in_flight is not None
+        intent = plan.in_flight.intent
+        assert intent == Intent(last, 4, 9, "id-1", pieces)
+        assert parse_metadata(intent.to_metadata()) == ("id-1", intent)
+    token = shared.insert_token("g", "t", 2)
+    assert token.startswith("g:t:id-1:shared:")
+    assert token == shared.insert_token("g", "t", 7)
+    other = shared._replace(pieces=(Piece(2, 1, 2), Piece(7, 4, 7)))
+    assert token != other.insert_token("g", "t", 2)
+
+
+def test_the_intents_of_64_partitions_fit_into_a_commit() -> None:
+    pieces = tuple(Piece(9_000 + number, 10**11 + number, 10**11 + 5_000) for number in range(64))
+    assert len(Intent(10**11, 320_000, 1_795_219_200_000, "i" * 22, pieces).to_metadata()) <= 4_096
+
+
+def test_after_a_shared_replay_a_plan_goes_on_behind_it() -> None:
+    intent = Intent(6, 9, 7, None, (Piece(2, 4, 6), Piece(3, 0, 5)))
+    plan = PartitionPlan(LIMITS, 4, intent.to_metadata())
+    assert plan.shared_replay == intent
+    assert PartitionPlan(LIMITS, 4, Intent(6, 3, 7).to_metadata()).shared_replay is None
+    plan.mark_replayed()
+    assert (plan.is_replaying, plan.landed, plan.next_offset) == (False, 7, 7)
+    assert plan.closing_commit() == 7, "the intent is done with"
