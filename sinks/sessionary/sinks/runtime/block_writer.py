@@ -108,8 +108,7 @@ class BlockWriter:
             raise OperatorError("block_not_kept", f"{native.rows} rows sent twice, {kept} found ({token})")
 
     def _count_kept(self, partition: int, block: RecordBlock) -> int:
-        pieces = block.pieces or (Piece(partition, block.first, block.last),)
-        return sum(self._inserter.count_rows(*piece) for piece in pieces)
+        return self._inserter.count_rows(block.pieces or [Piece(partition, block.first, block.last)])
 
     def read_topic_ids(self) -> set[str]:
         """Return the ids that the sink's topic had by its table. Raises as `write_block` does."""
