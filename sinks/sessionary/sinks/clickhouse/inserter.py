@@ -173,10 +173,11 @@ class TableInserter:
     def count_blocks(self, since_ms: int) -> int:
         """Return about how many blocks the sink's table has got since a time in ms since the epoch.
 
-        Raises `Transient`, `OperatorError`.
+        A block's rows have one arrival time, whatever partitions they are of; several blocks of one
+        millisecond count as one. Raises `Transient`, `OperatorError`.
         """
         condition = f"landed_at > fromUnixTimestamp64Milli({since_ms}, 'UTC')"
-        (count,) = self._query_rows("uniqExact(src_partition, landed_at, _partition_id)", condition)
+        (count,) = self._query_rows("uniqExact(landed_at, _partition_id)", condition)
         return int(count[0])
 
     def _query_rows(self, columns: str, condition: str) -> list[tuple[Any, ...]]:
