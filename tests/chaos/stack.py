@@ -187,7 +187,12 @@ class ChaosStack:
 
     def _sink(self, kind: str, port: int) -> Part:
         # Half are static members, which rejoin at once; the others must time out first.
-        more = {"METRICS_PORT": str(port), **({"INSTANCE": "s1"} if kind in SINKS[:2] else {})}
+        # The waits for what has landed, ticks too, end within their limits.
+        more = {
+            "METRICS_PORT": str(port),
+            "SINK_IDLE_SECONDS": "2",
+            **({"INSTANCE": "s1"} if kind in SINKS[:2] else {}),
+        }
         return self.part(f"sink-{kind}", [*_COMMAND, "sink", kind], None, more)
 
     def _worker(self, name: str, port: int) -> Part:

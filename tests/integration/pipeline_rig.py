@@ -86,7 +86,8 @@ class PipelineRig:
     def start_sink(self, kind: str, **settings: str) -> Child:
         """Start a sink whose tables exist."""
         assert self.clickhouse is not None
-        env = environment(self.kafka, self.clickhouse, **settings)
+        # Tests wait until all has landed, ticks too.
+        env = environment(self.kafka, self.clickhouse, **{"sink_idle_seconds": "0.5", **settings})
         return self._processes.run([COMMAND, "sink", kind], env=env, name=f"sink-{kind}")
 
     def client_settings(self, folder: Path, name: str = "agent") -> ProducerSettings:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sessionary.infra.local.process import Child
 from sessionary.schemas.codec import encode_record
@@ -32,12 +32,13 @@ run_sink(sys.argv[1], SinkSettings.from_env(), stop)
 
 
 def settings_for(kafka: KafkaSettings, clickhouse: ClickHouseSettings, **fields: object) -> SinkSettings:
-    """Return the settings of a sink that restarts at once: an instance name of its own, a short
-    flush.
+    """Return the settings of a sink that restarts at once: an instance name of its own, short
+    waits.
     """
     given: dict[str, object] = {
         "instance": f"i{os.getpid()}-{next(_names)}",
         "sink_flush_seconds": 0.2,
+        "sink_idle_seconds": 0.5,
         "sink_session_timeout_ms": 6_000,
         **fields,
     }
@@ -125,3 +126,17 @@ def query_numbers(clickhouse: ClickHouseSettings, sql: str) -> list[float]:
 def rows_equal(clickhouse: ClickHouseSettings, sql: str, wanted: Sequence[float]) -> Callable[[], bool]:
     """Return a condition: the query's one row is `wanted`."""
     return lambda: query_numbers(clickhouse, sql) == list(wanted)
+
+
+def group_lag(settings: SinkSettings, kind: str, topic: str) -> int:
+    """Return what a lag exporter would show: the logs' ends minus the committed offsets."""
+    consumer = Consumer({**settings.client_config(), "group.id": settings.group_id(kind)})
+    try:
+        partitions = [TopicPartition(topic, number) for number in range(settings.partitions)]
+        total = 0
+        for found in consumer.committed(partitions, timeout=20):
+            _low, high = consumer.get_watermark_offsets(found, timeout=20)
+            total += high - max(found.offset, 0)
+        return total
+    finally:
+        consumer.close()

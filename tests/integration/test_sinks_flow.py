@@ -25,6 +25,7 @@ from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import (
     encoded_audits,
+    group_lag,
     produce_records,
     query_numbers,
     rows_equal,
@@ -39,20 +40,6 @@ from tests.support.sink_records import NOW_US, audit_record, batch_record, sessi
 from tests.support.waiting import wait_until
 
 _COUNTS = "SELECT count(), uniqExact(session_id, audit_seq) FROM {db}.audit"
-
-
-def group_lag(settings: SinkSettings, kind: str, topic: str) -> int:
-    """Return what a lag exporter would show: the logs' ends minus the committed offsets."""
-    consumer = Consumer({**settings.client_config(), "group.id": settings.group_id(kind)})
-    try:
-        partitions = [TopicPartition(topic, number) for number in range(settings.partitions)]
-        total = 0
-        for found in consumer.committed(partitions, timeout=20):
-            _low, high = consumer.get_watermark_offsets(found, timeout=20)
-            total += high - max(found.offset, 0)
-        return total
-    finally:
-        consumer.close()
 
 
 def scrape_metrics(settings: SinkSettings, path: str = "/metrics") -> str:
@@ -205,6 +192,7 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
             "0008_missing_events",
             "0009_integrity",
             "0010_topic_ids",
+            "0011_retention",
         ]
         assert migrate.apply_migrations(clickhouse) == []
         wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sessionary.sinks.core.intent import BlockLimits, PartitionPlan
+from sessionary.sinks.core.block_due import BlockLimits
+from sessionary.sinks.core.intent import PartitionPlan
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from tests.simulation.broker import Fenced
 

@@ -3,6 +3,7 @@
 from pydantic import Field, SecretStr
 
 from sessionary.schemas.settings import ClickHouseSettings, EnvSettings, KafkaSettings, LogSettings
+from sessionary.sinks.settings import IdleSettings
 
 
 class CommandSettings(LogSettings):
@@ -20,7 +21,7 @@ class OperatorSettings(EnvSettings):
     )
 
 
-class LagSettings(KafkaSettings, ClickHouseSettings):
+class LagSettings(KafkaSettings, ClickHouseSettings, IdleSettings):
     """Which groups are observed, and where lag-exporter serves what it found."""
 
     lag_interval_s: float = Field(1.0, description="time in seconds between two samples of lag-exporter", ge=0.1, le=60)

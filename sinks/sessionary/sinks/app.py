@@ -15,7 +15,7 @@ from sessionary.sinks.runtime.block_writer import BlockWriter
 from sessionary.sinks.runtime.consumer import COMMIT_S_MAX, SinkConsumer
 from sessionary.sinks.runtime.host_clock import SystemClock
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
-from sessionary.sinks.runtime.kafka_client import open_consumer
+from sessionary.sinks.runtime.kafka_client import open_consumer, read_ranges
 from sessionary.sinks.runtime.log_watch import LogWatch
 from sessionary.sinks.runtime.memory import keep_freed_memory
 from sessionary.sinks.runtime.ports import BlockTarget
@@ -65,6 +65,7 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
             watchdog=watchdog,
             log_watch=log_watch,
             ask_topic_id=partial(ask_topic_id, planning, topic, _ASK_S),
+            read_ranges=partial(read_ranges, definition, settings),
         )
         if may_exit:
             watchdog.start()

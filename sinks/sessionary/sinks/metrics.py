@@ -44,7 +44,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "replay, as a share of those that ClickHouse remembers; from 1 on rows may be stored twice until they are merged.",
     "sessionary_sink_landed_offset": "Offset below which every record is in ClickHouse, by partition.",
     "sessionary_sink_lag_records": "Offsets from the landed offset to the log's end, by partition.",
-    "sessionary_sink_lag_seconds": "Seconds since the oldest record that has not landed was appended, by partition.",
+    "sessionary_sink_lag_seconds": "Seconds since the oldest record that has not landed was appended, by partition; "
+    "a tick or heartbeat counts from the end of its wait.",
     "sessionary_sink_insert_seconds": "Seconds that one insert took.",
 }
 

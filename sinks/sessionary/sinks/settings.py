@@ -1,11 +1,70 @@
 """Settings of the sinks."""
 
+from typing import Final
+
 from pydantic import Field
 
-from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.schemas.settings import ClickHouseSettings, EnvSettings, KafkaSettings
+from sessionary.schemas.topics import SinkTopic
+from sessionary.sinks.core.block_due import BlockLimits
+from sessionary.sinks.core.idle_records import IDLE_RECORDS
+
+# `v_integrity` compares rows of the last 22 days by the time of their transaction, and Kafka may
+# have held a record for a week before that.
+_DAYS_MIN: Final = 30
 
 
-class SinkSettings(KafkaSettings, ClickHouseSettings):
+class IdleSettings(EnvSettings):
+    """What the sinks, and those who watch them, must know of records that may wait."""
+
+    # At most what `v_integrity` allows for.
+    sink_idle_seconds: float = Field(
+        60.0,
+        description="longest time in seconds that ticks and heartbeats (in batches: what only ticks made) wait for "
+        "their block if nothing else comes; 0: they go as other records do",
+        ge=0,
+        le=60,
+    )
+
+
+class RetentionSettings(ClickHouseSettings):
+    """How long rows are kept for which no law says it. The rest follows from the data's classes.
+
+    The defaults are this product's choice; no requirement names them.
+    """
+
+    retention_history_days: int = Field(
+        365,
+        description="days for which history keeps events without a class of data; applied by db migrate",
+        ge=_DAYS_MIN,
+        le=36_500,
+    )
+    retention_idle_days: int = Field(
+        30,
+        description="days for which history keeps ticks and heartbeats, those of financial and medical sessions "
+        "excepted; applied by db migrate",
+        ge=_DAYS_MIN,
+        le=365,
+    )
+    retention_batches_days: int = Field(
+        2_557,
+        description="days for which transactions and acknowledgements are kept: latencies and integrity of older "
+        "audit records are unknown; applied by db migrate",
+        ge=_DAYS_MIN,
+        le=36_500,
+    )
+
+    @property
+    def days(self) -> dict[str, int]:
+        """The settings by their names in the table `retention_days`."""
+        return {
+            "history": self.retention_history_days,
+            "idle": self.retention_idle_days,
+            "batches": self.retention_batches_days,
+        }
+
+
+class SinkSettings(KafkaSettings, ClickHouseSettings, IdleSettings):
     """Where a sink reads and writes, and how much it collects for one insert."""
 
     pipeline: str | None = Field(
@@ -49,9 +108,19 @@ class SinkSettings(KafkaSettings, ClickHouseSettings):
         """The partitions of `sink_accept_gaps`."""
         return frozenset(int(number) for number in self.sink_accept_gaps.split(",") if number)
 
+    def block_limits(self, topic: SinkTopic) -> BlockLimits:
+        """Return how much of a partition is collected for a block. `topic`: what the sink reads."""
+        return BlockLimits(
+            self.sink_flush_rows,
+            self.sink_flush_bytes,
+            self.sink_flush_seconds,
+            self.sink_idle_seconds,
+            IDLE_RECORDS.get(topic),
+        )
+
     def group_id(self, kind: str) -> str:
         """Return the consumer group of the sink `kind`."""
         return f"{self.topic_prefix}.sink.{kind}" + (f".{self.pipeline}" if self.pipeline else "")
 
 
-__all__ = ["SinkSettings"]
+__all__ = ["IdleSettings", "RetentionSettings", "SinkSettings"]

@@ -68,7 +68,7 @@ def change_reporter(log_folder: Path) -> Callable[[PartChange], None]:
         log = begin_log()
         fields: dict[str, object] = {"part": change.name, "pid": change.pid}
         if change.exit_code is not None and change.wait_s is not None:
-            fields |= {"exit_code": change.exit_code, "wait_s": change.wait_s, "missing": change.missing}
+            fields |= {"exit_code": change.exit_code, "wait_s": change.wait_s}
             log.warning("%(part)s ended with code %(exit_code)d; it is restarted in %(wait_s)g s", **fields)
         else:
             log.info("%(part)s is %(state)s", state=change.state.value, **fields)

@@ -33,11 +33,13 @@ class LogRange(NamedTuple):
 class FirstRecord(NamedTuple):
     """The first record at or after an offset.
 
-    `timestamp_ms` is None if there is none: `offset` is where the log ends.
+    `timestamp_ms` is None if there is none: `offset` is where the log ends. `is_idle`: a sink may
+    let it wait, see `sinks.core.idle_records`.
     """
 
     offset: int
     timestamp_ms: int | None
+    is_idle: bool = False
 
 
 class GroupState(StrEnum):

@@ -82,7 +82,7 @@ def run_exporter(settings: LagSettings, stop: threading.Event) -> None:
 
 
 def _watch_lag(settings: LagSettings, exporter: LagExporter, stop: threading.Event) -> None:
-    monitor = LagMonitor(settings, settings.lag_window_s)
+    monitor = LagMonitor(settings, settings.lag_window_s, settings.sink_idle_seconds)
     pause_s = 0.0
     while not stop.wait(pause_s):
         began_s = time.monotonic()

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from sessionary.infra.lag.cluster_sample import FirstRecord, Place, UnreadPlace
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.sinks.core.idle_records import IDLE_RECORDS
 
 # Together 16 MiB. If a batch is larger than a partition's share, the broker sends it alone, and a
 # fetch answers for one partition.
@@ -39,6 +40,7 @@ class FirstRecordReader:
             "queued.min.messages": 1,
             "max.partition.fetch.bytes": _FETCH_BYTES,
         }
+        self._idle = {getattr(settings.topics, topic): is_idle for topic, is_idle in IDLE_RECORDS.items()}
         self._consumer: Consumer | None = None
         self._found: dict[UnreadPlace, FirstRecord] = {}
         self._late: set[Place] = set()
@@ -115,7 +117,10 @@ class FirstRecordReader:
         if place not in asked or offset is None or offset < asked[place]:
             return False
         if error is None:
-            first = FirstRecord(offset, message.timestamp()[1])
+            is_idle = self._idle.get(place.topic)
+            first = FirstRecord(
+                offset, message.timestamp()[1], is_idle=is_idle is not None and is_idle(message.value())
+            )
         elif error.code() == KafkaError._PARTITION_EOF:
             first = FirstRecord(offset, None)
         else:

@@ -23,11 +23,14 @@ class LagReport(NamedTuple):
 class LagMonitor:
     """Observes the groups of a pipeline. For one thread; close it at the end."""
 
-    def __init__(self, settings: KafkaSettings, window_s: float = WINDOW_S) -> None:
-        """Connect to nothing yet. States and rates are those of the last `window_s`."""
+    def __init__(self, settings: KafkaSettings, window_s: float = WINDOW_S, idle_s: float = 0.0) -> None:
+        """Connect to nothing yet. States and rates are those of the last `window_s`.
+
+        `idle_s`: for how long the sinks let ticks and heartbeats wait (`sink_idle_seconds`).
+        """
         self._sampler = ClusterSampler(settings)
         self._reader = FirstRecordReader(settings)
-        self._tracker = LagTracker(window_s)
+        self._tracker = LagTracker(window_s, idle_s)
 
     def take_report(self, read_s: float = _READ_S) -> LagReport:
         """Sample, and return the lags. Raises `Unavailable` if the broker is away.

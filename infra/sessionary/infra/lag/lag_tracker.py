@@ -9,6 +9,7 @@ from sessionary.infra.lag.partition_state import Observation, PartitionState, ju
 WINDOW_S = 60.0
 _OBSERVATIONS_PER_WINDOW = 12
 _RATE_S_MIN = 1.0
+_MEMBERLESS = (GroupState.EMPTY, GroupState.ABSENT)
 
 
 class PartitionLag(NamedTuple):
@@ -16,7 +17,8 @@ class PartitionLag(NamedTuple):
 
     `partition` is None if the topic does not exist. `lag` counts offsets from the committed one to
     the log's end, transaction markers in between included; it is 0 if no record lies there.
-    `lag_s` is the age of the oldest record that is not committed, 0 without a lag.
+    `lag_s` is the age of the oldest record that is not committed, 0 without a lag. If a sink lets
+    that record wait (an idle one), its age counts from the end of the wait.
     `records_per_s` is the rate at which the committed offset moves, and `catch_up_s` the time until
     the lag is gone at this rate and the log's; None if it does not shrink.
     """
@@ -39,8 +41,10 @@ class PartitionLag(NamedTuple):
 class LagTracker:
     """Remembers one window of observations of each partition that the last sample had."""
 
-    def __init__(self, window_s: float = WINDOW_S) -> None:
+    def __init__(self, window_s: float = WINDOW_S, idle_s: float = 0.0) -> None:
+        """`idle_s`: for how long the sinks let idle records wait."""
         self._window_s = window_s
+        self._idle_s = idle_s
         self._step_s = window_s / _OBSERVATIONS_PER_WINDOW
         self._seen: dict[tuple[str, Place], list[Observation]] = {}
 
@@ -79,7 +83,11 @@ class LagTracker:
     ) -> PartitionLag:
         committed = (group.committed or {}).get(place)
         lag, lag_s = _measure_lag(sample, group, place, log)
-        now = Observation(sample.at_s, committed, log.end, lag)
+        is_waiting = False
+        if lag_s is not None and _lets_wait(sample, group, place, log):
+            # Within its wait, the sink is where it should be: as good as at the log's end.
+            is_waiting, lag_s = lag_s <= self._idle_s, max(0.0, lag_s - self._idle_s)
+        now = Observation(sample.at_s, committed, log.end, 0 if is_waiting else lag)
         self._seen[group.group, place] = kept = self._keep_window(seen, now)
         if committed is not None and committed > log.end:
             state = PartitionState.LOG_TRUNCATED
@@ -89,7 +97,7 @@ class LagTracker:
             state = judge_partition(
                 [*kept, now],
                 window_s=self._window_s,
-                has_members=group.state not in (GroupState.EMPTY, GroupState.ABSENT),
+                has_members=group.state not in _MEMBERLESS,
                 lag_s=lag_s,
             )
         rate, catch_up_s = estimate_rates(kept[0], now)
@@ -126,6 +134,14 @@ def _measure_lag(sample: ClusterSample, group: GroupOffsets, place: Place, log: 
         return 0, 0.0
     committed = (group.committed or {}).get(place, log.start)
     return log.end - committed, None if first is None else _age_s(sample, first.timestamp_ms)
+
+
+def _lets_wait(sample: ClusterSample, group: GroupOffsets, place: Place, log: LogRange) -> bool:
+    """Return whether the oldest unread record is one that the group's sink lets wait."""
+    first = sample.first_records.get(UnreadPlace(place, group.position_in(place, log)))
+    prefix = place.topic.rpartition(".")[0]
+    is_sink = group.group.startswith(f"{prefix}.sink.") and group.state not in _MEMBERLESS
+    return is_sink and first is not None and first.is_idle
 
 
 def _age_s(sample: ClusterSample, timestamp_ms: int | None) -> float | None:

@@ -34,7 +34,7 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_lag_records": "Offsets from the group's committed offset to the log's end, by partition; the whole "
     "log without a commit, 0 if no record is left.",
     "sessionary_lag_seconds": "Seconds since the oldest record that the group has not committed was appended, by "
-    "partition; 0 without a lag.",
+    "partition; 0 without a lag. A tick or heartbeat that a sink lets wait counts from the end of its wait.",
     "sessionary_lag_committed_offset": "Offset that the group has committed, by partition.",
     "sessionary_lag_records_per_second": "Offsets that the group commits per second, by partition.",
     "sessionary_lag_catch_up_seconds": "Seconds until the lag is gone at the present rates, by partition; absent if "

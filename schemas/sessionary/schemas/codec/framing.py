@@ -44,6 +44,7 @@ from sessionary.schemas.codec.formats import (
     record_formats,
 )
 from sessionary.schemas.errors import DecodeError, EncodeError
+from sessionary.schemas.events import Payload
 from sessionary.schemas.records import Position, RulesActivation, Tick
 from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
 
@@ -174,6 +175,12 @@ def record_headers(cls: type[Record]) -> frozenset[bytes]:
     return frozenset(formats[cls].header for formats in map(record_formats, ALL_RULES) if cls in formats)
 
 
+def event_schema_headers(payload: type[Payload]) -> frozenset[bytes]:
+    """Return the ten bytes with which events of a payload's class begin, in every release."""
+    name = f"{EVENTS_NAMESPACE}.{payload.__name__}"
+    return frozenset(SINGLE_OBJECT + key for key, writer in writer_schemas().items() if writer.full_name == name)
+
+
 def encode_confluent(value: Event | Record, registry: SchemaRegistry) -> bytes:
     """Return `value` in Confluent's framing; may block on the registry.
 
@@ -300,6 +307,7 @@ __all__ = [
     "encode_event",
     "encode_position",
     "encode_record",
+    "event_schema_headers",
     "read_compiled",
     "record_headers",
     "write_generally",

@@ -5,6 +5,7 @@ Statements name their database; no client has a default one.
     connection      clients and single statements
     error_classes   which class of error an exception of the client belongs to
     migrate         numbered SQL migrations: apply them, check them
+    retention       how long rows are kept: settings, applied as the tables' TTL
     native          blocks in ClickHouse's Native format; pure
     inserter        inserts blocks under deduplication tokens
 """

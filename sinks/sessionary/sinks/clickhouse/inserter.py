@@ -5,6 +5,7 @@ by bisecting), a sending error is the fault of the server or the network.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from clickhouse_connect.driver.client import Client
@@ -152,14 +153,18 @@ class TableInserter:
         if first_try and summary.written_rows < block.rows:
             raise OperatorError("short_write", f"{block.rows} rows sent, {summary.written_rows} written ({token})")
 
-    def count_rows(self, partition: int, first: int, last: int) -> int:
-        """Return how many rows of the sink's table have a source offset from `first` to `last`.
+    def count_rows(self, ranges: Iterable[tuple[int, int, int]]) -> int:
+        """Return how many rows the sink's table has of ranges: partition, first and last offset.
 
         Looks only at parts of the last ten minutes. Raises `Transient`, `OperatorError`.
         """
+        places = " OR ".join(
+            f"src_partition = {partition} AND src_offset BETWEEN {first} AND {last}"
+            for partition, first, last in ranges
+        )
         (count,) = self._query_rows(
             "count()",
-            f"src_partition = {partition} AND src_offset BETWEEN {first} AND {last} AND _part IN (SELECT name FROM "
+            f"({places}) AND _part IN (SELECT name FROM "
             f"system.parts WHERE active AND database = '{self._settings.clickhouse_database}' "
             f"AND table = '{self._table}' AND modification_time > now() - 600)",
         )
@@ -168,10 +173,11 @@ class TableInserter:
     def count_blocks(self, since_ms: int) -> int:
         """Return about how many blocks the sink's table has got since a time in ms since the epoch.
 
-        Raises `Transient`, `OperatorError`.
+        A block's rows have one arrival time, whatever partitions they are of; several blocks of one
+        millisecond count as one. Raises `Transient`, `OperatorError`.
         """
         condition = f"landed_at > fromUnixTimestamp64Milli({since_ms}, 'UTC')"
-        (count,) = self._query_rows("uniqExact(src_partition, landed_at, _partition_id)", condition)
+        (count,) = self._query_rows("uniqExact(landed_at, _partition_id)", condition)
         return int(count[0])
 
     def _query_rows(self, columns: str, condition: str) -> list[tuple[Any, ...]]:

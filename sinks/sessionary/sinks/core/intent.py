@@ -4,6 +4,11 @@
     insert a..b as one block, token = ...:a-b
     commit offset b+1, no block in the metadata    only if nothing follows (idle, revoked, stopped)
 
+Blocks of idle records are small, so several partitions may share an insert. Then each partition's
+intent names the whole block: {"v":3,...,"with":[[partition,first,last],...]}. All intents are in
+one commit. Whoever finds one of them reads all of the block's ranges again, also those of other
+owners' partitions, and inserts the same rows under the same token.
+
 The metadata also names the topic by its id: offsets of a topic that was deleted and created again
 say nothing about its records. The former version of the metadata has no id. Its block is inserted
 under that version's token.
@@ -18,34 +23,34 @@ States of one partition during one assignment:
     replaying ──(a..b stored)──▶ collecting ──(due)──▶ in flight ──(stored)──▶ collecting …
 """
 
+import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
+from sessionary.sinks.core.block_due import BlockLimits, WaitingRecords, is_block_due
 from sessionary.sinks.core.rows.raw_record import RawRecord
 
-_FORMER_VERSION, _VERSION = 1, 2
-# If more records wait in the log than a young block holds, it is filled for this many times as
-# long: an insert costs nearly the same for few rows and many, so small blocks would make the
-# waiting records wait even longer.
-_BACKLOG_PATIENCE = 4
+_FORMER_VERSION, _VERSION, _SHARED_VERSION = 1, 2, 3
 
 # Whether a record belongs to the block: (record, records so far, their bytes).
 _BelongsToBlock = Callable[[RawRecord, int, int], bool]
 
 
-class BlockLimits(NamedTuple):
-    """How much is collected for a block before it is written."""
+class Piece(NamedTuple):
+    """One partition's part of a block that partitions share: offsets `first` to `last`."""
 
-    rows: int
-    bytes: int
-    seconds: float
+    partition: int
+    first: int
+    last: int
 
 
 class Intent(NamedTuple):
     """A declared block: the `records` records from the committed offset to `to`, inclusive.
 
+    Of a block that partitions share, `records` counts those of all pieces.
     `at_ms`: wall clock of the declaration. `topic_id`: None if the topic has none, or if the former
     version wrote the intent; then the block's token has none either.
     """
@@ -54,9 +59,16 @@ class Intent(NamedTuple):
     records: int
     at_ms: int
     topic_id: str | None = None
+    pieces: tuple[Piece, ...] = ()  # of the whole block, if partitions share it
 
     def to_metadata(self) -> str:
-        """Return the commit's metadata (about 90 bytes; Kafka allows 4,096)."""
+        """Return the commit's metadata: about 90 bytes, and up to 40 for each piece.
+
+        Kafka allows 4,096.
+        """
+        if self.pieces:
+            fields = {"v": _SHARED_VERSION, "topic": self.topic_id, "to": self.to, "n": self.records, "at": self.at_ms}
+            return json.dumps({**fields, "with": self.pieces}, separators=(",", ":"))
         return _dump_metadata(self.topic_id, {"to": self.to, "n": self.records, "at": self.at_ms})
 
 
@@ -82,12 +94,13 @@ def parse_metadata(metadata: str | None) -> CommitMetadata:
     """
     try:
         fields = json.loads(metadata or "")
-        if fields["v"] not in (_FORMER_VERSION, _VERSION):
+        if fields["v"] not in (_FORMER_VERSION, _VERSION, _SHARED_VERSION):
             return CommitMetadata()
-        topic_id = str(fields["topic"]) if fields["v"] == _VERSION else None
+        topic_id = None if fields["v"] == _FORMER_VERSION or fields["topic"] is None else str(fields["topic"])
         if "to" not in fields:
             return CommitMetadata(topic_id)
-        intent = Intent(int(fields["to"]), int(fields["n"]), int(fields["at"]), topic_id)
+        pieces = tuple(Piece(*map(int, piece)) for piece in fields.get("with", ()))
+        intent = Intent(int(fields["to"]), int(fields["n"]), int(fields["at"]), topic_id, pieces)
     except (ValueError, TypeError, KeyError):
         return CommitMetadata()
     return CommitMetadata(topic_id, intent)
@@ -105,11 +118,22 @@ class RecordBlock(NamedTuple):
     intent: Intent | None  # to be committed at `first` before the insert; None if it already is
     replay_of: Intent | None = None
     topic_id: str | None = None
+    pieces: tuple[Piece, ...] = ()  # if partitions share it; `first` and `last` are the first one's
 
     def insert_token(self, group: str, topic: str, partition: int) -> str:
         """Return the deduplication token: the same for the same records of the same group."""
         log = topic if self.topic_id is None else f"{topic}:{self.topic_id}"
+        if self.pieces:
+            return f"{group}:{log}:shared:{hashlib.sha256(json.dumps(self.pieces).encode()).hexdigest()}"
         return f"{group}:{log}:{partition}:{self.first}-{self.last}"
+
+
+def share_block(blocks: Mapping[int, RecordBlock]) -> RecordBlock:
+    """Return blocks by partition as one block that the partitions share, in their order."""
+    pieces = tuple(Piece(partition, block.first, block.last) for partition, block in sorted(blocks.items()))
+    records = [record for piece in pieces for record in blocks[piece.partition].records]
+    first = blocks[pieces[0].partition]
+    return first._replace(records=records, intent=None, pieces=pieces)
 
 
 class PartitionPlan:
@@ -133,7 +157,11 @@ class PartitionPlan:
         self._replay = self._intent
         self._records: deque[RawRecord] = deque()
         self._bytes = 0
-        self._since: float | None = None
+        self._since: float | None = None  # the first waiting record arrived
+        self._busy_since: float | None = None  # the first one that is not idle arrived
+        self._busy_ms: int | None = None  # log time of that one
+        self._idle_until = 0.0  # idle records alone may wait until then
+        self._flight_behind_ms: int | None = None  # as `behind_since_ms`, of the block in flight
         self._next = committed  # next offset to be read, as far as is known
         self._end: int | None = None  # end of the log; None while unread records lie before it
         self._high = 0  # the log is known to go on until here
@@ -146,16 +174,42 @@ class PartitionPlan:
         return self._replay is not None
 
     @property
+    def shared_replay(self) -> Intent | None:
+        """The declared block of a former owner, if partitions share it and it is to be written."""
+        return self._replay if self._replay is not None and self._replay.pieces else None
+
+    @property
     def waiting_records(self) -> int:
         """Number of records collected and not yet in flight."""
         return len(self._records)
 
     @property
-    def oldest_ms(self) -> int | None:
-        """Log time of the oldest record held that is not in ClickHouse; None if none is held."""
+    def holds_idle_only(self) -> bool:
+        """Whether records wait, all of them idle, and none is in flight."""
+        return self.in_flight is None and self._replay is None and bool(self._records) and self._busy_since is None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is in flight, or records wait that are not all idle."""
+        return self.in_flight is not None or self.is_replaying or self._busy_since is not None
+
+    @property
+    def behind_since_ms(self) -> int | None:
+        """Log time of the oldest record held that is not in ClickHouse; None if none is held.
+
+        An idle record counts from the end of its wait.
+        """
         if self.in_flight is not None and self.in_flight.records:
-            return self.in_flight.records[0].timestamp_ms
-        return self._records[0].timestamp_ms if self._records else None
+            return self._flight_behind_ms
+        return self._waiting_behind_ms()
+
+    def _waiting_behind_ms(self) -> int | None:
+        if not self._records:
+            return None
+        if self._limits.is_idle is None:
+            return self._records[0].timestamp_ms
+        idle_end_ms = self._records[0].timestamp_ms + round(self._limits.idle_seconds * 1_000)
+        return idle_end_ms if self._busy_ms is None else min(idle_end_ms, self._busy_ms)
 
     @property
     def next_offset(self) -> int:
@@ -167,11 +221,13 @@ class PartitionPlan:
         """Whether the log has been read to its end."""
         return self._end is not None
 
-    def add_records(self, records: Sequence[RawRecord], now: float, high: int = 0) -> None:
+    def add_records(self, records: Sequence[RawRecord], now: float, high: int = 0, now_ms: int | None = None) -> None:
         """Append the next records, in their order; records that were appended before are dropped.
 
-        `high`: the log's end offset, as far as is known.
+        `high`: the log's end offset, as far as is known. `now_ms`: wall clock; the wait of an idle
+        record begins at its log time. None: it begins now.
         """
+        former = len(self._records)
         known, size, append = self._next or 0, self._bytes, self._records.append
         for record in records:
             if record.offset >= known:
@@ -182,7 +238,19 @@ class PartitionPlan:
             return
         self._next, self._bytes, self._end, self._high = known, size, None, high
         if self._since is None:
-            self._since = now
+            age_s = 0.0 if now_ms is None else (now_ms - self._records[0].timestamp_ms) / 1_000
+            idle_s = self._limits.idle_seconds
+            self._since, self._idle_until = now, now + min(idle_s, max(0.0, idle_s - age_s))
+        if self._busy_since is None:
+            self._note_busy(former, now)
+
+    def _note_busy(self, first: int, now: float) -> None:
+        """Note the first waiting record that is not idle, if one came; `first`: of the new ones."""
+        is_idle = self._limits.is_idle
+        for record in islice(self._records, first, None):
+            if is_idle is None or not is_idle(record.value):
+                self._busy_since, self._busy_ms = now, record.timestamp_ms
+                return
 
     def skip_to(self, offset: int) -> None:
         """Go on at `offset`: the log has no record before it any more."""
@@ -199,11 +267,12 @@ class PartitionPlan:
             return False
         if self._replay is not None:
             return self._next is not None and self._next > self._replay.to
-        return self._since is not None and (
-            len(self._records) >= self._limits.rows
-            or self._bytes >= self._limits.bytes
-            or now - self._since >= self._limits.seconds * (_BACKLOG_PATIENCE if self._is_far_behind() else 1)
+        if self._since is None:
+            return False
+        waiting = WaitingRecords(
+            len(self._records), self._bytes, self._since, self._idle_until, self._busy_since, self._is_far_behind()
         )
+        return is_block_due(waiting, self._limits, now)
 
     def _is_far_behind(self) -> bool:
         return self._next is not None and self._high - self._next > len(self._records)
@@ -214,7 +283,7 @@ class PartitionPlan:
         Call it only if `is_due`, or with `waiting_records`. `now_ms`: wall clock, for the intent.
         """
         assert self.in_flight is None
-        replay = self._replay
+        replay, self._flight_behind_ms = self._replay, self._waiting_behind_ms()
         if replay is not None:
             assert self._committed is not None
             records = self._cut_while(lambda record, _rows, _size: record.offset <= replay.to)
@@ -224,7 +293,9 @@ class PartitionPlan:
             first, last = records[0].offset, records[-1].offset
             intent = Intent(last, len(records), now_ms, self._topic_id)
             self.in_flight = RecordBlock(first, last, records, intent, None, self._topic_id)
-        self._since = now if self._records else None
+        # What is left came with a full block, or with a replay: it does not wait.
+        self._since = self._busy_since = now if self._records else None
+        self._busy_ms = self._records[0].timestamp_ms if self._records else None
         return self.in_flight
 
     def _cut_full_block(self) -> list[RawRecord]:
@@ -246,6 +317,20 @@ class PartitionPlan:
         self._bytes -= size
         return cut
 
+    def share_intent(self, shared: RecordBlock) -> None:
+        """Let the intent of the block in flight name the whole block that partitions share."""
+        assert self.in_flight is not None
+        intent = self.in_flight.intent
+        assert intent is not None
+        intent = intent._replace(records=len(shared.records), pieces=shared.pieces)
+        self.in_flight = self.in_flight._replace(intent=intent)
+
+    def mark_replayed(self) -> None:
+        """Record that a shared block of a former owner is in ClickHouse. Nothing was added yet."""
+        assert self._replay is not None
+        self.landed = self._next = self._replay.to + 1
+        self._replay = None
+
     def mark_declared(self) -> None:
         """Record that the intent of the block in flight was committed."""
         assert self.in_flight is not None
@@ -263,9 +348,9 @@ class PartitionPlan:
     def closing_commit(self) -> int | None:
         """Return the offset to commit with `closing_metadata` if nothing is under way, else None.
 
-        None also if that commit would change nothing. Meant for partitions that are idle, revoked
-        or stopped: the next owner reads waiting records again. The intent of a block that is not
-        written must stay committed.
+        None also if that commit would change nothing. Meant for partitions that are revoked or
+        stopped, or hold idle records at the most: the next owner reads waiting records again. The
+        intent of a block that is not written must stay committed.
         """
         if self.in_flight is not None or self._replay is not None:
             return None
@@ -284,4 +369,4 @@ class PartitionPlan:
         self.landed = offset
 
 
-__all__ = ["BlockLimits", "CommitMetadata", "Intent", "PartitionPlan", "RecordBlock", "parse_metadata"]
+__all__ = ["CommitMetadata", "Intent", "PartitionPlan", "Piece", "RecordBlock", "parse_metadata", "share_block"]

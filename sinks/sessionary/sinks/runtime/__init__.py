@@ -9,6 +9,7 @@ One thread per sink does everything but keep the group membership.
     blocked_partitions      partitions that wait while the others go on
     log_watch               how far the log goes, and whether the sink keeps up
     group_offsets           the group's offsets: read and committed, and what their errors mean
+    plan_writer             the blocks of plans, with the commits around each; shared blocks
     block_writer            one block from records to stored rows
     dead_letter_producer    records that cannot be stored, to the topic `sink-rejected`
     hung_calls              ends the process if a call never returns

@@ -11,7 +11,7 @@ from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.clickhouse.native import PORTION, NativeBlock
-from sessionary.sinks.core.intent import RecordBlock
+from sessionary.sinks.core.intent import Piece, RecordBlock
 from sessionary.sinks.core.rows.dead_letters import dead_letter_row
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.rows.shared import RowBuilder, TableRow
@@ -98,7 +98,7 @@ class BlockWriter:
 
         Raises `OperatorError` if it does not keep that either.
         """
-        if self._inserter.count_rows(partition, block.first, block.last) >= native.rows:
+        if self._count_kept(partition, block) >= native.rows:
             return
         _log.error(
             "partition %(partition)d: ClickHouse did not keep a block; it is inserted again (%(insert_token)s)",
@@ -108,9 +108,12 @@ class BlockWriter:
         )
         self._metrics.count_retry("block_not_kept")
         self._inserter.insert_block(native, f"{token}:again", first_try=False)
-        kept = self._inserter.count_rows(partition, block.first, block.last)
+        kept = self._count_kept(partition, block)
         if kept < native.rows:
             raise OperatorError("block_not_kept", f"{native.rows} rows sent twice, {kept} found ({token})")
+
+    def _count_kept(self, partition: int, block: RecordBlock) -> int:
+        return self._inserter.count_rows(block.pieces or [Piece(partition, block.first, block.last)])
 
     def read_topic_ids(self) -> set[str]:
         """Return the ids that the sink's topic had by its table. Raises as `write_block` does."""

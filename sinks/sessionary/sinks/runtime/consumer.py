@@ -20,7 +20,7 @@ from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_progress import StuckConsumerDetector
 from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
-from sessionary.sinks.core.intent import BlockLimits, PartitionPlan
+from sessionary.sinks.core.intent import PartitionPlan
 from sessionary.sinks.core.retry_pause import RetryPause
 from sessionary.sinks.core.sink_kinds import SinkDefinition
 from sessionary.sinks.errors import PARTITION_REASONS, Fenced, OperatorError, Transient
@@ -31,6 +31,7 @@ from sessionary.sinks.runtime.host_clock import HostClock
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
 from sessionary.sinks.runtime.kafka_client import partition_and_kind, records_from_messages
 from sessionary.sinks.runtime.log_watch import LogWatch
+from sessionary.sinks.runtime.plan_writer import PlanWriter, ReadRanges
 from sessionary.sinks.runtime.ports import BlockTarget, ConsumerFactory, KafkaConsumer
 from sessionary.sinks.settings import SinkSettings
 
@@ -38,6 +39,7 @@ COMMIT_S_MAX: Final = 30.0  # a commit that takes longer hangs
 _CLOSE_S: Final = 15.0
 _METADATA_S: Final = 1.0
 _POLL_S: Final = 0.05
+_QUIET_S: Final = 0.5
 _MESSAGES_PER_CALL: Final = 2_000
 _CALLS_PER_TURN: Final = 5
 _REPORT_S: Final = 1.0
@@ -60,19 +62,20 @@ class SinkConsumer:
         watchdog: CallWatchdog,
         log_watch: LogWatch,
         ask_topic_id: Callable[[], str | None],
+        read_ranges: ReadRanges,
     ) -> None:
         """`watchdog`: watches commits; the caller starts it if the process may end.
 
         `log_watch`: tells how far the log goes; the caller starts it. `ask_topic_id` returns the
-        id of the sink's topic, or raises `KafkaException`; it blocks.
+        id of the sink's topic, or raises `KafkaException`; it blocks. `read_ranges` reads records
+        again, of any partition.
         """
-        self._kind, self._topic = definition.kind, getattr(settings.topics, definition.topic)
-        self._limits = BlockLimits(settings.sink_flush_rows, settings.sink_flush_bytes, settings.sink_flush_seconds)
+        self._kind = definition.kind
+        self._topic: str = getattr(settings.topics, definition.topic)
         self._ask_topic_id = ask_topic_id
         self._metrics = metrics
         self._target = target
         self._clock = clock
-        self._watchdog = watchdog
         self._plans: dict[int, PartitionPlan] = {}
         self._unplanned: list[TopicPartition] = []  # assigned, the group's offsets still unknown
         self._assigned = False
@@ -80,13 +83,17 @@ class SinkConsumer:
         self._pause = RetryPause()
         self._kafka_failed = False
         self._report_at = 0.0
+        self._is_quiet = False  # nothing has arrived, and nothing is to be written soon
         self._open_consumer = open_consumer
         self._consumer: KafkaConsumer
         self._consumers = 0  # opened so far
         self._log_watch = log_watch
         self._stuck = StuckConsumerDetector()
         self._blocked = BlockedPartitions(self._topic, metrics, target.find_skip)
-        self._guard = group_offsets.LogGuard(self._topic, self._limits, settings.accepted_gaps, self._blocked)
+        self._writer = PlanWriter(self._topic, lambda: self._consumer, target, clock, watchdog, read_ranges)
+        self._guard = group_offsets.LogGuard(
+            self._topic, settings.block_limits(definition.topic), settings.accepted_gaps, self._blocked
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Consume until `stop`, then write what was collected and leave the group. Blocks.
@@ -182,10 +189,16 @@ class SinkConsumer:
         close_in_background(former)
 
     def _fetch_records(self) -> None:
-        """Collect records until a block is due or no more have arrived. Waits 50 ms at most."""
+        """Collect records until a block is due or no more have arrived.
+
+        Waits 50 ms at most; while nothing happens, half a second for the first record.
+        """
         for _ in range(_CALLS_PER_TURN):
-            assignments = self._assignments
-            messages = self._consumer.consume(_MESSAGES_PER_CALL, _POLL_S)
+            assignments, quiet, messages = self._assignments, self._is_quiet, list[Message]()
+            if quiet:
+                messages = self._consumer.consume(1, _QUIET_S)
+            self._is_quiet = False
+            messages += self._consumer.consume(_MESSAGES_PER_CALL, 0.0 if quiet and not messages else _POLL_S)
             self._stuck.note_fetch(drained=len(messages) < _MESSAGES_PER_CALL)
             if assignments != self._assignments:
                 # An assignment came in between: its plans must not take messages fetched before.
@@ -201,9 +214,10 @@ class SinkConsumer:
                 elif (plan := self._plans.get(partition)) is not None:
                     records = records_from_messages(self._topic, partition, list(found))
                     high = group_offsets.high_watermark(self._consumer, self._topic, partition)
-                    plan.add_records(records, now, high)
+                    plan.add_records(records, now, high, self._clock.wall_ms())
                     self._clear_kafka_failure()
                     self._blocked.end_block(partition)
+            self._is_quiet = not messages and self._has_plans and not any(plan.is_busy for plan in self._plans.values())
             if len(messages) < _MESSAGES_PER_CALL or any(plan.is_due(now) for plan in self._plans.values()):
                 return
 
@@ -227,13 +241,15 @@ class SinkConsumer:
         if self._unplanned or self._pause.holds_back(self._clock.monotonic_s()):
             return
         if self._guard.is_replaced(self._log_watch.topic_id):
+            self._writer.forget_plans()
             for partition in tuple(self._plans):
                 del self._plans[partition]
                 self._guard.halt_partition(self._consumer, partition, self._log_watch.topic_id)
+        plans = {one: plan for one, plan in self._plans.items() if not self._blocked.holds_writes(one)}
         try:
-            for partition, plan in self._plans.items():
-                if not self._blocked.holds_writes(partition):
-                    self._write_partition(partition, plan, is_wanted)
+            self._writer.write_idle(plans, is_wanted)
+            for partition, plan in plans.items():
+                self._write_partition(partition, plan, is_wanted)
         except (Transient, OperatorError) as error:
             self._pause_after(error)
         else:
@@ -242,33 +258,15 @@ class SinkConsumer:
     def _write_partition(self, partition: int, plan: PartitionPlan, is_wanted: Callable[[PartitionPlan], bool]) -> None:
         try:
             if plan.in_flight is not None or is_wanted(plan):
-                self._write_block(partition, plan)
+                self._writer.write_block(partition, plan)
                 self._blocked.end_block(partition, is_write=True)
-            if plan.at_end and not plan.waiting_records:
-                self._commit_end(partition, plan)
+            if plan.holds_idle_only or (plan.at_end and not plan.waiting_records):
+                self._writer.commit_end(partition, plan)
         except (Transient, OperatorError) as error:
             if error.reason not in PARTITION_REASONS:
                 raise
             self._metrics.count_retry(error.reason)
             self._blocked.block_write(self._consumer, partition, error, self._clock.monotonic_s())
-
-    def _write_block(self, partition: int, plan: PartitionPlan) -> None:
-        block = plan.in_flight or plan.take_block(self._clock.monotonic_s(), self._clock.wall_ms())
-        if block.intent is not None:
-            self._commit_offset(partition, block.first, block.intent.to_metadata())
-            plan.mark_declared()
-        self._target.write_block(partition, block)
-        plan.mark_written()
-
-    def _commit_end(self, partition: int, plan: PartitionPlan) -> None:
-        offset = plan.closing_commit()
-        if offset is not None:
-            self._commit_offset(partition, offset, plan.closing_metadata)
-            plan.mark_closed(offset)
-
-    def _commit_offset(self, partition: int, offset: int, metadata: str) -> None:
-        target = TopicPartition(self._topic, partition, offset, metadata=metadata)
-        group_offsets.commit_offset(self._consumer, self._watchdog, target)
 
     def _pause_after(self, error: Transient | OperatorError) -> None:
         """Pause all partitions, and try again after the pause."""
@@ -314,6 +312,7 @@ class SinkConsumer:
 
     def _on_assign(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         self._plans.clear()
+        self._writer.forget_plans()
         self._unplanned = list(partitions)
         self._assigned = True
         self._assignments += 1
@@ -330,6 +329,7 @@ class SinkConsumer:
                 if place.error is not None:
                     raise KafkaException(place.error)
             plans = self._guard.plan_partitions(found, self._target.read_topic_ids)
+            self._writer.replay_shared(plans.values())
         except KafkaException as error:
             self._on_error(error.args[0])
             _log.warning("the group's offsets are not known, and asked for again: %(error)s", **error_fields(error))
@@ -360,7 +360,7 @@ class SinkConsumer:
             plan = self._plans.get(revoked.partition)
             if plan is not None:
                 try:
-                    self._commit_end(revoked.partition, plan)
+                    self._writer.commit_end(revoked.partition, plan)
                 except (Transient, Fenced) as error:
                     # The next owner replays the last block, which is harmless.
                     fields = {"partition": revoked.partition, **error_fields(error)}
@@ -370,6 +370,7 @@ class SinkConsumer:
     def _on_lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         self._unplanned = []
         self._assigned = False
+        self._writer.forget_plans()
         for lost in partitions:
             if self._plans.pop(lost.partition, None) is not None:
                 self._metrics.drop_partition(lost.partition)
@@ -385,13 +386,15 @@ class SinkConsumer:
         for partition, plan in self._plans.items():
             landed = plan.landed or 0
             all_landed = plan.at_end and plan.in_flight is None and not plan.waiting_records
-            offsets[partition] = plan.next_offset if all_landed else landed
+            # What waits on purpose is no standstill: then reading shows progress.
+            offsets[partition] = plan.next_offset if all_landed or plan.holds_idle_only else landed
             lag = (
                 0
                 if all_landed
                 else max(0, group_offsets.high_watermark(self._consumer, self._topic, partition) - landed)
             )
-            age_s = max(0.0, (wall_ms - plan.oldest_ms) / 1_000) if plan.oldest_ms is not None else 0.0
+            behind_ms = plan.behind_since_ms
+            age_s = 0.0 if behind_ms is None else max(0.0, (wall_ms - behind_ms) / 1_000)
             self._metrics.report_position(partition, landed, lag, age_s)
         self._log_watch.report_landed(offsets if self._has_plans else None)
 

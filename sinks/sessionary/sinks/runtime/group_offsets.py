@@ -6,7 +6,8 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.schemas.telemetry.role_logs import role_logger
-from sessionary.sinks.core.intent import BlockLimits, PartitionPlan, parse_metadata
+from sessionary.sinks.core.block_due import BlockLimits
+from sessionary.sinks.core.intent import PartitionPlan, parse_metadata
 from sessionary.sinks.errors import Fenced, Transient
 from sessionary.sinks.runtime.blocked_partitions import BlockedPartitions, fetch_again
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
@@ -50,14 +51,14 @@ def is_outside_log(message: Message) -> bool:
     return error is not None and error.code() in _OUTSIDE_CODES
 
 
-def commit_offset(consumer: KafkaConsumer, watchdog: CallWatchdog, place: TopicPartition) -> None:
-    """Commit one offset with its metadata. Blocks without a limit.
+def commit_offsets(consumer: KafkaConsumer, watchdog: CallWatchdog, places: list[TopicPartition]) -> None:
+    """Commit offsets with their metadata, in one request. Blocks without a limit.
 
     Raises `Fenced`; `Transient` for any other error: it passes, or Kafka revokes the partition.
     """
     try:
         with watchdog.watch_call():
-            answers = consumer.commit(offsets=[place], asynchronous=False)
+            answers = consumer.commit(offsets=places, asynchronous=False)
         errors = [answer.error for answer in answers or () if answer.error is not None]
     except KafkaException as failure:
         errors = [failure.args[0]]
@@ -197,7 +198,7 @@ __all__ = [
     "OPERATOR_REASONS",
     "TOPIC_REPLACED",
     "LogGuard",
-    "commit_offset",
+    "commit_offsets",
     "high_watermark",
     "is_fenced",
     "is_outside_log",

@@ -1,18 +1,23 @@
 """The Kafka consumer of a sink: its configuration, and its messages as records."""
 
 import logging
+import time
+from collections.abc import Collection, Mapping
 from itertools import repeat
 from operator import itemgetter
 from typing import Final
 
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.topics import FETCH_BYTES_MAX
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.sink_kinds import SinkDefinition
+from sessionary.sinks.errors import OperatorError, Transient
 from sessionary.sinks.runtime.ports import ErrorCallback, KafkaConsumer
 from sessionary.sinks.settings import SinkSettings
 
+_SILENT_S: Final = 10.0  # nothing arrives for so long: Kafka does not answer
 _timestamp_ms: Final = itemgetter(1)  # of (type, time)
 _new: Final = tuple.__new__  # as a NamedTuple's own constructor, in half the time
 _log = logging.getLogger(__name__)
@@ -48,6 +53,72 @@ def open_consumer(definition: SinkDefinition, settings: SinkSettings, on_error: 
     return Consumer({**consumer_config(definition, settings), "error_cb": on_error}, logger=_log)
 
 
+def read_ranges(
+    definition: SinkDefinition, settings: SinkSettings, topic: str, ranges: Mapping[int, tuple[int, int]]
+) -> dict[int, list[RawRecord]]:
+    """Return the records of a topic, by partition from the first offset to the last one.
+
+    Joins no group. Blocks. Raises `Transient`; `OperatorError` if the log does not have a range
+    whole, unless the settings accept that of its partition.
+    """
+    config = {**consumer_config(definition, settings), "auto.offset.reset": "earliest"}
+    config.pop("group.instance.id", None)
+    consumer = Consumer(config)
+    found: dict[int, list[Message]] = {partition: [] for partition in ranges}
+    try:
+        for partition, (first, _) in ranges.items():
+            low, _high = consumer.get_watermark_offsets(TopicPartition(topic, partition), _SILENT_S) or (0, 0)
+            if low > first and partition not in settings.accepted_gaps:
+                raise _range_error("log_gap", topic, partition, f"the log begins at {low}, after offset {first}")
+        consumer.assign([TopicPartition(topic, partition, first) for partition, (first, _) in ranges.items()])
+        _collect_ranges(consumer, settings.accepted_gaps, topic, ranges, found)
+    except KafkaException as error:
+        raise Transient("kafka", str(error)) from error
+    finally:
+        close_in_background(consumer)
+    return {partition: records_from_messages(topic, partition, taken) for partition, taken in found.items()}
+
+
+def _collect_ranges(
+    consumer: Consumer,
+    accepted_gaps: Collection[int],
+    topic: str,
+    ranges: Mapping[int, tuple[int, int]],
+    found: dict[int, list[Message]],
+) -> None:
+    unread, heard_s, ends = set(ranges), time.monotonic(), dict[int, int]()
+    while unread:
+        for message in consumer.consume(2_000, 0.1):
+            partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            last = ranges[partition][1]
+            if error is None and offset <= last and partition in unread:
+                found[partition].append(message)
+                heard_s = time.monotonic()
+            if error is not None:
+                ends[partition] = offset
+            if offset > last or (error is None and offset == last):
+                unread.discard(partition)
+        if unread and time.monotonic() - heard_s > _SILENT_S:
+            # A new leader may tell an earlier end for a while; a log that lost records keeps it.
+            for partition in sorted(unread):
+                if partition not in ends:
+                    raise Transient("kafka", f"partition {partition} of {topic}: nothing for {_SILENT_S:g} s")
+                if partition not in accepted_gaps:
+                    what = f"the log ends at {ends[partition]}, before offset {ranges[partition][1]}"
+                    raise _range_error("log_truncated", topic, partition, what)
+            return
+
+
+def _range_error(reason: str, topic: str, partition: int, what: str) -> OperatorError:
+    return OperatorError(
+        reason,
+        f"partition {partition} of {topic}: {what}, but a block that was declared has it. To give it up, restart this "
+        f"sink once with SESSIONARY_SINK_ACCEPT_GAPS={partition}",
+    )
+
+
 def records_from_messages(topic: str, partition: int, messages: list[Message]) -> list[RawRecord]:
     """Return the messages of one partition as records.
 
@@ -71,4 +142,4 @@ def partition_and_kind(message: Message) -> tuple[int, bool]:
     return message.partition() or 0, message.error() is None
 
 
-__all__ = ["consumer_config", "open_consumer", "partition_and_kind", "records_from_messages"]
+__all__ = ["consumer_config", "open_consumer", "partition_and_kind", "read_ranges", "records_from_messages"]

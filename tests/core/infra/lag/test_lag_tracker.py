@@ -37,6 +37,19 @@ def _sample(
     return sample._replace(first_records=dict.fromkeys(sample.unread_places(), first) if first is not None else {})
 
 
+def _of_history(sample: ClusterSample) -> ClusterSample:
+    """The same sample of the history sink, which reads ticks and heartbeats."""
+    (group,), place = sample.groups, Place("p.events", 0)
+    committed = None if group.committed is None else {place: group.committed[PLACE]}
+    return ClusterSample(
+        sample.at_s,
+        (GroupOffsets("p.sink.history", group.state, frozenset({place.topic}), committed),),
+        {place.topic: 1},
+        {place: sample.logs[PLACE]},
+        {UnreadPlace(place, unread.offset): first for unread, first in sample.first_records.items()},
+    )
+
+
 def _lag(sample: ClusterSample, tracker: LagTracker | None = None) -> PartitionLag:
     (lag,) = (tracker or LagTracker()).track_sample(sample)
     return lag
@@ -147,3 +160,33 @@ def test_only_places_with_something_to_read_are_asked_for() -> None:
     )
     sample = ClusterSample(NOW_S, groups, {TOPIC: 2}, {PLACE: LogRange(3, 10, None)}, {})
     assert sample.unread_places() == {UnreadPlace(PLACE, 4), UnreadPlace(PLACE, 3)}
+
+
+def _tick_of(age_s: float, at_s: float = NOW_S) -> FirstRecord:
+    return FirstRecord(4, round((at_s - age_s) * 1_000), is_idle=True)
+
+
+@pytest.mark.parametrize(("age_s", "lag_s", "state"), [(20, 0.0, "ok"), (60, 0.0, "ok"), (75, 15.0, "observing")])
+def test_a_tick_that_a_sink_lets_wait_is_lag_in_records_but_neither_late_nor_a_fault(
+    age_s: float, lag_s: float, state: str
+) -> None:
+    found = _lag(_of_history(_sample(4, LogRange(0, 10, None), first=_tick_of(age_s))), LagTracker(idle_s=60.0))
+    assert (found.lag, found.lag_s, found.state) == (6, lag_s, state)
+
+
+def test_a_partition_with_a_block_of_ticks_a_minute_never_stalls() -> None:
+    tracker = LagTracker(window_s=60.0, idle_s=60.0)
+    states = set()
+    for second in range(0, 300, 5):
+        at_s, committed = NOW_S + second, second // 61 * 61
+        sample = _sample(4, LogRange(0, 1_000 + second, None), at_s=at_s, first=_tick_of(second - committed, at_s))
+        states.add(_lag(_of_history(sample), tracker).state)
+    assert states == {"ok"}
+
+
+def test_a_tick_counts_in_full_for_a_group_that_lets_nothing_wait() -> None:
+    processor = _of_history(_sample(4, LogRange(0, 10, None), first=_tick_of(20)))
+    processor = processor._replace(groups=(processor.groups[0]._replace(group="p.processor"),))
+    assert _lag(processor, LagTracker(idle_s=60.0)).lag_s == 20.0
+    deserted = _of_history(_sample(4, LogRange(0, 10, None), first=_tick_of(20), state=GroupState.EMPTY))
+    assert _lag(deserted, LagTracker(idle_s=60.0)).lag_s == 20.0

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from sessionary.sinks.core.intent import BlockLimits, Intent, PartitionPlan, RecordBlock, parse_metadata
+from sessionary.sinks.core.block_due import BlockLimits
+from sessionary.sinks.core.intent import Intent, PartitionPlan, Piece, RecordBlock, parse_metadata, share_block
 from sessionary.sinks.core.rows.raw_record import RawRecord
 
 LIMITS = BlockLimits(rows=3, bytes=100, seconds=1.0)
@@ -172,14 +173,14 @@ def test_metadata_that_is_not_ours_is_no_intent(metadata: str | None) -> None:
 
 def test_the_oldest_record_that_has_not_landed_is_known() -> None:
     plan = PartitionPlan(LIMITS, 0, "")
-    assert plan.oldest_ms is None
+    assert plan.behind_since_ms is None
     with_records(plan, 3, 4)
-    assert plan.oldest_ms == 1_003
+    assert plan.behind_since_ms == 1_003
     plan.take_block(0.0, 0)
     with_records(plan, 5)
-    assert plan.oldest_ms == 1_003
+    assert plan.behind_since_ms == 1_003
     plan.mark_written()
-    assert plan.oldest_ms == 1_005
+    assert plan.behind_since_ms == 1_005
 
 
 def test_a_topic_s_id_is_in_token_and_metadata_from_the_first_commit_on() -> None:
@@ -201,3 +202,95 @@ def test_an_intent_of_the_former_version_is_finished_under_its_own_token() -> No
     plan = with_records(PartitionPlan(LIMITS, 1, former, "id-1"), 1, 2, 3)
     assert write_block(plan).insert_token("g", "t", 2) == "g:t:2:1-2"
     assert plan.take_block(0.0, 7).insert_token("g", "t", 2) == "g:t:id-1:2:3-3"
+
+
+def make_idle(offset: int) -> RawRecord:
+    return make_record(offset)._replace(value=b"idle")
+
+
+IDLE_LIMITS = LIMITS._replace(rows=50, idle_seconds=60.0, is_idle=lambda value: value == b"idle")
+
+
+def test_idle_records_wait_until_another_one_comes_and_go_with_it_in_their_order() -> None:
+    plan = PartitionPlan(IDLE_LIMITS, 0, "")
+    plan.add_records([make_idle(0)], 10.0)
+    plan.add_records([make_idle(1)], 20.0)
+    assert plan.holds_idle_only
+    assert not plan.is_due(69.9)
+    plan.add_records([make_idle(2), make_record(3), make_idle(4)], 30.0)
+    assert not plan.holds_idle_only
+    assert not plan.is_due(30.9)
+    assert plan.is_due(31.0)
+    assert block_offsets(plan.take_block(31.0, 7)) == [0, 1, 2, 3, 4]
+
+
+def test_the_wait_of_an_idle_record_begins_at_its_log_time() -> None:
+    plan = PartitionPlan(IDLE_LIMITS, 0, "")
+    plan.add_records([make_idle(0)], 10.0, now_ms=1_000 + 45_000)  # 45 s after its log time
+    assert not plan.is_due(24.9)
+    assert plan.is_due(25.0)
+    late = PartitionPlan(IDLE_LIMITS, 0, "")
+    late.add_records([make_idle(0)], 10.0, now_ms=1_000 + 3_600_000)
+    assert not late.is_due(10.9), "a log that is read again makes no tiny blocks"
+    assert late.is_due(11.0)
+    ahead = PartitionPlan(IDLE_LIMITS, 0, "")
+    ahead.add_records([make_idle(0)], 10.0, now_ms=0)  # the broker's clock is ahead
+    assert not ahead.is_due(69.9)
+    assert ahead.is_due(70.0)
+
+
+def test_idle_records_count_as_behind_from_the_end_of_their_wait_only() -> None:
+    plan = PartitionPlan(IDLE_LIMITS, 0, "")
+    plan.add_records([make_idle(0)], 10.0)
+    assert plan.behind_since_ms == 61_000
+    plan.add_records([make_record(500)], 10.5)
+    assert plan.behind_since_ms == 1_500
+    plan.take_block(11.5, 7)
+    assert plan.behind_since_ms == 1_500
+    plan.mark_written()
+    assert plan.behind_since_ms is None
+
+
+def test_the_end_of_a_block_is_committed_while_idle_records_wait() -> None:
+    plan = PartitionPlan(IDLE_LIMITS, 0, "")
+    plan.add_records([make_record(0)], 10.0)
+    write_block(plan)
+    plan.add_records([make_idle(1), make_idle(2)], 11.0)
+    assert plan.closing_commit() == 1
+    plan.mark_closed(1)
+    assert plan.closing_commit() is None
+
+
+def test_a_shared_block_has_the_records_of_all_partitions_and_each_intent_names_it() -> None:
+    plans = {partition: PartitionPlan(LIMITS, 0, "", "id-1") for partition in (7, 2)}
+    with_records(plans[7], 4, 6)
+    with_records(plans[2], 1, 2)
+    shared = share_block({partition: plan.take_block(0.0, 9) for partition, plan in plans.items()})
+    assert block_offsets(shared) == [1, 2, 4, 6], "in the order of the partitions"
+    pieces = (Piece(2, 1, 2), Piece(7, 4, 6))
+    for plan, last in ((plans[7], 6), (plans[2], 2)):
+        plan.share_intent(shared)
+        assert plan.in_flight is not None
+        intent = plan.in_flight.intent
+        assert intent == Intent(last, 4, 9, "id-1", pieces)
+        assert parse_metadata(intent.to_metadata()) == ("id-1", intent)
+    token = shared.insert_token("g", "t", 2)
+    assert token.startswith("g:t:id-1:shared:")
+    assert token == shared.insert_token("g", "t", 7)
+    other = shared._replace(pieces=(Piece(2, 1, 2), Piece(7, 4, 7)))
+    assert token != other.insert_token("g", "t", 2)
+
+
+def test_the_intents_of_64_partitions_fit_into_a_commit() -> None:
+    pieces = tuple(Piece(9_000 + number, 10**11 + number, 10**11 + 5_000) for number in range(64))
+    assert len(Intent(10**11, 320_000, 1_795_219_200_000, "i" * 22, pieces).to_metadata()) <= 4_096
+
+
+def test_after_a_shared_replay_a_plan_goes_on_behind_it() -> None:
+    intent = Intent(6, 9, 7, None, (Piece(2, 4, 6), Piece(3, 0, 5)))
+    plan = PartitionPlan(LIMITS, 4, intent.to_metadata())
+    assert plan.shared_replay == intent
+    assert PartitionPlan(LIMITS, 4, Intent(6, 3, 7).to_metadata()).shared_replay is None
+    plan.mark_replayed()
+    assert (plan.is_replaying, plan.landed, plan.next_offset) == (False, 7, 7)
+    assert plan.closing_commit() == 7, "the intent is done with"

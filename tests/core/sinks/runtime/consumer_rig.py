@@ -1,17 +1,19 @@
 """One sink's loop, with a consumer, a clock, a log and a block target that tests hand in."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sessionary.sinks.core.intent import RecordBlock
+from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.consumer import SinkConsumer
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
+from sessionary.sinks.runtime.kafka_client import records_from_messages
 from sessionary.sinks.runtime.log_watch import LogWatch
 from sessionary.sinks.runtime.ports import ErrorCallback
 from sessionary.sinks.settings import SinkSettings
-from tests.support.fake_kafka import FakeConsumer
+from tests.support.fake_kafka import FakeConsumer, make_message
 
 SETTINGS = SinkSettings()
 TOPIC = SETTINGS.topics.events
@@ -73,6 +75,7 @@ class SinkRig:
         self.next_consumer = FakeConsumer(TOPIC)  # that replaces the first one
         self.log_ends: dict[int, int] = {}  # that another client is told
         self.topic_id: str | None = None
+        self.ranges_read: list[dict[int, tuple[int, int]]] = []
         self.log_watch = LogWatch(lambda: self.log_ends, self.clock, lambda: self.topic_id)
         self.sink = SinkConsumer(
             SINKS["history"],
@@ -84,7 +87,17 @@ class SinkRig:
             watchdog=watchdog or CallWatchdog(30.0),
             log_watch=self.log_watch,
             ask_topic_id=lambda: self.topic_id,
+            read_ranges=self._read_ranges,
         )
+
+    def _read_ranges(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, list[RawRecord]]:
+        self.ranges_read.append(dict(ranges))
+        return {
+            partition: records_from_messages(
+                topic, partition, [make_message(topic, partition, offset) for offset in range(first, last + 1)]
+            )
+            for partition, (first, last) in ranges.items()
+        }
 
     def _open_consumer(self, on_error: ErrorCallback) -> FakeConsumer:
         if self.consumers:
@@ -100,6 +113,10 @@ class SinkRig:
         self.kafka.steps = list(steps)
         self.kafka.when_out_of_steps = stop.set
         self.sink.run(stop)
+
+    def labels(self, partition: int) -> dict[str, str]:
+        """Return the labels of a partition's metrics."""
+        return {"sink": "history", "group": "g", "partition": str(partition)}
 
     def advance(self, seconds: float) -> None:
         self.clock.now_s += seconds

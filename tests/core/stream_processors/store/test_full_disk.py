@@ -69,7 +69,7 @@ def test_loaded_rows_on_a_full_disk_halt_too(tmp_path: Path, monkeypatch: pytest
     store = PartitionStores(ProcessorSettings(store="rocksdb"), tmp_path, MachineRows(all_machines())).store_of(0)
     assert isinstance(store, RocksStore)
     monkeypatch.setattr(store, "_db", FullDiskDatabase(store._db))
-    store.load_row(b"a", b"one")
+    store.load_rows({b"a": b"one"})
     with pytest.raises(Halted, match="store_disk_full"):
         store.finish_loading()
     assert store.has_failed

@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
-from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_settings, kafka_settings
+from sessionary.infra.cli.options import DataOption, JsonOption, kafka_settings
 from sessionary.infra.cli.output import print_message
 from sessionary.infra.cli.tables import show_rows
+from sessionary.infra.environment import stack_environment
 
 topics_app = typer.Typer(no_args_is_help=True, help="Create and configure the Kafka topics.")
 db_app = typer.Typer(no_args_is_help=True, help="Create and migrate the ClickHouse database.")
@@ -45,13 +46,17 @@ def apply_topics_command(
 
 @db_app.command("migrate")
 def migrate_command(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Create the database and apply the missing migrations. Prints one row per migration.
+    """Create the database, apply the missing migrations, and keep rows as long as the settings say.
 
-    You can run it again at any time: it changes nothing if the database is up to date.
+    Prints one row per migration and changed setting. You can run it again at any time: it changes
+    nothing if the database is up to date.
     """
     from sessionary.sinks.clickhouse.migrate import apply_migrations
+    from sessionary.sinks.clickhouse.retention import apply_retention
+    from sessionary.sinks.settings import RetentionSettings
 
-    applied = apply_migrations(clickhouse_settings(data), print_message)
+    settings = RetentionSettings.from_env(stack_environment(data))
+    applied = apply_migrations(settings, print_message) + apply_retention(settings, print_message)
     if not applied:
         print_message("the database is up to date")
         return

@@ -33,6 +33,7 @@ from sessionary.infra.worker_findings import (
 )
 from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.sinks.settings import IdleSettings
 
 _PACKAGES = ("sessionary", "confluent-kafka", "fastavro", "faust-streaming", "aiokafka", "clickhouse-connect", "chdb")
 _TIMEOUT_S = 5.0
@@ -224,7 +225,7 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
     but checks that need an unreachable server are skipped. Raises `SettingsError`.
     """
     kafka, clickhouse = KafkaSettings.from_env(environ), ClickHouseSettings.from_env(environ)
-    operator = OperatorSettings.from_env(environ)
+    operator, idle_s = OperatorSettings.from_env(environ), IdleSettings.from_env(environ).sink_idle_seconds
     yield _run_check("versions", _check_versions, "reinstall sessionary")
     if folders:
         yield _run_check("disks", lambda: _check_disks(folders), "name a folder that exists by --data")
@@ -233,7 +234,7 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
         asked = [
             threads.submit(lambda checks=checks: list(checks))  # type: ignore[misc]
             for checks in (
-                _run_kafka_checks(kafka),
+                _run_kafka_checks(kafka, idle_s),
                 _run_clickhouse_checks(clickhouse),
                 _run_processor_checks(environ, operator),
             )
@@ -242,11 +243,11 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
             yield from answers.result()
 
 
-def _run_kafka_checks(kafka: KafkaSettings) -> Iterator[Check]:
+def _run_kafka_checks(kafka: KafkaSettings, idle_s: float) -> Iterator[Check]:
     yield (broker := _run_check("broker", lambda: _check_broker(kafka), _KAFKA_ADVICE))
     if broker.ok:
         yield _run_check("topics", lambda: _check_topics(kafka), _KAFKA_ADVICE)
-        yield from _run_lag_checks(kafka)
+        yield from _run_lag_checks(kafka, idle_s)
 
 
 def _run_clickhouse_checks(clickhouse: ClickHouseSettings) -> Iterator[Check]:
@@ -263,10 +264,10 @@ def _run_processor_checks(environ: Mapping[str, str], operator: OperatorSettings
         yield from _run_worker_checks(operator)
 
 
-def _run_lag_checks(kafka: KafkaSettings) -> Iterator[Check]:
+def _run_lag_checks(kafka: KafkaSettings, idle_s: float) -> Iterator[Check]:
     """Check the groups of the roles: by their movement, if they are behind."""
     try:
-        lags = _measure_lags(kafka)
+        lags = _measure_lags(kafka, idle_s)
     except SessionaryError as error:
         yield Check("lag", ok=False, found=f"the lag is unknown: {error}", advice=_KAFKA_ADVICE)
         return
@@ -278,11 +279,11 @@ def _run_lag_checks(kafka: KafkaSettings) -> Iterator[Check]:
         yield Check(f"lag {name}", fault is None, fault or f"{lag.lag} records behind", advice if fault else "")
 
 
-def _measure_lags(kafka: KafkaSettings) -> list[GroupLag]:
+def _measure_lags(kafka: KafkaSettings, idle_s: float) -> list[GroupLag]:
     """Return the lags of processor and sinks; a group that is behind is observed for a while."""
     from sessionary.infra.lag.lag_monitor import LagMonitor
 
-    with closing(LagMonitor(kafka, _OBSERVED_S)) as monitor:
+    with closing(LagMonitor(kafka, _OBSERVED_S, idle_s)) as monitor:
         lags = list(sum_groups(monitor.take_report(_READ_S).partitions))
         if any((lag.lag_s or 0) > LAG_S_MAX for lag in lags):
             time.sleep(_OBSERVED_S)

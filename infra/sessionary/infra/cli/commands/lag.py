@@ -49,7 +49,7 @@ def lag_command(
     settings = LagSettings.from_env(stack_environment(data))
     delays = RowDelayWatch(settings)
     delays.start()
-    monitor = LagMonitor(settings, settings.lag_window_s)
+    monitor = LagMonitor(settings, settings.lag_window_s, settings.sink_idle_seconds)
     try:
         if watch:
             _watch_lag(monitor, delays, settings, by_partition=partitions, as_json=as_json)

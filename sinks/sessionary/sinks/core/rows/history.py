@@ -9,7 +9,7 @@ from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.headers import Headers, headers_beyond_envelope, read_headers
 from sessionary.schemas.records import RulesActivation, Tick
-from sessionary.schemas.retention import retention_of, unknown_retention
+from sessionary.schemas.retention import PERSONAL_TAG, retention_of, unknown_retention
 from sessionary.schemas.types import Envelope
 from sessionary.sinks.core.column_times import (
     REPORTED_MAX_US,
@@ -30,6 +30,11 @@ HISTORY_COLUMNS: Final = (
 )
 # The processors' own records on the events topic.
 _RECORD_TYPES: Final[dict[type[Tick | RulesActivation], str]] = {Tick: "tick", RulesActivation: "rules_activation"}
+
+# Ticks and heartbeats are kept for a shorter time, unless a law says how long.
+_IDLE_CLASS: Final = "idle"
+_IDLE_TYPES: Final = frozenset({"tick", "heartbeat"})
+_SHORTENED_CLASSES: Final = frozenset({"default", PERSONAL_TAG})
 
 
 def history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
@@ -60,6 +65,8 @@ def history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
             text = payload_text(decoded)
         retention = retention_of(envelope.data_classes, appended)
     name, retain_until, personal_until = retention[:]
+    if envelope.event_type in _IDLE_TYPES and name in _SHORTENED_CLASSES:
+        name = _IDLE_CLASS
     # Adding tuples takes two thirds of the time of unpacking them into one.
     return (
         (partition, offset, timestamp_ms, error)  # noqa: RUF005

@@ -6,10 +6,12 @@ from sessionary.schemas.codec import Event, encode_record
 from sessionary.schemas.headers import UNREADABLE_HEADERS, event_headers
 from sessionary.schemas.records import RulesActivation, Tick
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.types import DataClass
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
 from sessionary.sinks.errors import BadRow
 from tests.core.sinks.samples import DECODER, KEY, encoded_activity, message_with, raw_record
 from tests.support.broken_headers import BrokenMessage
+from tests.support.event_factory import EventFactory
 from tests.support.sink_records import DAY_US, NOW_US, session_id
 
 
@@ -28,6 +30,21 @@ def test_history_holds_ticks() -> None:
     row = dict(zip(HISTORY_COLUMNS, history_row(raw_record(encode_record(Tick("i1")), key=None), DECODER), strict=True))
     assert (row["event_type"], row["tenant_id"], row["key_bytes"]) == ("tick", "", None)
     assert json.loads(row["payload_json"]) == {"instance": "i1"}
+    assert row["retention_class"] == "idle"
+
+
+@pytest.mark.parametrize(
+    ("classes", "retention_class", "days"),
+    [((), "idle", 365), (("personal",), "idle", 30), (("financial", "personal"), "sox_audit", 2_557)],
+)
+def test_heartbeats_have_a_class_of_their_own_unless_a_law_names_one(
+    classes: tuple[DataClass, ...], retention_class: str, days: int
+) -> None:
+    value = EventFactory().event_bytes("heartbeat", {"data_classes": classes})
+    row = dict(zip(HISTORY_COLUMNS, history_row(raw_record(value), DECODER), strict=True))
+    assert (row["event_type"], row["retention_class"]) == ("heartbeat", retention_class)
+    assert row["retain_until"] == NOW_US + days * DAY_US
+    assert row["personal_until"] == (NOW_US + 30 * DAY_US if "personal" in classes else None)
 
 
 def test_history_holds_the_records_with_which_rules_begin() -> None:

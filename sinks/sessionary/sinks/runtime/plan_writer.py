@@ -1,0 +1,158 @@
+"""Writes the blocks of plans, with the commits of offsets and intents around each.
+
+Due blocks of idle records go out together with those of other partitions that wait: an insert costs
+the same for one row and for a thousand.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from confluent_kafka import TopicPartition
+
+from sessionary.sinks.core.intent import Intent, PartitionPlan, Piece, RecordBlock, share_block
+from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.runtime.group_offsets import commit_offsets
+from sessionary.sinks.runtime.host_clock import HostClock
+from sessionary.sinks.runtime.hung_calls import CallWatchdog
+from sessionary.sinks.runtime.ports import BlockTarget, KafkaConsumer
+
+# The intents of one block must fit into the metadata of a commit (4,096 bytes).
+_SHARED_MAX: Final = 64
+_SHARED_ROWS_MAX: Final = 50_000
+
+# Reads records of a topic again, by partition and first and last offset. Blocks.
+# Raises `Transient`, `OperatorError`.
+ReadRanges = Callable[[str, Mapping[int, tuple[int, int]]], Mapping[int, list[RawRecord]]]
+
+
+class PlanWriter:
+    """Writes what the plans of one sink hold. Methods block; not thread-safe.
+
+    They raise `Fenced`, and `Transient` or `OperatorError`: then the same block is tried again.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        current_consumer: Callable[[], KafkaConsumer],
+        target: BlockTarget,
+        clock: HostClock,
+        watchdog: CallWatchdog,
+        read_ranges: ReadRanges,
+    ) -> None:
+        self._topic, self._target, self._clock = topic, target, clock
+        self._current_consumer, self._watchdog, self._read_ranges = current_consumer, watchdog, read_ranges
+        self._shared: dict[int, PartitionPlan] = {}  # whose blocks are in flight together
+
+    def forget_plans(self) -> None:
+        """Forget what is in flight: other plans follow."""
+        self._shared = {}
+
+    def write_block(self, partition: int, plan: PartitionPlan) -> None:
+        """Write the block in flight, or the next one."""
+        block = plan.in_flight or plan.take_block(self._clock.monotonic_s(), self._clock.wall_ms())
+        if block.intent is not None:
+            self._commit([self._place(partition, block.first, block.intent.to_metadata())])
+            plan.mark_declared()
+        self._target.write_block(partition, block)
+        plan.mark_written()
+
+    def commit_end(self, partition: int, plan: PartitionPlan) -> None:
+        """Commit what has landed, if nothing is under way and it is not committed."""
+        self._commit_ends({partition: plan})
+
+    def write_idle(self, plans: Mapping[int, PartitionPlan], is_wanted: Callable[[PartitionPlan], bool]) -> None:
+        """Write the idle records of several partitions as one block, if one of them is wanted.
+
+        The records of a single partition are left to `write_block`.
+        """
+        if not self._shared:
+            waiting = {partition: plan for partition, plan in sorted(plans.items()) if plan.holds_idle_only}
+            if not any(map(is_wanted, waiting.values())):
+                return
+            self._shared = _choose_plans(waiting)
+            self._take_shared()
+        if not self._shared:
+            return
+        blocks: dict[int, RecordBlock] = {}
+        for partition, plan in self._shared.items():
+            assert plan.in_flight is not None
+            blocks[partition] = plan.in_flight
+        undeclared = {
+            partition: (block.first, block.intent) for partition, block in blocks.items() if block.intent is not None
+        }
+        if undeclared:
+            self._commit(
+                [
+                    self._place(partition, first, intent.to_metadata())
+                    for partition, (first, intent) in undeclared.items()
+                ]
+            )
+            for partition in undeclared:
+                self._shared[partition].mark_declared()
+        shared = share_block(blocks)
+        self._target.write_block(shared.pieces[0].partition, shared)
+        for plan in self._shared.values():
+            plan.mark_written()
+        written, self._shared = self._shared, {}
+        self._commit_ends(written)
+
+    def replay_shared(self, plans: Iterable[PartitionPlan]) -> None:
+        """Write the shared blocks that former owners declared, before anything is read."""
+        written: set[tuple[Piece, ...]] = set()
+        for plan in plans:
+            intent = plan.shared_replay
+            if intent is None:
+                continue
+            if intent.pieces not in written:
+                self._target.write_block(intent.pieces[0].partition, self._read_shared(intent))
+                written.add(intent.pieces)
+            plan.mark_replayed()
+
+    def _take_shared(self) -> None:
+        now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
+        blocks = {partition: plan.take_block(now_s, now_ms) for partition, plan in self._shared.items()}
+        if blocks:
+            shared = share_block(blocks)
+            for plan in self._shared.values():
+                plan.share_intent(shared)
+
+    def _read_shared(self, intent: Intent) -> RecordBlock:
+        """Return the block that an intent names, as its owner took it."""
+        found = self._read_ranges(self._topic, {piece.partition: (piece.first, piece.last) for piece in intent.pieces})
+        blocks = {
+            piece.partition: RecordBlock(piece.first, piece.last, found[piece.partition], None, intent, intent.topic_id)
+            for piece in intent.pieces
+        }
+        return share_block(blocks)
+
+    def _commit_ends(self, plans: Mapping[int, PartitionPlan]) -> None:
+        ends = {partition: plan.closing_commit() for partition, plan in plans.items()}
+        due = {partition: offset for partition, offset in ends.items() if offset is not None}
+        if due:
+            self._commit(
+                [self._place(partition, offset, plans[partition].closing_metadata) for partition, offset in due.items()]
+            )
+            for partition, offset in due.items():
+                plans[partition].mark_closed(offset)
+
+    def _commit(self, places: list[TopicPartition]) -> None:
+        commit_offsets(self._current_consumer(), self._watchdog, places)
+
+    def _place(self, partition: int, offset: int, metadata: str) -> TopicPartition:
+        return TopicPartition(self._topic, partition, offset, metadata=metadata)
+
+
+def _choose_plans(waiting: Mapping[int, PartitionPlan]) -> dict[int, PartitionPlan]:
+    """Return the plans whose records fit into one block; none if that is a single one."""
+    chosen: dict[int, PartitionPlan] = {}
+    rows = 0
+    for partition, plan in waiting.items():
+        rows += plan.waiting_records
+        if chosen and (rows > _SHARED_ROWS_MAX or len(chosen) == _SHARED_MAX):
+            break
+        chosen[partition] = plan
+    return chosen if len(chosen) > 1 else {}
+
+
+__all__ = ["PlanWriter", "ReadRanges"]

@@ -1,0 +1,108 @@
+"""What exactly-once rests on in ClickHouse: tokens, the setting that rules on them, the window."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.records import Tick
+from sessionary.schemas.settings import ClickHouseSettings
+from sessionary.sinks.clickhouse import inserter as inserter_module
+from sessionary.sinks.clickhouse import migrate
+from sessionary.sinks.clickhouse.inserter import TableInserter
+from sessionary.sinks.core.intent import Intent, RecordBlock, share_block
+from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.sink_kinds import SINKS
+from sessionary.sinks.metrics import SinkMetrics
+from sessionary.sinks.runtime import block_writer
+from sessionary.sinks.runtime.block_writer import BlockWriter
+from sessionary.sinks.settings import SinkSettings
+from tests.integration.sink_rig import query_numbers
+
+_HISTORY = SINKS["history"]
+_TICK = encode_record(Tick("p1"))
+
+
+def block_of(partition: int, offset: int) -> RecordBlock:
+    """Return a block of two ticks."""
+    records = [RawRecord("e", partition, offset + n, time.time_ns() // 1_000_000, None, _TICK) for n in range(2)]
+    return RecordBlock(offset, offset + 1, records, None)
+
+
+@pytest.fixture
+def settings(clickhouse: ClickHouseSettings) -> SinkSettings:
+    migrate.apply_migrations(clickhouse)
+    return SinkSettings.model_validate(clickhouse.model_dump())
+
+
+@pytest.fixture
+def metrics() -> SinkMetrics:
+    return SinkMetrics("history", "g")
+
+
+@pytest.fixture
+def writer(settings: SinkSettings, metrics: SinkMetrics) -> Iterator[BlockWriter]:
+    writer = BlockWriter(_HISTORY, settings, metrics, Decoder())
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def insert_twice(settings: SinkSettings) -> Callable[[], None]:
+    def insert() -> None:
+        for _ in range(2):
+            inserter = TableInserter(settings, _HISTORY.table)
+            inserter.open()
+            block = inserter.new_block()
+            assert not block.add_rows([_HISTORY.build_row(raw, Decoder()) for raw in block_of(0, 0).records])
+            inserter.insert_block(block, "token", first_try=False)
+            inserter.close()
+
+    return insert
+
+
+def test_a_newer_server_s_setting_that_rules_on_tokens_is_pinned(
+    insert_twice: Callable[[], None], settings: SinkSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert query_numbers(settings, "SELECT count() FROM system.settings WHERE name = 'deduplicate_insert'") == [1]
+    insert_twice()
+    assert query_numbers(settings, "SELECT count() FROM {db}.history") == [2]
+    # A server that sets it so would store the rows twice, whatever the older setting says.
+    monkeypatch.setattr(inserter_module, "_PINNED_IF_KNOWN", {"deduplicate_insert": "disable"})
+    insert_twice()
+    assert query_numbers(settings, "SELECT count() FROM {db}.history") == [6]
+
+
+@pytest.fixture
+def write_some(writer: BlockWriter) -> Callable[[Sequence[int]], None]:
+    def write(offsets: Sequence[int]) -> None:
+        for offset in offsets:
+            writer.write_block(0, block_of(0, offset))
+
+    return write
+
+
+def test_the_window_is_counted_in_blocks_and_a_shared_block_is_one(
+    writer: BlockWriter,
+    write_some: Callable[[Sequence[int]], None],
+    metrics: SinkMetrics,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(block_writer, "_WINDOW_BLOCKS", 5)
+    declared = Intent(1, 2, time.time_ns() // 1_000_000 - 1)
+    replay = block_of(9, 0)._replace(replay_of=declared)
+    write_some([10, 20])
+    writer.write_block(1, share_block({partition: block_of(partition, 50) for partition in range(1, 60)}))
+    with caplog.at_level(logging.ERROR):
+        writer.write_block(9, replay)
+    labels = {"sink": "history", "group": "g"}
+    # The replay itself is a block too.
+    assert metrics.registry.get_sample_value("sessionary_sink_deduplication_window_used", labels) == 4 / 5
+    assert "deduplication window" not in caplog.text
+    write_some([30, 40])
+    with caplog.at_level(logging.ERROR):
+        writer.write_block(9, replay)
+    assert "older than ClickHouse's deduplication window (6 blocks since)" in caplog.text
