@@ -186,7 +186,13 @@ class _Server(ThreadingHTTPServer):
         self, address: tuple[str, int], registry: CollectorRegistry, health: Readiness, readiness: Readiness
     ) -> None:
         self.registry, self.health, self.readiness = registry, health, readiness
-        super().__init__(address, _Handler)
+        try:
+            super().__init__(address, _Handler)
+        except OSError as error:
+            raise OSError(
+                f"metrics cannot be served on {address[0]}:{address[1]}: {error.strerror}; "
+                "choose another address by SESSIONARY_METRICS_PORT, SESSIONARY_METRICS_HOST"
+            ) from error
 
 
 @contextmanager
@@ -195,8 +201,8 @@ def serve_pages(
 ) -> Iterator[None]:
     """Serve /metrics, /healthz and /readyz during the context.
 
-    Raises `OSError` if the port is taken. `health` and `readiness` are called on threads of the
-    endpoint.
+    Raises `OSError` with the address and its variables if the port is taken. `health` and
+    `readiness` are called on threads of the endpoint.
     """
     with _Server(address, registry, health, readiness) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True)

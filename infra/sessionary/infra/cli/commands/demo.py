@@ -56,7 +56,7 @@ def demo_command(
     began = time.monotonic()
     progress = Progress()
     with tempfile.TemporaryDirectory(prefix="sessionary-demo-") as folder:
-        stack = Stack(Path(folder), on_change=report_exit)
+        stack = Stack(Path(folder), lag_exporter=False, on_change=report_exit)
         with running_stack(stack):
             progress("starting broker, ClickHouse, processor and sinks (about a minute the first time)")
             stack.wait_ready(START_S_MAX)
