@@ -32,6 +32,7 @@ from sessionary.sinks.runtime.hung_calls import CallWatchdog
 from sessionary.sinks.runtime.kafka_client import partition_and_kind, records_from_messages
 from sessionary.sinks.runtime.log_watch import LogWatch
 from sessionary.sinks.runtime.ports import BlockTarget, ConsumerFactory, KafkaConsumer
+from sessionary.sinks.runtime.position_report import PositionReport
 from sessionary.sinks.settings import SinkSettings
 
 COMMIT_S_MAX: Final = 30.0  # a commit that takes longer hangs
@@ -40,7 +41,6 @@ _METADATA_S: Final = 1.0
 _POLL_S: Final = 0.05
 _MESSAGES_PER_CALL: Final = 2_000
 _CALLS_PER_TURN: Final = 5
-_REPORT_S: Final = 1.0
 _COMMITTED_TIMEOUT_S: Final = 10.0
 _log = logging.getLogger(__name__)
 
@@ -79,11 +79,11 @@ class SinkConsumer:
         self._assignments = 0
         self._pause = RetryPause()
         self._kafka_failed = False
-        self._report_at = 0.0
         self._open_consumer = open_consumer
         self._consumer: KafkaConsumer
         self._consumers = 0  # opened so far
         self._log_watch = log_watch
+        self._positions = PositionReport(metrics, log_watch, clock)
         self._stuck = StuckConsumerDetector()
         self._blocked = BlockedPartitions(self._topic, metrics, target.find_skip)
         self._guard = group_offsets.LogGuard(self._topic, self._limits, settings.accepted_gaps, self._blocked)
@@ -229,6 +229,7 @@ class SinkConsumer:
         if self._guard.is_replaced(self._log_watch.topic_id):
             for partition in tuple(self._plans):
                 del self._plans[partition]
+                self._positions.forget_partition(partition)
                 self._guard.halt_partition(self._consumer, partition, self._log_watch.topic_id)
         try:
             for partition, plan in self._plans.items():
@@ -370,28 +371,17 @@ class SinkConsumer:
         self._assigned = False
         for lost in partitions:
             if self._plans.pop(lost.partition, None) is not None:
-                self._metrics.drop_partition(lost.partition)
+                self._positions.forget_partition(lost.partition)
             self._blocked.forget_partition(lost.partition)
 
     def _report_positions(self, *, now: bool = False) -> None:
-        at = self._clock.monotonic_s()
-        if at < self._report_at and not now:
-            return
-        self._report_at = at + _REPORT_S
-        wall_ms = self._clock.wall_ms()
-        offsets: dict[int, int] = {}
-        for partition, plan in self._plans.items():
-            landed = plan.landed or 0
-            all_landed = plan.at_end and plan.in_flight is None and not plan.waiting_records
-            offsets[partition] = plan.next_offset if all_landed else landed
-            lag = (
-                0
-                if all_landed
-                else max(0, group_offsets.high_watermark(self._consumer, self._topic, partition) - landed)
-            )
-            age_s = max(0.0, (wall_ms - plan.oldest_ms) / 1_000) if plan.oldest_ms is not None else 0.0
-            self._metrics.report_position(partition, landed, lag, age_s)
-        self._log_watch.report_landed(offsets if self._has_plans else None)
+        self._positions.report_positions(
+            self._plans,
+            lambda partition: group_offsets.high_watermark(self._consumer, self._topic, partition),
+            self._blocked.is_blocked,
+            has_plans=self._has_plans,
+            now=now,
+        )
 
 
 __all__ = ["COMMIT_S_MAX", "SinkConsumer"]
