@@ -5,12 +5,15 @@ import socket
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from sessionary.infra.cli.commands.up import activate_newest_rules
 from sessionary.infra.environment import read_environment, tenant_tokens, write_environment
 from sessionary.infra.local.errors import BrokerCountDiffers, PortTaken
+from sessionary.infra.local.supervisor import Part
 from sessionary.infra.metrics_targets import TARGETS_FILE
 from sessionary.infra.stack import Ports, Stack, inherited_variables
+from sessionary.sinks.metrics import serve_pages
 from sessionary.stream_processors.access import parse_tokens
 from tests.core.infra.fake_control_api import serve_fake_api
 
@@ -126,7 +129,27 @@ def test_chosen_metrics_ports_win_over_the_folder_s_and_a_taken_one_is_named(tmp
     _started_targets(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as held:
         taken = held.getsockname()[1]
-        with pytest.raises(PortTaken, match=f"{taken}.*sink-history.*--port-metrics"):
-            _started_targets(tmp_path, Ports(metrics=taken - 1))
-    with pytest.raises(PortTaken, match=r"65536.*--port-metrics"):
+        with pytest.raises(PortTaken, match=f"{taken}.*sink-audit.*--port-metrics"):
+            _started_targets(tmp_path, Ports(metrics=taken))
+    with pytest.raises(PortTaken, match=r"65536.*sink-history.*--port-metrics"):
         _started_targets(tmp_path, Ports(metrics=65_535))
+
+
+def test_a_sink_that_waits_for_an_operator_does_not_keep_the_stack_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: dict[str, Part] = {}
+    monkeypatch.setattr(
+        "sessionary.infra.stack.Supervisor", lambda made, _on_change: parts.update({part.name: part for part in made})
+    )
+    stack = Stack(tmp_path)
+    (port,) = (target.port for target in stack.targets if target.part == "sink-audit")
+    sink = parts["sink-audit"]
+    assert sink.ready is not None
+    assert sink.env is not None
+    assert (sink.env["SESSIONARY_METRICS_PORT"], list(sink.after)) == (str(port), ["broker", "clickhouse"])
+    assert not sink.ready()
+    blocked = (True, "blocked: no_table"), (False, "partition 0 stands")
+    with serve_pages(("127.0.0.1", port), CollectorRegistry(), lambda: blocked[0], lambda: blocked[1]):
+        assert sink.ready()
+    assert list(parts["lag-exporter"].after) == ["broker", "clickhouse"]
