@@ -94,6 +94,7 @@ bench: $(DEV)
 docs: $(LOCAL) $(DOCS)
 	@$(BIN)/python -m tests.support.transition_docs
 	@$(BIN)/python -m tests.support.settings_table
+	@$(BIN)/python -m tests.support.metrics_table
 	@$(BIN)/python -m tests.support.schema_page
 	@$(BIN)/python -m tests.support.control_api_page
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

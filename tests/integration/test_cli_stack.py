@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +24,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
 from sessionary.infra.demo.runs import ModelCall, sample_runs
 from sessionary.infra.environment import read_environment
 from sessionary.infra.local.kafka.broker import broker_answers
+from sessionary.infra.metrics_targets import TARGETS_FILE
+from sessionary.infra.stack import SINKS
 from sessionary.infra.topics import apply_topics, list_topic_changes
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.rules import NEWEST_RULES
@@ -213,6 +217,28 @@ def test_sql_gives_rows_and_its_errors_are_a_line(served: Served) -> None:
     wrong = _command("sql", "SELECT nothing FROM nowhere", "--data", str(served.data))
     assert (wrong.code, wrong.out) == (5, "")
     assert len(wrong.err.splitlines()) == 1
+
+
+def test_every_target_of_prometheus_serves_its_role_s_metrics_and_is_well(served: Served) -> None:
+    groups = json.loads((served.data / TARGETS_FILE).read_text())
+    targets = {group["labels"]["instance"]: (group["labels"]["job"], *group["targets"]) for group in groups}
+    assert targets.keys() == {"processor", "lag-exporter", *(f"sink-{kind}" for kind in SINKS)}
+    for name, (job, address) in targets.items():
+        pages = {path: _read_page(f"http://{address}/{path}") for path in ("metrics", "healthz", "readyz")}
+        assert {path: status for path, (status, _) in pages.items()} == dict.fromkeys(pages, 200), (name, pages)
+        assert f"\n{job.replace('-', '_')}_" in pages["metrics"][1]
+    for kind in SINKS:
+        series = f'sessionary_sink_rows_total{{group="sessionary.sink.{kind}",sink="{kind}"}} '
+        assert series in _read_page(f"http://{targets[f'sink-{kind}'][1]}/metrics")[1]
+
+
+def _read_page(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 def test_everything_is_as_it_should_be_and_applying_again_changes_nothing(served: Served) -> None:

@@ -51,7 +51,9 @@ def test_every_test_is_in_one_of_the_two_runs() -> None:
 
 def test_the_demo_installs_only_what_it_needs() -> None:
     extras = pyproject()["project"]["optional-dependencies"]
-    assert {"sessionary[local,registry,docs]"} == {line for line in extras["dev"] if line.startswith("sessionary")}
+    assert {"sessionary[local,registry,docs,metrics,otel]"} == {
+        line for line in extras["dev"] if line.startswith("sessionary")
+    }
     assert "demo: $(LOCAL)\n" in (ROOT / "Makefile").read_text()
     builders = {"mypy", "pytest", "ruff", "hypothesis", "mkdocs"}
     assert _closure(Requirement("sessionary[local]")) & builders == set()

@@ -1,7 +1,8 @@
 """Running sessionary: the command line, the local stack and the demo.
 
     cli/                 the command line: `sessionary`
-    stack                the local stack: broker, ClickHouse, processor and sinks
+    stack                the local stack: broker, ClickHouse and the roles
+    metrics_targets      where the stack's parts serve metrics, for Prometheus
     local/               a real Kafka broker, the real ClickHouse engine and a supervisor
     demo/                runs recorded agent runs as sessions, and accounts for every event
     lag/                 how far consumer groups are behind: samples, rules, the exporter

@@ -1,6 +1,9 @@
-"""The local stack under one supervisor: one broker or three, ClickHouse, a processor, four sinks.
+"""The local stack under one supervisor: one broker or three, ClickHouse, and the roles.
+
+The roles are a processor, four sinks and the lag exporter.
 
 <data>/env.json           the variables with which other commands find this stack
+<data>/prometheus.json    where the roles serve their metrics, for Prometheus
 <data>/broker/            the brokers' storage
 <data>/clickhouse/        the engine's storage
 <data>/logs/<part>.log    one log per process
@@ -17,6 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -36,6 +40,7 @@ from sessionary.infra.local.kafka.cluster import (
 )
 from sessionary.infra.local.ports import LOOPBACK, free_ports, is_free
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
+from sessionary.infra.metrics_targets import MetricsTarget, choose_metrics_ports, metrics_variables, write_targets
 from sessionary.infra.tenants import TENANTS
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError, SettingsError
@@ -44,6 +49,7 @@ from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSet
 SINKS = ("audit", "history", "rejected", "batches")
 # Exit codes of commands after which a person must do something: settings, and set-up.
 SET_UP_CODES = (2, 6)
+LAG_EXPORTER = "lag-exporter"
 _PROBE_TIMEOUT_S = 1.0
 # If a stack is killed, its processes end a moment later.
 _PORT_WAIT_S = 5.0
@@ -62,12 +68,14 @@ _INHERITED = (ENV_PREFIX + "LOG_FORMAT", ENV_PREFIX + "LOG_LEVEL", ENV_PREFIX + 
 class Ports(NamedTuple):
     """Loopback ports of the servers. None: the port of the folder's last stack, else a free one.
 
-    Three brokers take `broker` and the two ports that follow it.
+    Three brokers take `broker` and the two ports that follow it. The pages with the metrics of the
+    four sinks and the lag exporter take `metrics` and the four that follow it.
     """
 
     broker: int | None = None
     clickhouse: int | None = None
     api: int | None = None
+    metrics: int | None = None
 
 
 def _port_of(address: str | None) -> int | None:
@@ -75,9 +83,10 @@ def _port_of(address: str | None) -> int | None:
     return int(tail) if tail.isdecimal() else None
 
 
-def _stack_variables(data: Path, ports: Ports, partitions: int, cluster: Cluster | None) -> dict[str, str]:
-    """Return the stack's variables. Tokens and ports stay the same when a stack is restarted."""
-    known = read_environment(data)
+def _stack_variables(
+    known: Mapping[str, str], ports: Ports, partitions: int, cluster: Cluster | None
+) -> dict[str, str]:
+    """Return the stack's variables. Tokens and ports of the folder's last stack, `known`, stay."""
     spare = iter(free_ports(3))
     broker = ports.broker or _port_of(known.get("SESSIONARY_BOOTSTRAP_SERVERS")) or next(spare)
     clickhouse = ports.clickhouse or _port_of(known.get("SESSIONARY_CLICKHOUSE_URL")) or next(spare)
@@ -121,8 +130,12 @@ def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
 
     Blocks.
     """
+    return _answers_well(f"{url}/readyz", timeout_s)
+
+
+def _answers_well(page: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=timeout_s) as answer:
+        with urllib.request.urlopen(page, timeout=timeout_s) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError):
         return False
@@ -141,12 +154,14 @@ class Stack:
         ports: Ports | None = None,
         partitions: int = 4,
         brokers: int | None = None,
+        lag_exporter: bool = True,
         on_change: Callable[[PartChange], None] = lambda _change: None,
     ) -> None:
         """Choose ports and tokens; start nothing yet.
 
         `data`: the folder, created if missing. `partitions`: of each topic of a new stack.
         `brokers`: 1 or 3; None takes the number that the folder was made for, 1 for a new one.
+        `lag_exporter`: whether the lag exporter is a part of the stack.
         `on_change` is called on the supervisor's thread, once per state change of a process.
         Raises `SettingsError`, `BrokerCountDiffers`.
         """
@@ -158,8 +173,11 @@ class Stack:
         ports, self._broker_data = ports or Ports(), self.data / "broker"
         self._brokers = choose_broker_count(self._broker_data, brokers)
         self._cluster = plan_cluster(self._broker_data, ports.broker) if self._brokers > 1 else None
-        self.is_new = not read_environment(self.data)  # no stack served the folder before
-        self.environ = _stack_variables(self.data, ports, partitions, self._cluster)
+        known = read_environment(self.data)
+        self.is_new = not known  # no stack served the folder before
+        self.environ = _stack_variables(known, ports, partitions, self._cluster)
+        measured = [*(f"sink-{kind}" for kind in SINKS), *([LAG_EXPORTER] if lag_exporter else [])]
+        self._metrics_ports = choose_metrics_ports(known, measured, ports.metrics)
         # People read the logs of a local stack.
         self._part_environ = {ENV_PREFIX + "LOG_FORMAT": "text", **inherited_variables(os.environ), **self.environ}
         self._setup_error: str | None = None
@@ -178,8 +196,18 @@ class Stack:
         """The folder of the processes' logs."""
         return self.data / "logs"
 
+    @property
+    def targets(self) -> list[MetricsTarget]:
+        """Where each role serves /metrics, /healthz and /readyz."""
+        api = MetricsTarget("processor", "processor", _port_of(self.environ["SESSIONARY_CONTROL_URL"]) or 0)
+        others = (
+            MetricsTarget("lag" if name == LAG_EXPORTER else "sink", name, port)
+            for name, port in self._metrics_ports.items()
+        )
+        return [api, *others]
+
     def start(self) -> None:
-        """Start the processes and write the variables to `env.json`; do not wait until they serve.
+        """Start the processes and write `env.json` and `prometheus.json`; wait for no answers.
 
         Raises `DiskFull` if the folder's disk has too little room, `StartFailed` if another stack
         serves the folder, `PortTaken` if a port is in use.
@@ -198,9 +226,12 @@ class Stack:
         for name, option in _PORTS.items():
             for address in self.environ[name].split(","):
                 _wait_for_free_port(_port_of(address) or 0, f"this stack; choose another port by {option}")
+        for name, port in self._metrics_ports.items():
+            _wait_for_free_port(port, f"the metrics of {name}; choose other ports by --port-metrics")
         if self._cluster is not None:
             write_cluster(self._broker_data, self._cluster)
-        write_environment(self.data, self.environ)
+        write_environment(self.data, {**self.environ, **metrics_variables(self._metrics_ports)})
+        write_targets(self.data, self.targets)
         self._supervisor.start()
 
     def wait_ready(self, timeout_s: float) -> None:
@@ -250,16 +281,31 @@ class Stack:
             ),
             self._make_part("processor", [], lambda: api_ready(control_url), after=names),
             *(
-                self._make_part(f"sink-{kind}", [], None, after=[*names, "clickhouse"], command=["sink", kind])
-                for kind in SINKS
+                self._make_measured_part(name, port, after=[*names, "clickhouse"])
+                for name, port in self._metrics_ports.items()
             ),
         ]
+
+    def _make_measured_part(self, name: str, port: int, *, after: list[str]) -> Part:
+        """Return a sink or the lag exporter.
+
+        It counts as ready if it is alive (/healthz). A sink that waits for an operator is not ready
+        by /readyz, and would keep the stack from starting, in which an operator can see why.
+        """
+
+        def answers() -> bool:
+            return _answers_well(f"http://{LOOPBACK}:{port}/healthz")
+
+        command = [name] if name == LAG_EXPORTER else ["sink", name.removeprefix("sink-")]
+        part = self._make_part(name, [], answers, after=after, command=command)
+        pages = {ENV_PREFIX + "METRICS_HOST": LOOPBACK, ENV_PREFIX + "METRICS_PORT": str(port)}
+        return replace(part, env={**self._part_environ, **pages})
 
     def _make_part(
         self,
         name: str,
         options: list[str],
-        ready: Callable[[], bool] | None,
+        ready: Callable[[], bool],
         *,
         after: list[str] | None = None,
         command: list[str] | None = None,

@@ -12,6 +12,9 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     kafka_ports     these by Kafka and HTTP
     testing         these in memory, for users' tests
     process_exit    what happens to clients at exit, fork and SIGTERM
+    metrics         what a client measures: names and values, without a library
+    prometheus_metrics    the same for `prometheus_client`, if it is installed
+    otel_metrics    the same for OpenTelemetry, if it is installed
     settings        `SESSIONARY_*` variables
     errors          what the client raises
 """
@@ -39,7 +42,7 @@ from sessionary.producers.errors import (
     UnreadableRequest,
     VerdictPending,
 )
-from sessionary.producers.ports import Counters, Json, OnError, Ports, SessionView, Verdict
+from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports, SessionView, Verdict
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep
 from sessionary.producers.session.life import Session, Step
 from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
@@ -62,6 +65,7 @@ __all__ = [
     "AsyncSessionClient",
     "AsyncStep",
     "AuthenticationFailed",
+    "Backlog",
     "CleanupAction",
     "CleanupHandler",
     "CleanupRequest",

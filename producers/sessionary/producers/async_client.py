@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from sessionary.producers.client import SessionClient
 from sessionary.producers.control.cleanup_responder import CleanupHandler
-from sessionary.producers.ports import Counters, Json, OnError, Ports
+from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports
 from sessionary.producers.process_exit import log_error
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep
 from sessionary.producers.session.life import Session
@@ -95,6 +95,11 @@ class AsyncSessionClient:
     def counters(self) -> Counters:
         """Numbers of events and heartbeats sent, delivered and lost so far."""
         return self._client.counters
+
+    @property
+    def backlog(self) -> Backlog:
+        """The events that Kafka has not acknowledged: how many, where, and how old."""
+        return self._client.backlog
 
     @property
     def may_block(self) -> bool:

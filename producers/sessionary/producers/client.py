@@ -13,7 +13,7 @@ from sessionary.producers.control.data_class_lookup import DataClassLookup
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry
 from sessionary.producers.errors import ClientClosed
 from sessionary.producers.kafka_ports import kafka_ports
-from sessionary.producers.ports import Counters, Json, OnError, Ports
+from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports
 from sessionary.producers.process_exit import bind_to_process, exit_on_sigterm, log_error
 from sessionary.producers.session.handle import SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats
@@ -82,9 +82,11 @@ class SessionClient:
             self._settings.heartbeat_interval_s,
             self._settings.verdict_timeout_s,
             on_error,
+            self._count_refusal,
             self._settings.rules,
         )
         self._on_error = on_error
+        self._refused, self._refused_lock = 0, threading.Lock()
         self._closing = threading.Lock()
         self._pid = os.getpid()
         bind_to_process(self, self._gate)
@@ -99,7 +101,12 @@ class SessionClient:
     @property
     def counters(self) -> Counters:
         """Numbers of events and heartbeats sent, delivered and lost so far."""
-        return self._ports.transport.counters
+        return self._ports.transport.counters._replace(refused=self._refused)
+
+    @property
+    def backlog(self) -> Backlog:
+        """The events that Kafka has not acknowledged: how many, where, and how old."""
+        return self._ports.transport.backlog
 
     @property
     def may_block(self) -> bool:
@@ -314,6 +321,10 @@ class SessionClient:
     ) -> Literal[False]:
         self.close()
         return False
+
+    def _count_refusal(self) -> None:
+        with self._refused_lock:
+            self._refused += 1
 
     def _new_emitter(
         self, key: SessionKey, user_id: str | None, data_classes: Sequence[DataClass], *, new: bool = False

@@ -4,7 +4,8 @@
 with Kafka and HTTP, `testing` in memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
@@ -66,6 +67,17 @@ class Counters(NamedTuple):
     heartbeats_dropped: int = 0
     replayed: int = 0  # Events that an earlier process left in its spool
     expired: int = 0  # Spooled events too old to be replayed; kept in a file
+    refused: int = 0  # Delivered events that were refused while an agent waited for the verdict
+    errors: Mapping[str, int] = MappingProxyType({})  # Errors of delivery by reason
+
+
+class Backlog(NamedTuple):
+    """The events that Kafka has not acknowledged. All zero once the client is closed."""
+
+    events: int = 0  # Taken, and neither delivered nor given up
+    spool_events: int = 0  # Of these, the ones in the spool
+    spool_bytes: int = 0  # Of the spool's files in use
+    oldest_age_s: float = 0.0  # Since the oldest one was taken
 
 
 class Transport(Protocol):
@@ -79,6 +91,11 @@ class Transport(Protocol):
     @property
     def counters(self) -> Counters:
         """The counters as they are now."""
+        ...
+
+    @property
+    def backlog(self) -> Backlog:
+        """The events that are not acknowledged now."""
         ...
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
@@ -187,6 +204,7 @@ class Ports(NamedTuple):
 
 
 __all__ = [
+    "Backlog",
     "CleanupConsumer",
     "Control",
     "Counters",

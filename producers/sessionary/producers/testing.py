@@ -13,6 +13,7 @@ import threading
 from sessionary.producers.client import SessionClient
 from sessionary.producers.errors import ClientClosed, ProducerError, SessionLost, Unavailable
 from sessionary.producers.ports import (
+    Backlog,
     Counters,
     OnCleanupRequest,
     OnReceipt,
@@ -149,6 +150,11 @@ class InMemoryTransport:
         with self._lock:
             count = len(self._records)
             return Counters(sent=count, delivered=count, heartbeats=len(self._heartbeats))
+
+    @property
+    def backlog(self) -> Backlog:
+        """Nothing: every event is acknowledged at once."""
+        return Backlog()
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         """Keep one record and acknowledge it. Raises `ClientClosed`."""

@@ -40,12 +40,14 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_sink_partition_blocked": "1 while a partition waits for an operator and the others go on, by partition "
     "and reason.",
     "sessionary_sink_replay_age_seconds": "Seconds from the declaration of the last replayed block to its replay.",
-    "sessionary_sink_deduplication_window_used": "Blocks written from the last replayed block's declaration to its "
-    "replay, as a share of those that ClickHouse remembers; from 1 on rows may be stored twice until they are merged.",
+    "sessionary_sink_deduplication_window_used": "Entries that ClickHouse's deduplication window got from the last "
+    "replayed block's declaration to its replay, as a share of the window; from 1 on rows may be stored twice until "
+    "they are merged.",
     "sessionary_sink_landed_offset": "Offset below which every record is in ClickHouse, by partition.",
-    "sessionary_sink_lag_records": "Offsets from the landed offset to the log's end, by partition.",
+    "sessionary_sink_lag_records": "Offsets from the landed offset to the log's end, by partition; 0 if only "
+    "transaction markers follow.",
     "sessionary_sink_lag_seconds": "Seconds since the oldest record that has not landed was appended, by partition; "
-    "a tick or heartbeat counts from the end of its wait.",
+    "a tick or heartbeat counts from the end of its wait; at least, if the partition cannot be read; 0 without a lag.",
     "sessionary_sink_insert_seconds": "Seconds that one insert took.",
 }
 
@@ -187,7 +189,13 @@ class _Server(ThreadingHTTPServer):
         self, address: tuple[str, int], registry: CollectorRegistry, health: Readiness, readiness: Readiness
     ) -> None:
         self.registry, self.health, self.readiness = registry, health, readiness
-        super().__init__(address, _Handler)
+        try:
+            super().__init__(address, _Handler)
+        except OSError as error:
+            raise OSError(
+                f"metrics cannot be served on {address[0]}:{address[1]}: {error.strerror}; "
+                "choose another address by SESSIONARY_METRICS_PORT, SESSIONARY_METRICS_HOST"
+            ) from error
 
 
 @contextmanager
@@ -196,8 +204,8 @@ def serve_pages(
 ) -> Iterator[None]:
     """Serve /metrics, /healthz and /readyz during the context.
 
-    Raises `OSError` if the port is taken. `health` and `readiness` are called on threads of the
-    endpoint.
+    Raises `OSError` with the address and its variables if the port is taken. `health` and
+    `readiness` are called on threads of the endpoint.
     """
     with _Server(address, registry, health, readiness) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True)

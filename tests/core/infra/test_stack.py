@@ -1,15 +1,20 @@
 """The local stack, as far as it needs no server."""
 
+import json
 import socket
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from sessionary.infra.cli.commands.up import activate_newest_rules
 from sessionary.infra.environment import read_environment, tenant_tokens, write_environment
 from sessionary.infra.local.errors import BrokerCountDiffers, DiskFull, PortTaken
+from sessionary.infra.local.supervisor import Part
+from sessionary.infra.metrics_targets import TARGETS_FILE
 from sessionary.infra.stack import Ports, Stack, inherited_variables
+from sessionary.sinks.metrics import serve_pages
 from sessionary.stream_processors.access import parse_tokens
 from tests.core.infra.fake_control_api import serve_fake_api
 
@@ -88,3 +93,73 @@ def test_each_of_three_ports_is_looked_at_before_the_start(tmp_path: Path, monke
                 stack.start()
             stack.stop()
     assert len(Stack(tmp_path, brokers=1).environ["SESSIONARY_BOOTSTRAP_SERVERS"].split(",")) == 1
+
+
+MEASURED_PARTS = ["sink-audit", "sink-history", "sink-rejected", "sink-batches", "lag-exporter"]
+
+
+def _started_targets(
+    data: Path, ports: Ports | None = None, *, lag_exporter: bool = True
+) -> dict[str, tuple[str, str]]:
+    """Start a stack without processes; return job and address of each target for Prometheus."""
+    stack = Stack(data, ports=ports, lag_exporter=lag_exporter)
+    try:
+        stack.start()
+        groups = json.loads((data / TARGETS_FILE).read_text())
+    finally:
+        stack.stop()
+    return {group["labels"]["instance"]: (group["labels"]["job"], *group["targets"]) for group in groups}
+
+
+@pytest.fixture
+def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessionary.infra.stack.Supervisor.start", lambda _supervisor: None)
+    monkeypatch.setattr("sessionary.infra.stack._PORT_WAIT_S", 0.0)
+
+
+@pytest.mark.usefixtures("_no_processes")
+def test_prometheus_is_told_each_role_s_port_and_the_folder_keeps_them(tmp_path: Path) -> None:
+    targets = _started_targets(tmp_path)
+    api = read_environment(tmp_path)["SESSIONARY_CONTROL_URL"].removeprefix("http://")
+    assert list(targets) == ["processor", *MEASURED_PARTS]
+    assert targets["processor"] == ("sessionary-processor", api)
+    assert {targets[name][0] for name in MEASURED_PARTS[:4]} == {"sessionary-sink"}
+    assert targets["lag-exporter"][0] == "sessionary-lag"
+    assert len({address for _, address in targets.values()}) == 6
+    assert _started_targets(tmp_path) == targets
+
+
+@pytest.mark.usefixtures("_no_processes")
+def test_a_stack_can_leave_the_lag_exporter_out(tmp_path: Path) -> None:
+    assert list(_started_targets(tmp_path, lag_exporter=False)) == ["processor", *MEASURED_PARTS[:4]]
+
+
+@pytest.mark.usefixtures("_no_processes")
+def test_chosen_metrics_ports_win_over_the_folder_s_and_a_taken_one_is_named(tmp_path: Path) -> None:
+    _started_targets(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        taken = held.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"{taken}.*sink-audit.*--port-metrics"):
+            _started_targets(tmp_path, Ports(metrics=taken))
+    with pytest.raises(PortTaken, match=r"65536.*sink-history.*--port-metrics"):
+        _started_targets(tmp_path, Ports(metrics=65_535))
+
+
+def test_a_sink_that_waits_for_an_operator_does_not_keep_the_stack_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: dict[str, Part] = {}
+    monkeypatch.setattr(
+        "sessionary.infra.stack.Supervisor", lambda made, _on_change: parts.update({part.name: part for part in made})
+    )
+    stack = Stack(tmp_path)
+    (port,) = (target.port for target in stack.targets if target.part == "sink-audit")
+    sink = parts["sink-audit"]
+    assert sink.ready is not None
+    assert sink.env is not None
+    assert (sink.env["SESSIONARY_METRICS_PORT"], list(sink.after)) == (str(port), ["broker", "clickhouse"])
+    assert not sink.ready()
+    blocked = (True, "blocked: no_table"), (False, "partition 0 stands")
+    with serve_pages(("127.0.0.1", port), CollectorRegistry(), lambda: blocked[0], lambda: blocked[1]):
+        assert sink.ready()
+    assert list(parts["lag-exporter"].after) == ["broker", "clickhouse"]

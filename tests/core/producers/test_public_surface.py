@@ -17,6 +17,7 @@ from sessionary.producers import (
     AsyncSession,
     AsyncSessionClient,
     AsyncStep,
+    Backlog,
     Counters,
     Invalid,
     ProducerSettings,
@@ -37,7 +38,7 @@ SESSION = {
     *("complete", "cancel", "force_close", "close", "detach"),
 }
 CLIENT = {
-    *("producer_id", "counters", "may_block"),
+    *("producer_id", "counters", "backlog", "may_block"),
     *("create", "session", "attach", "on_cleanup", "flush", "close"),
 }
 FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient)]
@@ -166,7 +167,7 @@ STANDARD = {*vars(typing), *dir(builtins)} | {
 
 @pytest.mark.parametrize(
     "owner",
-    [Session, AsyncSession, SessionClient, AsyncSessionClient, SessionView, Verdict, Counters, Refused],
+    [Session, AsyncSession, SessionClient, AsyncSessionClient, SessionView, Verdict, Backlog, Counters, Refused],
 )
 def test_a_user_can_name_every_type_of_a_signature(owner: type) -> None:
     named = set(annotated_names(owner))

@@ -1,5 +1,6 @@
 """Every metric of a sink has a name of one list, a sentence and a unit."""
 
+import socket
 import urllib.error
 import urllib.request
 from typing import get_args
@@ -68,6 +69,14 @@ def test_the_endpoint_serves_metrics_and_health(metrics: SinkMetrics) -> None:
         with answer.value as error:
             assert (error.code, error.read()) == (503, b"partition 3 stands\n")
         assert read("/healthz") == "ok\n"
+
+
+def test_a_taken_port_is_named_with_its_variable(metrics: SinkMetrics) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        pages = serve_metrics(metrics, SinkSettings(metrics_port=port), lambda: (True, "ready"))
+        with pytest.raises(OSError, match=f"127.0.0.1:{port}: Address already in use; .*SESSIONARY_METRICS_PORT"):
+            pages.__enter__()
 
 
 def test_blocked_partitions_are_named_beside_the_sinks_own_reason(metrics: SinkMetrics) -> None:

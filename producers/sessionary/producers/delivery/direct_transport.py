@@ -16,7 +16,7 @@ from sessionary.producers.delivery.event_counts import EventCounts
 from sessionary.producers.delivery.journal import Journal
 from sessionary.producers.delivery.kafka_producer import KafkaProducer
 from sessionary.producers.errors import ClientClosed, QueueFull, SettingsError
-from sessionary.producers.ports import Counters, OnError, OnReceipt, OutRecord, Receipt
+from sessionary.producers.ports import Backlog, Counters, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.settings import ProducerSettings
 
 _ROOM_WAIT_S = 0.05
@@ -43,7 +43,8 @@ class DirectTransport:
         self._closed = False
         self._close_begun = False
         self._reports: deque[_DeliveryReport] = deque()
-        self._kafka = KafkaProducer(settings, on_error, self._settle_reports)
+        self._taken_s: dict[str, float] = {}  # of the events in librdkafka's queue, by their ids
+        self._kafka = KafkaProducer(settings, on_error, self._settle_reports, self._counts.count_error)
 
     @property
     def may_block(self) -> bool:
@@ -55,6 +56,13 @@ class DirectTransport:
         """The counters as they are now."""
         return self._counts.as_counters()
 
+    @property
+    def backlog(self) -> Backlog:
+        """The events that are not acknowledged now."""
+        oldest_s = min(list(self._taken_s.values()), default=None)
+        age_s = 0.0 if oldest_s is None else time.monotonic() - oldest_s
+        return Backlog(max(self._counts.outstanding, 0), oldest_age_s=age_s)
+
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         """Take one record. Blocks only under policy `block`. Raises `QueueFull`, `ClientClosed`."""
 
@@ -65,16 +73,20 @@ class DirectTransport:
         while True:
             if self._closed:
                 raise ClientClosed("the client is closed; create a new one")
+            # Before the queue has it: its delivery report may come at once.
+            self._taken_s[record.event_id] = time.monotonic()
             try:
                 self._kafka.produce_record(record, on_delivery)
                 break
             except BufferError:
+                del self._taken_s[record.event_id]
                 if not self.may_block:
-                    self._drop_record(record, on_receipt, "dropped: the queue is full")
+                    self._drop_record(record, on_receipt, "dropped: the queue is full", "queue_full")
                     return
                 now = time.monotonic()
                 deadline = deadline if deadline is not None else now + self._settings.block_timeout_s
                 if now >= deadline:
+                    self._counts.count_error("queue_full")
                     raise QueueFull(
                         f"the delivery queue stayed full for {self._settings.block_timeout_s:g} s; "
                         "the event was not taken"
@@ -82,6 +94,7 @@ class DirectTransport:
                 with self._lock:
                     self._counts.changed.wait(min(_ROOM_WAIT_S, deadline - now))
             except KafkaException as error:
+                del self._taken_s[record.event_id]
                 self._kafka.report_error(error.args[0])
                 self._drop_record(record, on_receipt, f"dropped: {error}")
                 return
@@ -148,16 +161,22 @@ class DirectTransport:
         if len(failed) < len(reports):
             self._kafka.clear_errors()
         for report in reports:
+            self._taken_s.pop(report.record.event_id, None)
             self._report_receipt(report.record, report.receipt, report.on_receipt)
         with self._lock:
             self._counts.delivered += len(reports) - len(failed)
             self._counts.failed += len(failed)
             self._counts.changed.notify_all()
 
-    def _drop_record(self, record: OutRecord, on_receipt: OnReceipt | None, why: str) -> None:
+    def _drop_record(
+        self, record: OutRecord, on_receipt: OnReceipt | None, why: str, reason: str | None = None
+    ) -> None:
+        """Count a lost event. `reason`: of the error, unless it is counted already."""
         with self._lock:
             self._counts.sent += 1
             self._counts.dropped += 1
+            if reason is not None:
+                self._counts.errors[reason] += 1
         self._report_receipt(record, Receipt(None, None, why), on_receipt)
 
     def _report_receipt(self, record: OutRecord, receipt: Receipt, on_receipt: OnReceipt | None) -> None:

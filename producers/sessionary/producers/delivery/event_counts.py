@@ -1,6 +1,8 @@
 """The counters of a client while they change."""
 
 import threading
+from collections import Counter
+from types import MappingProxyType
 
 from sessionary.producers.ports import Counters
 
@@ -13,6 +15,12 @@ class EventCounts:
         self.changed = threading.Condition(self.lock)
         self.sent = self.delivered = self.spooled = self.dropped = self.failed = 0
         self.heartbeats = self.heartbeats_dropped = self.replayed = self.expired = 0
+        self.errors: Counter[str] = Counter()  # by reason
+
+    def count_error(self, reason: str) -> None:
+        """Count an error of delivery. Takes the lock."""
+        with self.lock:
+            self.errors[reason] += 1
 
     def as_counters(self) -> Counters:
         """Return the counts as an immutable value."""
@@ -26,6 +34,7 @@ class EventCounts:
             self.heartbeats_dropped,
             self.replayed,
             self.expired,
+            errors=MappingProxyType(dict(self.errors)),
         )
 
     @property

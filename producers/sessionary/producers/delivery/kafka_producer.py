@@ -42,6 +42,11 @@ def named_error(error: KafkaError, settings: ProducerSettings) -> Authentication
     return Unavailable(f"Kafka at {settings.bootstrap_servers}: {error.str()}", 1.0)
 
 
+def error_reason(error: KafkaError) -> str:
+    """Return the name of a librdkafka error in lower case, such as `msg_timed_out`."""
+    return error.name().lower().lstrip("_")
+
+
 def producer_config(settings: ProducerSettings) -> dict[str, object]:
     """Return the librdkafka configuration of the event producer."""
     spooling = settings.delivery_policy == "spool"
@@ -65,14 +70,22 @@ class KafkaProducer:
     """A librdkafka producer and its poll thread.
 
     Thread-safe; `replace_producer` and `close` by one thread at a time. `on_error` is called once
-    per kind of error until `clear_errors`. `on_poll` is called on the poll thread after each round
-    of delivery reports, which holds many reports under load, and at least every 0.1 s.
+    per kind of error until `clear_errors`, `count_error` with the reason of each one. `on_poll` is
+    called on the poll thread after each round of delivery reports, which holds many reports under
+    load, and at least every 0.1 s.
     """
 
-    def __init__(self, settings: ProducerSettings, on_error: OnError, on_poll: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        on_error: OnError,
+        on_poll: Callable[[], None],
+        count_error: Callable[[str], None],
+    ) -> None:
         self._settings = settings
         self._on_error = on_error
         self._on_poll = on_poll
+        self._count_error = count_error
         self._topic = settings.topics.events
         self._reported: set[type[Exception]] = set()
         self.authentication_error: AuthenticationFailed | None = None
@@ -88,6 +101,7 @@ class KafkaProducer:
 
     def report_error(self, error: KafkaError) -> None:
         """Report what `error` means, unless an error of its kind was reported before."""
+        self._count_error(error_reason(error))
         named = named_error(error, self._settings)
         if isinstance(named, AuthenticationFailed):
             self.authentication_error = named
@@ -121,4 +135,4 @@ class KafkaProducer:
             self._on_poll()
 
 
-__all__ = ["DeliveryCallback", "KafkaProducer", "named_error", "producer_config"]
+__all__ = ["DeliveryCallback", "KafkaProducer", "error_reason", "named_error", "producer_config"]

@@ -85,6 +85,16 @@ class Spool:
         """True if the cursor is at the end: the next frame may be sent directly."""
         return self._cursor.segment is self._tail and self._cursor.end >= self._tail.size
 
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the frames in all segments; done frames count until their segment is cleared."""
+        return self._bytes
+
+    def oldest_ms(self) -> int | None:
+        """Return when the oldest frame that is not done was written, in ms since the epoch."""
+        firsts = ((segment, next(iter(segment.outstanding), None)) for segment in self._segments)
+        return min((segment.written_ms(first) for segment, first in firsts if first is not None), default=None)
+
     def append_frame(self, frame: Frame, on_receipt: OnReceipt | None) -> FramePosition:
         """Write one frame. Raises `OSError` if spool or disk is full; then nothing was written."""
         data = encode_frame(frame)

@@ -71,6 +71,11 @@ class Segment:
         self.size = end
         return start
 
+    def written_ms(self, offset: int) -> int:
+        """Return the write time of the frame at `offset`, in ms since the epoch."""
+        written_ms, _, _ = _BODY.unpack_from(self.map, offset + HEAD.size)
+        return int(written_ms)
+
     def clear_frames(self) -> None:
         """Make the segment empty."""
         self.map[: HEAD.size] = _END

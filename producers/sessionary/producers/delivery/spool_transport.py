@@ -13,10 +13,11 @@ from collections import deque
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from sessionary.producers.delivery.direct_transport import DirectTransport, receipt_of
+from sessionary.producers.delivery.kafka_producer import error_reason
 from sessionary.producers.delivery.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.delivery.spool_segment import Frame, FramePosition
 from sessionary.producers.errors import ClientClosed, Invalid, Unavailable
-from sessionary.producers.ports import OnError, OnReceipt, OutRecord, Receipt
+from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.headers import event_headers
@@ -94,6 +95,17 @@ class SpoolTransport(DirectTransport):
         self._sender = threading.Thread(target=self._run_sender, name="sessionary-spool", daemon=True)
         self._sender.start()
 
+    @property
+    def backlog(self) -> Backlog:
+        """The events that are not acknowledged now; of dead processes too, whose spool this is."""
+        with self._lock:
+            if self._closed:
+                return Backlog()
+            oldest_ms, events = self._spool.oldest_ms(), max(self._counts.outstanding, 0)
+            spool_events, spool_bytes = self._spool.outstanding, self._spool.bytes_held
+        age_s = 0.0 if oldest_ms is None else max(time.time() - oldest_ms / 1e3, 0.0)
+        return Backlog(events, spool_events, spool_bytes, age_s)
+
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         """Append one record to the file, and queue it unless earlier ones wait. Never blocks."""
         frame = Frame(time.time_ns() // 1_000_000, record.key, record.traceparent, record.value)
@@ -113,7 +125,7 @@ class SpoolTransport(DirectTransport):
                     self._counts.spooled += 1
                     self._work.notify()
         if full is not None:
-            self._drop_record(record, on_receipt, f"dropped: {full}")
+            self._drop_record(record, on_receipt, f"dropped: {full}", "spool_full")
             if not self._full:
                 self._full = True
                 self._on_error(Unavailable(f"events are dropped: {full}", _REPLACE_PAUSE_S))
@@ -135,6 +147,8 @@ class SpoolTransport(DirectTransport):
             for sent, error, receipt in reports:
                 if sent.generation != self._generation or (error and error.code() not in _OWN_FAULT):
                     continue  # sent again; if the broker has it, the processor drops the duplicate
+                if error:
+                    self._counts.errors[error_reason(error)] += 1
                 settled.append((sent.record, receipt, self._spool.mark_done(sent.position)))
         if outside is not None:
             self._resend_open(outside[0].generation, outside[1])
@@ -238,6 +252,7 @@ class SpoolTransport(DirectTransport):
         if time.time_ns() // 1_000_000 - frame.written_ms > AGE_LIMIT_MS:
             kept = self._spool.store_expired(frame)
             self._counts.expired += 1
+            self._counts.errors["expired"] += 1
             self._give_up(
                 position, Invalid("session_archived", f"an event is too old to be replayed; it is kept in {kept}")
             )
@@ -246,6 +261,7 @@ class SpoolTransport(DirectTransport):
             record = record_from_frame(frame, self._decoder)
         except Invalid as error:
             self._counts.failed += 1
+            self._counts.errors["unreadable_frame"] += 1
             self._give_up(position, error)
             return True
         return self._queue_record(record, position)

@@ -5,7 +5,7 @@ and to know when heartbeats are due.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Thread, current_thread
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ class SharedServices(NamedTuple):
     heartbeat_interval_s: float
     verdict_timeout_s: float
     on_error: OnError
+    count_refusal: Callable[[], None]
     rules: int = 1  # version of the rules by which events are judged, as far as the client knows
 
 
@@ -178,6 +179,7 @@ class SessionHandle:
             self._detached = False
             self._adopt_view(view)
         if not self._is_reached(verb, view):
+            self._services.count_refusal()
             raise Refused(pending.event_type, (view.verdict and view.verdict.reason) or "UNKNOWN")
         return view
 

@@ -8,6 +8,7 @@ One thread per sink does everything but keep the group membership.
     consumer                the loop of one sink
     blocked_partitions      partitions that wait while the others go on
     log_watch               how far the log goes, and whether the sink keeps up
+    position_report         landed offsets and lags, to the metrics and the log watch
     group_offsets           the group's offsets: read and committed, and what their errors mean
     plan_writer             the blocks of plans, with the commits around each; shared blocks
     block_writer            one block from records to stored rows

@@ -49,6 +49,10 @@ class BlockedPartitions:
         self._metrics = metrics
         self._blocked: dict[int, _Blocked] = {}
 
+    def is_blocked(self, partition: int) -> bool:
+        """Whether a partition is blocked, also while it is tried again."""
+        return partition in self._blocked
+
     def holds(self, partition: int) -> bool:
         """Whether a partition is blocked: what arrives of it must be dropped."""
         former = self._blocked.get(partition)

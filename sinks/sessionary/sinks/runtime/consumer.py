@@ -33,6 +33,7 @@ from sessionary.sinks.runtime.kafka_client import partition_and_kind, records_fr
 from sessionary.sinks.runtime.log_watch import LogWatch
 from sessionary.sinks.runtime.plan_writer import PlanWriter, ReadRanges
 from sessionary.sinks.runtime.ports import BlockTarget, ConsumerFactory, KafkaConsumer
+from sessionary.sinks.runtime.position_report import PositionReport
 from sessionary.sinks.settings import SinkSettings
 
 COMMIT_S_MAX: Final = 30.0  # a commit that takes longer hangs
@@ -42,7 +43,6 @@ _POLL_S: Final = 0.05
 _QUIET_S: Final = 0.5
 _MESSAGES_PER_CALL: Final = 2_000
 _CALLS_PER_TURN: Final = 5
-_REPORT_S: Final = 1.0
 _COMMITTED_TIMEOUT_S: Final = 10.0
 _log = role_logger(__name__)
 
@@ -82,12 +82,12 @@ class SinkConsumer:
         self._assignments = 0
         self._pause = RetryPause()
         self._kafka_failed = False
-        self._report_at = 0.0
         self._is_quiet = False  # nothing has arrived, and nothing is to be written soon
         self._open_consumer = open_consumer
         self._consumer: KafkaConsumer
         self._consumers = 0  # opened so far
         self._log_watch = log_watch
+        self._positions = PositionReport(metrics, log_watch, clock)
         self._stuck = StuckConsumerDetector()
         self._blocked = BlockedPartitions(self._topic, metrics, target.find_skip)
         self._writer = PlanWriter(self._topic, lambda: self._consumer, target, clock, watchdog, read_ranges)
@@ -244,6 +244,7 @@ class SinkConsumer:
             self._writer.forget_plans()
             for partition in tuple(self._plans):
                 del self._plans[partition]
+                self._positions.forget_partition(partition)
                 self._guard.halt_partition(self._consumer, partition, self._log_watch.topic_id)
         plans = {one: plan for one, plan in self._plans.items() if not self._blocked.holds_writes(one)}
         try:
@@ -373,30 +374,17 @@ class SinkConsumer:
         self._writer.forget_plans()
         for lost in partitions:
             if self._plans.pop(lost.partition, None) is not None:
-                self._metrics.drop_partition(lost.partition)
+                self._positions.forget_partition(lost.partition)
             self._blocked.forget_partition(lost.partition)
 
     def _report_positions(self, *, now: bool = False) -> None:
-        at = self._clock.monotonic_s()
-        if at < self._report_at and not now:
-            return
-        self._report_at = at + _REPORT_S
-        wall_ms = self._clock.wall_ms()
-        offsets: dict[int, int] = {}
-        for partition, plan in self._plans.items():
-            landed = plan.landed or 0
-            all_landed = plan.at_end and plan.in_flight is None and not plan.waiting_records
-            # What waits on purpose is no standstill: then reading shows progress.
-            offsets[partition] = plan.next_offset if all_landed or plan.holds_idle_only else landed
-            lag = (
-                0
-                if all_landed
-                else max(0, group_offsets.high_watermark(self._consumer, self._topic, partition) - landed)
-            )
-            behind_ms = plan.behind_since_ms
-            age_s = 0.0 if behind_ms is None else max(0.0, (wall_ms - behind_ms) / 1_000)
-            self._metrics.report_position(partition, landed, lag, age_s)
-        self._log_watch.report_landed(offsets if self._has_plans else None)
+        self._positions.report_positions(
+            self._plans,
+            lambda partition: group_offsets.high_watermark(self._consumer, self._topic, partition),
+            self._blocked.is_blocked,
+            has_plans=self._has_plans,
+            now=now,
+        )
 
 
 __all__ = ["COMMIT_S_MAX", "SinkConsumer"]

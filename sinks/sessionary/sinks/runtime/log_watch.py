@@ -61,7 +61,8 @@ class LogWatch:
     def report_landed(self, landed: Mapping[int, int] | None) -> None:
         """Report the offset of each assigned partition below which all is in ClickHouse.
 
-        None: the sink has no assignment of its group.
+        Partitions that are blocked by name are left out. None: the sink has no assignment of its
+        group.
         """
         self._landed = landed
 
@@ -69,7 +70,8 @@ class LogWatch:
         """Return whether the sink keeps up, and a line for people. Any thread may call it.
 
         A sink without an assignment does not keep up, nor does one with a partition that has stood
-        still for 15 s although its log goes on.
+        still for 15 s although its log goes on. A partition that is blocked by name does not count:
+        it needs an operator, and the others go on.
         """
         if self._landed is None:
             return False, "the group has given no assignment"

@@ -45,11 +45,13 @@ def test_other_trouble_is_named_too(tmp_path: Path) -> None:
 
 def test_trouble_is_reported_once_until_it_is_over(closed_address: str, tmp_path: Path) -> None:
     reported: list[Exception] = []
-    producer = KafkaProducer(new_settings(closed_address, tmp_path), reported.append, lambda: None)
+    counted: list[str] = []
+    producer = KafkaProducer(new_settings(closed_address, tmp_path), reported.append, lambda: None, counted.append)
     try:
         for _ in range(3):
             producer.report_error(KafkaError(KafkaError._AUTHENTICATION))
         assert [type(error) for error in reported].count(AuthenticationFailed) == 1
+        assert counted.count("authentication") == 3
         assert producer.authentication_error is not None
         producer.clear_errors()
         assert producer.authentication_error is None

@@ -57,7 +57,7 @@ def demo_command(
     began = time.monotonic()
     progress = Progress()
     with tempfile.TemporaryDirectory(prefix="sessionary-demo-") as folder:
-        stack = Stack(Path(folder), on_change=PartReports().report_change)
+        stack = Stack(Path(folder), lag_exporter=False, on_change=PartReports().report_change)
         with running_stack(stack):
             progress("starting broker, ClickHouse, processor and sinks (about a minute the first time)")
             stack.wait_ready(START_S_MAX)

@@ -25,6 +25,16 @@ BrokerPortOption = Annotated[
     int | None,
     typer.Option(min=1, max=65_535, help=f"{_PORT} Three brokers also take the next two.", show_default=False),
 ]
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=65_535,
+        help="First of five, for the metrics of sinks and lag exporter. Default: the folder's last ports, else free "
+        "ones.",
+        show_default=False,
+    ),
+]
 
 
 def _raise_interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -70,6 +80,7 @@ def up_command(
     port_broker: BrokerPortOption = None,
     port_clickhouse: PortOption = None,
     port_api: PortOption = None,
+    port_metrics: MetricsPortOption = None,
     partitions: Annotated[int, typer.Option(min=1, max=64, help="Partitions of each topic, for a new stack.")] = 4,
     brokers: Annotated[
         int | None,
@@ -79,7 +90,7 @@ def up_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the variables as one JSON object.")] = False,
 ) -> None:
-    """Run Kafka, ClickHouse, processor and sinks until Ctrl-C. The data is kept.
+    """Run Kafka, ClickHouse, processor, sinks and lag exporter until Ctrl-C. The data is kept.
 
     A process that ends is restarted. Other commands find the stack by DATA/env.json: give them
     --data DATA, or run them in the folder that holds .sessionary.
@@ -88,7 +99,7 @@ def up_command(
     from sessionary.infra.stack import Ports, Stack
 
     progress = Progress()
-    ports = Ports(port_broker, port_clickhouse, port_api)
+    ports = Ports(port_broker, port_clickhouse, port_api, port_metrics)
     stack = Stack(data, ports=ports, partitions=partitions, brokers=brokers, on_change=change_reporter(data / "logs"))
     announced = False
     try:
@@ -107,6 +118,8 @@ def up_command(
 
 
 def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -> None:
+    from sessionary.infra.metrics_targets import TARGETS_FILE
+
     if wants_json(as_json):
         show_object(environ, as_json=True)
         return
@@ -116,6 +129,7 @@ def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -
         print_line("            three brokers: replication factor 3, min.insync.replicas 2")
     print_line(f"ClickHouse  {environ['SESSIONARY_CLICKHOUSE_URL']}")
     print_line(f"Control API {environ['SESSIONARY_CONTROL_URL']}")
+    print_line(f"Metrics     {data / TARGETS_FILE}: the targets, for file_sd_configs of Prometheus")
     print_line(f"Logs        {data / 'logs'}")
     print_line("\nFor another shell:")
     for name, value in environ.items():

@@ -1,0 +1,102 @@
+"""What a client measures: every metric's name, sentence and value, without a metrics library.
+
+`prometheus_metrics` and `otel_metrics` pass these on. The values of several clients of a process
+are added up; the age is the greatest. No label comes from an agent's data.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, Protocol
+
+from sessionary.producers.ports import Backlog, Counters
+
+MetricName = Literal[
+    "sessionary_client_events_total",
+    "sessionary_client_delivery_errors_total",
+    "sessionary_client_queue_events",
+    "sessionary_client_spool_events",
+    "sessionary_client_spool_bytes",
+    "sessionary_client_oldest_event_age_seconds",
+]
+
+HELP: Final[Mapping[MetricName, str]] = {
+    "sessionary_client_events_total": "Events without heartbeats, by outcome: delivered, dropped (no room), failed "
+    "(given up after an error), expired (too old to be replayed), refused (delivered ones whose agent waited for the "
+    "verdict).",
+    "sessionary_client_delivery_errors_total": "Errors of delivery, by reason: librdkafka's name of the error in lower "
+    "case, queue_full, spool_full, expired or unreadable_frame.",
+    "sessionary_client_queue_events": "Events that Kafka has not acknowledged and that are not given up.",
+    "sessionary_client_spool_events": "Events in the spool that Kafka has not acknowledged.",
+    "sessionary_client_spool_bytes": "Bytes that the spool holds; delivered events count until their file is cleared.",
+    "sessionary_client_oldest_event_age_seconds": "Seconds since the oldest event that Kafka has not acknowledged was "
+    "taken; 0 without one.",
+}
+
+LABELS: Final[Mapping[MetricName, tuple[str, ...]]] = {
+    "sessionary_client_events_total": ("outcome",),
+    "sessionary_client_delivery_errors_total": ("reason",),
+}
+"""The labels of those that have any."""
+
+
+class MeasuredClient(Protocol):
+    """What is measured of a client: `SessionClient` and `AsyncSessionClient` have it."""
+
+    @property
+    def counters(self) -> Counters:
+        """Numbers since the client was made."""
+        ...
+
+    @property
+    def backlog(self) -> Backlog:
+        """The events that Kafka has not acknowledged."""
+        ...
+
+
+class Sample(NamedTuple):
+    """The value of one series; `label` is the value of its only label, if it has one."""
+
+    label: str | None
+    value: float
+
+
+class ClientMeter:
+    """Measures clients of this process. Thread-safe."""
+
+    def __init__(self, *clients: MeasuredClient) -> None:
+        """Keep the clients, so that what a closed one has counted stays."""
+        self._clients = clients
+        self._pid = os.getpid()
+
+    def read_samples(self) -> dict[MetricName, list[Sample]]:
+        """Return the samples of every metric. Does not wait for Kafka.
+
+        All lists are empty in a forked child: its copies of the clients count nothing.
+        """
+        if self._pid != os.getpid():
+            return {name: [] for name in HELP}
+        counters = [client.counters for client in self._clients]
+        backlogs = [client.backlog for client in self._clients]
+        errors: Counter[str] = Counter()
+        for one in counters:
+            errors.update(one.errors)
+        return {
+            "sessionary_client_events_total": [
+                Sample("delivered", sum(one.delivered for one in counters)),
+                Sample("dropped", sum(one.dropped for one in counters)),
+                Sample("failed", sum(one.failed for one in counters)),
+                Sample("expired", sum(one.expired for one in counters)),
+                Sample("refused", sum(one.refused for one in counters)),
+            ],
+            "sessionary_client_delivery_errors_total": [Sample(*found) for found in sorted(errors.items())],
+            "sessionary_client_queue_events": [Sample(None, sum(one.events for one in backlogs))],
+            "sessionary_client_spool_events": [Sample(None, sum(one.spool_events for one in backlogs))],
+            "sessionary_client_spool_bytes": [Sample(None, sum(one.spool_bytes for one in backlogs))],
+            "sessionary_client_oldest_event_age_seconds": [
+                Sample(None, max((one.oldest_age_s for one in backlogs), default=0.0))
+            ],
+        }
+
+
+__all__ = ["HELP", "LABELS", "ClientMeter", "MeasuredClient", "MetricName", "Sample"]

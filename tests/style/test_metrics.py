@@ -1,0 +1,64 @@
+"""The names and sentences of all roles' metrics, and the page that lists them."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.support.metrics_table import PAGE as METRICS_PAGE
+from tests.support.metrics_table import ROLES, ListedMetric, listed_metrics, metrics_page
+
+LISTED = listed_metrics()
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+
+def find_faults(metric: ListedMetric) -> list[str]:
+    """Return what is wrong with a metric, by Prometheus' rules for names and ours."""
+    words = metric.sentence.split()
+    wrong = {
+        "its name is no snake_case": not _NAME.fullmatch(metric.name),
+        "its name begins with no role": metric.role not in ROLES,
+        "a counter's name ends in _total, and no other": (metric.type == "counter") != metric.name.endswith("_total"),
+        "its name ends in no unit and names nothing that is counted": metric.unit is None,
+        "a label is no snake_case": not all(map(_NAME.fullmatch, metric.labels)),
+        "it has no sentence": len(words) < 2 or not metric.sentence.endswith("."),
+        "its name ends in another unit than the sentence begins with": metric.sentence.startswith(("Seconds", "Bytes"))
+        and words[0].lower() != metric.unit,
+    }
+    return [fault for fault, holds in wrong.items() if holds]
+
+
+@pytest.mark.parametrize("metric", LISTED, ids=lambda metric: metric.name)
+def test_a_metric_is_named_and_explained(metric: ListedMetric) -> None:
+    assert find_faults(metric) == []
+
+
+def test_no_metric_is_listed_twice() -> None:
+    assert [name for name, times in Counter(metric.name for metric in LISTED).items() if times > 1] == []
+
+
+def test_the_page_lists_every_metric() -> None:
+    assert METRICS_PAGE.read_text("utf-8") == metrics_page(), "make docs brings it up to date"
+    assert metrics_page().count("\n| `sessionary_") == len(LISTED) > 40
+
+
+GOOD = ListedMetric("sessionary_sink_lag_seconds", "sink", "gauge", ("partition",), "seconds", "Seconds of lag.")
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"name": "sessionary_sink_lagSeconds"}, "snake_case"),
+        ({"name": "kafka_lag_seconds", "role": ""}, "no role"),
+        ({"type": "counter"}, "_total"),
+        ({"name": "sessionary_sink_lag_seconds_total"}, "_total"),
+        ({"unit": None, "sentence": "The lag."}, "no unit"),
+        ({"labels": ("Partition",)}, "label"),
+        ({"sentence": ""}, "sentence"),
+        ({"sentence": "Bytes of lag."}, "another unit"),
+    ],
+)
+def test_the_rules_for_metrics_can_fail(change: dict[str, object], fault: str) -> None:
+    assert find_faults(GOOD) == []
+    (found,) = find_faults(GOOD._replace(**change))  # type: ignore[arg-type]
+    assert fault in found
