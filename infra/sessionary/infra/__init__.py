@@ -5,6 +5,7 @@
     local/               a real Kafka broker, the real ClickHouse engine and a supervisor
     demo/                runs recorded agent runs as sessions, and accounts for every event
     lag/                 how far consumer groups are behind: samples, rules, the exporter
+    kpi/                 key figures, integrity and disks, for the exporter
     topics               creates and configures the Kafka topics
     environment          how a command finds its stack
     clickhouse_client    a small ClickHouse client over HTTP, for commands
