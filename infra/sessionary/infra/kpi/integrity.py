@@ -9,8 +9,8 @@ from sessionary.schemas.settings import ClickHouseSettings
 
 # To plan this query takes ClickHouse a second of a core, and many on a busy machine.
 _TIMEOUT_S: Final = 120.0
-# Rows of a transaction are missed so many seconds after its own row, as by the view.
-_LATE_S: Final = 60
+# Rows of a transaction are missed so many seconds after its own row.
+_LATE_S: Final = 120
 _QUERY: Final = """
 SELECT fault, count() AS findings
 FROM v_integrity_between(from = now('UTC') - {window_s}, to = now('UTC') + INTERVAL 1 DAY, late_s = {late_s})
