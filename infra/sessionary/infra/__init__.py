@@ -6,6 +6,7 @@
     local/               a real Kafka broker, the real ClickHouse engine and a supervisor
     demo/                runs recorded agent runs as sessions, and accounts for every event
     lag/                 how far consumer groups are behind: samples, rules, the exporter
+    kpi/                 key figures, integrity and disks, for the exporter
     topics               creates and configures the Kafka topics
     disk_room            how much room a disk has, and how much a stack needs
     environment          how a command finds its stack

@@ -22,7 +22,7 @@ class OperatorSettings(EnvSettings):
 
 
 class LagSettings(KafkaSettings, ClickHouseSettings, IdleSettings):
-    """Which groups are observed, and where lag-exporter serves what it found."""
+    """Which groups are observed, what ClickHouse is asked, and where lag-exporter serves it."""
 
     lag_interval_s: float = Field(1.0, description="time in seconds between two samples of lag-exporter", ge=0.1, le=60)
     lag_window_s: float = Field(
@@ -30,6 +30,24 @@ class LagSettings(KafkaSettings, ClickHouseSettings, IdleSettings):
         description="time in seconds by which lag and lag-exporter judge a partition's state and rate",
         ge=2,
         le=3_600,
+    )
+    kpi_interval_s: float = Field(
+        30.0,
+        description="time in seconds between two questions of lag-exporter for key figures and disks",
+        ge=1,
+        le=3_600,
+    )
+    kpi_window_s: int = Field(
+        3_600, description="time in seconds until now that lag-exporter's key figures are of", ge=60, le=31 * 86_400
+    )
+    integrity_interval_s: float = Field(
+        300.0, description="time in seconds between two checks of integrity by lag-exporter", ge=1, le=86_400
+    )
+    integrity_window_s: int = Field(
+        21_600,
+        description="time in seconds until now whose transactions lag-exporter checks; sessionary integrity checks all",
+        ge=60,
+        le=22 * 86_400,
     )
     metrics_host: str = Field("127.0.0.1", description="address on which metrics are served")
     metrics_port: int = Field(

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from sessionary.infra.kpi.collector import KpiCollector
 from sessionary.infra.lag.lag_monitor import LagMonitor, LagReport
 from sessionary.infra.lag.metrics import ExporterState, collect_families
 from sessionary.infra.lag.row_delays import RowDelay, RowDelayWatch
@@ -35,12 +36,16 @@ class LagExporter(Collector):
         self._report: LagReport | None = None
         self._reported_s = clock_s()
         self._away: str | None = "there is no sample yet"
+        self.sinks_behind_s = 0.0  # the longest time lag of a sink, by the last report
 
     def take_report(self, report: LagReport) -> None:
         """Serve this report from now on."""
         if self._away is not None:
             _log.info("lag exporter is ready: %(partitions)d partitions", partitions=len(report.partitions))
         self._report, self._away, self._reported_s = report, None, self._clock_s()
+        lags_s = [lag.lag_s for lag in report.partitions if ".sink." in lag.group and lag.lag]
+        if None not in lags_s:
+            self.sinks_behind_s = max((lag_s for lag_s in lags_s if lag_s is not None), default=0.0)
 
     def note_broker_away(self, why: str) -> None:
         """Serve no lags until there is a report again."""
@@ -72,13 +77,17 @@ def run_exporter(settings: LagSettings, stop: threading.Event) -> None:
     """
     delays = RowDelayWatch(settings, lambda why: _log.warning("no delays of rows: %(why)s", why=why))
     registry, exporter = CollectorRegistry(), LagExporter(lambda: delays.answer)
+    figures = KpiCollector(settings, lambda: exporter.sinks_behind_s)
     registry.register(exporter)
+    registry.register(figures)
     address = (settings.metrics_host, settings.metrics_port)
     with serve_pages(address, registry, lambda: (True, "ok"), exporter.readiness):
         _log.info("metrics are served at http://%(host)s:%(port)d/metrics", host=address[0], port=address[1])
         delays.start()
+        figures.start()
         _watch_lag(settings, exporter, stop)
         delays.stop()
+        figures.stop()
 
 
 def _watch_lag(settings: LagSettings, exporter: LagExporter, stop: threading.Event) -> None:

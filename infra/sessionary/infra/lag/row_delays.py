@@ -1,11 +1,10 @@
 """Asks ClickHouse how long events took to become rows: from the log's stamp to the insert."""
 
-import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.schemas.errors import SessionaryError
+from sessionary.infra.kpi.question_watch import QuestionWatch
 from sessionary.schemas.settings import ClickHouseSettings
 
 _TIMEOUT_S = 2.0
@@ -47,39 +46,12 @@ def ask_row_delays(settings: ClickHouseSettings) -> tuple[RowDelay, ...]:
     return tuple(RowDelay(row["table"], row["rows"], row["p50"], row["p95"], row["p100"]) for row in rows)
 
 
-class RowDelayWatch:
-    """Asks every 10 s on a thread of its own: a ClickHouse that is away holds up nothing."""
+class RowDelayWatch(QuestionWatch[tuple[RowDelay, ...]]):
+    """Asks every 10 s on a thread of its own."""
 
     def __init__(self, settings: ClickHouseSettings, on_fault: Callable[[str], None] = lambda _why: None) -> None:
         """Ask nothing yet. `on_fault` is called on the thread, once per outage."""
-        self._settings = settings
-        self._on_fault = on_fault
-        self._stopping, self._first = threading.Event(), threading.Event()
-        self.answer: tuple[RowDelay, ...] | None = None  # the last one; None if ClickHouse is away
-        self.fault: str | None = None  # why there is none
-
-    def start(self) -> None:
-        """Begin to ask. The thread ends with the process, or soon after `stop`."""
-        threading.Thread(target=self._run_watch, name="row-delays", daemon=True).start()
-
-    def wait_answer(self, timeout_s: float) -> None:
-        """Block until ClickHouse has answered once or was found to be away."""
-        self._first.wait(timeout_s)
-
-    def stop(self) -> None:
-        """Ask no more. Never blocks."""
-        self._stopping.set()
-
-    def _run_watch(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self.answer, self.fault = ask_row_delays(self._settings), None
-            except SessionaryError as error:
-                if self.fault is None:
-                    self._on_fault(str(error))
-                self.answer, self.fault = None, str(error)
-            self._first.set()
-            self._stopping.wait(_EVERY_S)
+        super().__init__("row-delays", lambda: ask_row_delays(settings), _EVERY_S, on_fault)
 
 
 __all__ = ["RowDelay", "RowDelayWatch", "ask_row_delays"]

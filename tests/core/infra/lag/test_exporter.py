@@ -96,3 +96,16 @@ def test_fifty_groups_of_32_partitions_are_1600_series_per_metric() -> None:
     names = list(_series(exporter))
     assert sum(name.startswith("sessionary_lag_records{") for name in names) == 1_600
     assert sum(name.startswith("sessionary_lag_log_end_offset{") for name in names) == 32
+
+
+def test_the_sink_that_is_furthest_behind_says_how_long_rows_may_be_missing() -> None:
+    exporter = LagExporter(lambda: None)
+    assert exporter.sinks_behind_s == 0.0
+    processor = LAG._replace(group="p.processor", lag_s=500.0)
+    landed = LAG._replace(group="p.sink.history", lag=0, lag_s=0.0)
+    exporter.take_report(LagReport(1_000.0, 0.1, (LAG, processor, landed)))
+    assert exporter.sinks_behind_s == 20.0
+    exporter.take_report(LagReport(1_001.0, 0.1, (LAG._replace(lag_s=None), landed)))  # not known: as before
+    assert exporter.sinks_behind_s == 20.0
+    exporter.take_report(LagReport(1_002.0, 0.1, (LAG._replace(lag=0, lag_s=None), landed)))
+    assert exporter.sinks_behind_s == 0.0

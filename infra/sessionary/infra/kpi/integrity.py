@@ -1,0 +1,61 @@
+"""Asks ClickHouse how many findings `v_integrity` has of the last time."""
+
+import time
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.schemas.settings import ClickHouseSettings
+
+# To plan this query takes ClickHouse a second of a core, and many on a busy machine.
+_TIMEOUT_S: Final = 120.0
+# Rows of a transaction are missed so many seconds after its own row.
+_LATE_S: Final = 120
+_QUERY: Final = """
+SELECT fault, count() AS findings
+FROM v_integrity_between(from = now('UTC') - {window_s}, to = now('UTC') + INTERVAL 1 DAY, late_s = {late_s})
+GROUP BY fault
+SETTINGS max_execution_time = {timeout_s}
+"""
+_TABLES: Final = ("history", "rejected", "audit", "batches")
+# The faults that the view knows: each is told with 0 while it has no finding.
+KNOWN_FAULTS: Final = (
+    *(f"{table}_rows_{what}" for table in _TABLES[:3] for what in ("missing", "unexpected", "doubled")),
+    *("audit_missing", "audit_doubled", "chain_broken", "batch_missing", "batch_doubled"),
+    *(f"{table}_dead_letters" for table in _TABLES),
+)
+
+
+class IntegrityFindings(NamedTuple):
+    """The number of findings by fault, those without any included, and when they were counted.
+
+    `checked_at_s`: seconds since the epoch.
+    """
+
+    checked_at_s: float
+    by_fault: Mapping[str, int]
+
+
+def ask_integrity(settings: ClickHouseSettings, window_s: int, behind_s: float) -> IntegrityFindings:
+    """Return the findings of transactions that began in the last `window_s` seconds.
+
+    `behind_s`: by how much the sink that is furthest behind is late; rows that it has not read yet
+    are not missing. Blocks for up to two minutes.
+    Raises what `ClickHouseClient` raises.
+    """
+    query = _QUERY.format(window_s=window_s, late_s=round(_LATE_S + behind_s), timeout_s=round(_TIMEOUT_S))
+    asked_at_s = time.time()
+    rows = ClickHouseClient(settings, _TIMEOUT_S + 1).fetch_rows(query)
+    by_fault = dict.fromkeys(KNOWN_FAULTS, 0) | {row["fault"]: row["findings"] for row in rows}
+    return IntegrityFindings(asked_at_s, by_fault)
+
+
+def table_of_fault(fault: str) -> str:
+    """Return the table that a fault of the view is about."""
+    if fault == "chain_broken":
+        return "audit"
+    table = fault.partition("_")[0]
+    return "batches" if table == "batch" else table
+
+
+__all__ = ["KNOWN_FAULTS", "IntegrityFindings", "ask_integrity", "table_of_fault"]

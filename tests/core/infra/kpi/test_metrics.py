@@ -1,0 +1,52 @@
+"""What a scrape shows of key figures, integrity and disks, without ClickHouse."""
+
+from sessionary.infra.kpi.disk_space import DiskSpace
+from sessionary.infra.kpi.integrity import KNOWN_FAULTS, IntegrityFindings, table_of_fault
+from sessionary.infra.kpi.key_figures import KeyFigures, Quantiles
+from sessionary.infra.kpi.metrics import HELP, KpiState, collect_families
+
+FIGURES = KeyFigures(
+    0.9, 1.25, Quantiles(1.0, 2.0, 3.0), Quantiles(0.1, 0.2, 0.3), Quantiles(0.01, 0.02, 0.03), 0.04, 0.09, 1_000
+)
+_NONE = Quantiles(None, None, None)
+EMPTY = KeyFigures(None, None, _NONE, _NONE, _NONE, None, None, None)
+
+
+def _series(state: KpiState) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in collect_families(state)
+        for sample in family.samples
+    }
+
+
+def test_every_metric_is_listed_with_its_sentence() -> None:
+    families = collect_families(KpiState(FIGURES, IntegrityFindings(1.0, {}), ()))
+    assert sorted(family.name for family in families) == sorted(HELP)
+    assert all(text.endswith(".") for text in HELP.values())
+
+
+def test_known_figures_have_a_series_each() -> None:
+    state = KpiState(FIGURES, IntegrityFindings(5.0, {"batch_missing": 2}), (DiskSpace("default", 0.25),))
+    found = _series(state)
+    assert len(found) == 5 + 3 * 3 + 2 + 1
+    assert found["sessionary_kpi_reclaim_ratio",] == 0.9
+    assert found["sessionary_kpi_cleanup_average_seconds",] == 1.25
+    assert found["sessionary_kpi_cleanup_seconds", "0.95"] == 2.0
+    assert found["sessionary_kpi_audit_write_latency_seconds", "0.99"] == 0.03
+    assert found["sessionary_integrity_findings", "batches", "batch_missing"] == 2
+    assert found["sessionary_integrity_checked_timestamp_seconds",] == 5.0
+    assert found["sessionary_clickhouse_disk_free_ratio", "default"] == 0.25
+
+
+def test_what_is_unknown_has_no_series_and_no_zero() -> None:
+    assert _series(KpiState()) == {}
+    assert _series(KpiState(EMPTY)) == {}
+    assert list(_series(KpiState(EMPTY._replace(reclaim_ratio=0.0)))) == [("sessionary_kpi_reclaim_ratio",)]
+
+
+def test_each_fault_belongs_to_a_table() -> None:
+    assert {table_of_fault(fault) for fault in KNOWN_FAULTS} == {"history", "rejected", "audit", "batches"}
+    assert [table_of_fault(fault) for fault in ("batch_doubled", "chain_broken", "rejected_dead_letters")] == [
+        *("batches", "audit", "rejected")
+    ]

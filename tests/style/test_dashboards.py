@@ -1,0 +1,106 @@
+"""The dashboards: made from their tables, read by Prometheus' own tool, over metrics that exist."""
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.style.project import PACKAGES, ROOT
+from tests.support.dashboards.boards import BOARDS, json_path
+from tests.support.dashboards.panel import RATE_INTERVAL, Board, Panel, dashboard_json
+
+PROMTOOL = shutil.which("promtool")
+# Metrics of other roles that dashboards wait for. Delete a line once its HELP has it.
+AWAITED = frozenset(
+    f"sessionary_{name}"
+    for name in (
+        *("processor_transitions_total", "processor_batch_records", "processor_transaction_bytes"),
+        *("processor_lag_seconds", "processor_quiet_partitions", "processor_silences_total", "processor_timers_due"),
+        *("processor_timer_wall_lateness_seconds", "processor_sessions", "processor_gravestones"),
+        *("processor_sessions_over_context_limit", "processor_changelog_bytes_total", "processor_stored_bytes"),
+        *("processor_recovery_remaining_records", "processor_tick_age_seconds", "processor_disk_free_bytes"),
+        *("processor_group_heartbeat_age_seconds", "processor_state_hash_mismatches_total"),
+        *("processor_compliance_seconds_total", "processor_work_seconds_total"),
+        *("client_events_total", "client_spool_bytes", "client_oldest_event_age_seconds"),
+    )
+)
+
+
+def metric_helps() -> dict[str, str]:
+    """Return every metric's sentence, from the `HELP` of each module named metrics."""
+    found: dict[str, str] = {}
+    for package in PACKAGES:
+        source = ROOT / package
+        for path in source.glob("sessionary/**/metrics.py"):
+            name = ".".join(path.relative_to(source).with_suffix("").parts)
+            helps: Mapping[str, str] = getattr(importlib.import_module(name), "HELP", {})
+            found.update(helps)
+    return found
+
+
+def named_metrics(panel: Panel) -> set[str]:
+    """Return the metrics of a panel's expressions; those of a histogram by its own name."""
+    names = {name for query in panel.queries for name in re.findall(r"\bsessionary_\w+", query.expression)}
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+
+
+def all_panels() -> list[Panel]:
+    return [panel for board in BOARDS for panel in board.panels]
+
+
+def check_expressions(expressions: list[str], folder: Path) -> tuple[int, str]:
+    """Return promtool's exit code and output for a file with a rule per expression."""
+    assert PROMTOOL is not None
+    rules = [
+        {"record": f"panel:{number}", "expr": expression.replace(RATE_INTERVAL, "1m")}
+        for number, expression in enumerate(expressions)
+    ]
+    path = folder / "rules.yml"
+    path.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))  # JSON is YAML too
+    done = subprocess.run(
+        [PROMTOOL, "check", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+def test_the_file_is_what_the_tables_say(board: Board) -> None:
+    assert json_path(board).read_text("utf-8") == dashboard_json(board), "make docs brings it up to date"
+
+
+def test_each_panel_asks_a_question_and_says_what_to_think_of_the_answer() -> None:
+    for panel in all_panels():
+        assert panel.question.endswith("?"), panel
+        assert panel.description.endswith("."), panel
+        assert panel.unit, panel
+        assert panel.queries, panel
+    for board in BOARDS:
+        questions = [panel.question for panel in board.panels]
+        assert len(questions) == len(set(questions)), board.name
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: apt-get install prometheus")
+def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
+    expressions = [query.expression for panel in all_panels() for query in panel.queries]
+    code, text = check_expressions(expressions, tmp_path)
+    assert (code, f"{len(expressions)} rules found" in text) == (0, True), text
+    assert check_expressions([*expressions, "sum by (group (sessionary_lag_seconds)"], tmp_path)[0] == 1
+
+
+def test_every_metric_of_a_dashboard_exists() -> None:
+    known = metric_helps()
+    assert {name.split("_")[1] for name in known} >= {"processor", "sink", "lag", "integrity", "kpi", "clickhouse"}
+    assert {name for panel in all_panels() for name in named_metrics(panel)} - set(known) <= AWAITED
+
+
+def test_every_metric_of_the_exporter_and_of_the_sinks_is_on_a_dashboard() -> None:
+    drawn = {name for panel in all_panels() for name in named_metrics(panel)}
+    raw = {"committed_offset", "log_end_offset", "group_state", "newest_record_age_seconds"}
+    raw |= {"sample_seconds", "sample_timestamp_seconds"}
+    wanted = {name for name in metric_helps() if not name.startswith(("sessionary_processor_", "sessionary_client_"))}
+    assert wanted - drawn == {f"sessionary_lag_{name}" for name in raw}

@@ -1,0 +1,30 @@
+"""Inserts records into ClickHouse as the sinks do, without Kafka."""
+
+from collections.abc import Sequence
+
+from sessionary.schemas.codec import Decoder
+from sessionary.schemas.settings import ClickHouseSettings
+from sessionary.sinks.clickhouse.inserter import TableInserter
+from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
+from sessionary.sinks.settings import SinkSettings
+
+
+def insert_records(
+    clickhouse: ClickHouseSettings, kind: SinkKind, values: Sequence[bytes], at_us: int, token: str = "t"
+) -> None:
+    """Insert one block of a sink: encoded records of partition 0, at offsets from 0 on.
+
+    All have the log time `at_us`, µs since the epoch. A block whose token was seen is left out.
+    """
+    sink = SINKS[kind]
+    inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), sink.table)
+    inserter.open()
+    block = inserter.new_block()
+    raws = [RawRecord("t", 0, offset, at_us // 1_000, b"k", value) for offset, value in enumerate(values)]
+    assert not block.add_rows([sink.build_row(raw, Decoder()) for raw in raws])
+    inserter.insert_block(block, token, first_try=True)
+    inserter.close()
+
+
+__all__ = ["insert_records"]

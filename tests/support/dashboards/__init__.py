@@ -1,0 +1,14 @@
+"""Grafana dashboards, from typed tables: `python -m tests.support.dashboards` writes them.
+
+    panel             a panel, a dashboard, and their JSON
+    pipeline_board    lag, integrity, clients
+    processor_board   records, transactions, timers, partitions
+    sink_board        rows, lag, faults
+    session_board     states, transitions, state
+    kpi_board         the figures that have a target
+    boards            all of them, and the files that they are written to
+    prometheus        starts a real Prometheus beside a stack, and asks it
+    pictures          draws each dashboard from Prometheus' answers
+
+The JSON is in infra/grafana, the pictures in docs/dashboards.
+"""

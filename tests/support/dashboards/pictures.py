@@ -1,0 +1,114 @@
+"""Draws the dashboards: a stack under load, a real Prometheus beside it, its answers as SVG.
+
+`python -m tests.support.dashboards.pictures --minutes 6` (`make dashboard-pictures`). No Grafana is
+used: the diagrams are drawn from `query_range` of Prometheus' API.
+"""
+
+import argparse
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import sessionary.infra.demo
+from sessionary.infra.local.process import Child
+from tests.support.dashboards.boards import BOARDS, ROOT
+from tests.support.dashboards.panel import RATE_INTERVAL, Board, Panel
+from tests.support.dashboards.prometheus import SCRAPE_S, PrometheusClient, Series, running_prometheus
+from tests.support.dashboards.svg_chart import Line, board_svg
+from tests.support.waiting import wait_until
+
+PICTURES: Final = ROOT / "docs" / "dashboards"
+_RUNS: Final = Path(sessionary.infra.demo.__path__[0]) / "sample_runs.ndjson.gz"
+_COMMAND: Final = (sys.executable, "-m", "sessionary.infra.cli")
+_START_S: Final = 300.0
+_STOP_S: Final = 60.0
+_RATE: Final = f"{SCRAPE_S * 10}s"
+_POINTS: Final = 100
+
+
+@contextmanager
+def running_stack(data: Path, logs: Path) -> Iterator[Path]:
+    """Run `sessionary up`; yield the file with the targets for Prometheus."""
+    child = Child([*_COMMAND, "up", "--json", "--data", str(data)], logs / "up.log")
+    targets = data / "prometheus.json"
+    try:
+        # It prints the variables once the stack is ready.
+        wait_until(
+            lambda: child.exit_code is not None or "SESSIONARY_CONTROL_URL" in (logs / "up.log").read_text("utf-8"),
+            _START_S,
+            "the stack to be ready",
+            pause_s=1.0,
+        )
+        if not targets.exists():
+            raise FileNotFoundError(f"sessionary up has written no {targets}: see {logs / 'up.log'}")
+        yield targets
+    finally:
+        child.stop(_STOP_S)
+
+
+def load_stack(data: Path, logs: Path, until_s: float, sessions: int, speed: float) -> None:
+    """Play the sample's agent runs again and again until `until_s`, of `time.monotonic`."""
+    seed = 0
+    while time.monotonic() < until_s:
+        seed += 1
+        options = {"--data": data, "--sessions": sessions, "--speed": speed, "--seed": seed}
+        argv = [*_COMMAND, "load", str(_RUNS), *(str(part) for option in options.items() for part in option)]
+        child = Child(argv, logs / f"load-{seed}.log")
+        child.wait(max(0.0, until_s - time.monotonic()))
+        child.stop(_STOP_S)
+
+
+def series_name(legend: str, series: Series) -> str:
+    """Return a legend with the values of the labels that it names."""
+    return re.sub(r"{{(\w+)}}", lambda match: series.labels.get(match[1], ""), legend)
+
+
+def panel_lines(client: PrometheusClient, panel: Panel, start_s: float, end_s: float) -> list[Line]:
+    """Return the lines of a panel between two times, seconds since the epoch."""
+    step_s = max((end_s - start_s) / _POINTS, 1.0)
+    return [
+        Line(
+            series_name(query.legend, series),
+            tuple((at_s - start_s, value) for at_s, value in series.points if value == value),  # without NaN
+        )
+        for query in panel.queries
+        for series in client.query_range(query.expression.replace(RATE_INTERVAL, _RATE), start_s, end_s, step_s)
+    ]
+
+
+def draw_board(client: PrometheusClient, board: Board, start_s: float, end_s: float) -> str:
+    """Return a dashboard's picture of the time between `start_s` and `end_s`."""
+    day = datetime.fromtimestamp(end_s, UTC).date()
+    lines = {panel.question: panel_lines(client, panel, start_s, end_s) for panel in board.panels}
+    empty = [question for question, found in lines.items() if not any(line.points for line in found)]
+    sys.stdout.write(f"{board.name}: {len(lines) - len(empty)} of {len(lines)} panels have data; none: {empty}\n")
+    return board_svg(board, lines, end_s - start_s, f"drawn from Prometheus' API on {day}")
+
+
+def main() -> int:
+    """Start everything, wait, draw. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=6.0)
+    parser.add_argument("--sessions", type=int, default=200, help="sessions of one round of load")
+    parser.add_argument("--speed", type=float, default=20.0, help="how much faster than recorded")
+    given = parser.parse_args()
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="sessionary-pictures-") as name:
+        folder = Path(name)
+        with running_stack(folder / "data", folder) as targets, running_prometheus(targets, folder) as client:
+            start_s, until_s = time.time(), time.monotonic() + given.minutes * 60
+            load_stack(folder / "data", folder, until_s, given.sessions, given.speed)
+            end_s = time.time()
+            for board in BOARDS:
+                (PICTURES / f"{board.name}.svg").write_text(draw_board(client, board, start_s, end_s), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
