@@ -17,14 +17,13 @@ from sessionary.infra.cli.commands import (
     doctor,
     integrity,
     lag,
-    partition,
     rejected,
     roles,
-    rules,
     sessions,
     sql,
     up,
 )
+from sessionary.infra.cli.commands.operators import partition, rules
 from sessionary.infra.cli.errors import INTERRUPTED, error_text, exit_code
 from sessionary.infra.cli.output import print_line, print_message
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from sessionary.infra.cli.commands.partition import describe_halt
+from sessionary.infra.cli.commands.operators.partition import describe_halt
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
 from sessionary.infra.cli.output import print_line, print_message, wants_json
