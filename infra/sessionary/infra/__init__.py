@@ -5,6 +5,7 @@
     local/               a real Kafka broker, the real ClickHouse engine and a supervisor
     demo/                runs recorded agent runs as sessions, and accounts for every event
     lag/                 how far consumer groups are behind: samples, rules, the exporter
+    alerts/              alert rules for Prometheus, printed from tables
     topics               creates and configures the Kafka topics
     environment          how a command finds its stack
     clickhouse_client    a small ClickHouse client over HTTP, for commands

@@ -7,6 +7,7 @@
     sql         sql: run a query
     operators/  partition, rules: what an operator decides
     lag         lag: how far each consumer group is behind
+    alerts      alerts render: alert rules for Prometheus
     doctor      doctor: check every part of a stack
     integrity   integrity, repair: whether ClickHouse has every row, once
     admin       topics apply, db migrate
