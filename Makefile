@@ -11,7 +11,7 @@ MINUTES ?= 1
 SEED ?= 1
 RECORDS ?= 1000000
 
-.PHONY: help install demo bench test test-long chaos fuzz mutants check lint format docs clean
+.PHONY: help install demo bench test test-long alerts chaos fuzz mutants check lint format docs clean
 
 # Say what there is.
 help:
@@ -58,6 +58,10 @@ test: lint
 # The tests that take long: chaos, long integration tests, fuzzing, the documents' site.
 test-long: $(DEV)
 	$(PYTEST) -m long tests
+
+# Real Prometheus alerts of a real stack under load: stop parts, and see the messages at a webhook.
+alerts: $(DEV)
+	@$(BIN)/python -m tests.alerts $(ARGS)
 
 # Kill, freeze and fill a real stack under load, then audit it: make chaos MINUTES=10 SEED=2.
 chaos: $(DEV)
