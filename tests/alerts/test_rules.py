@@ -14,12 +14,13 @@ from sessionary.infra.alerts.alert import Alert
 from sessionary.infra.alerts.render import ALERT_GROUPS, setting_values
 from sessionary.infra.alerts.settings import AlertSettings
 from tests.alerts.rule_cases import RULE_CASES, RuleCase
-from tests.support.alert_rules import RULES
+from tests.support.alert_rules import ROOT, RULES
 
 PROMTOOL = shutil.which("promtool")
 ALERTS = {alert.name: alert for group in ALERT_GROUPS for alert in group.alerts}
 VALUES = setting_values(AlertSettings())
 _EVALUATION_S, _END_S = 60, 1_200
+RUNBOOK = ROOT / "docs" / "runbook.md"
 needs_promtool = pytest.mark.skipif(
     PROMTOOL is None, reason="promtool is missing: make alerts installs it, or apt-get install prometheus"
 )
@@ -101,3 +102,12 @@ def test_a_case_that_is_wrong_fails(tmp_path: Path) -> None:
 
 def test_each_alert_has_a_case() -> None:
     assert {case.alert for case in RULE_CASES} == set(ALERTS)
+
+
+def test_each_alert_has_a_section_in_the_runbook_and_each_section_an_alert() -> None:
+    sections = re.split(r"^### (\w+)$", RUNBOOK.read_text("utf-8"), flags=re.M)[1:]
+    assert sections[::2] == list(ALERTS)
+    for name, text in zip(sections[::2], sections[1::2], strict=True):
+        kind = ALERTS[name].severity.capitalize()
+        assert text.strip().startswith(f"*{kind}.* "), name
+        assert ("Wake: " if kind == "Page" else "Tell: ") in " ".join(text.split()), name

@@ -7,7 +7,8 @@ SINK_ALERTS = AlertGroup(
     (
         Alert(
             "SessionarySinkBlocked",
-            "max by (sink, group, reason) (sessionary_sink_blocked) > 0",
+            # The sink clears it for each retry, which would start the alert's time again.
+            "max by (sink, group, reason) (max_over_time(sessionary_sink_blocked[2m])) > 0",
             "page_for_s",
             Severity.PAGE,
             "sink {{ $labels.sink }} waits for an operator: {{ $labels.reason }}",

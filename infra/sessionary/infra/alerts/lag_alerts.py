@@ -66,8 +66,8 @@ LAG_ALERTS = AlertGroup(
             f"max by (group) (sessionary_lag_seconds{{{_CLEANUP}}}) > $cleanup_lag_s",
             "ticket_for_s",
             Severity.TICKET,
-            "clean-up requests of {{ $labels.group }} wait for {{ $value | humanizeDuration }}",
-            "No client of this service takes its clean-up requests. The oldest one is "
+            "{{ $labels.group }} has not read clean-up requests for {{ $value | humanizeDuration }}",
+            "No client of this service reads clean-up requests. The oldest unread one, of any service, is "
             "{{ $value | humanizeDuration }} old.",
             ("cleanup_lag_s",),
         ),
