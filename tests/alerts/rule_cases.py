@@ -275,7 +275,7 @@ _DELIVERY = (
 )
 _P95 = '{quantile="0.95"}'
 _TARGETS = (
-    _target_case("SessionaryCleanupSlow", f"sessionary_kpi_cleanup_seconds{_P95}", "6", "5", "6s"),
+    _target_case("SessionaryCleanupSlow", "sessionary_kpi_cleanup_average_seconds", "6", "5", "6s"),
     _target_case("SessionaryReclaimLow", "sessionary_kpi_reclaim_ratio", "0.9", "0.95", "90%"),
     _target_case(
         "SessionaryTransitionSlow", f"sessionary_kpi_transition_latency_seconds{_P95}", "0.25", "0.1", "250ms"

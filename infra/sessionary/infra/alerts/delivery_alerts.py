@@ -83,7 +83,9 @@ CLIENT_ALERTS = AlertGroup(
         ),
         Alert(
             "SessionaryEventsLost",
-            risen_counter('sessionary_client_events_total{outcome=~"dropped|failed"}', ["job", "instance", "outcome"]),
+            risen_counter(
+                'sessionary_client_events_total{outcome=~"dropped|failed|expired"}', ["job", "instance", "outcome"]
+            ),
             "",
             Severity.PAGE,
             "events of {{ $labels.instance }} are lost: {{ $labels.outcome }}",

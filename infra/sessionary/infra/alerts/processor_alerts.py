@@ -25,9 +25,9 @@ PROCESSOR_ALERTS = AlertGroup(
             '{reason=~"changelog_incomplete|changelog_unreadable"}) > 0',
             "",
             Severity.PAGE,
-            "state of {{ $labels.instance }} is not what its log says",
-            "The processor {{ $labels.instance }} recovered a state with another hash than the one that was "
-            "committed, or cannot read its changelog. Number found: {{ $value }}.",
+            "{{ $labels.instance }} found state that is not what was recorded",
+            "Contents, a local store or a changelog do not have the hash that was recorded of them, or the changelog "
+            "cannot be read. The processor {{ $labels.instance }} found {{ $value | humanize }} of them.",
         ),
         Alert(
             "SessionaryJudgeErrors",
@@ -79,7 +79,7 @@ PROCESSOR_ALERTS = AlertGroup(
             Severity.TICKET,
             "{{ $value }} partitions of {{ $labels.instance }} hold their timeouts back",
             "The log has silences, so the processor {{ $labels.instance }} cannot tell a dead agent from a broken "
-            "connection. No session of these partitions times out for inactivity meanwhile.",
+            "connection. No session of these partitions times out meanwhile.",
         ),
         Alert(
             "SessionaryClockLeap",

@@ -68,7 +68,7 @@ class AlertSettings(EnvSettings):
         900.0, description=f"age in seconds of the last integrity check above which a ticket is due{_DEFAULT}", gt=0
     )
     alert_cleanup_s: float = Field(
-        5.0, description="time in seconds from a timeout to the confirmed clean-up; required: below 5 s", gt=0
+        5.0, description="mean time in seconds from a timeout to the confirmed clean-up; required: below 5 s", gt=0
     )
     alert_reclaim_ratio: float = Field(
         0.95,

@@ -16,11 +16,11 @@ TARGET_ALERTS = AlertGroup(
     (
         _target_alert(
             "SessionaryCleanupSlow",
-            f"max(sessionary_kpi_cleanup_seconds{{{_PERCENTILE}}}) > $cleanup_s",
+            "max(sessionary_kpi_cleanup_average_seconds) > $cleanup_s",
             "cleanup_s",
             "clean-up takes {{ $value | humanizeDuration }}",
-            "One of twenty clean-ups takes more than {{ $value | humanizeDuration }} from the timeout to its "
-            "confirmation; below ${cleanup_s} s is required.",
+            "A clean-up takes {{ $value | humanizeDuration }} on average, from the timeout to its confirmation; below "
+            "${cleanup_s} s is required.",
         ),
         _target_alert(
             "SessionaryReclaimLow",

@@ -22,7 +22,7 @@ NOT_SERVED_YET = frozenset(
         "sessionary_integrity_findings",
         "sessionary_kpi_audit_io_ratio",
         "sessionary_kpi_audit_write_latency_seconds",
-        "sessionary_kpi_cleanup_seconds",
+        "sessionary_kpi_cleanup_average_seconds",
         "sessionary_kpi_reclaim_ratio",
         "sessionary_kpi_session_context_bytes_max",
         "sessionary_kpi_timeout_retry_cost_ratio",
@@ -40,7 +40,7 @@ NOT_SERVED_YET = frozenset(
 
 def served_metrics() -> set[str]:
     """Return the metrics of all roles: of the `HELP` of each module of metrics."""
-    paths = [path for path in ROOT.glob("*/sessionary/**/*metrics*.py") if ".venv" not in path.parts]
+    paths = [path for path in ROOT.glob("*/sessionary/**/metrics.py") if ".venv" not in path.parts]
     modules = [
         importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts[1:])) for path in sorted(paths)
     ]
