@@ -21,7 +21,7 @@ from sessionary.infra.local.ports import is_free
 from tests.alerts.episode import Episode
 from tests.alerts.load import DemoLoad
 from tests.alerts.monitoring import Monitoring, NotInstalled, install_programs, missing_programs
-from tests.alerts.report import Figures, find_faults, report_lines, report_object
+from tests.alerts.report import Figures, find_faults, other_alerts, report_lines, report_object
 from tests.alerts.scenarios import Bench, forget_cleanups, halt_partition, stop_processor, stop_sink
 from tests.alerts.watched_stack import WatchedStack
 
@@ -79,10 +79,7 @@ def run_scenarios(names: Sequence[str], say: Callable[[str], None]) -> tuple[lis
                     say("a partition is halted by a batch that cannot be read")
                     found, figures.is_ready_while_halted = halt_partition(bench)
                     episodes += found
-                figures.other_alerts = sorted(
-                    {message.labels["alertname"] for message in monitoring.messages}
-                    - {episode.alert for episode in episodes}
-                )
+                figures.other_alerts = other_alerts(monitoring.messages, episodes)
                 say("stopping")
             figures.load_events = load.events
     figures.left_over = [f"port {port}" for port in ports if not is_free(port)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.alerts.episode import Episode
+from tests.alerts.monitoring import Message
 from tests.alerts.scenarios import ReclaimFigures
 
 LAG_SERVED_S_MAX = 2.0
@@ -21,7 +22,7 @@ class Figures:
     seconds: float = 0.0
     reclaim: ReclaimFigures | None = None
     is_ready_while_halted: bool | None = None  # None: no partition was halted
-    other_alerts: list[str] = field(default_factory=list)
+    other_alerts: dict[str, str] = field(default_factory=dict)  # with a summary
     left_over: list[str] = field(default_factory=list)  # ports and folders, after the end
 
 
@@ -61,6 +62,17 @@ def find_faults(episodes: Sequence[Episode], figures: Figures) -> list[str]:
     return found + [f"left behind: {one}" for one in figures.left_over]
 
 
+def other_alerts(messages: Sequence[Message], episodes: Sequence[Episode]) -> dict[str, str]:
+    """Return the alerts that fired beside those of the episodes, each with its first summary."""
+    expected = {episode.alert for episode in episodes}
+    found: dict[str, str] = {}
+    for message in messages:
+        name = message.labels["alertname"]
+        if name not in expected:
+            found.setdefault(name, message.annotations["summary"])
+    return found
+
+
 def report_lines(episodes: Sequence[Episode], figures: Figures) -> list[str]:
     """Return the table, for people. Times are seconds since the fault."""
     lines = [f"{'seconds since the fault':56}" + "".join(f"{name:>10}" for name in _TIMES)]
@@ -78,7 +90,8 @@ def report_lines(episodes: Sequence[Episode], figures: Figures) -> list[str]:
         lines.append(f"clean-ups confirmed: {found.confirmed} of {found.timed_out}, {found.ratio:.2f}")
         told = "not served" if found.exporter_ratio is None else f"{found.exporter_ratio:.2f}"
         lines.append(f"    by the exporter: {told}")
-    lines.append(f"other alerts meanwhile: {', '.join(figures.other_alerts) or 'none'}")
+    lines.append(f"other alerts meanwhile: {len(figures.other_alerts)}")
+    lines += [f"    {name.removeprefix('Sessionary')}: {says}" for name, says in figures.other_alerts.items()]
     lines.append(f"{figures.load_events} events of the load, {figures.seconds:.0f} s in total")
     return lines
 
@@ -110,6 +123,7 @@ def report_object(episodes: Sequence[Episode], figures: Figures) -> dict[str, An
 __all__ = [
     "Figures",
     "find_faults",
+    "other_alerts",
     "paged_after_s",
     "report_lines",
     "report_object",

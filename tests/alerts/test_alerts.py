@@ -63,6 +63,6 @@ def test_the_settings_of_the_run_are_quicker_than_the_defaults() -> None:
 
 def test_a_table_has_a_line_for_each_alert() -> None:
     episode = _episode("SessionaryLagTime", fact_s=110.0, series_s=111.5, webhook_s=124.0)
-    lines = report_lines([episode], Figures(other_alerts=["X"]))
+    lines = report_lines([episode], Figures(other_alerts={"SessionaryX": "it happened"}))
     assert "10.0      11.5         -         -      24.0" in lines[1]
-    assert "other alerts meanwhile: X" in lines
+    assert "    X: it happened" in lines
