@@ -11,7 +11,7 @@ MINUTES ?= 1
 SEED ?= 1
 RECORDS ?= 1000000
 
-.PHONY: help install demo bench test test-long chaos fuzz mutants check lint format docs clean
+.PHONY: help install demo bench test test-long alerts chaos fuzz mutants check lint format docs clean
 
 # Say what there is.
 help:
@@ -59,6 +59,10 @@ test: lint
 test-long: $(DEV)
 	$(PYTEST) -m long tests
 
+# Real Prometheus alerts of a real stack under load: stop parts, and see the messages at a webhook.
+alerts: $(DEV)
+	@$(BIN)/python -m tests.alerts $(ARGS)
+
 # Kill, freeze and fill a real stack under load, then audit it: make chaos MINUTES=10 SEED=2.
 chaos: $(DEV)
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
@@ -98,6 +102,7 @@ docs: $(LOCAL) $(DOCS)
 	@$(BIN)/python -m tests.support.schema_page
 	@$(BIN)/python -m tests.support.control_api_page
 	@$(BIN)/python -m tests.support.dashboards
+	@$(BIN)/python -m tests.support.alert_rules
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 

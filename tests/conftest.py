@@ -30,7 +30,7 @@ _STACK = pytest.StashKey[Stack]()
 _LOGS = pytest.StashKey[list[Path]]()
 _PROCESSES = pytest.StashKey[Processes]()
 # Long ones first: with two workers, a long file that begins last would be waited for alone.
-_ORDER = ("chaos", "docs", "integration", "simulation", "packaging", "contract", "core", "golden", "style")
+_ORDER = ("chaos", "alerts", "docs", "integration", "simulation", "packaging", "contract", "core", "golden", "style")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

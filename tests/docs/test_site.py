@@ -14,7 +14,17 @@ import sessionary.producers
 from tests.style.project import ROOT
 from tests.support import control_api_page, schema_page
 
-_PAGES = ("index", "tutorial", "api/producers", "api/testing", "control_api", "schemas", "clickhouse", "settings")
+_PAGES = (
+    "index",
+    "tutorial",
+    "api/producers",
+    "api/testing",
+    "control_api",
+    "schemas",
+    "clickhouse",
+    "settings",
+    "runbook",
+)
 # Attributes that make a browser load something; `href` does so only in these elements.
 _SOURCES = {"src", "srcset", "data", "poster"}
 _LINKING = {"link", "base"}

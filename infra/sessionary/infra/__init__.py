@@ -7,6 +7,7 @@
     demo/                runs recorded agent runs as sessions, and accounts for every event
     lag/                 how far consumer groups are behind: samples, rules, the exporter
     kpi/                 key figures, integrity and disks, for the exporter
+    alerts/              alert rules for Prometheus, printed from tables
     topics               creates and configures the Kafka topics
     disk_room            how much room a disk has, and how much a stack needs
     environment          how a command finds its stack

@@ -13,18 +13,18 @@ import typer
 
 from sessionary.infra.cli.commands import (
     admin,
+    alerts,
     demo,
     doctor,
     integrity,
     lag,
-    partition,
     rejected,
     roles,
-    rules,
     sessions,
     sql,
     up,
 )
+from sessionary.infra.cli.commands.operators import partition, rules
 from sessionary.infra.cli.errors import INTERRUPTED, error_text, exit_code
 from sessionary.infra.cli.output import print_line, print_message
 
@@ -71,6 +71,7 @@ def make_app() -> typer.Typer:
     app.add_typer(partition.app, name="partition")
     app.add_typer(rules.app, name="rules")
     app.command("lag", short_help="Show how far each consumer group is behind.")(lag.lag_command)
+    app.add_typer(alerts.app, name="alerts")
     app.command("doctor", short_help="Check every part of a stack; say what to fix.")(doctor.doctor_command)
     app.command("integrity", short_help="Check that ClickHouse has every row, once.")(integrity.integrity_command)
     app.command("repair", short_help="Read rows that are missing from Kafka again.")(integrity.repair_command)

@@ -5,9 +5,9 @@
     sessions    sessions, show, timeline: what ClickHouse knows of sessions
     rejected    rejected list, show, replay
     sql         sql: run a query
-    partition   partition list, retry
-    rules       rules list, activate
+    operators/  partition, rules: what an operator decides
     lag         lag: how far each consumer group is behind
+    alerts      alerts render: alert rules for Prometheus
     doctor      doctor: check every part of a stack
     integrity   integrity, repair: whether ClickHouse has every row, once
     admin       topics apply, db migrate

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sessionary.infra.cli.commands.integrity import LATE_S
-from sessionary.infra.cli.commands.partition import describe_halt
+from sessionary.infra.cli.commands.operators.partition import describe_halt
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
 from sessionary.infra.cli.output import print_line, print_message, wants_json

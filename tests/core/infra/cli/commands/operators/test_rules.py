@@ -43,7 +43,7 @@ def test_a_person_reads_rules_and_workers(
     api: FakeControlApi, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
-    monkeypatch.setattr("sessionary.infra.cli.commands.rules.wants_json", lambda asked: asked)
+    monkeypatch.setattr("sessionary.infra.cli.commands.operators.rules.wants_json", lambda asked: asked)
     monkeypatch.setenv("COLUMNS", "200")
     api.answers = {PATH: (200, listing(1, NEWEST, workers=(NEW, OLD)))}
     assert run(["rules", "list"]) == 0

@@ -7,7 +7,7 @@ import pytest
 
 from sessionary.infra.cli.app import run
 from sessionary.infra.cli.commands.doctor import run_checks
-from sessionary.infra.cli.commands.partition import describe_halt
+from sessionary.infra.cli.commands.operators.partition import describe_halt
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.worker_findings import advise_halt
 from tests.core.infra.fake_control_api import HALTED, FakeControlApi, partition, serve_fake_api
@@ -29,7 +29,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeControlApi]:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """stdout is a wide terminal."""
     monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
-    monkeypatch.setattr("sessionary.infra.cli.commands.partition.wants_json", lambda asked: asked)
+    monkeypatch.setattr("sessionary.infra.cli.commands.operators.partition.wants_json", lambda asked: asked)
     monkeypatch.setenv("COLUMNS", "200")
 
 

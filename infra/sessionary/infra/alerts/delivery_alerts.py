@@ -1,0 +1,98 @@
+"""Alerts on the way of the records: clients, sinks, tables, disks; pure."""
+
+from sessionary.infra.alerts.alert import Alert, AlertGroup, Severity, risen_counter
+
+SINK_ALERTS = AlertGroup(
+    "sessionary-sinks",
+    (
+        Alert(
+            "SessionarySinkBlocked",
+            # The sink clears it for each retry, which would start the alert's time again.
+            "max by (sink, group, reason) (max_over_time(sessionary_sink_blocked[2m])) > 0",
+            "page_for_s",
+            Severity.PAGE,
+            "sink {{ $labels.sink }} waits for an operator: {{ $labels.reason }}",
+            "The sink {{ $labels.sink }} ({{ $labels.group }}) writes nothing. Its records wait in Kafka until their "
+            "retention ends.",
+        ),
+        Alert(
+            "SessionarySinkPartitionBlocked",
+            "max by (sink, group, partition, reason) (sessionary_sink_partition_blocked) > 0",
+            "page_for_s",
+            Severity.PAGE,
+            "partition {{ $labels.partition }} of sink {{ $labels.sink }} is blocked: {{ $labels.reason }}",
+            "The sink {{ $labels.sink }} ({{ $labels.group }}) writes nothing of partition {{ $labels.partition }}; "
+            "its other partitions go on.",
+        ),
+        Alert(
+            "SessionaryDeadLetters",
+            risen_counter("sessionary_sink_dead_letters_total", ["sink", "group"]),
+            "",
+            Severity.TICKET,
+            "sink {{ $labels.sink }} could not store records",
+            "The sink {{ $labels.sink }} ({{ $labels.group }}) put {{ $value | humanize }} records into the table of "
+            "dead letters instead of their own.",
+        ),
+    ),
+)
+TABLE_ALERTS = AlertGroup(
+    "sessionary-tables",
+    (
+        Alert(
+            "SessionaryIntegrityFindings",
+            "max by (table, kind) (sessionary_integrity_findings) > 0",
+            "page_for_s",
+            Severity.PAGE,
+            "{{ $value }} findings in table {{ $labels.table }}: {{ $labels.kind }}",
+            "The table {{ $labels.table }} is not what the batches say: {{ $value }} times {{ $labels.kind }}.",
+        ),
+        Alert(
+            "SessionaryIntegrityUnchecked",
+            "time() - max(sessionary_integrity_checked_timestamp_seconds) > $integrity_age_s",
+            "",
+            Severity.TICKET,
+            "integrity was last checked {{ $value | humanizeDuration }} ago",
+            "The exporter asks ClickHouse for v_integrity, and had no answer for {{ $value | humanizeDuration }}. A "
+            "missing row would not be noticed.",
+            ("integrity_age_s",),
+        ),
+        Alert(
+            "SessionaryClickHouseDiskLow",
+            "min by (disk) (sessionary_clickhouse_disk_free_ratio) < $disk_free_ratio",
+            "page_for_s",
+            Severity.PAGE,
+            "disk {{ $labels.disk }} of ClickHouse has {{ $value | humanizePercentage }} left",
+            "The sinks stop if the disk {{ $labels.disk }} is full; {{ $value | humanizePercentage }} are free.",
+            ("disk_free_ratio",),
+        ),
+    ),
+)
+CLIENT_ALERTS = AlertGroup(
+    "sessionary-clients",
+    (
+        Alert(
+            "SessionarySpoolGrowing",
+            "sum by (job, instance) (sessionary_client_spool_bytes) > $spool_bytes\n"
+            "and sum by (job, instance) (deriv(sessionary_client_spool_bytes[${window_s}s])) > 0",
+            "ticket_for_s",
+            Severity.TICKET,
+            "the spool of {{ $labels.instance }} grows",
+            "The client {{ $labels.instance }} of {{ $labels.job }} keeps {{ $value | humanize1024 }}B of events in "
+            "its spool, and they become more: Kafka does not take them.",
+            ("spool_bytes",),
+        ),
+        Alert(
+            "SessionaryEventsLost",
+            risen_counter(
+                'sessionary_client_events_total{outcome=~"dropped|failed|expired"}', ["job", "instance", "outcome"]
+            ),
+            "",
+            Severity.PAGE,
+            "events of {{ $labels.instance }} are lost: {{ $labels.outcome }}",
+            "The client {{ $labels.instance }} of {{ $labels.job }} gave {{ $value | humanize }} events up: "
+            "{{ $labels.outcome }}. The audit trail shows each of them as a gap.",
+        ),
+    ),
+)
+
+__all__ = ["CLIENT_ALERTS", "SINK_ALERTS", "TABLE_ALERTS"]

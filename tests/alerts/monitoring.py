@@ -1,0 +1,222 @@
+"""A real Prometheus and a real Alertmanager, and a server that takes Alertmanager's messages."""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from sessionary.infra.alerts.render import render_rules
+from sessionary.infra.alerts.settings import AlertSettings
+from sessionary.infra.local.ports import LOOPBACK, free_ports
+from sessionary.infra.local.process import Child
+from sessionary.schemas.errors import SessionaryError
+from tests.support.waiting import wait_until
+
+PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager", "amtool")
+PACKAGES = ("prometheus", "prometheus-alertmanager")
+_START_S = 90.0
+_INSTALL_S = 600.0
+_GRACE_S = 15.0
+
+
+class NotInstalled(SessionaryError):
+    """Prometheus or Alertmanager is missing, and apt-get cannot install it."""
+
+
+class Message(NamedTuple):
+    """One alert as Alertmanager tells it to the webhook."""
+
+    at_s: float
+    resolved: bool
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    fired_s: float
+
+
+def missing_programs() -> list[str]:
+    """Return the programs that are not installed."""
+    return [name for name in PROGRAMS if shutil.which(name) is None]
+
+
+def install_programs() -> None:
+    """Install Prometheus and Alertmanager by apt-get. Blocks. Raises `NotInstalled`."""
+    command = ["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES]
+    by_hand = f"install them by hand: {' '.join(command)}"
+    if shutil.which("apt-get") is None:
+        raise NotInstalled(f"{', '.join(missing_programs())}: not found, and there is no apt-get; {by_hand}")
+    prefix = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    said = ""
+    try:
+        for step in (["apt-get", "update"], command):
+            done = subprocess.run(
+                [*prefix, *step], capture_output=True, text=True, timeout=_INSTALL_S, check=False, env=env
+            )
+            said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = str(error)
+    if missing := missing_programs():
+        raise NotInstalled(f"apt-get did not install {', '.join(missing)} ({said}); {by_hand}")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: "_WebhookServer"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+    def do_POST(self) -> None:
+        at_s = time.time()
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        for alert in body["alerts"]:
+            fired_s = datetime.fromisoformat(alert["startsAt"]).timestamp()
+            message = Message(at_s, alert["status"] == "resolved", alert["labels"], alert["annotations"], fired_s)
+            self.server.messages.append(message)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+class _WebhookServer(ThreadingHTTPServer):
+    daemon_threads: ClassVar[bool] = True  # type: ignore[misc]
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        super().__init__((LOOPBACK, 0), _Handler)
+
+
+class Monitoring:
+    """Prometheus, Alertmanager and the webhook. A context manager starts and stops them."""
+
+    def __init__(self, folder: Path, logs: Path, targets_file: Path, settings: AlertSettings) -> None:
+        """`folder`: for data and configuration. `logs`: for the logs of both processes."""
+        self._folder, self._logs, self._targets_file = folder, logs, targets_file
+        self._settings = settings
+        self._webhook = _WebhookServer()
+        self.prometheus_port, self.alertmanager_port = free_ports(2)
+        self._closing = ExitStack()
+
+    def __enter__(self) -> "Monitoring":
+        self._closing.callback(self._webhook.server_close)
+        thread = threading.Thread(target=self._webhook.serve_forever, args=(0.1,), name="webhook", daemon=True)
+        thread.start()
+        self._closing.callback(self._webhook.shutdown)
+        try:
+            self._start_alertmanager()
+            self._start_prometheus()
+        except BaseException:
+            self._closing.close()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._closing.close()
+
+    @property
+    def messages(self) -> list[Message]:
+        """What the webhook got so far."""
+        return list(self._webhook.messages)
+
+    def active_alerts(self) -> list[dict[str, Any]]:
+        """Return the alerts that are pending or firing in Prometheus; empty without an answer."""
+        found = self._ask("/api/v1/alerts")
+        return list(found["alerts"]) if found else []
+
+    def query_values(self, expression: str) -> list[float]:
+        """Return the values of an expression now; empty without an answer."""
+        found = self._ask(f"/api/v1/query?{urllib.parse.urlencode({'query': expression})}")
+        return [float(series["value"][1]) for series in found["result"]] if found else []
+
+    def _ask(self, path: str) -> Any:
+        try:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{self.prometheus_port}{path}", timeout=5) as answer:
+                return json.loads(answer.read())["data"]
+        except OSError:
+            return None
+
+    def _start_alertmanager(self) -> None:
+        url = f"http://{LOOPBACK}:{self._webhook.server_address[1]}/"
+        config = {
+            "route": {
+                "receiver": "webhook",
+                "group_by": ["..."],
+                "group_wait": "0s",
+                "group_interval": "1s",
+                "repeat_interval": "1h",
+            },
+            "receivers": [{"name": "webhook", "webhook_configs": [{"url": url, "send_resolved": True}]}],
+        }
+        path = self._write_json("alertmanager.yml", config)
+        _check_file("amtool", "check-config", str(path))
+        self._start_program(
+            "prometheus-alertmanager",
+            [
+                f"--config.file={path}",
+                f"--storage.path={self._folder / 'alertmanager'}",
+                f"--web.listen-address={LOOPBACK}:{self.alertmanager_port}",
+                "--cluster.listen-address=",
+            ],
+            self.alertmanager_port,
+        )
+
+    def _start_prometheus(self) -> None:
+        rules = self._folder / "rules.yml"
+        rules.write_text(render_rules(self._settings), "utf-8")
+        config = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(rules)],
+            "alerting": {
+                "alertmanagers": [{"static_configs": [{"targets": [f"{LOOPBACK}:{self.alertmanager_port}"]}]}]
+            },
+            "scrape_configs": [{"job_name": "sessionary", "file_sd_configs": [{"files": [str(self._targets_file)]}]}],
+        }
+        path = self._write_json("prometheus.yml", config)
+        _check_file("promtool", "check", "config", str(path))
+        self._start_program(
+            "prometheus",
+            [
+                f"--config.file={path}",
+                f"--storage.tsdb.path={self._folder / 'prometheus'}",
+                f"--web.listen-address={LOOPBACK}:{self.prometheus_port}",
+            ],
+            self.prometheus_port,
+        )
+
+    def _write_json(self, name: str, config: Mapping[str, Any]) -> Path:
+        path = self._folder / name
+        path.write_text(json.dumps(config, indent=1))  # JSON is YAML too
+        return path
+
+    def _start_program(self, name: str, options: list[str], port: int) -> None:
+        child = Child([name, *options], self._logs / f"{name}.log")
+        self._closing.callback(child.stop, _GRACE_S)
+
+        def is_ready() -> bool:
+            if child.exit_code is not None:
+                raise AssertionError(f"{name} ended with code {child.exit_code}; its log is {child.log}")
+            try:
+                with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/-/ready", timeout=2) as answer:
+                    return bool(answer.status == 200)
+            except OSError:
+                return False
+
+        wait_until(is_ready, _START_S, f"{name} to be ready", pause_s=0.2)
+
+
+def _check_file(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+
+
+__all__ = ["PACKAGES", "PROGRAMS", "Message", "Monitoring", "NotInstalled", "install_programs", "missing_programs"]

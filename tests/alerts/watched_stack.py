@@ -1,0 +1,116 @@
+"""The local stack, with the metrics of every part for Prometheus, and parts that can be stopped."""
+
+import json
+import os
+import signal
+import sys
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sessionary.infra.local.ports import LOOPBACK, free_ports
+from sessionary.infra.local.supervisor import Part
+from sessionary.infra.stack import SINKS, Stack
+from tests.support.waiting import wait_until
+
+LAG_EXPORTER = "lag-exporter"
+_RESTART_S = 120.0
+# The exporter asks ClickHouse at once instead of every half minute.
+_VARIABLES = {"SESSIONARY_KPI_INTERVAL_S": "1", "SESSIONARY_INTEGRITY_INTERVAL_S": "10"}
+
+
+class WatchedStack(Stack):
+    """A stack whose lag exporter is quick. Its data is in a folder of its own, its logs are not."""
+
+    def __init__(self, data: Path, logs: Path) -> None:
+        """Choose ports; start nothing yet. `logs`: the folder of the parts' logs."""
+        self._logs = logs
+        super().__init__(data)
+
+    @property
+    def log_folder(self) -> Path:
+        """The folder of the processes' logs."""
+        return self._logs
+
+    @property
+    def targets_file(self) -> Path:
+        """The file that tells Prometheus where the parts serve their metrics."""
+        return self.data / "prometheus.json"
+
+    @property
+    def ports(self) -> list[int]:
+        """All ports of the stack but the broker's second one."""
+        addresses = [target for group in self._read_targets() for target in group["targets"]]
+        addresses += [self.environ["SESSIONARY_BOOTSTRAP_SERVERS"], self.environ["SESSIONARY_CLICKHOUSE_URL"]]
+        return [int(address.rpartition(":")[2]) for address in addresses]
+
+    def metrics_url(self, part: str) -> str:
+        """Return the address of a part's metrics."""
+        (target,) = [group["targets"][0] for group in self._read_targets() if group["labels"]["instance"] == part]
+        return f"http://{target}/metrics"
+
+    def exporter_page(self) -> str:
+        """Return the exporter's metrics; empty without an answer."""
+        try:
+            with urllib.request.urlopen(self.metrics_url(LAG_EXPORTER), timeout=2) as answer:
+                page: str = answer.read().decode()
+        except OSError:
+            return ""
+        return page
+
+    def freeze_part(self, part: str) -> None:
+        """Stop a part as a hung machine does: it neither works nor ends."""
+        os.killpg(self._pid_of(part), signal.SIGSTOP)
+
+    def restart_part(self, part: str) -> None:
+        """Kill a part, and wait until its supervisor has started it again."""
+        former = self._pid_of(part)
+        os.killpg(former, signal.SIGKILL)
+        wait_until(lambda: self._supervisor.pid(part) not in (None, former), _RESTART_S, f"{part} to be started again")
+
+    def _read_targets(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.targets_file.read_text())
+        return found
+
+    def _pid_of(self, part: str) -> int:
+        pid = self._supervisor.pid(part)
+        if pid is None:
+            raise AssertionError(f"{part} does not run; its log is {self.log_folder / part}.log")
+        return pid
+
+    def _make_parts(self) -> list[Part]:
+        parts = [
+            replace(part, env={**(part.env or {}), **_VARIABLES}) if part.name == LAG_EXPORTER else part
+            for part in super()._make_parts()
+        ]
+        return parts if any(part.name == LAG_EXPORTER for part in parts) else self._with_metrics(parts)
+
+    def _with_metrics(self, parts: list[Part]) -> list[Part]:
+        """Return the parts with a metrics port for each sink, and an exporter.
+
+        To be deleted, with the last branch of `_make_parts`, once the stack does both by itself.
+        """
+        names = [*(f"sink-{kind}" for kind in SINKS), LAG_EXPORTER]
+        ports = dict(zip(names, free_ports(len(names)), strict=True))
+        api = int(self.environ["SESSIONARY_API_PORT"])
+        targets = [("sessionary-processor", "processor", api)]
+        targets += [
+            ("sessionary-lag" if name == LAG_EXPORTER else "sessionary-sink", name, ports[name]) for name in names
+        ]
+        groups = [
+            {"targets": [f"{LOOPBACK}:{port}"], "labels": {"job": job, "instance": name}} for job, name, port in targets
+        ]
+        self.targets_file.write_text(json.dumps(groups))
+        environ = {name: {**self._part_environ, "SESSIONARY_METRICS_PORT": str(port)} for name, port in ports.items()}
+        exporter = Part(
+            name=LAG_EXPORTER,
+            argv=[sys.executable, "-m", "sessionary.infra.cli", "lag-exporter"],
+            log_path=self.log_folder / f"{LAG_EXPORTER}.log",
+            env={**environ[LAG_EXPORTER], **_VARIABLES},
+            after=["broker", "clickhouse"],
+        )
+        return [*(replace(part, env=environ.get(part.name, part.env)) for part in parts), exporter]
+
+
+__all__ = ["LAG_EXPORTER", "WatchedStack"]

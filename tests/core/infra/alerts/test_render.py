@@ -1,0 +1,118 @@
+"""The rules are those of the tables, with the thresholds of the settings."""
+
+import importlib
+import re
+
+import pytest
+
+from sessionary.infra.alerts.alert import Alert, Severity, risen_counter
+from sessionary.infra.alerts.render import ALERT_GROUPS, render_expression, render_rules, setting_values
+from sessionary.infra.alerts.settings import AlertSettings
+from sessionary.infra.cli.app import run
+from tests.support.alert_rules import ROOT, RULES
+
+ALERTS = [alert for group in ALERT_GROUPS for alert in group.alerts]
+# The metrics that other branches serve; delete this list when they are merged.
+NOT_SERVED_YET = frozenset(
+    {
+        "sessionary_client_events_total",
+        "sessionary_client_spool_bytes",
+        "sessionary_clickhouse_disk_free_ratio",
+        "sessionary_integrity_checked_timestamp_seconds",
+        "sessionary_integrity_findings",
+        "sessionary_kpi_audit_io_ratio",
+        "sessionary_kpi_audit_write_latency_seconds",
+        "sessionary_kpi_cleanup_average_seconds",
+        "sessionary_kpi_reclaim_ratio",
+        "sessionary_kpi_session_context_bytes_max",
+        "sessionary_kpi_timeout_retry_cost_ratio",
+        "sessionary_kpi_transition_latency_seconds",
+        "sessionary_processor_compliance_seconds_total",
+        "sessionary_processor_disk_free_bytes",
+        "sessionary_processor_quiet_partitions",
+        "sessionary_processor_state_hash_mismatches_total",
+        "sessionary_processor_timer_wall_lateness_seconds",
+        "sessionary_processor_timers_due",
+        "sessionary_processor_work_seconds_total",
+    }
+)
+
+
+def served_metrics() -> set[str]:
+    """Return the metrics of all roles: of the `HELP` of each module of metrics."""
+    paths = [path for path in ROOT.glob("*/sessionary/**/metrics.py") if ".venv" not in path.parts]
+    modules = [
+        importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts[1:])) for path in sorted(paths)
+    ]
+    return {name for module in modules for name in getattr(module, "HELP", {})}
+
+
+def named_metrics(expression: str) -> set[str]:
+    """Return the metrics that an expression names; those of a histogram without their suffix."""
+    names = re.findall(r"\bsessionary_\w+", re.sub(r'"[^"]*"', "", expression))
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+
+
+def test_the_file_for_people_without_the_generator_is_up_to_date() -> None:
+    assert RULES.read_text("utf-8") == render_rules(AlertSettings()), "make docs brings it up to date"
+
+
+def test_no_two_alerts_have_the_same_name() -> None:
+    names = [alert.name for alert in ALERTS]
+    assert len(names) == len(set(names)) > 30
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_an_alert_names_only_metrics_that_a_role_serves(alert: Alert) -> None:
+    named = named_metrics(render_expression(alert, AlertSettings()))
+    assert named - served_metrics() - NOT_SERVED_YET == set()
+    assert named or "up{" in alert.expr
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_an_alert_says_what_happened_and_how_long_it_must_last(alert: Alert) -> None:
+    assert alert.hold in {"", "page_for_s" if alert.severity is Severity.PAGE else "ticket_for_s"}
+    assert alert.summary
+    assert alert.description.endswith(".")
+    assert set(alert.thresholds) <= set(setting_values(AlertSettings()))
+    for name in alert.thresholds:
+        assert re.search(rf"\${{?{name}\b", alert.expr), f"{name} is in no expression"
+
+
+def test_each_setting_changes_the_rules() -> None:
+    rules = render_rules(AlertSettings())
+    for name, value in AlertSettings().model_dump().items():
+        other = "other" if isinstance(value, str) else value / 2 if value else 7
+        changed = AlertSettings(**{name: type(value)(other)})
+        assert render_rules(changed) != rules, name
+
+
+def test_each_threshold_is_called_required_or_a_default() -> None:
+    thresholds = {f"alert_{name}" for alert in ALERTS for name in alert.thresholds}
+    for name, field in AlertSettings.model_fields.items():
+        said = field.description or ""
+        if name in thresholds or name.endswith(("_for_s", "_window_s")):
+            assert ("; required: " in said) != said.endswith("; a default, no requirement names one"), name
+
+
+def test_a_counter_that_is_born_with_its_first_event_has_risen() -> None:
+    assert risen_counter("x_total", ["a", "b"], above="$n").splitlines() == [
+        "sum by (a, b) (increase(x_total[${window_s}s])) > $n",
+        "or sum by (a, b) (x_total unless x_total offset ${window_s}s) > $n",
+    ]
+
+
+def test_the_command_prints_the_rules_with_the_thresholds_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["alerts", "render"]) == 0
+    assert capsys.readouterr().out == RULES.read_text("utf-8")
+    monkeypatch.setenv("SESSIONARY_ALERT_LAG_S", "7.5")
+    monkeypatch.setenv("SESSIONARY_ALERT_RUNBOOK_URL", "https://docs.example.com/runbook.html")
+    assert run(["alerts", "render"]) == 0
+    printed = capsys.readouterr().out
+    assert "the limit is 7.5 s." in printed
+    assert 'runbook_url: "https://docs.example.com/runbook.html#sessionarylagtime"' in printed
+    monkeypatch.setenv("SESSIONARY_ALERT_LAG_S", "-1")
+    assert run(["alerts", "render"]) == 2
+    assert "SESSIONARY_ALERT_LAG_S" in capsys.readouterr().err
