@@ -6,7 +6,7 @@ This module needs `opentelemetry-api`, which the extra `otel` brings.
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
-from sessionary.producers.ports import Counters, OnReceipt, OutRecord, Receipt, Transport
+from sessionary.producers.ports import Backlog, Counters, OnReceipt, OutRecord, Receipt, Transport
 from sessionary.schemas.telemetry import span_names
 from sessionary.schemas.telemetry.trace_context import (
     TRACEPARENT,
@@ -38,6 +38,11 @@ class TracingTransport:
     def counters(self) -> Counters:
         """As the other transport's."""
         return self._transport.counters
+
+    @property
+    def backlog(self) -> Backlog:
+        """As the other transport's."""
+        return self._transport.backlog
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         """Take one record, with the context of a new span in its header.

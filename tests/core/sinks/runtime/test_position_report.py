@@ -2,7 +2,8 @@
 
 import pytest
 
-from sessionary.sinks.core.intent import BlockLimits, PartitionPlan
+from sessionary.sinks.core.block_due import BlockLimits
+from sessionary.sinks.core.intent import PartitionPlan
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.errors import Transient
 from sessionary.sinks.metrics import SinkMetrics
