@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -28,7 +29,7 @@ from sessionary.schemas.settings import KafkaSettings
 
 _SAMPLE_S = 0.05
 _POLL_S = 0.02
-_OPENED = re.compile(r"^(\S+ \S+),(\d{3}) .*partition (\d+) is open", re.M)
+_OPENED = re.compile(r'^{"time": "([^"]+)", .*"event": "partition (\d+) is open"', re.M)
 _PROGRESS_S = 5.0
 
 
@@ -118,9 +119,7 @@ class Worker:
         which each one was open, the metric the sum of their times since the assignment.
         """
         found = _OPENED.findall(self.child.log.read_text("utf-8", "replace"))
-        at_s = {
-            number: time.mktime(time.strptime(day, "%Y-%m-%d %H:%M:%S")) + int(ms) / 1e3 for day, ms, number in found
-        }
+        at_s = {number: datetime.fromisoformat(at).timestamp() for at, number in found}
         metrics = self.read_metrics()
         if not at_s or metrics["sessionary_processor_partition_open_seconds_count"] != len(at_s):
             raise RuntimeError("the log and the metrics do not tell of the same openings")

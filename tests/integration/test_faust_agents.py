@@ -178,7 +178,7 @@ def test_aiokafka_fetches_the_topics_of_agents_and_never_the_events(kafka: Kafka
 
 
 def fetched_topics(worker: Child) -> list[str]:
-    return re.findall(r"aiokafka fetches (\S+)", worker.log.read_text())
+    return re.findall(r"aiokafka fetches ([\w.-]+)", worker.log.read_text())
 
 
 @pytest.mark.long
