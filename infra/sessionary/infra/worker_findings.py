@@ -37,7 +37,7 @@ def advise_halt(partition: Document) -> str:
 
 
 def find_clock_faults(partitions: Sequence[Document], workers: Sequence[Document], now_ms: int) -> list[Finding]:
-    """Return the clocks that differ: of workers from `now_ms`, of partitions from their worker's.
+    """Return the clocks that differ from `now_ms`: of workers, and logs' clocks that are ahead.
 
     A worker of an older release tells no clock.
     """
@@ -51,12 +51,12 @@ def find_clock_faults(partitions: Sequence[Document], workers: Sequence[Document
     ]
     return apart + [
         Finding(
-            f"the log clock of partition {found['partition']} is {found['clock_ahead_s']:.0f} s ahead of its worker's",
+            f"the log clock of partition {found['partition']} is {(found['clock_ms'] - now_ms) / 1_000:.0f} s ahead",
             "set the clock that is wrong, then run: "
             f'sessionary partition repair-clock {found["partition"]} --reason "…"',
         )
         for found in partitions
-        if (found.get("clock_ahead_s") or 0.0) > _AHEAD_S_MAX
+        if (found.get("clock_ms") or 0) - now_ms > _AHEAD_S_MAX * 1_000
     ]
 
 

@@ -10,7 +10,6 @@ _TEXT: Final[dict[str, Any]] = {"type": "string"}
 _NUMBER: Final[dict[str, Any]] = {"type": "integer"}
 _TEXT_OR_NULL: Final[dict[str, Any]] = {"type": ["string", "null"]}
 _NUMBER_OR_NULL: Final[dict[str, Any]] = {"type": ["integer", "null"]}
-_DECIMAL_OR_NULL: Final[dict[str, Any]] = {"type": ["number", "null"]}
 
 
 def _object_schema(**properties: Any) -> dict[str, Any]:
@@ -83,10 +82,7 @@ _PARTITION: Final = _object_schema(
     next_offset={**_NUMBER_OR_NULL, "description": "the next record of the log to be folded"},
     batch_number={**_NUMBER_OR_NULL, "description": "the number of its last transaction"},
     live_rows={**_NUMBER_OR_NULL, "description": "rows with a deadline that will fire"},
-    clock_ahead_s={
-        **_DECIMAL_OR_NULL,
-        "description": "seconds by which its log clock is ahead of its worker's; negative in a silence",
-    },
+    clock_ms={**_NUMBER_OR_NULL, "description": "its log clock, in ms since the epoch; null if it is not open"},
 )
 _PARTITION_RULES: Final = _object_schema(
     partition=_NUMBER,

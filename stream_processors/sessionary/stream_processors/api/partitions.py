@@ -54,7 +54,7 @@ _UNKNOWN: Mapping[str, Any] = dict.fromkeys(
         "next_offset",
         "batch_number",
         "live_rows",
-        "clock_ahead_s",
+        "clock_ms",
     )
 )
 
@@ -275,8 +275,7 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
 
     `state` is open, opening or halted; only a halted partition has `reason`, `detail` and
     `halted_at_ms` (wall clock, ms since the epoch). Position and live rows are null as long as the
-    changelog is not read. `clock_ahead_s` is that of an open partition's log clock before this
-    worker's: negative in a silence, and while old records are folded.
+    changelog is not read. `clock_ms` is the log clock of an open partition.
     """
     halted, position = owner.halted, owner.position
     is_recovered = has_known_position(owner)
@@ -292,7 +291,7 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
         "next_offset": position.next_offset if is_recovered else None,
         "batch_number": owner.state.position.batch_number if is_recovered else None,
         "live_rows": owner.state.live if owner.is_open else None,
-        "clock_ahead_s": position.clock_ms / 1_000 - time.time() if owner.is_open and position.clock_ms else None,
+        "clock_ms": position.clock_ms or None if owner.is_open else None,
     }
 
 

@@ -46,7 +46,7 @@ def test_doctor_asks_all_workers_for_release_clock_and_disk() -> None:
     ]
     with serve_fake_api() as api:
         api.answers = {
-            "/v1/partitions": (200, {"partitions": [partition(0, clock_ahead_s=-1.0), partition(1)]}),
+            "/v1/partitions": (200, {"partitions": [partition(0, clock_ms=now_ms - 1_000), partition(1)]}),
             "/v1/rules": (200, {"partitions": [{"partition": 0, "rules": 2}], "workers": workers}),
         }
         environ = {
