@@ -135,8 +135,11 @@ def test_a_replay_writes_the_declared_block_again_under_the_same_token(
         kafka, clickhouse, instance=None, metrics_port=free_port(), sink_flush_rows=50, sink_flush_seconds=5
     )
     produce_records(kafka, kafka.topics.audit, encoded_audits(0, 4, each=50))
+    labels = f'{{group="{settings.group_id("audit")}",sink="audit"}}'
     with sink_in_thread("audit", settings):
         wait_until(rows_equal(clickhouse, _COUNTS, [200, 200]), 30, "200 rows")
+        blocks = f"sessionary_sink_blocks_total{labels} 4.0"
+        wait_until(lambda: blocks in scrape_metrics(settings), 10, "a block of each partition")
     # What a crash between insert and next commit leaves: the offset of the block's start, and the
     # intent in its metadata.
     owner = Consumer({**settings.client_config(), "group.id": settings.group_id("audit")})
@@ -145,8 +148,11 @@ def test_a_replay_writes_the_declared_block_again_under_the_same_token(
     owner.commit(offsets=[TopicPartition(kafka.topics.audit, 2, 0, metadata=intent)], asynchronous=False)
     owner.close()
     with sink_in_thread("audit", settings):
-        name = f'sessionary_sink_replays_total{{group="{settings.group_id("audit")}",sink="audit"}} 1.0'
+        name = f"sessionary_sink_replays_total{labels} 1.0"
         wait_until(lambda: name in scrape_metrics(settings), 30, "one replay")
+        # Each of the four blocks is an entry of the window, which has 10,000.
+        used = f"sessionary_sink_deduplication_window_used{labels} 0.0004"
+        wait_until(lambda: used in scrape_metrics(settings), 10, "the entries since the declaration")
         wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
     assert query_numbers(clickhouse, _COUNTS) == [200, 200]
 
