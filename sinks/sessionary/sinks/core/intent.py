@@ -6,8 +6,8 @@
 
 Blocks of idle records are small, so several partitions may share an insert. Then each partition's
 intent names the whole block: {"v":3,...,"with":[[partition,first,last],...]}. All intents are in
-one commit. Whoever finds one of them reads all of the block's ranges again, also those of other
-owners' partitions, and inserts the same rows under the same token.
+one commit. An owner that finds one of them reads all of the block's ranges again, also those of
+other owners' partitions, and inserts the same rows under the same token.
 
 The metadata also names the topic by its id: offsets of a topic that was deleted and created again
 say nothing about its records. The former version of the metadata has no id. Its block is inserted
