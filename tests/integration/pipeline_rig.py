@@ -1,5 +1,6 @@
 """The whole pipeline for a test: processor and sinks as processes, with own topics and database."""
 
+import json
 import sys
 import urllib.request
 from collections.abc import Sequence
@@ -66,8 +67,14 @@ class PipelineRig:
         wait_until(self.is_ready, 60, "the processor to own its partitions")
         return child
 
+    def partition_states(self) -> dict[str, str]:
+        """Return what the processor says of each of its partitions."""
+        with urllib.request.urlopen(f"{self.control_url}/readyz", timeout=5) as answer:
+            states: dict[str, str] = json.load(answer)["partitions"]
+        return states
+
     def is_ready(self) -> bool:
-        """Return True if the processor reports that all its partitions are open."""
+        """Return True if all of the processor's partitions have been open, or halted."""
         try:
             with urllib.request.urlopen(f"{self.control_url}/readyz", timeout=2) as answer:
                 return bool(answer.status == 200)

@@ -269,8 +269,7 @@ DOCUMENT: Final[dict[str, Any]] = {
             "Whether the worker runs", "application/json", _503="the worker is ending, or a part of it hangs"
         ),
         "/readyz": _open_operation(
-            "Whether the worker has started, is in its group, and its open partitions keep up with their logs; "
-            "a halted partition, or one that opens later, is no reason to say no",
+            "Whether the worker has started, is in its group, and keeps up with its logs",
             "application/json",
             _503="it is not; the body names the state of each partition",
         ),

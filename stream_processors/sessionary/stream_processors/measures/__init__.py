@@ -1,6 +1,8 @@
 """What a worker knows of itself, for its metrics and its health.
 
-log_lag          how far open partitions are behind their logs, in records and in time
-worker_gauges    the gauges that are read when the metrics are
-row_census       counts the rows of partitions that have opened
+    log_lag        how far open partitions are behind their logs, in records and in time
+    worker_gauges  the gauges that are read when the metrics are
+    row_census     counts the rows of partitions that have opened
+
+All of it belongs to the event loop.
 """

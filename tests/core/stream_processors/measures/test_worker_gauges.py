@@ -11,9 +11,11 @@ import pytest
 
 from sessionary.schemas.ids import partition_of
 from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.measures.row_census import count_for_a_slice
 from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
 from sessionary.stream_processors.runtime import partition_owner
+from sessionary.stream_processors.runtime.fetching.pending_records import FollowingRecords
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
 from tests.support.event_factory import TICK, EventFactory
@@ -42,8 +44,10 @@ class Rig:
 
     def __init__(self, bench: OwnerBench, state_folder: Path | None) -> None:
         self.bench, self.fetcher, self.heartbeat_s = bench, FakeFetcher(), time.monotonic()
-        parts: list[Any] = [bench.assignment, bench.assignment._stores, self.fetcher, FakeTicker()]
-        self.gauges = WorkerGauges(*parts, lambda: self.heartbeat_s, state_folder)
+        fetcher: Any = self.fetcher
+        ticker: Any = FakeTicker()
+        stores = bench.assignment._stores
+        self.gauges = WorkerGauges(bench.assignment, stores, fetcher, ticker, lambda: self.heartbeat_s, state_folder)
         self.gauges.serve(bench.metrics)
 
     def read(self) -> dict[str, float]:
@@ -130,7 +134,7 @@ def test_lag_does_not_count_markers_and_is_there_before_the_record_is_folded(rec
         rig.fetcher.last_offset = 6
         rig.gauges.observe_log_ends({0: 7}, time.time())
         owner = rig.bench.assignment.owners[0]
-        owner._pending.append_batch(partition_owner.FollowingRecords(4, [LogRecord(6, now_ms() - 90_000, None, TICK)]))
+        owner._pending.append_batch(FollowingRecords(4, [LogRecord(6, now_ms() - 90_000, None, TICK)]))
         found = rig.read()
         assert found['lag_records{partition="0"}'] == 3
         assert 90 <= found['lag_seconds{partition="0"}'] < 300
@@ -203,7 +207,7 @@ def test_a_halted_partition_still_has_its_lag(recovery: FakeRecovery, monkeypatc
         recovery.gate.release(100)
         await rig.opened(0)
         await rig.fold(0, *activity_log(now_ms() - 50_000))
-        halt = partition_owner.Halted("log_gap", "told so")
+        halt = Halted("log_gap", "told so")
         rig.bench.assignment.halt_partition(0, halt)
         await rig.bench.seen(lambda: rig.bench.assignment.halted_partitions)
         rig.fetcher.last_offset = 9

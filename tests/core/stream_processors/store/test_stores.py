@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -201,7 +201,7 @@ def test_bytes_by_layer_are_those_on_the_shelf(store: Store, rules: RuleSet) -> 
     agents = [EventFactory(f"s{number}") for number in range(5)]
     offset = 0
 
-    def fold(agent: EventFactory, event_type: str, **fields: object) -> None:
+    def fold(agent: EventFactory, event_type: str, **fields: Any) -> None:
         nonlocal offset
         value = agent.event_bytes(event_type, **fields)
         rig.fold_records([LogRecord(offset, START_MS + offset, agent.key.encoded(), value)])
