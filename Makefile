@@ -11,7 +11,7 @@ MINUTES ?= 1
 SEED ?= 1
 RECORDS ?= 1000000
 
-.PHONY: help install demo bench test test-long alerts chaos fuzz mutants check lint format docs clean
+.PHONY: help install demo bench test test-long alerts chaos fuzz mutants check lint format docs dashboard-pictures clean
 
 # Say what there is.
 help:
@@ -105,6 +105,10 @@ docs: $(LOCAL) $(DOCS)
 	@$(BIN)/python -m tests.support.alert_rules
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
+
+# Draw the dashboards' pictures from a real Prometheus beside a stack under load: make dashboard-pictures MINUTES=5.
+dashboard-pictures: $(DEV)
+	@$(BIN)/python -m tests.support.dashboards.pictures --minutes $(MINUTES) $(ARGS)
 
 # Remove what was built, and .venv.
 clean:

@@ -76,6 +76,7 @@ def test_the_file_is_what_the_tables_say(board: Board) -> None:
 def test_each_panel_asks_a_question_and_says_what_to_think_of_the_answer() -> None:
     for panel in all_panels():
         assert panel.question.endswith("?"), panel
+        assert len(panel.question) < 50, "it does not fit its panel"
         assert panel.description.endswith("."), panel
         assert panel.unit, panel
         assert panel.queries, panel

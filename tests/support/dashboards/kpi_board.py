@@ -5,7 +5,7 @@ from typing import Final
 from tests.support.dashboards.panel import Board, Panel, Query, Row, rate_of
 from tests.support.dashboards.session_board import CONTEXT_BYTES_MAX
 
-_PERFORMANCE: Final = (
+_SESSIONS: Final = (
     Panel(
         "Are timed-out sessions reclaimed?",
         "percentunit",
@@ -25,6 +25,15 @@ _PERFORMANCE: Final = (
         limit=5,
     ),
     Panel(
+        "How large is the largest context?",
+        "bytes",
+        "Of all sessions that reported one. Target: below 200 MB.",
+        (Query("max(sessionary_kpi_session_context_bytes_max)", "largest"),),
+        limit=CONTEXT_BYTES_MAX,
+    ),
+)
+_AUDIT: Final = (
+    Panel(
         "Is a transition on record in time?",
         "s",
         "From an event or a deadline to the acknowledgement of its audit record. Target: 19 of 20 below 0.1 s.",
@@ -38,8 +47,6 @@ _PERFORMANCE: Final = (
         (Query("max by (quantile) (sessionary_kpi_audit_write_latency_seconds)", "{{quantile}}"),),
         limit=0.1,
     ),
-)
-_COST: Final = (
     Panel(
         "What do audit records add to the traffic?",
         "percentunit",
@@ -47,6 +54,8 @@ _COST: Final = (
         (Query("max(sessionary_kpi_audit_io_ratio)", "audit"),),
         limit=0.05,
     ),
+)
+_COST: Final = (
     Panel(
         "What do retries after a timeout cost?",
         "percentunit",
@@ -67,19 +76,12 @@ _COST: Final = (
         ),
         limit=0.05,
     ),
-    Panel(
-        "How large is the largest context?",
-        "bytes",
-        "Of all sessions that reported one. Target: below 200 MB.",
-        (Query("max(sessionary_kpi_session_context_bytes_max)", "largest"),),
-        limit=CONTEXT_BYTES_MAX,
-    ),
 )
 KPIS: Final = Board(
     "kpis",
     "key figures",
     "Are the targets met? Each figure is of the last hour; the line is the target.",
-    (Row("Performance", _PERFORMANCE), Row("Cost", _COST)),
+    (Row("Timed-out sessions, memory", _SESSIONS), Row("Audit trail", _AUDIT), Row("Cost", _COST)),
 )
 
 __all__ = ["KPIS"]

@@ -95,8 +95,8 @@ def main() -> int:
     """Start everything, wait, draw. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=6.0)
-    parser.add_argument("--sessions", type=int, default=200, help="sessions of one round of load")
-    parser.add_argument("--speed", type=float, default=20.0, help="how much faster than recorded")
+    parser.add_argument("--sessions", type=int, default=150, help="sessions of one round of load")
+    parser.add_argument("--speed", type=float, default=60.0, help="how much faster than recorded")
     given = parser.parse_args()
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sessionary-pictures-") as name:

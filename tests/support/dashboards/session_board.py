@@ -49,7 +49,7 @@ _LIFE: Final = (
         ),
     ),
     Panel(
-        "How many timed-out sessions give back what they hold?",
+        "Do timed-out sessions release what they hold?",
         "percentunit",
         "Confirmed clean-ups over timed-out sessions, of the last hour. Lost hosts are not counted.",
         (Query("min(sessionary_kpi_reclaim_ratio)", "reclaimed"),),

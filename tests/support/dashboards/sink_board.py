@@ -84,7 +84,7 @@ _FAULTS: Final = (
         (Query("sum by (sink) (increase(sessionary_sink_replays_total[1h]))", "{{sink}}"),),
     ),
     Panel(
-        "How close is a replay to the end of ClickHouse's memory?",
+        "Could a replay store rows twice?",
         "percentunit",
         "Blocks from a block's declaration to its replay, as a share of those that ClickHouse remembers. From 1 on a "
         "row may be stored twice.",

@@ -10,7 +10,7 @@ from tests.support.dashboards.panel import Board, Panel
 _COLUMNS, _WIDTH, _HEIGHT, _GAP = 3, 320, 214, 12
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 32, 54  # of the plot in its panel
 _HEAD, _ROW_HEAD = 34, 28
-_LEGENDS_MAX, _LEGEND_COLUMNS = 6, 2
+_LEGENDS_MAX, _LEGEND_COLUMNS, _NAME_MAX = 6, 2, 27
 _COLORS: Final = ("#3274d9", "#d9822b", "#3a9e4f", "#b65fcf", "#c9a227", "#2aa5a0")
 _STYLE: Final = """
     .page { fill: #ffffff } .panel { fill: #f6f8fa; stroke: #d0d7de } text { fill: #1f2328 }
@@ -44,7 +44,7 @@ def format_value(value: float, unit: str) -> str:
     suffix, scale = _UNITS[unit]
     number = value * scale
     if unit == "bool_yes_no":
-        return "yes" if number else "no"
+        return {0.0: "no", 1.0: "yes"}.get(number, "")
     if unit == "s" and 0 < abs(number) < 1:
         return f"{number * 1_000:.3g} ms"
     if abs(number) < 1_000:
@@ -150,7 +150,7 @@ def _legend_svg(lines: Sequence[Line]) -> str:
         row, column = divmod(number, _LEGEND_COLUMNS)
         x, y = 10 + column * (_WIDTH - 16) / _LEGEND_COLUMNS, _HEIGHT - 28 + row * 11
         parts.append(f'<rect x="{x:g}" y="{y - 6:g}" width="8" height="6" fill="{_COLORS[number % len(_COLORS)]}"/>\n')
-        name = line.name if len(line.name) <= 30 else line.name[:29] + "…"
+        name = line.name if len(line.name) <= _NAME_MAX else "…" + line.name[1 - _NAME_MAX :]
         parts.append(_text(x + 12, y, name, 'class="note"'))
     if len(named) < len(lines):
         parts.append(_text(22 + (_WIDTH - 16) / 2, _HEIGHT - 6, f"and {len(lines) - len(named)} more", 'class="note"'))

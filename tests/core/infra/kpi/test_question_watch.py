@@ -33,8 +33,8 @@ def faults() -> list[str]:
 
 
 @pytest.fixture
-def watch(server: Server, faults: list[str]) -> Iterator[QuestionWatch[int]]:
-    watch: QuestionWatch[int] = QuestionWatch("test", server.answer_question, 0.01, faults.append)
+def watch(request: pytest.FixtureRequest, server: Server, faults: list[str]) -> Iterator[QuestionWatch[int]]:
+    watch: QuestionWatch[int] = QuestionWatch(request.node.name, server.answer_question, 0.01, faults.append)
     watch.start()
     yield watch
     watch.stop()
@@ -55,9 +55,9 @@ def test_there_is_no_answer_while_the_server_is_away(
     assert watch.fault is None
 
 
-def test_a_watch_that_is_stopped_asks_no_more(watch: QuestionWatch[int], server: Server) -> None:
+def test_a_watch_that_is_stopped_asks_no_more(request: pytest.FixtureRequest, watch: QuestionWatch[int]) -> None:
     watch.wait_answer(10)
-    (thread,) = [one for one in threading.enumerate() if one.name == "test"]
+    (thread,) = [one for one in threading.enumerate() if one.name == request.node.name]
     watch.stop()
     thread.join(10)
     assert not thread.is_alive()
