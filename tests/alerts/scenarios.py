@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,10 +55,11 @@ class Bench(NamedTuple):
         hold_s = self.settings.alert_ticket_for_s if ticket else self.settings.alert_page_for_s
         return Episode(scenario, alert, labels, hold_s)
 
-    def wait_calm(self, alert: str) -> None:
-        """Wait until no alert of this name is pending or firing: a former one must not be ours."""
+    def wait_calm(self, alert: str, labels: Mapping[str, str]) -> None:
+        """Wait until this alert is neither pending nor firing: a former one must not be ours."""
+        wanted = {"alertname": alert, **labels}.items()
         wait_until(
-            lambda: alert not in {found["labels"]["alertname"] for found in self.monitoring.active_alerts()},
+            lambda: not any(wanted <= found["labels"].items() for found in self.monitoring.active_alerts()),
             _CALM_S,
             f"{alert} to be silent",
             pause_s=0.5,
@@ -89,9 +90,9 @@ class ReclaimFigures(NamedTuple):
 
 def stop_sink(bench: Bench) -> list[Episode]:
     """Freeze a sink until the page for its lag arrives; its restart must resolve it."""
-    bench.wait_calm("SessionaryLagTime")
     group, topic = f"{bench.kafka.topic_prefix}.sink.audit", bench.kafka.topics.audit
     bench.wait_caught_up(group)
+    bench.wait_calm("SessionaryLagTime", {"group": group})
     episode = bench.new_episode("a sink is stopped", "SessionaryLagTime", {"group": group})
     bench.stack.freeze_part("sink-audit")
     follow_to_webhook(bench.monitoring, episode, lambda: _lag_is_served(bench, group), _FIRES_S)
@@ -105,11 +106,11 @@ def stop_sink(bench: Bench) -> list[Episode]:
 
 def stop_processor(bench: Bench) -> list[Episode]:
     """Freeze the processor until the pages arrive that it is down, and that it is behind."""
-    for alert in ("SessionaryLagTime", "SessionaryProcessorDown"):
-        bench.wait_calm(alert)
     scenario = "the processor is stopped"
     group, topic = f"{bench.kafka.topic_prefix}.processor", bench.kafka.topics.events
     bench.wait_caught_up(group)
+    bench.wait_calm("SessionaryLagTime", {"group": group})
+    bench.wait_calm("SessionaryProcessorDown", {"instance": "processor"})
     down = bench.new_episode(scenario, "SessionaryProcessorDown", {"instance": "processor"})
     behind = bench.new_episode(scenario, "SessionaryLagTime", {"group": group})
     down.fact_s = time.time()
@@ -131,7 +132,7 @@ def halt_partition(bench: Bench) -> tuple[list[Episode], bool]:
 
     Also returns whether it is ready, within seconds of the page.
     """
-    bench.wait_calm("SessionaryPartitionHalted")
+    bench.wait_calm("SessionaryPartitionHalted", {})
     control = ControlApiClient(OperatorSettings.from_env(bench.stack.environ))
     episode = bench.new_episode(
         "a partition is halted", "SessionaryPartitionHalted", {"reason": "batch_unreadable", "instance": "processor"}

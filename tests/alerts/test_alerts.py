@@ -6,7 +6,7 @@ import pytest
 
 from tests.alerts.__main__ import SCENARIOS, SETTINGS, run_scenarios
 from tests.alerts.episode import Episode
-from tests.alerts.monitoring import PACKAGES, missing_programs
+from tests.alerts.monitoring import PACKAGES, NotInstalled, install_programs, missing_programs
 from tests.alerts.report import Figures, find_faults, report_lines
 from tests.alerts.scenarios import SESSIONS, ReclaimFigures
 
@@ -53,6 +53,12 @@ def test_a_wrong_ratio_an_unready_worker_and_what_is_left_behind_are_faults() ->
     figures = Figures(reclaim=ReclaimFigures(40, 40, 0.8), is_ready_while_halted=False)
     assert len(find_faults([], figures)) == 3
     assert find_faults([], Figures(left_over=["port 9"])) == ["left behind: port 9"]
+
+
+def test_a_machine_without_apt_get_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.alerts.monitoring.shutil.which", lambda _name: None)
+    with pytest.raises(NotInstalled, match="there is no apt-get; install them by hand: apt-get install"):
+        install_programs()
 
 
 def test_the_settings_of_the_run_are_quicker_than_the_defaults() -> None:

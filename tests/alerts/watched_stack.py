@@ -3,18 +3,15 @@
 import json
 import os
 import signal
-import sys
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sessionary.infra.local.ports import LOOPBACK, free_ports
 from sessionary.infra.local.supervisor import Part
-from sessionary.infra.stack import SINKS, Stack
+from sessionary.infra.stack import LAG_EXPORTER, Stack
 from tests.support.waiting import wait_until
 
-LAG_EXPORTER = "lag-exporter"
 _RESTART_S = 120.0
 # The exporter asks ClickHouse at once instead of every half minute.
 _VARIABLES = {"SESSIONARY_KPI_INTERVAL_S": "1", "SESSIONARY_INTEGRITY_INTERVAL_S": "10"}
@@ -80,37 +77,10 @@ class WatchedStack(Stack):
         return pid
 
     def _make_parts(self) -> list[Part]:
-        parts = [
+        return [
             replace(part, env={**(part.env or {}), **_VARIABLES}) if part.name == LAG_EXPORTER else part
             for part in super()._make_parts()
         ]
-        return parts if any(part.name == LAG_EXPORTER for part in parts) else self._with_metrics(parts)
-
-    def _with_metrics(self, parts: list[Part]) -> list[Part]:
-        """Return the parts with a metrics port for each sink, and an exporter.
-
-        To be deleted, with the last branch of `_make_parts`, once the stack does both by itself.
-        """
-        names = [*(f"sink-{kind}" for kind in SINKS), LAG_EXPORTER]
-        ports = dict(zip(names, free_ports(len(names)), strict=True))
-        api = int(self.environ["SESSIONARY_API_PORT"])
-        targets = [("sessionary-processor", "processor", api)]
-        targets += [
-            ("sessionary-lag" if name == LAG_EXPORTER else "sessionary-sink", name, ports[name]) for name in names
-        ]
-        groups = [
-            {"targets": [f"{LOOPBACK}:{port}"], "labels": {"job": job, "instance": name}} for job, name, port in targets
-        ]
-        self.targets_file.write_text(json.dumps(groups))
-        environ = {name: {**self._part_environ, "SESSIONARY_METRICS_PORT": str(port)} for name, port in ports.items()}
-        exporter = Part(
-            name=LAG_EXPORTER,
-            argv=[sys.executable, "-m", "sessionary.infra.cli", "lag-exporter"],
-            log_path=self.log_folder / f"{LAG_EXPORTER}.log",
-            env={**environ[LAG_EXPORTER], **_VARIABLES},
-            after=["broker", "clickhouse"],
-        )
-        return [*(replace(part, env=environ.get(part.name, part.env)) for part in parts), exporter]
 
 
 __all__ = ["LAG_EXPORTER", "WatchedStack"]
