@@ -15,20 +15,6 @@ from tests.support.dashboards.boards import BOARDS, json_path
 from tests.support.dashboards.panel import RATE_INTERVAL, Board, Panel, dashboard_json
 
 PROMTOOL = shutil.which("promtool")
-# Metrics of other roles that dashboards wait for. Delete a line once its HELP has it.
-AWAITED = frozenset(
-    f"sessionary_{name}"
-    for name in (
-        *("processor_transitions_total", "processor_batch_records", "processor_transaction_bytes"),
-        *("processor_lag_seconds", "processor_quiet_partitions", "processor_silences_total", "processor_timers_due"),
-        *("processor_timer_wall_lateness_seconds", "processor_sessions", "processor_gravestones"),
-        *("processor_sessions_over_context_limit", "processor_changelog_bytes_total", "processor_stored_bytes"),
-        *("processor_recovery_remaining_records", "processor_tick_age_seconds", "processor_disk_free_bytes"),
-        *("processor_group_heartbeat_age_seconds", "processor_state_hash_mismatches_total"),
-        *("processor_compliance_seconds_total", "processor_work_seconds_total"),
-        *("client_events_total", "client_spool_bytes", "client_oldest_event_age_seconds"),
-    )
-)
 
 
 def metric_helps() -> dict[str, str]:
@@ -96,7 +82,7 @@ def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
 def test_every_metric_of_a_dashboard_exists() -> None:
     known = metric_helps()
     assert {name.split("_")[1] for name in known} >= {"processor", "sink", "lag", "integrity", "kpi", "clickhouse"}
-    assert {name for panel in all_panels() for name in named_metrics(panel)} - set(known) <= AWAITED
+    assert {name for panel in all_panels() for name in named_metrics(panel)} <= set(known)
 
 
 def test_every_metric_of_the_exporter_and_of_the_sinks_is_on_a_dashboard() -> None:

@@ -10,6 +10,7 @@ from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.kafka.topic_ids import ask_topic_id
 from sessionary.schemas.telemetry.role_traces import role_tracer
 from sessionary.sinks.core.sink_kinds import SINKS, SinkDefinition, SinkKind
+from sessionary.sinks.memory import keep_freed_memory
 from sessionary.sinks.metrics import SinkMetrics, serve_metrics
 from sessionary.sinks.runtime.block_writer import BlockWriter
 from sessionary.sinks.runtime.consumer import COMMIT_S_MAX, SinkConsumer
@@ -17,7 +18,6 @@ from sessionary.sinks.runtime.host_clock import SystemClock
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
 from sessionary.sinks.runtime.kafka_client import open_consumer, read_ranges
 from sessionary.sinks.runtime.log_watch import LogWatch
-from sessionary.sinks.runtime.memory import keep_freed_memory
 from sessionary.sinks.runtime.ports import BlockTarget
 from sessionary.sinks.settings import SinkSettings
 

@@ -150,7 +150,8 @@ def test_a_sink_that_waits_for_an_operator_does_not_keep_the_stack_from_starting
 ) -> None:
     parts: dict[str, Part] = {}
     monkeypatch.setattr(
-        "sessionary.infra.stack.Supervisor", lambda made, _on_change: parts.update({part.name: part for part in made})
+        "sessionary.infra.stack.Supervisor",
+        lambda made, _on_change, **_options: parts.update({part.name: part for part in made}),
     )
     stack = Stack(tmp_path)
     (port,) = (target.port for target in stack.targets if target.part == "sink-audit")

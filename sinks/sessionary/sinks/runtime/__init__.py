@@ -14,5 +14,4 @@ One thread per sink does everything but keep the group membership.
     block_writer            one block from records to stored rows
     dead_letter_producer    records that cannot be stored, to the topic `sink-rejected`
     hung_calls              ends the process if a call never returns
-    memory                  allocator settings for large blocks
 """

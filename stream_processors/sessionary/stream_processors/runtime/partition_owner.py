@@ -66,8 +66,7 @@ class PartitionOwner:
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
         self.recovery = RecoveryProgress()
-        self.commits = 0
-        self.committed_s = time.monotonic()
+        self.commits, self.committed_s = 0, time.monotonic()
         self._decision = PendingDecision(context, partition, decision)
         self._context = context
         self._open_store = open_store

@@ -18,7 +18,7 @@ from sessionary.infra.local.errors import LocalStackError, PortTaken
 from sessionary.infra.local.ports import LOOPBACK, free_port, is_free
 from sessionary.infra.local.process import Child
 from sessionary.infra.local.server import LocalServer
-from sessionary.sinks.runtime.memory import keep_freed_memory
+from sessionary.sinks.memory import keep_freed_memory
 
 __all__ = ["PASSWORD_VARIABLE", "LocalClickHouse", "clickhouse_answers", "run_clickhouse"]
 
