@@ -5,9 +5,6 @@ from typing import Final
 from pydantic import Field
 
 from sessionary.schemas.settings import ClickHouseSettings, EnvSettings, KafkaSettings
-from sessionary.schemas.topics import SinkTopic
-from sessionary.sinks.core.block_due import BlockLimits
-from sessionary.sinks.core.idle_records import IDLE_RECORDS
 
 # `v_integrity` compares rows of the last 22 days by the time of their transaction, and Kafka may
 # have held a record for a week before that.
@@ -107,16 +104,6 @@ class SinkSettings(KafkaSettings, ClickHouseSettings, IdleSettings):
     def accepted_gaps(self) -> frozenset[int]:
         """The partitions of `sink_accept_gaps`."""
         return frozenset(int(number) for number in self.sink_accept_gaps.split(",") if number)
-
-    def block_limits(self, topic: SinkTopic) -> BlockLimits:
-        """Return how much of a partition is collected for a block. `topic`: what the sink reads."""
-        return BlockLimits(
-            self.sink_flush_rows,
-            self.sink_flush_bytes,
-            self.sink_flush_seconds,
-            self.sink_idle_seconds,
-            IDLE_RECORDS.get(topic),
-        )
 
     def group_id(self, kind: str) -> str:
         """Return the consumer group of the sink `kind`."""

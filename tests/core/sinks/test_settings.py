@@ -1,6 +1,7 @@
 import pytest
 
 from sessionary.schemas.errors import SettingsError
+from sessionary.sinks.runtime.plan_writer import block_limits
 from sessionary.sinks.settings import RetentionSettings, SinkSettings
 
 
@@ -18,7 +19,7 @@ def test_nothing_is_kept_for_a_shorter_time_than_integrity_compares(name: str) -
 
 def test_blocks_wait_as_the_settings_say_and_idle_records_only_where_there_are_some() -> None:
     settings = SinkSettings(sink_flush_rows=7, sink_idle_seconds=5.0)
-    events, audit = settings.block_limits("events"), settings.block_limits("audit")
+    events, audit = block_limits(settings, "events"), block_limits(settings, "audit")
     assert (events.rows, events.seconds, events.idle_seconds) == (7, 0.5, 5.0)
     assert events.is_idle is not None
     assert audit.is_idle is None

@@ -31,7 +31,7 @@ from sessionary.sinks.runtime.host_clock import HostClock
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
 from sessionary.sinks.runtime.kafka_client import partition_and_kind, records_from_messages
 from sessionary.sinks.runtime.log_watch import LogWatch
-from sessionary.sinks.runtime.plan_writer import PlanWriter, ReadRanges
+from sessionary.sinks.runtime.plan_writer import PlanWriter, ReadRanges, block_limits
 from sessionary.sinks.runtime.ports import BlockTarget, ConsumerFactory, KafkaConsumer
 from sessionary.sinks.runtime.position_report import PositionReport
 from sessionary.sinks.settings import SinkSettings
@@ -92,7 +92,7 @@ class SinkConsumer:
         self._blocked = BlockedPartitions(self._topic, metrics, target.find_skip)
         self._writer = PlanWriter(self._topic, lambda: self._consumer, target, clock, watchdog, read_ranges)
         self._guard = group_offsets.LogGuard(
-            self._topic, settings.block_limits(definition.topic), settings.accepted_gaps, self._blocked
+            self._topic, block_limits(settings, definition.topic), settings.accepted_gaps, self._blocked
         )
 
     def run(self, stop: threading.Event) -> None:

@@ -9,12 +9,16 @@ from typing import Final
 
 from confluent_kafka import TopicPartition
 
+from sessionary.schemas.topics import SinkTopic
+from sessionary.sinks.core.block_due import BlockLimits
+from sessionary.sinks.core.idle_records import IDLE_RECORDS
 from sessionary.sinks.core.intent import Intent, PartitionPlan, Piece, RecordBlock, share_block
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.runtime.group_offsets import commit_offsets
 from sessionary.sinks.runtime.host_clock import HostClock
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
 from sessionary.sinks.runtime.ports import BlockTarget, KafkaConsumer
+from sessionary.sinks.settings import SinkSettings
 
 # The intents of one block must fit into the metadata of a commit (4,096 bytes).
 _SHARED_MAX: Final = 64
@@ -23,6 +27,17 @@ _SHARED_ROWS_MAX: Final = 50_000
 # Reads records of a topic again, by partition and first and last offset. Blocks.
 # Raises `Transient`, `OperatorError`.
 ReadRanges = Callable[[str, Mapping[int, tuple[int, int]]], Mapping[int, list[RawRecord]]]
+
+
+def block_limits(settings: SinkSettings, topic: SinkTopic) -> BlockLimits:
+    """Return how much of a partition is collected for a block. `topic`: what the sink reads."""
+    return BlockLimits(
+        settings.sink_flush_rows,
+        settings.sink_flush_bytes,
+        settings.sink_flush_seconds,
+        settings.sink_idle_seconds,
+        IDLE_RECORDS.get(topic),
+    )
 
 
 class PlanWriter:
@@ -155,4 +170,4 @@ def _choose_plans(waiting: Mapping[int, PartitionPlan]) -> dict[int, PartitionPl
     return chosen if len(chosen) > 1 else {}
 
 
-__all__ = ["PlanWriter", "ReadRanges"]
+__all__ = ["PlanWriter", "ReadRanges", "block_limits"]
