@@ -130,8 +130,11 @@ _PROCESSOR = (
     ),
     RuleCase(
         "SessionaryStateCorrupt",
-        {f"sessionary_processor_state_hash_mismatches_total{{{_W1}}}": "_x60 1x20"},
-        {f"sessionary_processor_state_hash_mismatches_total{{{_W1}}}": "1x80", f'{_HALTED}"log_gap"}}': "1x80"},
+        {f'sessionary_processor_state_hash_mismatches_total{{{_W1},source="store"}}': "_x60 1x20"},
+        {
+            f'sessionary_processor_state_hash_mismatches_total{{{_W1},source="agent"}}': "_x60 1x20",
+            f'{_HALTED}"log_gap"}}': "1x80",
+        },
         {"instance": "w1"},
         "1",
     ),

@@ -73,7 +73,11 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     expected = told_names() - PASSING - RESTING
     wait_until(lambda: moved_names(page_of(port)) >= expected, 60, f"all of {len(expected)} metrics to move")
     page = page_of(port)
-    assert (page['sessions{state="Active"}'], page["gravestones"], page["state_hash_mismatches_total"]) == (1, 1, 1)
+    assert (
+        page['sessions{state="Active"}'],
+        page["gravestones"],
+        page['state_hash_mismatches_total{source="agent"}'],
+    ) == (1, 1, 1)
     assert page['transitions_total{from_state="Idle",to_state="Active"}'] == 1
     refused = {name: value for name, value in page.items() if name.startswith("refused_total{")}
     assert sum(value for name, value in refused.items() if 'security="true"' in name) == 1

@@ -101,8 +101,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_disk_free_bytes": "Free bytes of the file system with the state folder; absent if rows are "
     "in memory.",
     "sessionary_processor_state_hash_mismatches_total": "Contents, stores and changelogs that did not have the hash "
-    "or checksum that was recorded of them: refused or replaced snapshots, damaged local stores, and changelogs that "
-    "lost rows.",
+    "or checksum that was recorded of them, by source: agent (snapshots that were refused or left out), store (damaged "
+    "local stores), changelog (lost rows).",
     "sessionary_processor_partition_open_seconds": "Seconds that a partition took to open: fence, recover, seek.",
     "sessionary_processor_recovery_remaining_records": "Offsets of the changelog that are still to be read, by "
     "partition; only while a partition recovers.",
@@ -236,7 +236,9 @@ class Metrics:
         self.timers = self._counter("sessionary_processor_timers_fired_total")
         self.lateness_s = self._histogram("sessionary_processor_timer_lateness_seconds", _LATENESS_BUCKETS)
         self.wall_lateness_s = self._histogram("sessionary_processor_timer_wall_lateness_seconds", _LATENESS_BUCKETS)
-        self.state_hash_mismatches = self._counter("sessionary_processor_state_hash_mismatches_total")
+        self.state_hash_mismatches = self._counter("sessionary_processor_state_hash_mismatches_total", "source")
+        for source in ("agent", "store", "changelog"):
+            self.state_hash_mismatches.labels(source)
         self.open_s = self._histogram("sessionary_processor_partition_open_seconds", _OPEN_BUCKETS)
         self.owned = self._gauge("sessionary_processor_partitions_owned")
         self.halted = self._gauge("sessionary_processor_partitions_halted", "reason")
@@ -284,7 +286,7 @@ class Metrics:
             self.refused.labels(reason, str(reason in SECURITY_REASONS).lower()).inc(number)
         if failed := refusals["internal_error"]:
             self.errors.labels("judge").inc(failed)
-        self.state_hash_mismatches.inc(refusals["hash_mismatch"])
+        self.state_hash_mismatches.labels("agent").inc(refusals["hash_mismatch"])
 
     def _count_timers(self, outcome: Outcome, acknowledged_ms: int) -> None:
         self.timers.inc(outcome.counts.timers)
@@ -297,7 +299,7 @@ class Metrics:
         moved = [record for stream, _, record in outcome.emitted if stream == "audit" and record.transition is not None]
         for (before, after), number in Tally((record.from_state, record.to_state) for record in moved).items():
             self.transitions.labels(before, after).inc(number)
-        self.state_hash_mismatches.inc(sum(tells_wrong_hash(record.reason) for record in moved))
+        self.state_hash_mismatches.labels("agent").inc(sum(tells_wrong_hash(record.reason) for record in moved))
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format, UTF-8."""

@@ -72,7 +72,7 @@ def test_refusals_tell_what_suggests_that_the_sender_speaks_for_someone_else() -
     found = count(outcome._replace(refusals=["late", "foreign_tenant", "late", "hash_mismatch"]))
     assert found['refused_total{reason="late",security="false"}'] == 2
     assert found['refused_total{reason="foreign_tenant",security="true"}'] == 1
-    assert found["state_hash_mismatches_total"] == 1
+    assert found['state_hash_mismatches_total{source="agent"}'] == 1
     assert "errors_total" not in " ".join(found)
 
 
@@ -85,7 +85,7 @@ def test_a_snapshot_that_is_left_out_for_its_hash_is_a_mismatch() -> None:
         last = last if content_hash is None else last._replace(content_hash=content_hash)
         assert rig.send(agent, "session_terminated", snapshot=last) == "applied"
         assert rig.outcome is not None
-        assert count(rig.outcome)["state_hash_mismatches_total"] == mismatches
+        assert count(rig.outcome)['state_hash_mismatches_total{source="agent"}'] == mismatches
 
 
 def test_a_timer_is_late_by_log_time_and_by_the_worker_s() -> None:

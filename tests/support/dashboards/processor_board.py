@@ -156,7 +156,7 @@ _PARTITIONS: Final = (
         "Did a stored state prove damaged?",
         "short",
         "Contents, stores and changelogs that did not have the recorded hash, in the last hour.",
-        (Query("sum(increase(sessionary_processor_state_hash_mismatches_total[1h]))", "mismatches"),),
+        (Query("sum by (source) (increase(sessionary_processor_state_hash_mismatches_total[1h]))", "{{source}}"),),
         limit=1,
     ),
     Panel(

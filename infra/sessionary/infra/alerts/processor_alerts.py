@@ -20,14 +20,14 @@ PROCESSOR_ALERTS = AlertGroup(
         ),
         Alert(
             "SessionaryStateCorrupt",
-            risen_counter("sessionary_processor_state_hash_mismatches_total", ["instance"])
+            risen_counter('sessionary_processor_state_hash_mismatches_total{source!="agent"}', ["instance"])
             + "\nor sum by (instance) (sessionary_processor_partitions_halted"
             '{reason=~"changelog_incomplete|changelog_unreadable"}) > 0',
             "",
             Severity.PAGE,
             "{{ $labels.instance }} found state that is not what was recorded",
-            "Contents, a local store or a changelog do not have the hash that was recorded of them, or the changelog "
-            "cannot be read. The processor {{ $labels.instance }} found {{ $value | humanize }} of them.",
+            "A local store or a changelog does not have the checksum that was recorded of it, or the changelog cannot "
+            "be read. The processor {{ $labels.instance }} found {{ $value | humanize }} of them.",
         ),
         Alert(
             "SessionaryJudgeErrors",

@@ -216,7 +216,7 @@ class Assignment:
         self._halts[owner.partition] = _Halt(fault, pause_s)
         if is_new:
             self._context.metrics.errors.labels("halted").inc()
-            self._context.metrics.state_hash_mismatches.inc(fault.reason == "changelog_incomplete")
+            self._context.metrics.state_hash_mismatches.labels("changelog").inc(fault.reason == "changelog_incomplete")
             _log.error(
                 "partition %(partition)d is halted until its cause is removed: %(error)s",
                 partition=owner.partition,

@@ -233,7 +233,7 @@ class PartitionOwner:
             )
         finally:
             context.recovery_turns.release()
-            context.metrics.state_hash_mismatches.inc(self.recovery.found_damaged_store)
+            context.metrics.state_hash_mismatches.labels("store").inc(self.recovery.found_damaged_store)
             self.recovery = RecoveryProgress()
         await self._decision.carry_out_at_opening(self.state, self._commit_decision)
         position = self.state.position

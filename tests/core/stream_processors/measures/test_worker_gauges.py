@@ -185,7 +185,7 @@ def test_a_recovery_tells_what_is_left_only_while_it_lasts(
         await rig.bench.seen(lambda: rig.bench.assignment.owners[2].is_open)
         found = rig.read()
         assert series not in found
-        assert found["state_hash_mismatches_total"] == 1
+        assert found['state_hash_mismatches_total{source="store"}'] == 1
 
     run(story)
 
