@@ -219,6 +219,16 @@ _PROCESSOR = (
         {"instance": "w1"},
         "953.7Mi",
     ),
+    RuleCase(
+        "SessionaryStateLarge",
+        {
+            f'sessionary_processor_stored_bytes{{{_W1},layer="{layer}"}}': "5000000000x80"
+            for layer in ("rows", "contents")
+        },
+        {f'sessionary_processor_stored_bytes{{{_W1},layer="rows"}}': "7000000000x80"},
+        {"instance": "w1"},
+        "9.313Gi",
+    ),
 )
 _LETTERS = f"sessionary_sink_dead_letters_total{{{_SINK}}}"
 _SPOOL = f"sessionary_client_spool_bytes{{{_AGENT}}}"

@@ -112,6 +112,16 @@ PROCESSOR_ALERTS = AlertGroup(
             "partitions.",
             ("disk_free_bytes",),
         ),
+        Alert(
+            "SessionaryStateLarge",
+            "sum by (instance) (sessionary_processor_stored_bytes) > $stored_bytes",
+            "ticket_for_s",
+            Severity.TICKET,
+            "{{ $labels.instance }} stores {{ $value | humanize1024 }}B of state",
+            "The rows of the partitions of {{ $labels.instance }} take {{ $value | humanize1024 }}B. A worker keeps "
+            "them in memory, or in RocksDB, and another one must read them if this one dies.",
+            ("stored_bytes",),
+        ),
     ),
 )
 

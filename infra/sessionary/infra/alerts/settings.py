@@ -64,6 +64,9 @@ class AlertSettings(EnvSettings):
     alert_disk_free_bytes: int = Field(
         2_000_000_000, description=f"free bytes of a worker's state folder below which a page is due{_DEFAULT}", ge=0
     )
+    alert_stored_bytes: int = Field(
+        8_000_000_000, description=f"bytes of state on one worker above which a ticket is due{_DEFAULT}", ge=0
+    )
     alert_integrity_age_s: float = Field(
         900.0, description=f"age in seconds of the last integrity check above which a ticket is due{_DEFAULT}", gt=0
     )
