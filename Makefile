@@ -11,7 +11,7 @@ MINUTES ?= 1
 SEED ?= 1
 RECORDS ?= 1000000
 
-.PHONY: help install demo bench test test-long alerts chaos fuzz mutants check lint format docs dashboard-pictures clean
+.PHONY: help install demo bench test test-long alerts monitoring chaos fuzz mutants check lint format docs dashboard-pictures clean
 
 # Say what there is.
 help:
@@ -58,6 +58,10 @@ test: lint
 # The tests that take long: chaos, long integration tests, fuzzing, the documents' site.
 test-long: $(DEV)
 	$(PYTEST) -m long tests
+
+# Install Prometheus and Alertmanager by apt-get if they are missing; `make test` skips what needs them without.
+monitoring: $(DEV)
+	@$(BIN)/python -m tests.alerts.install
 
 # Real Prometheus alerts of a real stack under load: stop parts, and see the messages at a webhook.
 alerts: $(DEV)

@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager", "amtool")
 PACKAGES = ("prometheus", "prometheus-alertmanager")
 _START_S = 90.0
-_INSTALL_S = 600.0
+_INSTALL_S = 240.0
 _GRACE_S = 15.0
 
 

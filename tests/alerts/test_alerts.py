@@ -12,7 +12,7 @@ from tests.alerts.scenarios import SESSIONS, ReclaimFigures
 
 
 @pytest.mark.long
-@pytest.mark.skipif(bool(missing_programs()), reason=f"make alerts installs {' and '.join(PACKAGES)}")
+@pytest.mark.skipif(bool(missing_programs()), reason=f"make monitoring installs {' and '.join(PACKAGES)}")
 def test_alerts_reach_the_webhook_in_time_and_end_when_their_cause_is_gone() -> None:
     episodes, figures = run_scenarios(SCENARIOS, lambda text: None)
     sys.stdout.write("\n".join(report_lines(episodes, figures)))

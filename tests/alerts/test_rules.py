@@ -21,9 +21,7 @@ ALERTS = {alert.name: alert for group in ALERT_GROUPS for alert in group.alerts}
 VALUES = setting_values(AlertSettings())
 _EVALUATION_S, _END_S = 60, 1_200
 RUNBOOK = ROOT / "docs" / "runbook.md"
-needs_promtool = pytest.mark.skipif(
-    PROMTOOL is None, reason="promtool is missing: make alerts installs it, or apt-get install prometheus"
-)
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: make monitoring installs it")
 
 
 def run_promtool(*arguments: str) -> tuple[int, str]:

@@ -71,7 +71,7 @@ def test_each_panel_asks_a_question_and_says_what_to_think_of_the_answer() -> No
         assert len(questions) == len(set(questions)), board.name
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: apt-get install prometheus")
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: make monitoring installs it")
 def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
     expressions = [query.expression for panel in all_panels() for query in panel.queries]
     code, text = check_expressions(expressions, tmp_path)
