@@ -127,10 +127,13 @@ class ReadinessWatch(WatchThread):
             found = self._stack.group_offsets(f"{PREFIX}.sink.{kind}", f"{PREFIX}.{SINK_TOPICS[kind]}")
         except KafkaException:
             found = {}
+        seen = read_readiness(self._stack.sink_urls[kind])
         positions = {number: done for number, (_, done) in found.items()}
-        ends = {} if self._is_disturbed() else {number: end for number, (end, _) in found.items()}
+        # Time in which the sink does not say that it is ready does not count: it may start again.
+        is_judged = seen.is_ready and not self._is_disturbed()
+        ends = {number: end for number, (end, _) in found.items()} if is_judged else {}
         if stalled := self._sinks[kind].observe(positions, ends, time.monotonic()):
-            self._rule.judge_process(f"sink {kind}", stalled, read_readiness(self._stack.sink_urls[kind]))
+            self._rule.judge_process(f"sink {kind}", stalled, seen)
 
 
 __all__ = ["READY_S_MAX", "Readiness", "ReadinessRule", "ReadinessWatch", "TimelyProgress", "read_readiness"]
