@@ -10,6 +10,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.records import Position
@@ -41,6 +42,14 @@ class LookupReport:
             self._reported_s = now_s
             self._metrics.errors.labels("registry").inc()
             _log.warning("partition %(partition)d waits: %(error)s", partition=self._partition, **error_fields(trouble))
+
+
+class _Slice(NamedTuple):
+    """How a slice of folding ended."""
+
+    folded: int  # how many of the records are in the batch
+    is_full: bool = False  # the batch takes no more
+    trouble: Unavailable | None = None  # the look-up of a schema failed
 
 
 class OpenBatch:
@@ -92,36 +101,36 @@ class OpenBatch:
     async def _fold_records(
         self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report: LookupReport
     ) -> int:
-        slice_ends_s, begun_s = time.perf_counter() + _SLICE_S, time.thread_time()
-        for n, record in enumerate(records):
-            if n % _LOOK_EACH == 0 and time.perf_counter() > slice_ends_s:
-                self.fold_s += time.thread_time() - begun_s
-                await asyncio.sleep(0)
-                begun_s = time.thread_time()
-                if not is_wanted():
-                    return n
-                slice_ends_s = time.perf_counter() + _SLICE_S
-            while True:
-                try:
-                    if not self.overlay.apply(record):
-                        self.fold_s += time.thread_time() - begun_s
-                        return n
-                    break
-                except Unavailable as trouble:
-                    report.report_wait(trouble)
-                    self.fold_s += time.thread_time() - begun_s
-                    await asyncio.sleep(min(trouble.retry_after_s, _REGISTRY_PAUSE_S))
-                    begun_s = time.thread_time()
-                    if not is_wanted():
-                        return n
-                except EXPECTED_ERRORS:
-                    raise
-                except Exception as error:  # the fold is pure: a new owner would fail at the same record
-                    raise judge_failed(
-                        f"partition {self._partition}, offset {record.offset}", error, record.offset
-                    ) from error
-        self.fold_s += time.thread_time() - begun_s
-        return len(records)
+        folded = 0
+        while True:
+            begun_s = time.thread_time()
+            folded, is_full, trouble = self._fold_slice(records, folded)
+            self.fold_s += time.thread_time() - begun_s
+            if is_full or folded == len(records):
+                return folded
+            if trouble is not None:
+                report.report_wait(trouble)
+            await asyncio.sleep(0 if trouble is None else min(trouble.retry_after_s, _REGISTRY_PAUSE_S))
+            if not is_wanted():
+                return folded
+
+    def _fold_slice(self, records: Sequence[LogRecord], first: int) -> _Slice:
+        """Fold records from the place `first` on, for about 5 ms at most."""
+        ends_s = time.perf_counter() + _SLICE_S
+        for place in range(first, len(records)):
+            if place > first and place % _LOOK_EACH == 0 and time.perf_counter() > ends_s:
+                return _Slice(place)
+            try:
+                if not self.overlay.apply(records[place]):
+                    return _Slice(place, is_full=True)
+            except Unavailable as trouble:
+                return _Slice(place, trouble=trouble)
+            except EXPECTED_ERRORS:
+                raise
+            except Exception as error:  # the fold is pure: a new owner would fail at the same record
+                offset = records[place].offset
+                raise judge_failed(f"partition {self._partition}, offset {offset}", error, offset) from error
+        return _Slice(len(records))
 
     def wait_for_more(self) -> bool:
         """Note the position and return True if the batch holds only ticks."""
