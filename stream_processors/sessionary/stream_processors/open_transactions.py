@@ -5,17 +5,14 @@ oldest open transaction begins, and go on once it is committed or aborted. No cl
 writes events in transactions, so what is open for seconds is a foreign producer's, or abandoned.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.log_ends import LogEndClient
+from sessionary.schemas.kafka.log_ends import LogEnd
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = role_logger(__name__)
-_ANSWER_S = 2.0
 
 
 class LogEnds(NamedTuple):
@@ -25,25 +22,12 @@ class LogEnds(NamedTuple):
     high: int  # the high watermark
 
 
-class HighWatermarkProbe:
-    """Asks for the high watermarks of many partitions, again and again."""
-
-    def __init__(self, settings: ProcessorSettings) -> None:
-        self._topic = settings.topics.events
-        self._client = LogEndClient(AdminConnection(settings), committed_only=False)
-
-    def ask_watermarks(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Return the one of each partition that answers. Blocks for some seconds at most."""
-        return {number: end.offset for number, end in self._client.ask_ends(self._topic, partitions, _ANSWER_S).items()}
-
-
-def join_ends(high: Mapping[int, int], stable: Mapping[int, int]) -> dict[int, LogEnds]:
+def join_ends(high: Mapping[int, LogEnd], stable: Mapping[int, LogEnd]) -> dict[int, LogEnds]:
     """Return both ends of the partitions that answered both questions.
 
-    The stable ends must have been asked for after the high ones: then, without an open transaction,
-    they are never the lower ones.
+    The stable ends must have been asked for after the high ones.
     """
-    return {number: LogEnds(stable[number], high[number]) for number in high.keys() & stable.keys()}
+    return {number: LogEnds(stable[number].offset, high[number].offset) for number in high.keys() & stable.keys()}
 
 
 class OpenTransactionWatch:
@@ -81,4 +65,4 @@ class OpenTransactionWatch:
         self._seen = {partition: end.stable for partition, end in held.items()}
 
 
-__all__ = ["HighWatermarkProbe", "LogEnds", "OpenTransactionWatch", "join_ends"]
+__all__ = ["LogEnds", "OpenTransactionWatch", "join_ends"]

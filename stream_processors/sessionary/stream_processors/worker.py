@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.log_ends import LogEndClient
+from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
 from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
 from sessionary.schemas.telemetry.role_traces import role_tracer
@@ -36,7 +36,7 @@ from sessionary.stream_processors.faust_app import make_faust_app
 from sessionary.stream_processors.measures.row_census import count_rows
 from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.open_transactions import HighWatermarkProbe, OpenTransactionWatch, join_ends
+from sessionary.stream_processors.open_transactions import OpenTransactionWatch, join_ends
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import FaustGroup, MemberConsumer, MemberTransport
@@ -57,10 +57,10 @@ _log = role_logger(__name__)
 STUCK_S = 60.0
 READY_S = 15.0  # a worker is not ready while a partition has stood still for this long although its log goes on
 _ENDS_EACH_S = 1.0  # a lag shows within two seconds
-_WATCH_EACH = 5  # answers about the ends of the logs
+_WATCH_EACH = 5  # turns
 _ENDS_S = 5.0  # an answer about the ends of the logs may take twice as long
-_ENDS_LOOK_S = 0.1
-_TRANSACTIONS_S = 3.0  # two looks and their answers within 10 s
+_TRANSACTIONS_EACH = 3  # turns; two looks and their answers within 10 s
+_HIGH_S = 2.0
 _REPORT_S = 0.5  # twice as often as ticks come, so that the lag is seen to be 0 between two of them
 _REPORT_A_PARTITION_S = 0.004
 _TOKENS_S = 1.0
@@ -100,10 +100,9 @@ class Processor:
         self.app.transport = transport
         folder_of_state = state if settings.store == "rocksdb" else None
         self._gauges = WorkerGauges(
-            *(self.assignment, stores, self._fetcher, self._ticker, lambda: transport.heartbeat_s, folder_of_state)
+            self.assignment, stores, self._fetcher, self._ticker, lambda: transport.heartbeat_s, folder_of_state
         )
         self._gauges.serve(self._metrics)
-        self._stable_ends: tuple[float, Mapping[int, int]] = 0.0, {}  # when they were asked for (monotonic), ends
         self.sessions = SessionsTable(self.app, self.assignment, settings.partitions)
         self._agent_topics = load_agents(settings, self.app, self.sessions)
         # Without an agent or a stream: records do not pass through Faust.
@@ -117,8 +116,15 @@ class Processor:
         serve_pages(
             self.app.web,
             ControlApi(
-                *(settings, tokens, assignment, self._metrics, group, others),
-                *(self._is_running, self._stalled_partitions, self._find_hung_part),
+                settings,
+                tokens,
+                assignment,
+                self._metrics,
+                group,
+                others,
+                self._is_running,
+                self._stalled_partitions,
+                self._find_hung_part,
             ),
             PartitionApi(settings, tokens, assignment, others),
             RulesApi(settings, tokens, assignment, others),
@@ -141,7 +147,6 @@ class Processor:
             duties = (
                 self._send_ticks,
                 self._watch_partitions,
-                self._watch_transactions,
                 self._report_offsets,
                 self._refresh_tokens,
                 self._count_rows,
@@ -224,29 +229,30 @@ class Processor:
                     reported = next_offsets
 
     async def _watch_partitions(self) -> None:
-        ends_client, topic = (
-            LogEndClient(AdminConnection(self._settings), committed_only=True),
-            self._settings.topics.events,
-        )
+        connection = AdminConnection(self._settings)
+        ends_client = LogEndClient(connection, committed_only=True)
+        high_client = LogEndClient(connection, committed_only=False)
+        transactions = OpenTransactionWatch(self._metrics)
         stuck = StuckPartitionWatchdog(self.assignment, self._metrics, STUCK_S, self._give_up)
         truncation = TruncationWatchdog(self.assignment)
-        loop = asyncio.get_running_loop()
         for turn in itertools.count(1):
             await asyncio.sleep(_ENDS_EACH_S)
-            positions, asked_s, asked_at_s = self.assignment.open_positions, time.monotonic(), time.time()
-            log_ends = await loop.run_in_executor(
-                self._executor, ends_client.ask_ends, topic, list(self.assignment.owners), _ENDS_S
-            )
+            # The high watermarks are asked for first: then, without an open transaction, the stable
+            # ends are never the lower ones.
+            high = None if turn % _TRANSACTIONS_EACH else await self._ask_ends(high_client, _HIGH_S)
+            positions, asked_at_s = self.assignment.open_positions, time.time()
+            log_ends = await self._ask_ends(ends_client, _ENDS_S)
             if ends_client.partition_count not in (None, self._settings.partitions):
                 self._fail(
-                    f"topic {topic} now has {ends_client.partition_count} partitions instead of "
+                    f"topic {self._settings.topics.events} now has {ends_client.partition_count} partitions instead of "
                     f"{self._settings.partitions}: clients send events of running sessions to other partitions, which "
                     "do not know them. Stop the clients, and begin again under another SESSIONARY_TOPIC_PREFIX"
                 )
                 return
             ends, now_s = {partition: end.offset for partition, end in log_ends.items()}, time.monotonic()
             self._gauges.observe_log_ends(ends, asked_at_s)
-            self._stable_ends = asked_s, dict(ends)
+            if high is not None:
+                transactions.observe(join_ends(high, log_ends))
             if turn % _WATCH_EACH:
                 continue
             self._watch_fetching(ends, now_s)
@@ -259,6 +265,13 @@ class Processor:
                 log = await self._look_into_log(partition, positions[partition].next_offset)
                 if log is not None:
                     truncation.check_log(partition, positions[partition], log)
+
+    async def _ask_ends(self, client: LogEndClient, timeout_s: float) -> dict[int, LogEnd]:
+        """Return the ends of the owned partitions that answer."""
+        topic, owned = self._settings.topics.events, list(self.assignment.owners)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, client.ask_ends, topic, owned, timeout_s
+        )
 
     def _watch_fetching(self, log_ends: Mapping[int, int], now_s: float) -> None:
         if self._fetcher.renew_if_stuck(log_ends, now_s):
@@ -289,17 +302,6 @@ class Processor:
         while True:
             await asyncio.sleep(_TOKENS_S)
             await loop.run_in_executor(self._executor, self._tokens.refresh)
-
-    async def _watch_transactions(self) -> None:
-        probe, watch = HighWatermarkProbe(self._settings), OpenTransactionWatch(self._metrics)
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_TRANSACTIONS_S)
-            high = await loop.run_in_executor(self._executor, probe.ask_watermarks, list(self.assignment.owners))
-            answered_s = time.monotonic()
-            while self._stable_ends[0] < answered_s:
-                await asyncio.sleep(_ENDS_LOOK_S)
-            watch.observe(join_ends(high, self._stable_ends[1]))
 
     def _give_up(self, why: str) -> None:
         """Exit at once: something hangs, and a graceful stop would wait for it."""
