@@ -1,11 +1,11 @@
 """What a worker tells of itself: its release, its clock, and the room on its disk."""
 
-import shutil
 import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.full_disk import free_bytes
 
 
 def _installed_release() -> str | None:
@@ -26,15 +26,11 @@ def worker_facts(settings: ProcessorSettings) -> dict[str, Any]:
     system for the disk, which takes microseconds.
     """
     folder = settings.state_dir if settings.store == "rocksdb" else None
-    try:
-        free_bytes = None if folder is None else shutil.disk_usage(folder).free
-    except OSError:
-        free_bytes = None
     return {
         "release": _RELEASE,
         "time_ms": time.time_ns() // 1_000_000,
         "state_dir": None if folder is None else str(folder),
-        "state_free_bytes": free_bytes,
+        "state_free_bytes": free_bytes(folder),
     }
 
 

@@ -1,7 +1,5 @@
 """The gauges that are read when a worker's metrics are. On the event loop; nothing blocks."""
 
-import contextlib
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,6 +12,7 @@ from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.ticker import Ticker
+from sessionary.stream_processors.store.full_disk import free_bytes
 from sessionary.stream_processors.store.packed_rows import LAYERS
 from sessionary.stream_processors.store.stores import PartitionStores
 
@@ -59,7 +58,7 @@ class WorkerGauges:
         read("sessionary_processor_sessions_over_context_limit", self._count_exceeded)
         read("sessionary_processor_gravestones", lambda: sum(owner.state.gravestones for owner in self._opened()))
         read("sessionary_processor_stored_bytes", self._count_bytes)
-        read("sessionary_processor_disk_free_bytes", self._free_bytes)
+        read("sessionary_processor_disk_free_bytes", lambda: free_bytes(self._state_folder))
         read("sessionary_processor_recovery_remaining_records", self._recovering)
         read("sessionary_processor_tick_age_seconds", self._tick_ages_s)
         read("sessionary_processor_group_heartbeat_age_seconds", lambda: time.monotonic() - self._heartbeat_s())
@@ -118,12 +117,6 @@ class WorkerGauges:
     def _count_bytes(self) -> dict[str, int]:
         found = self._stores.list_layer_bytes()
         return {layer: sum(one.get(layer, 0) for one in found) for layer in LAYERS}
-
-    def _free_bytes(self) -> int | None:
-        if self._state_folder is not None:
-            with contextlib.suppress(OSError):
-                return shutil.disk_usage(self._state_folder).free
-        return None
 
     def _recovering(self) -> dict[int, int]:
         left = {number: owner.recovery.remaining_records for number, owner in self._assignment.owners.items()}

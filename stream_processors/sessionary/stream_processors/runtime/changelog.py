@@ -52,7 +52,7 @@ def reader_of(settings: ProcessorSettings) -> Consumer:
 class RecoveryProgress:
     """How far a recovery is. Its thread writes, others read."""
 
-    end_offset: int | None = None  # of the changelog; None before it is read, and once it was
+    end_offset: int | None = None  # of the changelog; None before it is read
     next_offset: int = 0
     found_damaged_store: bool = False  # whether the local store had other rows than its position record counts
 

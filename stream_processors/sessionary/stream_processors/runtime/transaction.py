@@ -168,7 +168,11 @@ class TransactionWriter:
             raise Lost(f"partition {self._partition}: no delivery report for the position")
         acknowledged_at, elapsed_s = time.time_ns() // 1_000, time.monotonic() - begun_s
         return CommitReceipt(
-            *(rows, position, self._position_offset + 1, acknowledged_at, elapsed_s),
+            rows,
+            position,
+            changelog_next=self._position_offset + 1,
+            acknowledged_at=acknowledged_at,
+            elapsed_s=elapsed_s,
             cpu_s=time.thread_time() - begun_cpu_s,
             written_bytes=written_bytes + position_bytes,
             changelog_bytes=sum(map(len, rows)) + sum(map(len, filter(None, rows.values()))) + position_bytes,

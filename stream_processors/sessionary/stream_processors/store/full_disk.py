@@ -1,7 +1,9 @@
-"""Tells a full disk from other errors of a local store."""
+"""The room on the disk of a local store."""
 
+import contextlib
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,13 @@ from sessionary.stream_processors.errors import Halted
 
 # RocksDB and its driver have no error class for them; both quote the operating system.
 _TEXTS: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
+
+
+def free_bytes(folder: Path | None) -> int | None:
+    """Return the free bytes on a folder's disk; None for no folder, or if it cannot be told."""
+    with contextlib.suppress(OSError):
+        return None if folder is None else shutil.disk_usage(folder).free
+    return None
 
 
 @contextmanager
@@ -28,4 +37,4 @@ def halt_if_disk_full(folder: Path) -> Iterator[None]:
         ) from error
 
 
-__all__ = ["halt_if_disk_full"]
+__all__ = ["free_bytes", "halt_if_disk_full"]
