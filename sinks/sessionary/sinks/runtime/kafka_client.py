@@ -98,8 +98,9 @@ def _collect_ranges(
                 heard_s = time.monotonic()
             if error is not None:
                 ends[partition] = offset
-            if offset > last or (error is None and offset == last):
+            if partition in unread and (offset > last or (error is None and offset == last)):
                 unread.discard(partition)
+                consumer.pause([TopicPartition(topic, partition)])  # the others may take a while
         if unread and time.monotonic() - heard_s > _SILENT_S:
             # A new leader may tell an earlier end for a while; a log that lost records keeps it.
             for partition in sorted(unread):

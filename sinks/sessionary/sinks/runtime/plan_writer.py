@@ -66,9 +66,7 @@ class PlanWriter:
     def write_block(self, partition: int, plan: PartitionPlan) -> None:
         """Write the block in flight, or the next one."""
         block = plan.in_flight or plan.take_block(self._clock.monotonic_s(), self._clock.wall_ms())
-        if block.intent is not None:
-            self._commit([self._place(partition, block.first, block.intent.to_metadata())])
-            plan.mark_declared()
+        self._declare({partition: plan})
         self._target.write_block(partition, block)
         plan.mark_written()
 
@@ -89,23 +87,8 @@ class PlanWriter:
             self._take_shared()
         if not self._shared:
             return
-        blocks: dict[int, RecordBlock] = {}
-        for partition, plan in self._shared.items():
-            assert plan.in_flight is not None
-            blocks[partition] = plan.in_flight
-        undeclared = {
-            partition: (block.first, block.intent) for partition, block in blocks.items() if block.intent is not None
-        }
-        if undeclared:
-            self._commit(
-                [
-                    self._place(partition, first, intent.to_metadata())
-                    for partition, (first, intent) in undeclared.items()
-                ]
-            )
-            for partition in undeclared:
-                self._shared[partition].mark_declared()
-        shared = share_block(blocks)
+        self._declare(self._shared)
+        shared = share_block({number: block for number, plan in self._shared.items() if (block := plan.in_flight)})
         self._target.write_block(shared.pieces[0].partition, shared)
         for plan in self._shared.values():
             plan.mark_written()
@@ -140,6 +123,18 @@ class PlanWriter:
             for piece in intent.pieces
         }
         return share_block(blocks)
+
+    def _declare(self, plans: Mapping[int, PartitionPlan]) -> None:
+        """Commit what the blocks in flight are, in one commit, unless that is done."""
+        places: list[TopicPartition] = []
+        for partition, plan in plans.items():
+            block = plan.in_flight
+            if block is not None and block.intent is not None:
+                places.append(self._place(partition, block.first, block.intent.to_metadata()))
+        if places:
+            self._commit(places)
+            for place in places:
+                plans[place.partition].mark_declared()
 
     def _commit_ends(self, plans: Mapping[int, PartitionPlan]) -> None:
         ends = {partition: plan.closing_commit() for partition, plan in plans.items()}
