@@ -20,7 +20,7 @@ from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules
 from sessionary.infra.local.ports import is_free
 from tests.alerts.episode import Episode
 from tests.alerts.load import DemoLoad
-from tests.alerts.monitoring import Monitoring, NotInstalled, install_programs, missing_programs
+from tests.alerts.monitoring import Monitoring, ensure_programs
 from tests.alerts.report import Figures, find_faults, other_alerts, report_lines, report_object
 from tests.alerts.scenarios import Bench, forget_cleanups, halt_partition, stop_processor, stop_sink
 from tests.alerts.watched_stack import WatchedStack
@@ -97,13 +97,8 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"[{time.monotonic() - began:6.1f} s] {text}\n")
         sys.stderr.flush()
 
-    if missing := missing_programs():
-        say(f"not installed: {', '.join(missing)}; installing the Debian packages by apt-get")
-        try:
-            install_programs()
-        except NotInstalled as error:
-            say(str(error))
-            return 6
+    if not ensure_programs(say):
+        return 6
     try:
         episodes, figures = run_scenarios(options.only or SCENARIOS, say)
     except AssertionError as error:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tests.alerts.monitoring import Message, Monitoring
+from tests.support.waiting import wait_until
 
+TIMES = ("fact", "series", "pending", "firing", "webhook", "mended", "resolved")  # of an episode, in their order
 _PAUSE_S = 0.1
 
 
@@ -38,8 +40,7 @@ class Episode:
 
     def times(self) -> dict[str, float | None]:
         """Return the times, in seconds since the fault, in their order."""
-        names = ("fact", "series", "pending", "firing", "webhook", "mended", "resolved")
-        found = {name: getattr(self, f"{name}_s") for name in names}
+        found = {name: getattr(self, f"{name}_s") for name in TIMES}
         return {name: None if at_s is None else round(at_s - self.fault_s, 2) for name, at_s in found.items()}
 
     def concerns(self, labels: Mapping[str, str]) -> bool:
@@ -48,44 +49,32 @@ class Episode:
 
 
 def follow_to_webhook(
-    monitoring: Monitoring,
-    episode: Episode,
-    is_in_series: Callable[[], bool],
-    timeout_s: float,
-    *,
-    meanwhile: Callable[[], None] = lambda: None,
+    monitoring: Monitoring, episode: Episode, is_in_series: Callable[[], bool], timeout_s: float
 ) -> None:
-    """Wait until the alert's message arrives; fill the times in.
+    """Wait until the alert's message arrives; fill the times in. Raises AssertionError."""
 
-    Raises AssertionError if it does not arrive in time. `meanwhile` is called ten times a second.
-    """
-    deadline = time.monotonic() + timeout_s
-    while True:
+    def find_message() -> Message | None:
         if episode.series_s is None and is_in_series():
             episode.series_s = time.time()
-        for alert in monitoring.active_alerts() if episode.pending_s is None else ():
+        for alert in monitoring.prometheus.active_alerts() if episode.pending_s is None else ():
             if episode.concerns(alert["labels"]):
                 episode.pending_s = datetime.fromisoformat(alert["activeAt"]).timestamp()
-        message = _find_message(monitoring, episode, since_s=episode.fault_s, resolved=False)
-        if message is not None:
-            episode.firing_s, episode.webhook_s = message.fired_s, message.at_s
-            episode.says = message.annotations["summary"]
-            return
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{episode.alert} did not reach the webhook within {timeout_s:g} s: {episode}")
-        meanwhile()
-        time.sleep(_PAUSE_S)
+        return _find_message(monitoring, episode, since_s=episode.fault_s, resolved=False)
+
+    message = wait_until(find_message, timeout_s, f"{episode.alert} to reach the webhook", pause_s=_PAUSE_S)
+    episode.firing_s, episode.webhook_s = message.fired_s, message.at_s
+    episode.says = message.annotations["summary"]
 
 
 def follow_to_end(monitoring: Monitoring, episode: Episode, timeout_s: float) -> None:
     """Wait until the message arrives that the alert is over. Raises AssertionError."""
     since_s = episode.mended_s or time.time()
-    deadline = time.monotonic() + timeout_s
-    while (message := _find_message(monitoring, episode, since_s=since_s, resolved=True)) is None:
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{episode.alert} was not resolved within {timeout_s:g} s: {episode}")
-        time.sleep(_PAUSE_S)
-    episode.resolved_s = message.at_s
+    episode.resolved_s = wait_until(
+        lambda: _find_message(monitoring, episode, since_s=since_s, resolved=True),
+        timeout_s,
+        f"{episode.alert} to be resolved",
+        pause_s=_PAUSE_S,
+    ).at_s
 
 
 def _find_message(monitoring: Monitoring, episode: Episode, *, since_s: float, resolved: bool) -> Message | None:
@@ -97,4 +86,4 @@ def _find_message(monitoring: Monitoring, episode: Episode, *, since_s: float, r
     return next(found, None)
 
 
-__all__ = ["Episode", "follow_to_end", "follow_to_webhook"]
+__all__ = ["TIMES", "Episode", "follow_to_end", "follow_to_webhook"]

@@ -6,9 +6,7 @@ import shutil
 import subprocess
 import threading
 import time
-import urllib.parse
-import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,15 +16,12 @@ from typing import Any, ClassVar, NamedTuple
 from sessionary.infra.alerts.render import render_rules
 from sessionary.infra.alerts.settings import AlertSettings
 from sessionary.infra.local.ports import LOOPBACK, free_ports
-from sessionary.infra.local.process import Child
 from sessionary.schemas.errors import SessionaryError
-from tests.support.waiting import wait_until
+from tests.support.prometheus import STOP_S, PrometheusClient, start_server
 
 PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager", "amtool")
 PACKAGES = ("prometheus", "prometheus-alertmanager")
-_START_S = 90.0
 _INSTALL_S = 240.0
-_GRACE_S = 15.0
 
 
 class NotInstalled(SessionaryError):
@@ -69,6 +64,18 @@ def install_programs() -> None:
         raise NotInstalled(f"apt-get did not install {', '.join(missing)} ({said}); {by_hand}")
 
 
+def ensure_programs(say: Callable[[str], object]) -> bool:
+    """Install Prometheus and Alertmanager, unless they are there; return whether they are now."""
+    if missing := missing_programs():
+        say(f"not installed: {', '.join(missing)}; installing the Debian packages by apt-get")
+        try:
+            install_programs()
+        except NotInstalled as error:
+            say(str(error))
+            return False
+    return True
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: "_WebhookServer"
 
@@ -104,6 +111,7 @@ class Monitoring:
         self._settings = settings
         self._webhook = _WebhookServer()
         self.prometheus_port, self.alertmanager_port = free_ports(2)
+        self.prometheus = PrometheusClient(self.prometheus_port)
         self._closing = ExitStack()
 
     def __enter__(self) -> "Monitoring":
@@ -127,23 +135,6 @@ class Monitoring:
         """What the webhook got so far."""
         return list(self._webhook.messages)
 
-    def active_alerts(self) -> list[dict[str, Any]]:
-        """Return the alerts that are pending or firing in Prometheus; empty without an answer."""
-        found = self._ask("/api/v1/alerts")
-        return list(found["alerts"]) if found else []
-
-    def query_values(self, expression: str) -> list[float]:
-        """Return the values of an expression now; empty without an answer."""
-        found = self._ask(f"/api/v1/query?{urllib.parse.urlencode({'query': expression})}")
-        return [float(series["value"][1]) for series in found["result"]] if found else []
-
-    def _ask(self, path: str) -> Any:
-        try:
-            with urllib.request.urlopen(f"http://{LOOPBACK}:{self.prometheus_port}{path}", timeout=5) as answer:
-                return json.loads(answer.read())["data"]
-        except OSError:
-            return None
-
     def _start_alertmanager(self) -> None:
         url = f"http://{LOOPBACK}:{self._webhook.server_address[1]}/"
         config = {
@@ -160,12 +151,7 @@ class Monitoring:
         _check_file("amtool", "check-config", str(path))
         self._start_program(
             "prometheus-alertmanager",
-            [
-                f"--config.file={path}",
-                f"--storage.path={self._folder / 'alertmanager'}",
-                f"--web.listen-address={LOOPBACK}:{self.alertmanager_port}",
-                "--cluster.listen-address=",
-            ],
+            {"config.file": path, "storage.path": self._folder / "alertmanager", "cluster.listen-address": ""},
             self.alertmanager_port,
         )
 
@@ -184,11 +170,7 @@ class Monitoring:
         _check_file("promtool", "check", "config", str(path))
         self._start_program(
             "prometheus",
-            [
-                f"--config.file={path}",
-                f"--storage.tsdb.path={self._folder / 'prometheus'}",
-                f"--web.listen-address={LOOPBACK}:{self.prometheus_port}",
-            ],
+            {"config.file": path, "storage.tsdb.path": self._folder / "prometheus"},
             self.prometheus_port,
         )
 
@@ -197,20 +179,9 @@ class Monitoring:
         path.write_text(json.dumps(config, indent=1))  # JSON is YAML too
         return path
 
-    def _start_program(self, name: str, options: list[str], port: int) -> None:
-        child = Child([name, *options], self._logs / f"{name}.log")
-        self._closing.callback(child.stop, _GRACE_S)
-
-        def is_ready() -> bool:
-            if child.exit_code is not None:
-                raise AssertionError(f"{name} ended with code {child.exit_code}; its log is {child.log}")
-            try:
-                with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/-/ready", timeout=2) as answer:
-                    return bool(answer.status == 200)
-            except OSError:
-                return False
-
-        wait_until(is_ready, _START_S, f"{name} to be ready", pause_s=0.2)
+    def _start_program(self, name: str, options: Mapping[str, object], port: int) -> None:
+        child = start_server(name, options, self._logs / f"{name}.log", port)
+        self._closing.callback(child.stop, STOP_S)
 
 
 def _check_file(*command: str) -> None:
@@ -219,4 +190,13 @@ def _check_file(*command: str) -> None:
         raise AssertionError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
 
 
-__all__ = ["PACKAGES", "PROGRAMS", "Message", "Monitoring", "NotInstalled", "install_programs", "missing_programs"]
+__all__ = [
+    "PACKAGES",
+    "PROGRAMS",
+    "Message",
+    "Monitoring",
+    "NotInstalled",
+    "ensure_programs",
+    "install_programs",
+    "missing_programs",
+]

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.alerts.episode import Episode
+from tests.alerts.episode import TIMES, Episode
 from tests.alerts.monitoring import Message
 from tests.alerts.scenarios import ReclaimFigures
 
 LAG_SERVED_S_MAX = 2.0
 PAGE_S_MAX = 10.0  # beyond the rule's own time
 RECLAIM_MIN, RECLAIM_MAX = 0.85, 0.95
-_TIMES = ("fact", "series", "pending", "firing", "webhook", "mended", "resolved")
 
 
 @dataclass
@@ -57,7 +56,7 @@ def find_faults(episodes: Sequence[Episode], figures: Figures) -> list[str]:
         found.append("the worker with the halted partition is not ready: one halted partition is no reason")
     if figures.reclaim is not None:
         for name, ratio in (("ClickHouse", figures.reclaim.ratio), ("the exporter", figures.reclaim.exporter_ratio)):
-            if ratio is not None and not RECLAIM_MIN <= ratio < RECLAIM_MAX:
+            if not RECLAIM_MIN <= ratio < RECLAIM_MAX:
                 found.append(f"the reclaim ratio is {ratio:.3f} by {name}, about 0.90 is expected")
     return found + [f"left behind: {one}" for one in figures.left_over]
 
@@ -75,10 +74,10 @@ def other_alerts(messages: Sequence[Message], episodes: Sequence[Episode]) -> di
 
 def report_lines(episodes: Sequence[Episode], figures: Figures) -> list[str]:
     """Return the table, for people. Times are seconds since the fault."""
-    lines = [f"{'seconds since the fault':56}" + "".join(f"{name:>10}" for name in _TIMES)]
+    lines = [f"{'seconds since the fault':56}" + "".join(f"{name:>10}" for name in TIMES)]
     for episode in episodes:
         times = episode.times()
-        cells = "".join(f"{'-' if times[name] is None else format(times[name], '.1f'):>10}" for name in _TIMES)
+        cells = "".join(f"{'-' if times[name] is None else format(times[name], '.1f'):>10}" for name in TIMES)
         lines += [f"{episode.scenario}, {episode.alert.removeprefix('Sessionary')}"[:56].ljust(56) + cells]
         lines += [f"    {episode.says}"]
         lines += [
@@ -88,8 +87,7 @@ def report_lines(episodes: Sequence[Episode], figures: Figures) -> list[str]:
     if figures.reclaim is not None:
         found = figures.reclaim
         lines.append(f"clean-ups confirmed: {found.confirmed} of {found.timed_out}, {found.ratio:.2f}")
-        told = "not served" if found.exporter_ratio is None else f"{found.exporter_ratio:.2f}"
-        lines.append(f"    by the exporter: {told}")
+        lines.append(f"    by the exporter: {found.exporter_ratio:.2f}")
     lines.append(f"other alerts meanwhile: {len(figures.other_alerts)}")
     lines += [f"    {name.removeprefix('Sessionary')}: {says}" for name, says in figures.other_alerts.items()]
     lines.append(f"{figures.load_events} events of the load, {figures.seconds:.0f} s in total")

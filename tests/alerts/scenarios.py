@@ -19,6 +19,7 @@ from tests.alerts.load import CARELESS_SERVICE, CarelessHost
 from tests.alerts.monitoring import Monitoring
 from tests.alerts.watched_stack import WatchedStack
 from tests.integration.test_unreadable_batches import PACKED, send_packed
+from tests.support.metrics_page import metric_values
 from tests.support.waiting import wait_until
 
 SESSIONS = 60
@@ -59,7 +60,7 @@ class Bench(NamedTuple):
         """Wait until this alert is neither pending nor firing: a former one must not be ours."""
         wanted = {"alertname": alert, **labels}.items()
         wait_until(
-            lambda: not any(wanted <= found["labels"].items() for found in self.monitoring.active_alerts()),
+            lambda: not any(wanted <= found["labels"].items() for found in self.monitoring.prometheus.active_alerts()),
             _CALM_S,
             f"{alert} to be silent",
             pause_s=0.5,
@@ -76,11 +77,11 @@ class Bench(NamedTuple):
 
 
 class ReclaimFigures(NamedTuple):
-    """Reclaimed sessions, by ClickHouse's rows and by the exporter (None: it serves none)."""
+    """Reclaimed sessions, by ClickHouse's rows and by the exporter."""
 
     timed_out: int
     confirmed: int
-    exporter_ratio: float | None
+    exporter_ratio: float
 
     @property
     def ratio(self) -> float:
@@ -116,7 +117,7 @@ def stop_processor(bench: Bench) -> list[Episode]:
     down.fact_s = time.time()
     bench.stack.freeze_part("processor")
     is_down = 'up{instance="processor"} == 0'
-    follow_to_webhook(bench.monitoring, down, lambda: bool(bench.monitoring.query_values(is_down)), _FIRES_S)
+    follow_to_webhook(bench.monitoring, down, lambda: bool(bench.monitoring.prometheus.query_values(is_down)), _FIRES_S)
     follow_to_webhook(bench.monitoring, behind, lambda: _lag_is_served(bench, group), _FIRES_S)
     behind.fact_s = oldest_unread_s(bench.kafka, group, topic) + bench.settings.alert_lag_s
     bench.say(f"paged: {down.says}; {behind.says}; restarting the processor")
@@ -139,7 +140,9 @@ def halt_partition(bench: Bench) -> tuple[list[Episode], bool]:
     )
     send_packed(bench.kafka)
     halted = 'sessionary_processor_partitions_halted{reason="batch_unreadable"} > 0'
-    follow_to_webhook(bench.monitoring, episode, lambda: bool(bench.monitoring.query_values(halted)), _FIRES_S)
+    follow_to_webhook(
+        bench.monitoring, episode, lambda: bool(bench.monitoring.prometheus.query_values(halted)), _FIRES_S
+    )
     is_ready = _becomes_ready(bench.stack.environ["SESSIONARY_CONTROL_URL"])
     (found,) = [one for one in control.list_partitions() if one["state"] == "halted"]
     episode.fact_s = found["halted_at_ms"] / 1_000
@@ -162,11 +165,7 @@ def _becomes_ready(control_url: str) -> bool:
 
 
 def forget_cleanups(bench: Bench) -> tuple[list[Episode], ReclaimFigures]:
-    """Have a host confirm nine clean-ups of ten: the reclaim alert must fire at about 0.90.
-
-    Without the exporter's metric there is no episode, only the figure of ClickHouse's rows.
-    """
-    served = _RECLAIM in bench.stack.exporter_page()
+    """Have a host confirm nine clean-ups of ten: the reclaim alert must fire at about 0.90."""
     clickhouse = ClickHouseClient(ClickHouseSettings.from_env(bench.stack.environ))
     with CarelessHost(bench.stack.environ, bench.folder / "careless", bench.say) as host:
         episode = bench.new_episode("a tenth of the clean-ups is forgotten", "SessionaryReclaimLow", {})
@@ -187,11 +186,9 @@ def forget_cleanups(bench: Bench) -> tuple[list[Episode], ReclaimFigures]:
         wait_until(are_done, _CLEANED_S, "the clean-ups", pause_s=0.5)
         timed_out, confirmed = counts
         episode.fact_s = time.time()
-        if not served:
-            return [], ReclaimFigures(timed_out, confirmed, None)
 
         def is_low() -> bool:
-            return bool(bench.monitoring.query_values(f"{_RECLAIM} < {bench.settings.alert_reclaim_ratio}"))
+            return bool(bench.monitoring.prometheus.query_values(f"{_RECLAIM} < {bench.settings.alert_reclaim_ratio}"))
 
         follow_to_webhook(bench.monitoring, episode, is_low, _FIRES_S)
         ratio: list[float] = []
@@ -199,7 +196,7 @@ def forget_cleanups(bench: Bench) -> tuple[list[Episode], ReclaimFigures]:
         def has_all_sessions() -> bool:
             """The figure leaves young timeouts out, so it begins with some of these sessions."""
             nonlocal ratio
-            found = bench.monitoring.query_values(_RECLAIM)
+            found = bench.monitoring.prometheus.query_values(_RECLAIM)
             if found != ratio:
                 bench.say(f"by the exporter: {', '.join(f'{one:.3f}' for one in found)}")
             ratio = found
@@ -215,16 +212,7 @@ def oldest_unread_s(kafka: KafkaSettings, group: str, topic: str) -> float:
 
     Read from the log itself, for a group that stands still. Raises AssertionError without one.
     """
-    consumer = Consumer(
-        {
-            **kafka.client_config(),
-            "group.id": group,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        }
-    )
+    consumer = Consumer({**kafka.reader_config_of(group), "auto.offset.reset": "earliest"})
     stamps = []
     try:
         places = [TopicPartition(topic, partition) for partition in range(kafka.partitions)]
@@ -244,8 +232,8 @@ def oldest_unread_s(kafka: KafkaSettings, group: str, topic: str) -> float:
 
 def served_lags_s(stack: WatchedStack, group: str) -> list[float]:
     """Return the time lags of a group's partitions on the exporter's own page."""
-    pattern = rf'^sessionary_lag_seconds{{group="{re.escape(group)}"[^}}]*}} (\S+)$'
-    return [float(lag) for lag in re.findall(pattern, stack.exporter_page(), re.M)]
+    prefix = f'sessionary_lag_seconds{{group="{group}",'
+    return [lag_s for series, lag_s in metric_values(stack.exporter_port).items() if series.startswith(prefix)]
 
 
 def _lag_is_served(bench: Bench, group: str) -> bool:

@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,20 +13,12 @@ from sessionary.infra.alerts.render import ALERT_GROUPS, setting_values
 from sessionary.infra.alerts.settings import AlertSettings
 from tests.alerts.rule_cases import RULE_CASES, RuleCase
 from tests.support.alert_rules import ROOT, RULES
+from tests.support.prometheus import needs_promtool, run_promtool
 
-PROMTOOL = shutil.which("promtool")
 ALERTS = {alert.name: alert for group in ALERT_GROUPS for alert in group.alerts}
 VALUES = setting_values(AlertSettings())
 _EVALUATION_S, _END_S = 60, 1_200
 RUNBOOK = ROOT / "docs" / "runbook.md"
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: make monitoring installs it")
-
-
-def run_promtool(*arguments: str) -> tuple[int, str]:
-    """Return the exit code and all output."""
-    assert PROMTOOL is not None
-    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False)
-    return done.returncode, done.stdout + done.stderr
 
 
 def expand_template(text: str, case: RuleCase) -> str:

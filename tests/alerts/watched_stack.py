@@ -1,14 +1,12 @@
 """The local stack, with the metrics of every part for Prometheus, and parts that can be stopped."""
 
-import json
 import os
 import signal
-import urllib.request
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sessionary.infra.local.supervisor import Part
+from sessionary.infra.metrics_targets import TARGETS_FILE
 from sessionary.infra.stack import LAG_EXPORTER, Stack
 from tests.support.waiting import wait_until
 
@@ -33,28 +31,21 @@ class WatchedStack(Stack):
     @property
     def targets_file(self) -> Path:
         """The file that tells Prometheus where the parts serve their metrics."""
-        return self.data / "prometheus.json"
+        return self.data / TARGETS_FILE
 
     @property
     def ports(self) -> list[int]:
         """All ports of the stack but the broker's second one."""
-        addresses = [target for group in self._read_targets() for target in group["targets"]]
-        addresses += [self.environ["SESSIONARY_BOOTSTRAP_SERVERS"], self.environ["SESSIONARY_CLICKHOUSE_URL"]]
-        return [int(address.rpartition(":")[2]) for address in addresses]
+        addresses = self.environ["SESSIONARY_BOOTSTRAP_SERVERS"], self.environ["SESSIONARY_CLICKHOUSE_URL"]
+        return [
+            *(target.port for target in self.targets),
+            *(int(address.rpartition(":")[2]) for address in addresses),
+        ]
 
-    def metrics_url(self, part: str) -> str:
-        """Return the address of a part's metrics."""
-        (target,) = [group["targets"][0] for group in self._read_targets() if group["labels"]["instance"] == part]
-        return f"http://{target}/metrics"
-
-    def exporter_page(self) -> str:
-        """Return the exporter's metrics; empty without an answer."""
-        try:
-            with urllib.request.urlopen(self.metrics_url(LAG_EXPORTER), timeout=2) as answer:
-                page: str = answer.read().decode()
-        except OSError:
-            return ""
-        return page
+    @property
+    def exporter_port(self) -> int:
+        """Where the lag exporter serves its metrics."""
+        return next(target.port for target in self.targets if target.part == LAG_EXPORTER)
 
     def freeze_part(self, part: str) -> None:
         """Stop a part as a hung machine does: it neither works nor ends."""
@@ -65,10 +56,6 @@ class WatchedStack(Stack):
         former = self._pid_of(part)
         os.killpg(former, signal.SIGKILL)
         wait_until(lambda: self._supervisor.pid(part) not in (None, former), _RESTART_S, f"{part} to be started again")
-
-    def _read_targets(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.targets_file.read_text())
-        return found
 
     def _pid_of(self, part: str) -> int:
         pid = self._supervisor.pid(part)
@@ -83,4 +70,4 @@ class WatchedStack(Stack):
         ]
 
 
-__all__ = ["LAG_EXPORTER", "WatchedStack"]
+__all__ = ["WatchedStack"]

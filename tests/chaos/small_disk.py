@@ -8,14 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests.support.full_disk import fill_disk, may_mount
 
 _MARK = "SESSIONARY_CHAOS_NAMESPACE"
 FULL_FLAG = "SESSIONARY_CHAOS_FULL_FLAG"
 _BALLAST = "ballast"
-_BLOCK = bytes(64 << 10)
 
 
 def enter_namespace(argv: Sequence[str]) -> bool:
@@ -23,17 +23,11 @@ def enter_namespace(argv: Sequence[str]) -> bool:
     if _MARK in os.environ:
         return os.environ[_MARK] == "yes"
     tool = shutil.which("unshare")
-    if tool is not None and _may_mount(tool):
+    if tool is not None and may_mount():
         os.environ[_MARK] = "yes"
         os.execv(tool, [tool, "-Urm", sys.executable, "-m", "tests.chaos", *argv])
     os.environ[_MARK] = "no"
     return False
-
-
-def _may_mount(tool: str) -> bool:
-    """Try to mount in a namespace that ends with the attempt."""
-    attempt = [tool, "-Urm", "mount", "-t", "tmpfs", "tmpfs", tempfile.gettempdir()]
-    return subprocess.run(attempt, capture_output=True, check=False).returncode == 0
 
 
 class SmallDisk:
@@ -50,16 +44,10 @@ class SmallDisk:
 
     def fill(self) -> None:
         """Fill the disk."""
-        if not self.mounted:
+        if self.mounted:
+            fill_disk(self.folder / _BALLAST)
+        else:
             self.flag.touch()
-            return
-        try:
-            with (self.folder / _BALLAST).open("ab", buffering=0) as ballast:
-                while ballast.write(_BLOCK):
-                    pass
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
 
     def empty(self) -> None:
         """Free the space again."""

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +29,7 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import RETENTION_MS
+from tests.support.metrics_page import read_page
 from tests.support.processes import Processes
 from tests.support.terminal import TerminalCommand
 from tests.support.waiting import wait_until
@@ -224,21 +223,12 @@ def test_every_target_of_prometheus_serves_its_role_s_metrics_and_is_well(served
     targets = {group["labels"]["instance"]: (group["labels"]["job"], *group["targets"]) for group in groups}
     assert targets.keys() == {"processor", "lag-exporter", *(f"sink-{kind}" for kind in SINKS)}
     for name, (job, address) in targets.items():
-        pages = {path: _read_page(f"http://{address}/{path}") for path in ("metrics", "healthz", "readyz")}
+        pages = {path: read_page(f"http://{address}/{path}") for path in ("metrics", "healthz", "readyz")}
         assert {path: status for path, (status, _) in pages.items()} == dict.fromkeys(pages, 200), (name, pages)
         assert f"\n{job.replace('-', '_')}_" in pages["metrics"][1]
     for kind in SINKS:
         series = f'sessionary_sink_rows_total{{group="sessionary.sink.{kind}",sink="{kind}"}} '
-        assert series in _read_page(f"http://{targets[f'sink-{kind}'][1]}/metrics")[1]
-
-
-def _read_page(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+        assert series in read_page(f"http://{targets[f'sink-{kind}'][1]}/metrics")[1]
 
 
 def test_everything_is_as_it_should_be_and_applying_again_changes_nothing(served: Served) -> None:

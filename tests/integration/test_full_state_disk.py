@@ -1,10 +1,7 @@
 """A processor whose RocksDB disk, a small tmpfs, is full under load: it halts, and then goes on."""
 
 import contextlib
-import errno
 import json
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,19 +21,12 @@ from tests.integration.processor_load import (
 )
 from tests.integration.test_processor_api import get
 from tests.support import Processes, environment, wait_until
+from tests.support.full_disk import fill_disk, may_mount
 
 TOKENS = json.dumps({"token-op": {"principal": "on-call", "roles": ["operator"]}})
 # RocksDB reserves 17 MiB for a log, if there is as much room; then a full disk would show late.
 DISK = "12m"
 _MOUNT = 'mount -t tmpfs -o size="$0" tmpfs "$SESSIONARY_STATE_DIR" && exec "$@"'
-_PIECE = bytes(4096)
-
-
-def may_mount() -> bool:
-    """Return whether a user namespace may mount a tmpfs here."""
-    tool = shutil.which("unshare")
-    attempt = [tool, "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/tmp"] if tool else ["false"]
-    return subprocess.run(attempt, capture_output=True, check=False).returncode == 0
 
 
 class SmallDiskWorker:
@@ -62,16 +52,6 @@ class SmallDiskWorker:
         """Return how many partitions have a state."""
         return [one["state"] for one in self.partitions()].count(state)
 
-    def fill_disk(self) -> None:
-        """Leave no page free."""
-        with self.ballast.open("ab", buffering=0) as ballast:
-            try:
-                while ballast.write(_PIECE):
-                    pass
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-
     def retry_halted(self) -> bool:
         """Open the halted partitions again; return whether all are open."""
         for one in self.partitions():
@@ -89,7 +69,7 @@ def test_a_full_disk_halts_by_name_and_loses_nothing(
     wait_until(lambda: worker.count_states("open") == kafka.partitions, 60, "the worker to own its partitions")
     with BackgroundLoad(kafka, sessions=40, rate=200, seed=3) as load:
         wait_until(lambda: count_judged(kafka) > 300, 30, "some work", pause_s=0.3)
-        worker.fill_disk()
+        fill_disk(worker.ballast)
         wait_until(lambda: worker.count_states("halted") == kafka.partitions, 30, "the partitions to halt")
         for one in worker.partitions():
             assert one["reason"] == "store_disk_full"

@@ -4,8 +4,6 @@ import json
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -30,7 +28,7 @@ from sessionary.sinks.metrics import HELP as SINK_METRICS
 from tests.integration.pipeline_rig import PipelineRig
 from tests.integration.sink_rig import encoded_audits, produce_records, settings_for, sink_in_thread
 from tests.support.kafka_tools import describe_group
-from tests.support.metrics_page import metric_value
+from tests.support.metrics_page import metric_value, read_page
 from tests.support.pipelines import environment, new_clickhouse, new_pipeline, run_sql
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
@@ -152,15 +150,6 @@ def _exporter(kafka: KafkaSettings, clickhouse: ClickHouseSettings | None = None
     assert not thread.is_alive()
 
 
-def _status(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 def _series(kafka: KafkaSettings, metric: str, partition: int) -> str:
     labels = f'group="{kafka.topic_prefix}.sink.audit",partition="{partition}",topic="{kafka.topics.audit}"'
     return f"sessionary_lag_{metric}{{{labels}}}"
@@ -172,14 +161,14 @@ def test_the_exporter_shows_a_lag_and_no_lag_at_all_while_the_broker_is_away(bro
     with _exporter(kafka) as port:
         records = _series(kafka, "records", 0)
         wait_until(lambda: metric_value(port, records) == 0.0, 30, "a sample without lag")
-        assert _status(port, "/readyz") == (200, "ok\n")
+        assert read_page(f"http://127.0.0.1:{port}/readyz") == (200, "ok\n")
         produce_records(kafka, kafka.topics.audit, [(0, b"record")] * 5)
         wait_until(lambda: metric_value(port, records) == 6.0, 20, "the lag")
         wait_until(lambda: (metric_value(port, _series(kafka, "seconds", 0)) or 0) > 0, 20, "the time lag")
         broker.stop()
         wait_until(lambda: metric_value(port, "sessionary_lag_broker_up") == 0.0, 30, "the broker to be missed")
         assert metric_value(port, records) is None
-        code, text = _status(port, "/readyz")
+        code, text = read_page(f"http://127.0.0.1:{port}/readyz")
         assert code == 503
         assert "does not answer" in text
         broker.start()

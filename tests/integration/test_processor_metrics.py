@@ -1,7 +1,6 @@
 """A running worker serves every metric, and its work moves them; series go with their partition."""
 
 import time
-import urllib.request
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -25,7 +24,7 @@ from tests.integration.processor_load import (
 from tests.integration.test_processor_api import get
 from tests.integration.test_processor_road import SHORT
 from tests.support import Processes, wait_until
-from tests.support.metrics_page import metric_values
+from tests.support.metrics_page import metric_values, read_page
 
 # They are there only while something is wrong, or on the way.
 PASSING = {"held_records", "partitions_halted", "recovery_remaining_records", "errors_total"}
@@ -61,8 +60,7 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     settings["schema_registry_url"] = "http://127.0.0.1:1"
     worker = start_processor(processes, kafka, "w1", **settings)
     wait_until(lambda: get(f"http://127.0.0.1:{port}/readyz").status == 200, 60, "the worker to be ready")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        text = answer.read().decode()
+    _, text = read_page(f"http://127.0.0.1:{port}/metrics")
     assert [name for name in HELP if f"# HELP {name} " not in text] == []
     lasting, failed, wrong = Agent(), Agent(), Agent()
     sender = Sender(kafka)

@@ -52,11 +52,7 @@ def first_batches(kafka: KafkaSettings, since_ms: int) -> dict[int, int]:
     topic = kafka.topics.batches
     reader = Consumer(
         {
-            **kafka.client_config(),
-            "group.id": "transaction-waits",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
+            **kafka.reader_config_of("transaction-waits"),
             "log_level": 0,
         }
     )

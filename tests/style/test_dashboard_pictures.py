@@ -8,8 +8,8 @@ from tests.style.project import ROOT
 from tests.support.dashboards.boards import BOARDS
 from tests.support.dashboards.panel import Board, Panel, Query, Row
 from tests.support.dashboards.pictures import PICTURES, series_name
-from tests.support.dashboards.prometheus import Series
 from tests.support.dashboards.svg_chart import Line, board_svg, format_value
+from tests.support.prometheus import Series
 
 _BYTES_MAX = 200_000
 _QUERY = (Query("sum(sessionary_lag_seconds)", "lag"),)

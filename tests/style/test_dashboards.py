@@ -1,38 +1,19 @@
 """The dashboards: made from their tables, read by Prometheus' own tool, over metrics that exist."""
 
-import importlib
 import json
-import re
-import shutil
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.style.project import PACKAGES, ROOT
 from tests.support.dashboards.boards import BOARDS, json_path
 from tests.support.dashboards.panel import RATE_INTERVAL, Board, Panel, dashboard_json
-
-PROMTOOL = shutil.which("promtool")
-
-
-def metric_helps() -> dict[str, str]:
-    """Return every metric's sentence, from the `HELP` of each module named metrics."""
-    found: dict[str, str] = {}
-    for package in PACKAGES:
-        source = ROOT / package
-        for path in source.glob("sessionary/**/metrics.py"):
-            name = ".".join(path.relative_to(source).with_suffix("").parts)
-            helps: Mapping[str, str] = getattr(importlib.import_module(name), "HELP", {})
-            found.update(helps)
-    return found
+from tests.support.metrics_table import expression_metrics, metric_helps
+from tests.support.prometheus import needs_promtool, run_promtool
 
 
 def named_metrics(panel: Panel) -> set[str]:
-    """Return the metrics of a panel's expressions; those of a histogram by its own name."""
-    names = {name for query in panel.queries for name in re.findall(r"\bsessionary_\w+", query.expression)}
-    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+    """Return the metrics of a panel's expressions."""
+    return {name for query in panel.queries for name in expression_metrics(query.expression)}
 
 
 def all_panels() -> list[Panel]:
@@ -41,17 +22,13 @@ def all_panels() -> list[Panel]:
 
 def check_expressions(expressions: list[str], folder: Path) -> tuple[int, str]:
     """Return promtool's exit code and output for a file with a rule per expression."""
-    assert PROMTOOL is not None
     rules = [
         {"record": f"panel:{number}", "expr": expression.replace(RATE_INTERVAL, "1m")}
         for number, expression in enumerate(expressions)
     ]
     path = folder / "rules.yml"
     path.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))  # JSON is YAML too
-    done = subprocess.run(
-        [PROMTOOL, "check", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+    return run_promtool("check", "rules", str(path))
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
@@ -71,7 +48,7 @@ def test_each_panel_asks_a_question_and_says_what_to_think_of_the_answer() -> No
         assert len(questions) == len(set(questions)), board.name
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: make monitoring installs it")
+@needs_promtool
 def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
     expressions = [query.expression for panel in all_panels() for query in panel.queries]
     code, text = check_expressions(expressions, tmp_path)

@@ -1,5 +1,6 @@
-"""Reads a worker's metrics page."""
+"""Reads the pages that a role serves: its metrics, and whether it is well."""
 
+import urllib.error
 import urllib.request
 
 
@@ -7,6 +8,16 @@ def read_series(page: str) -> dict[str, float]:
     """Return the value of each series of a page, by its name with labels."""
     pairs = (line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
     return {series: float(value) for series, value in pairs}
+
+
+def read_page(url: str) -> tuple[int, str]:
+    """Return a page's status and text. Raises `OSError` if nothing answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 def metric_values(port: int) -> dict[str, float]:

@@ -106,6 +106,17 @@ def metrics_modules() -> list[ModuleType]:
     return [importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts[1:])) for path in paths]
 
 
+def metric_helps() -> dict[str, str]:
+    """Return the sentence of every metric."""
+    return {name: sentence for module in metrics_modules() for name, sentence in module.HELP.items()}
+
+
+def expression_metrics(expression: str) -> set[str]:
+    """Return the metrics that an expression names; those of a histogram without their suffix."""
+    names = re.findall(r"\bsessionary_\w+", re.sub(r'"[^"]*"', "", expression))
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+
+
 def listed_metrics() -> list[ListedMetric]:
     """Return every metric by role, within a role in the order of its `HELP`.
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], timeout_s: float, what: str, *, pause_s: float = 0.05) -> T:
+def wait_until(condition: Callable[[], T | None], timeout_s: float, what: str, *, pause_s: float = 0.05) -> T:
     """Call `condition` until it returns a true value, and return that.
 
     Raises AssertionError with `what` and the last value after `timeout_s`. `condition` is called at

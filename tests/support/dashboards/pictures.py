@@ -16,40 +16,31 @@ from pathlib import Path
 from typing import Final
 
 import sessionary.infra.demo
+from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules
 from sessionary.infra.local.process import Child
+from sessionary.infra.metrics_targets import TARGETS_FILE
+from sessionary.infra.stack import Stack
 from tests.support.dashboards.boards import BOARDS, ROOT
 from tests.support.dashboards.panel import RATE_INTERVAL, Board, Panel
-from tests.support.dashboards.prometheus import SCRAPE_S, PrometheusClient, Series, running_prometheus
+from tests.support.dashboards.prometheus import SCRAPE_S, running_prometheus
 from tests.support.dashboards.svg_chart import Line, board_svg
-from tests.support.waiting import wait_until
+from tests.support.prometheus import PrometheusClient, Series
 
 PICTURES: Final = ROOT / "docs" / "dashboards"
 _RUNS: Final = Path(sessionary.infra.demo.__path__[0]) / "sample_runs.ndjson.gz"
 _COMMAND: Final = (sys.executable, "-m", "sessionary.infra.cli")
-_START_S: Final = 300.0
 _STOP_S: Final = 60.0
 _RATE: Final = f"{SCRAPE_S * 10}s"
 _POINTS: Final = 100
 
 
 @contextmanager
-def running_stack(data: Path, logs: Path) -> Iterator[Path]:
-    """Run `sessionary up`; yield the file with the targets for Prometheus."""
-    child = Child([*_COMMAND, "up", "--json", "--data", str(data)], logs / "up.log")
-    targets = data / "prometheus.json"
-    try:
-        # It prints the variables once the stack is ready.
-        wait_until(
-            lambda: child.exit_code is not None or "SESSIONARY_CONTROL_URL" in (logs / "up.log").read_text("utf-8"),
-            _START_S,
-            "the stack to be ready",
-            pause_s=1.0,
-        )
-        if not targets.exists():
-            raise FileNotFoundError(f"sessionary up has written no {targets}: see {logs / 'up.log'}")
-        yield targets
-    finally:
-        child.stop(_STOP_S)
+def running_stack(data: Path) -> Iterator[Path]:
+    """Run a local stack; yield the file with the targets for Prometheus. Raises `StartFailed`."""
+    with Stack(data) as stack:
+        stack.wait_ready(START_S_MAX)
+        activate_newest_rules(stack)
+        yield stack.data / TARGETS_FILE
 
 
 def load_stack(data: Path, logs: Path, until_s: float, sessions: int, speed: float) -> None:
@@ -101,7 +92,7 @@ def main() -> int:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sessionary-pictures-") as name:
         folder = Path(name)
-        with running_stack(folder / "data", folder) as targets, running_prometheus(targets, folder) as client:
+        with running_stack(folder / "data") as targets, running_prometheus(targets, folder) as client:
             start_s, until_s = time.time(), time.monotonic() + given.minutes * 60
             load_stack(folder / "data", folder, until_s, given.sessions, given.speed)
             end_s = time.time()

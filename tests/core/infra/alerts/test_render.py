@@ -1,6 +1,5 @@
 """The rules are those of the tables, with the thresholds of the settings."""
 
-import importlib
 import re
 
 import pytest
@@ -9,25 +8,11 @@ from sessionary.infra.alerts.alert import Alert, Severity, risen_counter
 from sessionary.infra.alerts.render import ALERT_GROUPS, render_expression, render_rules, setting_values
 from sessionary.infra.alerts.settings import AlertSettings
 from sessionary.infra.cli.app import run
-from tests.support.alert_rules import ROOT, RULES
+from tests.support.alert_rules import RULES
+from tests.support.metrics_table import expression_metrics, metric_helps
 
 ALERTS = [alert for group in ALERT_GROUPS for alert in group.alerts]
-# The metrics that other branches serve; delete this list when they are merged.
-
-
-def served_metrics() -> set[str]:
-    """Return the metrics of all roles: of the `HELP` of each module of metrics."""
-    paths = [path for path in ROOT.glob("*/sessionary/**/metrics.py") if ".venv" not in path.parts]
-    modules = [
-        importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts[1:])) for path in sorted(paths)
-    ]
-    return {name for module in modules for name in getattr(module, "HELP", {})}
-
-
-def named_metrics(expression: str) -> set[str]:
-    """Return the metrics that an expression names; those of a histogram without their suffix."""
-    names = re.findall(r"\bsessionary_\w+", re.sub(r'"[^"]*"', "", expression))
-    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+SERVED = set(metric_helps())
 
 
 def test_the_file_for_people_without_the_generator_is_up_to_date() -> None:
@@ -41,8 +26,8 @@ def test_no_two_alerts_have_the_same_name() -> None:
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_an_alert_names_only_metrics_that_a_role_serves(alert: Alert) -> None:
-    named = named_metrics(render_expression(alert, AlertSettings()))
-    assert named - served_metrics() == set()
+    named = expression_metrics(render_expression(alert, AlertSettings()))
+    assert named - SERVED == set()
     assert named or "up{" in alert.expr
 
 
