@@ -43,7 +43,7 @@ _LIBRARY_LEVELS: Final = {
 _ENDS: Final = "the role ends: "
 _HEAD: Final = ("time", "level", "role", "instance", "event")
 # Two lines with another value of one of these are not the same.
-_KEY_FIELDS: Final = ("partition", "part", "error_class")
+_KEY_FIELDS: Final = ("partition", "part", "state", "error_class")
 # Errors whose text never repeats a record.
 _SAFE_ERRORS: Final = (SessionaryError, KafkaException, OSError, KeyboardInterrupt)
 
@@ -52,8 +52,8 @@ def role_logger(name: str) -> BoundLogger:
     """Return the logger of a module of a role, a structlog one on top of `logging.getLogger(name)`.
 
     Keywords of a call become fields of its line, and `%(field)s` in the event stands for one. The
-    event before that and the fields `partition`, `part` and `error_class` say whether two lines are
-    the same.
+    event before that and the fields `partition`, `part`, `state` and `error_class` say whether two
+    lines are the same. Of a library's line, the event and its first argument do.
     """
     processors: list[Processor] = [structlog.stdlib.filter_by_level, cast(Processor, _to_standard_call)]
     logger = structlog.wrap_logger(
@@ -98,17 +98,23 @@ class RoleLogHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, or count it as suppressed."""
         fields = record.__dict__
-        key = (record.name, record.msg, *map(fields.get, _KEY_FIELDS))
+        # Lines of libraries have no fields; what comes first in them is their subject or kind.
+        first = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        key = (record.name, record.msg, str(first), *map(fields.get, _KEY_FIELDS))
         self._write_lines(self._limiter.take_line(key, record, self._clock_s()))
 
     def close(self) -> None:
         """Write what was suppressed last. The stream stays open."""
+        self.write_suppressed()
+        super().close()
+
+    def write_suppressed(self) -> None:
+        """Write what was suppressed last."""
         self.acquire()
         try:
             self._write_lines(self._limiter.take_suppressed())
         finally:
             self.release()
-        super().close()
 
     def _write_lines(self, lines: list[tuple[logging.LogRecord, int]]) -> None:
         for record, suppressed in lines:
@@ -149,10 +155,13 @@ def wants_json_lines(settings: LogSettings, stream: TextIO) -> bool:
 
 
 def report_role_end(text: str) -> bool:
-    """Write a line that says why this process ends; return False if it has no log on stderr."""
-    handlers = logging.getLogger().handlers
-    if not any(isinstance(handler, RoleLogHandler) and handler.stream is sys.stderr for handler in handlers):
+    """Write as the last line why this process ends; return False if it has no log on stderr."""
+    handlers = [one for one in logging.getLogger().handlers if isinstance(one, RoleLogHandler)]
+    ours = [handler for handler in handlers if handler.stream is sys.stderr]
+    if not ours:
         return False
+    for handler in ours:
+        handler.write_suppressed()
     role_logger(__name__).critical(f"{_ENDS}%(why)s", why=text)
     return True
 

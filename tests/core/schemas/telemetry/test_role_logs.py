@@ -103,6 +103,29 @@ def test_the_same_line_of_a_partition_is_written_once_with_a_count(rig: LogRig) 
     assert [(line["offset"], line.get("suppressed")) for line in rig.objects] == [(5, None), (7, None), (9, 2)]
 
 
+def test_another_state_of_a_part_is_another_line(rig: LogRig) -> None:
+    for state in ("starting", "ready", "starting"):
+        rig.log.info("%(part)s is %(state)s", part="broker", state=state)
+    assert [one["state"] for one in rig.objects] == ["starting", "ready"]
+
+
+def test_what_a_library_puts_first_into_its_line_tells_lines_apart(rig: LogRig) -> None:
+    for kind, detail in (("FAIL", "a"), ("MAXPOLL", "b"), ("FAIL", "c")):
+        rig.logger.warning("%s [%s] %s", kind, "rdkafka#1", detail)
+    assert [one["event"] for one in rig.objects] == ["FAIL [rdkafka#1] a", "MAXPOLL [rdkafka#1] b"]
+
+
+def test_why_a_role_ends_is_its_last_line() -> None:
+    script = _ROLE.format(
+        "from sessionary.schemas.telemetry.role_logs import report_role_end\n"
+        "for _ in range(3): log.warning('ClickHouse is away')\n"
+        "report_role_end('no table')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
+    assert events == ["ClickHouse is away", "ClickHouse is away", "the role ends: no table"]
+
+
 def test_the_end_of_the_log_writes_what_was_suppressed_last(rig: LogRig) -> None:
     for offset in range(4):
         rig.log.warning("it waits at %(offset)d", offset=offset)
