@@ -54,9 +54,14 @@ def stack_environment(data: Path | None, environ: Mapping[str, str] | None = Non
         if not found:
             raise SettingsError(f"no stack has served {data}; start one: sessionary up --data {data}")
         return {**ours, **found}
-    if any(name in ours for name in _ADDRESSES):
+    if names_servers(ours):
         return ours
     return {**read_environment(DEFAULT_DATA), **ours}
+
+
+def names_servers(environ: Mapping[str, str]) -> bool:
+    """Return whether variables name a broker or a ClickHouse, so that no file is asked for them."""
+    return any(name in environ for name in _ADDRESSES)
 
 
 def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:
@@ -72,4 +77,11 @@ def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:
     return {caller.tenant: token for token, caller in callers.items() if caller.tenant and "reader" in caller.roles}
 
 
-__all__ = ["DEFAULT_DATA", "read_environment", "stack_environment", "tenant_tokens", "write_environment"]
+__all__ = [
+    "DEFAULT_DATA",
+    "names_servers",
+    "read_environment",
+    "stack_environment",
+    "tenant_tokens",
+    "write_environment",
+]

@@ -7,7 +7,7 @@ from sessionary.sinks.settings import IdleSettings
 
 
 class CommandSettings(LogSettings):
-    """Settings of every role that the command line starts."""
+    """What every role and command reads; it is here for the page of settings."""
 
 
 class OperatorSettings(EnvSettings):

@@ -45,8 +45,9 @@ from sessionary.infra.tenants import TENANTS
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError, SettingsError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
+from sessionary.schemas.topics import SINK_TOPICS
 
-SINKS = ("audit", "history", "rejected", "batches")
+SINKS = tuple(SINK_TOPICS)
 # Exit codes of commands after which a person must do something: settings, and set-up.
 SET_UP_CODES = (2, 6)
 LAG_EXPORTER = "lag-exporter"

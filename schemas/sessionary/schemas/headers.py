@@ -19,10 +19,11 @@ Headers = Sequence[tuple[str, bytes | None]]
 # Stands for all headers of a record if they cannot be read. librdkafka ends a name at its first NUL
 # byte, so that no header that it delivers has this name.
 UNREADABLE_HEADERS: Final = (("unreadable-headers\0", b"the name of a header is not UTF-8"),)
+TRACEPARENT: Final = "traceparent"
 REPLAYED_FROM: Final = "replayed_from"  # where the record was refused that is sent again, as JSON
 _CONTENT_TYPE = ("content-type", CONTENT_TYPE)
 _VERSION = ("ce_specversion", b"1.0")
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_CONTEXT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 # The driver returns a list and sets an exception. `message.headers()` in code that runs often does
 # not notice: the interpreter's specialized instruction looks at the list only, and the exception
@@ -67,8 +68,8 @@ def event_headers(envelope: Envelope, traceparent: str | None = None) -> list[tu
     `OverflowError` or `OSError` if `occurred_at` is beyond the years 1 to 9999.
     """
     headers = _envelope_headers(envelope)
-    if traceparent is not None and _TRACEPARENT.fullmatch(traceparent):
-        headers.append(("traceparent", traceparent.encode()))
+    if traceparent is not None and _TRACE_CONTEXT.fullmatch(traceparent):
+        headers.append((TRACEPARENT, traceparent.encode()))
     return headers
 
 
@@ -125,6 +126,7 @@ def headers_beyond_envelope(envelope: Envelope, headers: Headers) -> Headers:
 __all__ = [
     "CONTENT_TYPE",
     "REPLAYED_FROM",
+    "TRACEPARENT",
     "TYPE_PREFIX",
     "UNREADABLE_HEADERS",
     "HeaderSource",

@@ -25,7 +25,6 @@ class Alert(NamedTuple):
     severity: Severity
     summary: str  # a line
     description: str  # what it means, with labels and value
-    thresholds: tuple[str, ...] = ()  # the settings that `expr` compares with
 
     @property
     def anchor(self) -> str:

@@ -54,7 +54,6 @@ TABLE_ALERTS = AlertGroup(
             "integrity was last checked {{ $value | humanizeDuration }} ago",
             "The exporter asks ClickHouse for v_integrity, and had no answer for {{ $value | humanizeDuration }}. A "
             "missing row would not be noticed.",
-            ("integrity_age_s",),
         ),
         Alert(
             "SessionaryClickHouseDiskLow",
@@ -63,7 +62,6 @@ TABLE_ALERTS = AlertGroup(
             Severity.PAGE,
             "disk {{ $labels.disk }} of ClickHouse has {{ $value | humanizePercentage }} left",
             "The sinks stop if the disk {{ $labels.disk }} is full; {{ $value | humanizePercentage }} are free.",
-            ("disk_free_ratio",),
         ),
     ),
 )
@@ -79,7 +77,6 @@ CLIENT_ALERTS = AlertGroup(
             "the spool of {{ $labels.instance }} grows",
             "The client {{ $labels.instance }} of {{ $labels.job }} keeps {{ $value | humanize1024 }}B of events in "
             "its spool, and they become more: Kafka does not take them.",
-            ("spool_bytes",),
         ),
         Alert(
             "SessionaryEventsLost",

@@ -20,7 +20,6 @@ LAG_ALERTS = AlertGroup(
             "{{ $labels.group }} is {{ $value | humanizeDuration }} behind",
             "The oldest record of {{ $labels.topic }} that {{ $labels.group }} has not committed is "
             "{{ $value | humanizeDuration }} old; the limit is ${lag_s} s.",
-            ("lag_s",),
         ),
         Alert(
             "SessionaryLagGrowing",
@@ -30,7 +29,6 @@ LAG_ALERTS = AlertGroup(
             Severity.TICKET,
             "{{ $labels.group }} falls behind",
             "{{ $labels.group }} has {{ $value }} unread records of {{ $labels.topic }}, and they become more.",
-            ("lag_records",),
         ),
         Alert(
             "SessionaryGroupNotStable",
@@ -69,7 +67,6 @@ LAG_ALERTS = AlertGroup(
             "{{ $labels.group }} has not read clean-up requests for {{ $value | humanizeDuration }}",
             "No client of this service reads clean-up requests. The oldest unread one, of any service, is "
             "{{ $value | humanizeDuration }} old.",
-            ("cleanup_lag_s",),
         ),
     ),
 )

@@ -48,7 +48,6 @@ PROCESSOR_ALERTS = AlertGroup(
             "events were refused for security: {{ $labels.reason }}",
             "Within ${window_s} s, {{ $value | humanize }} events were refused with the reason {{ $labels.reason }}: "
             "their sender reported what it may not.",
-            ("security_refusals",),
         ),
         Alert(
             "SessionaryTimersStuck",
@@ -59,7 +58,6 @@ PROCESSOR_ALERTS = AlertGroup(
             "{{ $value }} timeouts of partition {{ $labels.partition }} are due and do not fire",
             "Deadlines of partition {{ $labels.partition }} are past by the clock of {{ $labels.instance }}, and "
             "none fires, or too many wait. Dead sessions keep what they hold.",
-            ("timers_due",),
         ),
         Alert(
             "SessionaryTimersLate",
@@ -70,7 +68,6 @@ PROCESSOR_ALERTS = AlertGroup(
             "timeouts of {{ $labels.instance }} fire late",
             "One of twenty timeouts fires more than {{ $value | humanizeDuration }} after its deadline; the limit is "
             "${timer_lateness_s} s.",
-            ("timer_lateness_s",),
         ),
         Alert(
             "SessionaryTimeoutGuard",
@@ -89,7 +86,6 @@ PROCESSOR_ALERTS = AlertGroup(
             "the clock of partition {{ $labels.partition }} is {{ $value | humanizeDuration }} ahead",
             "The broker stamps events of partition {{ $labels.partition }} ahead of the clock of "
             "{{ $labels.instance }}, by {{ $value | humanizeDuration }}. At 60 s the partition halts.",
-            ("clock_ahead_s",),
         ),
         Alert(
             "SessionaryComplianceShare",
@@ -100,7 +96,6 @@ PROCESSOR_ALERTS = AlertGroup(
             "compliance checks take {{ $value | humanizePercentage }} of the work",
             "The processor {{ $labels.instance }} spends {{ $value | humanizePercentage }} of its work on retention "
             "and compliance tags.",
-            ("compliance_ratio",),
         ),
         Alert(
             "SessionaryStateDiskLow",
@@ -110,7 +105,6 @@ PROCESSOR_ALERTS = AlertGroup(
             "the state folder of {{ $labels.instance }} is almost full",
             "{{ $value | humanize1024 }}B are free for the state of {{ $labels.instance }}. A full disk halts its "
             "partitions.",
-            ("disk_free_bytes",),
         ),
         Alert(
             "SessionaryStateLarge",
@@ -120,7 +114,6 @@ PROCESSOR_ALERTS = AlertGroup(
             "{{ $labels.instance }} stores {{ $value | humanize1024 }}B of state",
             "The rows of the partitions of {{ $labels.instance }} take {{ $value | humanize1024 }}B. A worker keeps "
             "them in memory, or in RocksDB, and another one must read them if this one dies.",
-            ("stored_bytes",),
         ),
     ),
 )

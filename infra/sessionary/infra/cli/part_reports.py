@@ -28,7 +28,7 @@ class PartReports:
     def report_change(self, change: PartChange) -> None:
         """Print what a change of state comes to, if anything. Does not block."""
         name = change.name
-        if change.state is PartState.READY and change.answers and self._missing.pop(name, None) is not None:
+        if change.state is PartState.READY and self._missing.pop(name, None) is not None:
             print_message(f"{name} is ready now")
         if change.exit_code is None or change.wait_s is None:
             return

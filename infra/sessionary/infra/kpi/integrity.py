@@ -9,15 +9,16 @@ from sessionary.schemas.settings import ClickHouseSettings
 
 # To plan this query takes ClickHouse a second of a core, and many on a busy machine.
 _TIMEOUT_S: Final = 120.0
-# Rows of a transaction are missed so many seconds after its own row.
-_LATE_S: Final = 120
+# Rows of a transaction are missed so many seconds after its own row, as `v_integrity` has it:
+# ticks and heartbeats may wait for a minute.
+LATE_S: Final = 120
 _QUERY: Final = """
 SELECT fault, count() AS findings
 FROM v_integrity_between(from = now('UTC') - {window_s}, to = now('UTC') + INTERVAL 1 DAY, late_s = {late_s})
 GROUP BY fault
 SETTINGS max_execution_time = {timeout_s}
 """
-_TABLES: Final = ("history", "rejected", "audit", "batches")
+_TABLES: Final = ("history", "rejected", "audit", "batches")  # the last one has no count of rows
 # The faults that the view knows: each is told with 0 while it has no finding.
 KNOWN_FAULTS: Final = (
     *(f"{table}_rows_{what}" for table in _TABLES[:3] for what in ("missing", "unexpected", "doubled")),
@@ -43,7 +44,7 @@ def ask_integrity(settings: ClickHouseSettings, window_s: int, behind_s: float) 
     are not missing. Blocks for up to two minutes.
     Raises what `ClickHouseClient` raises.
     """
-    query = _QUERY.format(window_s=window_s, late_s=round(_LATE_S + behind_s), timeout_s=round(_TIMEOUT_S))
+    query = _QUERY.format(window_s=window_s, late_s=round(LATE_S + behind_s), timeout_s=round(_TIMEOUT_S))
     asked_at_s = time.time()
     rows = ClickHouseClient(settings, _TIMEOUT_S + 1).fetch_rows(query)
     by_fault = dict.fromkeys(KNOWN_FAULTS, 0) | {row["fault"]: row["findings"] for row in rows}
@@ -58,4 +59,4 @@ def table_of_fault(fault: str) -> str:
     return "batches" if table == "batch" else table
 
 
-__all__ = ["KNOWN_FAULTS", "IntegrityFindings", "ask_integrity", "table_of_fault"]
+__all__ = ["KNOWN_FAULTS", "LATE_S", "IntegrityFindings", "ask_integrity", "table_of_fault"]

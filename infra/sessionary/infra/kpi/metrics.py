@@ -28,26 +28,26 @@ MetricName = Literal[
 ]
 
 HELP: Final[Mapping[MetricName, str]] = {
-    "sessionary_integrity_findings": "Findings of v_integrity about the last hours, by table and kind (the view's "
-    "fault); 0 if all is well.",
+    "sessionary_integrity_findings": "Findings of v_integrity of the last SESSIONARY_INTEGRITY_WINDOW_S seconds, by "
+    "table and kind (the view's fault); 0 if all is well.",
     "sessionary_integrity_checked_timestamp_seconds": "Time of the last check of integrity, in seconds since the "
     "epoch.",
-    "sessionary_kpi_reclaim_ratio": "Share of sessions timed out in the last hour whose clean-up was confirmed, from 0 "
-    "to 1; without those whose host is lost.",
+    "sessionary_kpi_reclaim_ratio": "Share of sessions timed out in the last SESSIONARY_KPI_WINDOW_S seconds whose "
+    "clean-up was confirmed, from 0 to 1; without those whose host is lost.",
     "sessionary_kpi_cleanup_average_seconds": "Mean seconds from a timeout to its confirmed clean-up, of the last "
-    "hour.",
-    "sessionary_kpi_cleanup_seconds": "Seconds from a timeout to its confirmed clean-up, of the last hour, by quantile "
-    "(0.5, 0.95, 0.99).",
+    "SESSIONARY_KPI_WINDOW_S seconds.",
+    "sessionary_kpi_cleanup_seconds": "Seconds from a timeout to its confirmed clean-up, of the last "
+    "SESSIONARY_KPI_WINDOW_S seconds, by quantile (0.5, 0.95, 0.99).",
     "sessionary_kpi_transition_latency_seconds": "Seconds from an event or a deadline to the acknowledgement of its "
-    "audit record, of the last hour, by quantile (0.5, 0.95, 0.99).",
+    "audit record, of the last SESSIONARY_KPI_WINDOW_S seconds, by quantile (0.5, 0.95, 0.99).",
     "sessionary_kpi_audit_write_latency_seconds": "Seconds from the start of a transaction to the acknowledgement of "
-    "its audit records, of the last hour, by quantile (0.5, 0.95, 0.99).",
-    "sessionary_kpi_audit_io_ratio": "Share of the bytes of all topics that audit records take, of the last hour, from "
-    "0 to 1.",
-    "sessionary_kpi_timeout_retry_cost_ratio": "Share of the reported costs that retries after a timeout took, of the "
-    "last hour, from 0 to 1.",
+    "its audit records, of the last SESSIONARY_KPI_WINDOW_S seconds, by quantile (0.5, 0.95, 0.99).",
+    "sessionary_kpi_audit_io_ratio": "Share of the bytes of all topics that audit records take, of the last "
+    "SESSIONARY_KPI_WINDOW_S seconds, from 0 to 1.",
+    "sessionary_kpi_timeout_retry_cost_ratio": "Share of the reported costs that retries after a timeout took, of "
+    "the last SESSIONARY_KPI_WINDOW_S seconds, from 0 to 1.",
     "sessionary_kpi_session_context_bytes_max": "Bytes of the largest context that a session reported in the last "
-    "hour.",
+    "SESSIONARY_KPI_WINDOW_S seconds.",
     "sessionary_clickhouse_disk_free_ratio": "Share of a disk of ClickHouse that is free, from 0 to 1, by disk.",
 }
 

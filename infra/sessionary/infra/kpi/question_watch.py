@@ -12,10 +12,6 @@ Answer = TypeVar("Answer")
 _REST: Final = 9.0
 
 
-def _ignore_fault(_why: str) -> None:
-    """Report no fault: its reader looks at `fault`."""
-
-
 class QuestionWatch(Generic[Answer]):
     """The last answer to one question. A ClickHouse that is away holds up nothing."""
 
@@ -24,7 +20,7 @@ class QuestionWatch(Generic[Answer]):
         name: str,
         ask: Callable[[], Answer],
         every_s: float,
-        on_fault: Callable[[str], None] = _ignore_fault,
+        on_fault: Callable[[str], None],
     ) -> None:
         """Ask nothing yet. `ask` blocks, and raises `SessionaryError` if there is no answer.
 

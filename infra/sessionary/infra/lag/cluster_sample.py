@@ -51,6 +51,11 @@ class GroupState(StrEnum):
     ABSENT = "absent"  # Kafka does not know it
     UNKNOWN = "unknown"  # no answer
 
+    @property
+    def is_memberless(self) -> bool:
+        """Whether Kafka says that the group has no member."""
+        return self in (GroupState.EMPTY, GroupState.ABSENT)
+
 
 class GroupOffsets(NamedTuple):
     """A group with its committed offsets.

@@ -9,6 +9,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from sessionary.infra.kpi.collector import KpiCollector
+from sessionary.infra.lag.group_topics import is_sink_group
 from sessionary.infra.lag.lag_monitor import LagMonitor, LagReport
 from sessionary.infra.lag.metrics import ExporterState, collect_families
 from sessionary.infra.lag.row_delays import RowDelay, RowDelayWatch
@@ -43,7 +44,7 @@ class LagExporter(Collector):
         if self._away is not None:
             _log.info("lag exporter is ready: %(partitions)d partitions", partitions=len(report.partitions))
         self._report, self._away, self._reported_s = report, None, self._clock_s()
-        lags_s = [lag.lag_s for lag in report.partitions if ".sink." in lag.group and lag.lag]
+        lags_s = [lag.lag_s for lag in report.partitions if is_sink_group(lag.group, lag.topic) and lag.lag]
         if None not in lags_s:
             self.sinks_behind_s = max((lag_s for lag_s in lags_s if lag_s is not None), default=0.0)
 

@@ -8,7 +8,6 @@ from sessionary.infra.lag.cluster_sample import GroupState
 from sessionary.infra.lag.lag_tracker import PartitionLag
 from sessionary.infra.lag.partition_state import PartitionState
 
-_MEMBERLESS = (GroupState.EMPTY, GroupState.ABSENT)
 _FAULTS = {
     PartitionState.NO_TOPIC: "its topic does not exist",
     PartitionState.UNKNOWN: "Kafka does not tell its offsets, or the ends of its logs",
@@ -68,7 +67,7 @@ def find_fault(lag: GroupLag, lag_s_max: float) -> str | None:
     if not lag.lag or lag.lag_s is None or lag.lag_s <= lag_s_max:
         return None
     behind = f"{lag.lag} records behind, the oldest of {lag.lag_s:.0f} s ago"
-    if lag.group_state in _MEMBERLESS:
+    if lag.group_state.is_memberless:
         return f"{behind}, and no member reads them"
     if lag.state is PartitionState.STALL:
         return f"{behind}, and it does not move"

@@ -18,6 +18,11 @@ def topic_of_group(prefix: str, group: str) -> str | None:
     return None
 
 
+def is_sink_group(group: str, topic: str) -> bool:
+    """Return whether a group that reads a topic of its pipeline is a sink's."""
+    return group.startswith(f"{topic.rpartition('.')[0]}.sink.")
+
+
 def pipeline_groups(prefix: str, known: Iterable[str]) -> Mapping[str, str]:
     """Return `{group: topic}`: the groups that a pipeline must have, then its others in `known`.
 
@@ -29,4 +34,4 @@ def pipeline_groups(prefix: str, known: Iterable[str]) -> Mapping[str, str]:
     return {group: topic for group, topic in topics if topic is not None}
 
 
-__all__ = ["pipeline_groups", "topic_of_group"]
+__all__ = ["is_sink_group", "pipeline_groups", "topic_of_group"]

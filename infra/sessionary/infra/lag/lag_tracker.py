@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sessionary.infra.lag.cluster_sample import ClusterSample, GroupOffsets, GroupState, LogRange, Place, UnreadPlace
+from sessionary.infra.lag.group_topics import is_sink_group
 from sessionary.infra.lag.partition_state import Observation, PartitionState, judge_partition
 
 WINDOW_S = 60.0
 _OBSERVATIONS_PER_WINDOW = 12
 _RATE_S_MIN = 1.0
-_MEMBERLESS = (GroupState.EMPTY, GroupState.ABSENT)
 
 
 class PartitionLag(NamedTuple):
@@ -97,7 +97,7 @@ class LagTracker:
             state = judge_partition(
                 [*kept, now],
                 window_s=self._window_s,
-                has_members=group.state not in _MEMBERLESS,
+                has_members=not group.state.is_memberless,
                 lag_s=lag_s,
             )
         rate, catch_up_s = estimate_rates(kept[0], now)
@@ -139,9 +139,8 @@ def _measure_lag(sample: ClusterSample, group: GroupOffsets, place: Place, log: 
 def _lets_wait(sample: ClusterSample, group: GroupOffsets, place: Place, log: LogRange) -> bool:
     """Return whether the oldest unread record is one that the group's sink lets wait."""
     first = sample.first_records.get(UnreadPlace(place, group.position_in(place, log)))
-    prefix = place.topic.rpartition(".")[0]
-    is_sink = group.group.startswith(f"{prefix}.sink.") and group.state not in _MEMBERLESS
-    return is_sink and first is not None and first.is_idle
+    is_reading = is_sink_group(group.group, place.topic) and not group.state.is_memberless
+    return is_reading and first is not None and first.is_idle
 
 
 def _age_s(sample: ClusterSample, timestamp_ms: int | None) -> float | None:

@@ -54,7 +54,7 @@ class PartChange:
 
     If its process ended (WAITING), `exit_code` tells how (negative: by that signal) and `wait_s`
     how long it waits before it is restarted. `missing` is the last line of its log, if it ended
-    because something must be set up first. `answers`: it is ready by its probe's answer.
+    because something must be set up first.
     """
 
     name: str
@@ -63,7 +63,6 @@ class PartChange:
     exit_code: int | None = None
     wait_s: float | None = None
     missing: str | None = None
-    answers: bool = False
 
 
 class Supervisor:
@@ -202,7 +201,7 @@ class Supervisor:
         if answers and child.exit_code is None:
             with self._changed:
                 self._schedule.mark_ready(name)
-            self._report_change(PartChange(name, PartState.READY, pid=child.pid, answers=probe is not None))
+            self._report_change(PartChange(name, PartState.READY, pid=child.pid))
 
     def _restart_later(self, name: str) -> None:
         with self._changed:

@@ -100,7 +100,7 @@ class KafkaProducer:
         self._producer.produce(self._topic, record.value, record.key, on_delivery=on_delivery, headers=headers)
 
     def report_error(self, error: KafkaError) -> None:
-        """Report what `error` means, unless an error of its kind was reported before."""
+        """Count `error`, and report what it means unless one of its kind was reported before."""
         self._count_error(error_reason(error))
         named = named_error(error, self._settings)
         if isinstance(named, AuthenticationFailed):

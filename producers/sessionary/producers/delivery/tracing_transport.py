@@ -7,9 +7,9 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from sessionary.producers.ports import Backlog, Counters, OnReceipt, OutRecord, Receipt, Transport
+from sessionary.schemas.headers import TRACEPARENT
 from sessionary.schemas.telemetry import span_names
 from sessionary.schemas.telemetry.trace_context import (
-    TRACEPARENT,
     as_parent,
     format_traceparent,
     parse_traceparent,

@@ -74,10 +74,4 @@ def _hold_briefly(producer: Producer) -> None:
     producer.poll(0)
 
 
-__all__ = [
-    "ClosableConsumer",
-    "close_in_background",
-    "discard_client",
-    "discard_producer",
-    "purge_producer",
-]
+__all__ = ["ClosableConsumer", "close_in_background", "discard_client", "discard_producer", "purge_producer"]

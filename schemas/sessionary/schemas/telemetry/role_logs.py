@@ -76,12 +76,12 @@ def error_fields(error: BaseException | KafkaError) -> dict[str, object]:
         error = error.args[0]
     if isinstance(error, KafkaError):
         return {"error": error.str(), "error_class": error.name()}
-    fields: dict[str, object] = {"error": describe_error(error), "error_class": type(error).__name__}
+    fields: dict[str, object] = {"error": _describe_error(error), "error_class": type(error).__name__}
     reason = getattr(error, "reason", None)
     return {**fields, "reason": reason} if isinstance(reason, str) else fields
 
 
-def describe_error(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return an error's text; only its class if its text may repeat a record."""
     return str(error) if isinstance(error, _SAFE_ERRORS) else type(error).__name__
 
@@ -239,7 +239,6 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
 __all__ = [
     "RoleLogHandler",
     "configure_role_logs",
-    "describe_error",
     "error_fields",
     "line_formatter",
     "read_end_reason",

@@ -10,7 +10,8 @@ from typing import Final
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-TRACEPARENT: Final = "traceparent"
+from sessionary.schemas.headers import TRACEPARENT
+
 _FIELDS: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 
@@ -43,4 +44,4 @@ def as_parent(context: SpanContext) -> Context:
     return set_span_in_context(NonRecordingSpan(context), Context())
 
 
-__all__ = ["TRACEPARENT", "as_parent", "format_traceparent", "parse_traceparent", "sampled_context"]
+__all__ = ["as_parent", "format_traceparent", "parse_traceparent", "sampled_context"]

@@ -28,7 +28,6 @@ def test_what_must_be_set_up_is_told_once_with_its_reason(capsys: pytest.Capture
     for missing in (told % 1, told % 2, in_text % 3, in_text % 4):
         reports.report_change(ended(6, missing))
         reports.report_change(PartChange("sink-audit", PartState.STARTING, 18))
-        reports.report_change(PartChange("sink-audit", PartState.READY, 18))  # nothing was asked
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("sink-audit ended with code 6: no table; ")
     assert second.startswith("sink-audit ended with code 6: no right; ")
@@ -36,7 +35,7 @@ def test_what_must_be_set_up_is_told_once_with_its_reason(capsys: pytest.Capture
 
 def test_a_part_that_works_at_last_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     reports = PartReports()
-    ready = PartChange("processor", PartState.READY, 18, answers=True)
+    ready = PartChange("processor", PartState.READY, 18)
     reports.report_change(ready)
     reports.report_change(PartChange("processor", PartState.WAITING, 17, 2, 0.2, "no setting"))
     reports.report_change(ready)

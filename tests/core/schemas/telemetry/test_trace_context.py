@@ -3,8 +3,8 @@
 import pytest
 from opentelemetry.trace import SpanContext
 
+from sessionary.schemas.headers import TRACEPARENT
 from sessionary.schemas.telemetry.trace_context import (
-    TRACEPARENT,
     format_traceparent,
     parse_traceparent,
     sampled_context,

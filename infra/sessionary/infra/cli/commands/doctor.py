@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from sessionary.infra.cli.commands.integrity import LATE_S
 from sessionary.infra.cli.commands.operators.partition import describe_halt
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
@@ -19,7 +18,8 @@ from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.control_api_client import ControlApiClient
 from sessionary.infra.disk_room import ROOM_BYTES_MIN, DiskRoom, measure_room
-from sessionary.infra.environment import DEFAULT_DATA, read_environment, stack_environment
+from sessionary.infra.environment import DEFAULT_DATA, names_servers, read_environment, stack_environment
+from sessionary.infra.kpi.integrity import LATE_S
 from sessionary.infra.lag.group_lag import GroupLag, find_fault, sum_groups
 from sessionary.infra.settings import OperatorSettings
 from sessionary.infra.worker_findings import (
@@ -230,17 +230,14 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
     if folders:
         yield _run_check("disks", lambda: _check_disks(folders), "name a folder that exists by --data")
     # Servers are asked at the same time: most of what doctor takes is waiting.
-    with ThreadPoolExecutor(4) as threads:
-        asked = [
-            threads.submit(lambda checks=checks: list(checks))  # type: ignore[misc]
-            for checks in (
-                _run_kafka_checks(kafka, idle_s),
-                _run_clickhouse_checks(clickhouse),
-                _run_processor_checks(environ, operator),
-            )
-        ]
-        for answers in asked:
-            yield from answers.result()
+    asked = (
+        _run_kafka_checks(kafka, idle_s),
+        _run_clickhouse_checks(clickhouse),
+        _run_processor_checks(environ, operator),
+    )
+    with ThreadPoolExecutor() as threads:
+        for answers in threads.map(list[Check], asked):
+            yield from answers
 
 
 def _run_kafka_checks(kafka: KafkaSettings, idle_s: float) -> Iterator[Check]:
@@ -321,7 +318,7 @@ def _find_environment(data: Path | None) -> dict[str, str]:
 def _list_folders(data: Path | None, environ: Mapping[str, str]) -> list[Path]:
     """Return the folders of this machine that a stack, or a worker with these variables, fills."""
     state_dir = environ.get("SESSIONARY_STATE_DIR")
-    ours = [] if data is None and "SESSIONARY_BOOTSTRAP_SERVERS" in os.environ else [data or DEFAULT_DATA]
+    ours = [] if data is None and names_servers(os.environ) else [data or DEFAULT_DATA]
     return ours + ([Path(state_dir)] if state_dir else [])
 
 

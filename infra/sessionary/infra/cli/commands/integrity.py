@@ -11,6 +11,7 @@ from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_clie
 from sessionary.infra.cli.output import print_message
 from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.environment import stack_environment
+from sessionary.infra.kpi.integrity import LATE_S
 
 _COLUMNS: Final = ("fault", "rows", "partition", "first_offset", "last_offset", "session_id", "tenant_id")
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,7 +25,6 @@ ToOption = Annotated[
     datetime | None,
     typer.Option("--to", formats=_FORMATS, help="End of the time, UTC. Default: now.", show_default=False),
 ]
-LATE_S: Final = 120  # as `v_integrity` has it: ticks and heartbeats may wait for a minute
 
 
 def integrity_command(
@@ -105,4 +105,4 @@ def list_faults(
     return faults
 
 
-__all__ = ["LATE_S", "FromOption", "ToOption", "integrity_command", "list_faults", "repair_command"]
+__all__ = ["FromOption", "ToOption", "integrity_command", "list_faults", "repair_command"]
