@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException, Message, TopicPartition
 
 from sessionary.schemas.kafka.unreadable_batches import HELP, describe_unreadable_batch
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
-from sessionary.sinks.errors import RETRY_FIRST_S, RETRY_LAST_S, OperatorError, Transient
+from sessionary.sinks.errors import PARTITION_REASONS, RETRY_FIRST_S, RETRY_LAST_S, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.ports import KafkaConsumer
 
@@ -104,11 +104,20 @@ class BlockedPartitions:
         place = message.partition() or 0, message.offset() or 0
         self.block_partition(consumer, place[0], BATCH_UNREADABLE, what, now_s, batch_offset=place[1])
 
-    def block_write(
-        self, consumer: KafkaConsumer, partition: int, error: Transient | OperatorError, now_s: float
+    def block_writes(
+        self, consumer: KafkaConsumer, partitions: Iterable[int], error: Transient | OperatorError, now_s: float
     ) -> None:
-        """Block a partition whose block could not be written."""
-        self.block_partition(consumer, partition, error.reason, str(error), now_s, is_write=True, first_s=RETRY_FIRST_S)
+        """Block the partitions of a block that could not be written.
+
+        Raises `error` if it is not the block's, so that it stops all partitions.
+        """
+        if error.reason not in PARTITION_REASONS:
+            raise error
+        self._metrics.count_retry(error.reason)
+        for partition in partitions:
+            self.block_partition(
+                consumer, partition, error.reason, str(error), now_s, is_write=True, first_s=RETRY_FIRST_S
+            )
 
     def halt_partition(self, partition: int, reason: str, what: str) -> None:
         """Block a partition until the next assignment."""

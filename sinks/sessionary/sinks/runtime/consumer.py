@@ -23,7 +23,7 @@ from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.sinks.core.intent import PartitionPlan
 from sessionary.sinks.core.retry_pause import RetryPause
 from sessionary.sinks.core.sink_kinds import SinkDefinition
-from sessionary.sinks.errors import PARTITION_REASONS, Fenced, OperatorError, Transient
+from sessionary.sinks.errors import Fenced, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime import group_offsets
 from sessionary.sinks.runtime.blocked_partitions import BlockedPartitions
@@ -246,15 +246,26 @@ class SinkConsumer:
                 del self._plans[partition]
                 self._positions.forget_partition(partition)
                 self._guard.halt_partition(self._consumer, partition, self._log_watch.topic_id)
-        plans = {one: plan for one, plan in self._plans.items() if not self._blocked.holds_writes(one)}
         try:
-            self._writer.write_idle(plans, is_wanted)
-            for partition, plan in plans.items():
-                self._write_partition(partition, plan, is_wanted)
+            self._write_idle(is_wanted)
+            for partition, plan in self._writable_plans().items():
+                if partition not in self._writer.shared_partitions:
+                    self._write_partition(partition, plan, is_wanted)
         except (Transient, OperatorError) as error:
             self._pause_after(error)
         else:
             self._end_pause()
+
+    def _writable_plans(self) -> dict[int, PartitionPlan]:
+        return {one: plan for one, plan in self._plans.items() if not self._blocked.holds_writes(one)}
+
+    def _write_idle(self, is_wanted: Callable[[PartitionPlan], bool]) -> None:
+        try:
+            for partition in self._writer.write_idle(self._writable_plans(), is_wanted):
+                self._blocked.end_block(partition, is_write=True)
+        except (Transient, OperatorError) as error:
+            partitions = self._writer.shared_partitions
+            self._blocked.block_writes(self._consumer, partitions, error, self._clock.monotonic_s())
 
     def _write_partition(self, partition: int, plan: PartitionPlan, is_wanted: Callable[[PartitionPlan], bool]) -> None:
         try:
@@ -264,10 +275,7 @@ class SinkConsumer:
             if plan.holds_idle_only or (plan.at_end and not plan.waiting_records):
                 self._writer.commit_end(partition, plan)
         except (Transient, OperatorError) as error:
-            if error.reason not in PARTITION_REASONS:
-                raise
-            self._metrics.count_retry(error.reason)
-            self._blocked.block_write(self._consumer, partition, error, self._clock.monotonic_s())
+            self._blocked.block_writes(self._consumer, [partition], error, self._clock.monotonic_s())
 
     def _pause_after(self, error: Transient | OperatorError) -> None:
         """Pause all partitions, and try again after the pause."""

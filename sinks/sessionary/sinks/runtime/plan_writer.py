@@ -4,7 +4,7 @@ Due blocks of idle records go out together with those of other partitions that w
 the same for one row and for a thousand.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import TopicPartition
@@ -59,6 +59,11 @@ class PlanWriter:
         self._current_consumer, self._watchdog, self._read_ranges = current_consumer, watchdog, read_ranges
         self._shared: dict[int, PartitionPlan] = {}  # whose blocks are in flight together
 
+    @property
+    def shared_partitions(self) -> frozenset[int]:
+        """The partitions whose blocks are in flight together."""
+        return frozenset(self._shared)
+
     def forget_plans(self) -> None:
         """Forget what is in flight: other plans follow."""
         self._shared = {}
@@ -74,19 +79,24 @@ class PlanWriter:
         """Commit what has landed, if nothing is under way and it is not committed."""
         self._commit_ends({partition: plan})
 
-    def write_idle(self, plans: Mapping[int, PartitionPlan], is_wanted: Callable[[PartitionPlan], bool]) -> None:
+    def write_idle(
+        self, plans: Mapping[int, PartitionPlan], is_wanted: Callable[[PartitionPlan], bool]
+    ) -> Collection[int]:
         """Write the idle records of several partitions as one block, if one of them is wanted.
 
-        The records of a single partition are left to `write_block`.
+        Return these partitions.
+
+        The records of a single partition are left to `write_block`. A block in flight waits until
+        the plans of all its partitions are among `plans`.
         """
         if not self._shared:
             waiting = {partition: plan for partition, plan in sorted(plans.items()) if plan.holds_idle_only}
             if not any(map(is_wanted, waiting.values())):
-                return
+                return ()
             self._shared = _choose_plans(waiting)
             self._take_shared()
-        if not self._shared:
-            return
+        if not self._shared or not self._shared.keys() <= plans.keys():
+            return ()
         self._declare(self._shared)
         shared = share_block({number: block for number, plan in self._shared.items() if (block := plan.in_flight)})
         self._target.write_block(shared.pieces[0].partition, shared)
@@ -94,6 +104,7 @@ class PlanWriter:
             plan.mark_written()
         written, self._shared = self._shared, {}
         self._commit_ends(written)
+        return written.keys()
 
     def replay_shared(self, plans: Iterable[PartitionPlan]) -> None:
         """Write the shared blocks that former owners declared, before anything is read."""

@@ -350,6 +350,52 @@ def test_partitions_share_a_block_of_ticks_whose_intents_are_committed_together(
     assert commits_at_insert == [(0, 0, declared[0]), (1, 0, declared[1])]
 
 
+def test_a_shared_block_that_cannot_be_written_stops_only_its_partitions(rig: SinkRig) -> None:
+    rig.clock.now_s = 1.0
+    append_ticks(rig, 1)
+    append_ticks(rig, 1, partition=1)
+    append_ticks(rig, 1, partition=2)
+    write, failing, seen = rig.target.write_block, [True], list[tuple[bool, str]]()
+
+    def write_block(partition: int, block: RecordBlock) -> None:
+        if block.pieces and failing:
+            raise OperatorError("block_not_kept", "2 rows sent, 0 found")
+        write(partition, block)
+
+    def send_event() -> None:
+        rig.kafka.append_records(2, 1, first=1)  # with it, partition 2 has a block of its own
+        rig.advance(1.0)
+
+    def send_another() -> None:
+        rig.kafka.append_records(2, 1, first=2)
+        rig.advance(1.0)
+
+    def mend() -> None:
+        seen.append(rig.metrics.health())
+        assert rig.target.offsets == [[0, 1], [2]]
+        failing.clear()
+        rig.advance(_LONGER_THAN_ANY_PAUSE_S)
+
+    rig.target.write_block = write_block  # type: ignore[method-assign]
+    steps = [
+        lambda: rig.kafka.schedule_assignment(0, 1, 2),
+        lambda: None,
+        send_event,
+        *[lambda: rig.advance(1.0)] * 2,
+        lambda: rig.advance(60.0),
+        lambda: None,
+        send_another,
+        *[lambda: rig.advance(1.0)] * 2,
+        mend,
+        *[lambda: None] * 4,
+    ]
+    rig.run_steps(*steps)
+    assert seen == [(True, "blocked: partition 0: block_not_kept, partition 1: block_not_kept")]
+    assert rig.target.blocks[2][1].pieces == (Piece(0, 0, 0), Piece(1, 0, 0))
+    assert {(partition, offset) for partition, offset, _ in rig.kafka.commits} >= {(0, 1), (1, 1), (2, 3)}
+    assert rig.metrics.health() == (True, "ok")
+
+
 def test_who_owns_one_partition_of_a_shared_block_writes_all_of_it_again(rig: SinkRig) -> None:
     pieces = (Piece(0, 4, 5), Piece(3, 7, 9))
     intent = Intent(5, 5, 7, None, pieces)
