@@ -128,6 +128,7 @@ def test_the_rules_of_size_can_fail() -> None:
     [
         ("schemas", "from sessionary.producers import client"),
         ("producers", "def f():\n    import sessionary.sinks.core.rows"),
+        ("producers", "from sessionary.stream_processors.store import rows"),
         ("sinks", "from sessionary.infra import topics"),
         ("sinks", "from . import rows"),
         ("infra", "from tests.support import wait_until"),
@@ -136,6 +137,12 @@ def test_the_rules_of_size_can_fail() -> None:
 def test_the_rule_of_direction_can_fail(package: str, source: str) -> None:
     assert len(rules.wrong_directions(ast.parse(source), package)) == 1
     assert rules.wrong_directions(ast.parse("from sessionary.schemas import ids"), package) == []
+
+
+def test_the_client_may_ask_the_pure_rules_of_the_judge() -> None:
+    asks = ast.parse("from sessionary.stream_processors.core.session import transitions")
+    assert rules.wrong_directions(asks, "producers") == []
+    assert len(rules.wrong_directions(asks, "sinks")) == 1
 
 
 @pytest.mark.parametrize(
