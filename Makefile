@@ -11,7 +11,7 @@ MINUTES ?= 1
 SEED ?= 1
 RECORDS ?= 1000000
 
-.PHONY: help install demo bench test test-long alerts monitoring chaos fuzz mutants check lint format docs dashboard-pictures clean
+.PHONY: help install demo bench test test-long alerts monitoring browser chaos fuzz mutants check lint format docs dashboard-pictures clean
 
 # Say what there is.
 help:
@@ -61,7 +61,11 @@ test-long: $(DEV)
 
 # Install Prometheus and Alertmanager by apt-get if they are missing; `make test` skips what needs them without.
 monitoring: $(DEV)
-	@$(BIN)/python -m tests.alerts.install
+	@$(BIN)/python -m tests.support.debian_packages monitoring
+
+# Install Chromium by apt-get if it is missing; tests look at pages in it.
+browser: $(DEV)
+	@$(BIN)/python -m tests.support.debian_packages browser
 
 # Real Prometheus alerts of a real stack under load: stop parts, and see the messages at a webhook.
 alerts: $(DEV)

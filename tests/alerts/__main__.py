@@ -20,10 +20,11 @@ from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules
 from sessionary.infra.local.ports import is_free
 from tests.alerts.episode import Episode
 from tests.alerts.load import DemoLoad
-from tests.alerts.monitoring import Monitoring, ensure_programs
+from tests.alerts.monitoring import Monitoring
 from tests.alerts.report import Figures, find_faults, other_alerts, report_lines, report_object
 from tests.alerts.scenarios import Bench, forget_cleanups, halt_partition, stop_processor, stop_sink
 from tests.alerts.watched_stack import WatchedStack
+from tests.support.debian_packages import MONITORING, ensure_programs
 
 BUILD = Path(__file__).parents[2] / "build" / "alerts"
 SETTINGS = AlertSettings(alert_lag_s=10, alert_page_for_s=5, alert_ticket_for_s=5, alert_window_s=60)
@@ -97,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"[{time.monotonic() - began:6.1f} s] {text}\n")
         sys.stderr.flush()
 
-    if not ensure_programs(say):
+    if not ensure_programs(MONITORING, say):
         return 6
     try:
         episodes, figures = run_scenarios(options.only or SCENARIOS, say)

@@ -1,12 +1,10 @@
 """A real Prometheus and a real Alertmanager, and a server that takes Alertmanager's messages."""
 
 import json
-import os
-import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,16 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from sessionary.infra.alerts.render import render_rules
 from sessionary.infra.alerts.settings import AlertSettings
 from sessionary.infra.local.ports import LOOPBACK, free_ports
-from sessionary.schemas.errors import SessionaryError
 from tests.support.prometheus import STOP_S, PrometheusClient, start_server
-
-PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager", "amtool")
-PACKAGES = ("prometheus", "prometheus-alertmanager")
-_INSTALL_S = 240.0
-
-
-class NotInstalled(SessionaryError):
-    """Prometheus or Alertmanager is missing, and apt-get cannot install it."""
 
 
 class Message(NamedTuple):
@@ -36,44 +25,6 @@ class Message(NamedTuple):
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     fired_s: float
-
-
-def missing_programs() -> list[str]:
-    """Return the programs that are not installed."""
-    return [name for name in PROGRAMS if shutil.which(name) is None]
-
-
-def install_programs() -> None:
-    """Install Prometheus and Alertmanager by apt-get. Blocks. Raises `NotInstalled`."""
-    command = ["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES]
-    by_hand = f"install them by hand: {' '.join(command)}"
-    if shutil.which("apt-get") is None:
-        raise NotInstalled(f"{', '.join(missing_programs())}: not found, and there is no apt-get; {by_hand}")
-    prefix = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    said = ""
-    try:
-        for step in (["apt-get", "update"], command):
-            done = subprocess.run(
-                [*prefix, *step], capture_output=True, text=True, timeout=_INSTALL_S, check=False, env=env
-            )
-            said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        said = str(error)
-    if missing := missing_programs():
-        raise NotInstalled(f"apt-get did not install {', '.join(missing)} ({said}); {by_hand}")
-
-
-def ensure_programs(say: Callable[[str], object]) -> bool:
-    """Install Prometheus and Alertmanager, unless they are there; return whether they are now."""
-    if missing := missing_programs():
-        say(f"not installed: {', '.join(missing)}; installing the Debian packages by apt-get")
-        try:
-            install_programs()
-        except NotInstalled as error:
-            say(str(error))
-            return False
-    return True
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -191,12 +142,6 @@ def _check_file(*command: str) -> None:
 
 
 __all__ = [
-    "PACKAGES",
-    "PROGRAMS",
     "Message",
     "Monitoring",
-    "NotInstalled",
-    "ensure_programs",
-    "install_programs",
-    "missing_programs",
 ]

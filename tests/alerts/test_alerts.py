@@ -6,13 +6,13 @@ import pytest
 
 from tests.alerts.__main__ import SCENARIOS, SETTINGS, run_scenarios
 from tests.alerts.episode import Episode
-from tests.alerts.monitoring import PACKAGES, NotInstalled, install_programs, missing_programs
 from tests.alerts.report import Figures, find_faults, report_lines
 from tests.alerts.scenarios import SESSIONS, ReclaimFigures
+from tests.support.debian_packages import MONITORING, NotInstalled, install_programs
 
 
 @pytest.mark.long
-@pytest.mark.skipif(bool(missing_programs()), reason=f"make monitoring installs {' and '.join(PACKAGES)}")
+@pytest.mark.skipif(bool(MONITORING.missing), reason=f"make monitoring installs {' and '.join(MONITORING.packages)}")
 def test_alerts_reach_the_webhook_in_time_and_end_when_their_cause_is_gone() -> None:
     episodes, figures = run_scenarios(SCENARIOS, lambda text: None)
     sys.stdout.write("\n".join(report_lines(episodes, figures)))
@@ -55,9 +55,9 @@ def test_a_wrong_ratio_an_unready_worker_and_what_is_left_behind_are_faults() ->
 
 
 def test_a_machine_without_apt_get_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.alerts.monitoring.shutil.which", lambda _name: None)
+    monkeypatch.setattr("tests.support.debian_packages.shutil.which", lambda _name: None)
     with pytest.raises(NotInstalled, match="there is no apt-get; install them by hand: apt-get install"):
-        install_programs()
+        install_programs(MONITORING)
 
 
 def test_the_settings_of_the_run_are_quicker_than_the_defaults() -> None:

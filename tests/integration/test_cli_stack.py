@@ -169,6 +169,12 @@ def test_sessions_are_listed_and_filtered(served: Served) -> None:
     assert served.ask("sessions", "--tenant", tenant) == ours
     assert len(served.ask("sessions", "--limit", "2")) == 2
     assert served.ask("sessions", "--tenant", "unknown") == []
+    user, agent = rows[0]["user_id"], rows[0]["agents"][0]
+    assert served.ask("sessions", "--user", user) == [row for row in rows if row["user_id"] == user]
+    assert served.ask("sessions", "--agent", agent) == [row for row in rows if agent in row["agents"]]
+    assert served.ask("sessions", "--since", "1h") == rows
+    assert served.ask("sessions", "--since", "2100-01-01") == []
+    assert _command("sessions", "--since", "yesterday", "--data", str(served.data)).code == 5
 
 
 def test_a_session_is_shown_by_its_id_or_its_beginning(served: Served) -> None:
@@ -180,18 +186,54 @@ def test_a_session_is_shown_by_its_id_or_its_beginning(served: Served) -> None:
     assert _command("show", "ffffffff-0000", "--data", str(served.data)).code == 4
 
 
-def test_a_timeline_runs_in_the_order_of_the_log(served: Served) -> None:
-    session = served.ask("sessions")[0]["session_id"]
+def test_a_timeline_tells_what_became_of_each_event(served: Served) -> None:
+    session = served.ask("sessions", "--state", "Archived")[0]["session_id"]
     rows = served.ask("timeline", session)
     offsets = [row["source_offset"] for row in rows]
     assert offsets == sorted(offsets)
-    assert [row["event_type"] for row in rows[:2]] == ["session_created"] * 2
-    assert {"event", "transition"} <= {row["what"] for row in rows}
+    assert (rows[0]["event_type"], rows[0]["to_state"]) == ("session_created", "Idle")
+    assert (rows[-1]["agent"], rows[-1]["to_state"]) == ("processor", "Archived")
+    assert served.ask("timeline", session, "--follow") == rows  # an archived session has no more to tell
+    assert served.ask("timeline", session, "--since", rows[-1]["appended_at"]) == rows[-1:]
+    query = "SELECT DISTINCT JSONExtractString(payload_json, 'model') AS model FROM history"
+    models = served.ask("sql", f"{query} WHERE event_type = 'usage_recorded' AND session_id = '{session}'")
+    assert {row["model"] for row in rows} - {None} == {row["model"] for row in models}
+
+
+def test_a_refused_event_is_marked_in_its_session_s_timeline(served: Served) -> None:
+    query = "SELECT session_id, groupArray(toString(reason_code)) AS reasons FROM audit FINAL WHERE kind = 'refusal'"
+    (refused, *_) = served.ask("sql", f"{query} AND audit_seq > 0 GROUP BY session_id ORDER BY count() DESC")
+    told = [row["refusal"] for row in served.ask("timeline", refused["session_id"])]
+    assert sorted(filter(None, told)) == sorted(refused["reasons"])
+    assert "undecodable" in told  # of a record that is no event
+
+
+def test_a_timeline_is_a_table_on_a_terminal_of_80_columns(served: Served) -> None:
+    session = served.ask("sessions")[0]["session_id"]
+    terminal = TerminalCommand(
+        f"{COMMAND} timeline {session} --data {served.data}", served.data, os.environ, columns=80
+    )
+    assert terminal.wait_end(60) == 0
+    assert "→ Idle" in terminal.text
+    assert "columns left out" not in terminal.text
+    table = terminal.text[terminal.text.index("time ") :]
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_a_story_is_one_page(served: Served, tmp_path: Path) -> None:
+    session, page = served.ask("sessions")[0]["session_id"], tmp_path / "story.html"
+    done = _command("timeline", session, "--html", str(page), "--data", str(served.data))
+    assert (done.code, done.out) == (0, "")
+    text = page.read_text("utf-8")
+    assert f"session {session}" in text
+    assert "no row of this session is missing or doubled (asked 20" in text
 
 
 def test_a_refused_record_is_listed_shown_and_sent_again(served: Served) -> None:
     reasons = {row["reason"]: row for row in served.ask("rejected", "list")}
     assert {"undecodable", "unknown_schema", "bad_key", "key_mismatch", "foreign_tenant", "stale_epoch"} <= set(reasons)
+    assert served.ask("rejected", "list", "--since", "2100-01-01") == []
+    assert served.ask("rejected", "list", "--since", "1h")
     place = reasons["undecodable"]["place"]
     (shown,) = served.ask("rejected", "show", place)
     assert base64.b64decode(shown["value_base64"]) == b"this is no Avro"
@@ -206,6 +248,22 @@ def test_a_refused_record_is_listed_shown_and_sent_again(served: Served) -> None
         pause_s=0.5,
     )
     assert _command("rejected", "show", "0:999999", "--data", str(served.data)).code == 4
+
+
+def test_rows_are_written_as_csv_and_parquet_and_a_query_may_be_a_file(served: Served, tmp_path: Path) -> None:
+    query, folder = tmp_path / "query.sql", ["--data", str(served.data)]
+    query.write_text("SELECT count() AS n, 'a, b' AS a FROM v_sessions;")
+    assert _command("sql", "--file", str(query), "--format", "csv", *folder).out == f'"n","a"\n{RUNS},"a, b"\n'
+    command, text = [COMMAND, "sql", *folder], query.read_text()
+    piped = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    assert json.loads(piped.stdout) == {"n": RUNS, "a": "a, b"}
+    table = tmp_path / "rows.parquet"
+    assert _command("sql", "--file", str(query), "--output", str(table), *folder).code == 0
+    former = table.read_bytes()
+    assert (former[:4], former[-4:]) == (b"PAR1", b"PAR1")
+    assert _command("sql", "SELECT nothing", "--output", str(table), *folder).code == 5
+    assert (table.read_bytes(), {path.name for path in tmp_path.iterdir()}) == (former, {"query.sql", "rows.parquet"})
+    assert _command("sql", "SELECT 1", "--output", str(tmp_path / "rows.txt"), *folder).code == 5
 
 
 def test_sql_gives_rows_and_its_errors_are_a_line(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""Commands whose output goes to a terminal of 100 columns, as if a reader ran them."""
+"""Commands whose output goes to a terminal, as if a reader ran them."""
 
 import fcntl
 import os
@@ -21,10 +21,10 @@ _STOP_S = 60.0
 class TerminalCommand:
     """A shell command, started with its output on a terminal; a thread collects the output."""
 
-    def __init__(self, command: str, cwd: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, command: str, cwd: Path, env: Mapping[str, str], columns: int = _COLUMNS) -> None:
         """Start `command` with bash. Its stdin is empty; Ctrl-C here does not reach it."""
         ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
         self._process = subprocess.Popen(
             ["bash", "-c", command],
             cwd=cwd,

@@ -5,6 +5,7 @@
     metrics_targets      where the stack's parts serve metrics, for Prometheus
     local/               a real Kafka broker, the real ClickHouse engine and a supervisor
     demo/                runs recorded agent runs as sessions, and accounts for every event
+    story/               the story of one session, in words and as a picture
     lag/                 how far consumer groups are behind: samples, rules, the exporter
     kpi/                 key figures, integrity and disks, for the exporter
     alerts/              alert rules for Prometheus, printed from tables

@@ -20,11 +20,11 @@ from sessionary.infra.cli.commands import (
     lag,
     rejected,
     roles,
-    sessions,
     sql,
     up,
 )
 from sessionary.infra.cli.commands.operators import partition, rules
+from sessionary.infra.cli.commands.sessions import lists, timeline
 from sessionary.infra.cli.errors import INTERRUPTED, error_text, exit_code
 from sessionary.infra.cli.output import print_line, print_message
 
@@ -54,7 +54,6 @@ def make_app() -> typer.Typer:
     """Return the application with all its commands."""
     app = typer.Typer(
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         epilog=_EPILOG,
@@ -63,9 +62,9 @@ def make_app() -> typer.Typer:
     app.command("demo", short_help="Run agent runs on a temporary stack; account for every event.")(demo.demo_command)
     app.command("up", short_help="Run the local stack until Ctrl-C; its data is kept.")(up.up_command)
     app.command("load", short_help="Run a file of agent runs against a running stack.")(demo.load_command)
-    app.command("sessions", short_help="List sessions.")(sessions.list_sessions)
-    app.command("show", short_help="Show the state of one session.")(sessions.show_session)
-    app.command("timeline", short_help="Show the history of one session.")(sessions.show_timeline)
+    app.command("sessions", short_help="List sessions.")(lists.list_sessions)
+    app.command("show", short_help="Show the state of one session.")(lists.show_session)
+    app.command("timeline", short_help="Show the history of one session.")(timeline.timeline_command)
     app.add_typer(rejected.app, name="rejected")
     app.command("sql", short_help="Run a query in ClickHouse.")(sql.run_query)
     app.add_typer(partition.app, name="partition")

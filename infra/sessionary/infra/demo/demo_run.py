@@ -13,7 +13,7 @@ from sessionary.infra.demo.plan_runner import PlanRunner
 from sessionary.infra.demo.report import Report, make_report
 from sessionary.infra.demo.runs import Run, sample_runs
 from sessionary.infra.demo.topic_bytes import topic_bytes
-from sessionary.infra.demo.wait import check_rows, check_sessions, wait_until_done
+from sessionary.infra.demo.wait import PatientClickHouse, check_rows, check_sessions, wait_until_done
 from sessionary.infra.environment import tenant_tokens
 from sessionary.infra.tenants import TENANTS
 from sessionary.infra.topics import count_brokers
@@ -48,7 +48,7 @@ def run_demo(
     if missing := sorted(TENANTS.keys() - tokens.keys()):
         raise SettingsError(f"SESSIONARY_API_TOKENS has no token for {', '.join(missing)}: add one per tenant")
     plan = make_plan(runs, demo_id=secrets.token_hex(8), seed=seed, speed=speed, gap_s_max=gap_s_max)
-    clickhouse = ClickHouseClient(ClickHouseSettings.from_env(environ))
+    clickhouse = PatientClickHouse(ClickHouseSettings.from_env(environ), progress)
     kafka = KafkaSettings.from_env(environ)
     count_brokers(kafka)  # otherwise the clients would fill their spools, and wait
     record_plan(clickhouse, plan)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.demo.plan import Plan
-from sessionary.schemas.errors import Invalid
+from sessionary.schemas.errors import Invalid, Unavailable
 
 _BLOCK_ROWS = 10_000
 _TABLES = (
@@ -67,8 +67,19 @@ def _journal_lines(journals: Iterable[Path]) -> Iterator[Row]:
 def load_journals(clickhouse: ClickHouseClient, demo_id: str, journals: Iterable[Path]) -> int:
     """Insert every line of the journals, return their number. Blocks.
 
-    Raises `Invalid` for a broken line, and what `ClickHouseClient` raises.
+    If ClickHouse goes away meanwhile, waits for it, and begins again. Raises `Invalid` for a broken
+    line, and what `ClickHouseClient` raises.
     """
+    paths = list(journals)
+    try:
+        return _insert_journals(clickhouse, demo_id, paths)
+    except Unavailable:
+        clickhouse.fetch_rows("SELECT 1")  # waits, if the client is a patient one
+        clickhouse.execute(f"DELETE FROM demo_journal WHERE demo_id = '{demo_id}'")  # of a block in part
+        return _insert_journals(clickhouse, demo_id, paths)
+
+
+def _insert_journals(clickhouse: ClickHouseClient, demo_id: str, journals: Iterable[Path]) -> int:
     lines, count = _journal_lines(journals), 0
     while block := [{**line, "demo_id": demo_id} for line in islice(lines, _BLOCK_ROWS)]:
         clickhouse.insert_rows("demo_journal", block)

@@ -4,10 +4,34 @@ import time
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.demo import queries
+from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.settings import ClickHouseSettings
 
 _PAUSE_S = 0.4
+_PATIENCE_S = 120.0
+
+
+class PatientClickHouse(ClickHouseClient):
+    """A client whose queries wait for a server that is away, for two minutes at most."""
+
+    def __init__(self, settings: ClickHouseSettings, progress: Callable[[str], None]) -> None:
+        """`progress` is called while the server is away."""
+        super().__init__(settings)
+        self._progress = progress
+
+    def fetch_rows(self, sql: str, **parameters: str | int | float | None) -> list[Row]:
+        """Return rows as `ClickHouseClient` does. Raises `Unavailable` after two minutes."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return super().fetch_rows(sql, **parameters)
+            except Unavailable as error:
+                if time.monotonic() >= deadline:
+                    raise
+                self._progress(f"waiting: {error}")
+                time.sleep(_PAUSE_S)
 
 
 class PipelineStatus(NamedTuple):
@@ -25,17 +49,20 @@ class PipelineStatus(NamedTuple):
 def wait_until_done(check: Callable[[], PipelineStatus], stall_s: float, progress: Callable[[str], None]) -> bool:
     """Block until `check` reports that all is done, or until nothing has moved for `stall_s`.
 
-    Return True if all is done. `progress` is called with each text before that.
+    Return True if all is done. `progress` is called with each text before that. The time that
+    `check` waits, for a server that is away, is no stall.
     """
     previous: Hashable = None
-    moved_at = time.monotonic()
+    moved_at = asked_at = time.monotonic()
     while not (seen := check()).done:
+        moved_at += time.monotonic() - asked_at
         progress(seen.text)
         if seen.state != previous:
             previous, moved_at = seen.state, time.monotonic()
         elif time.monotonic() - moved_at > stall_s:
             return False
         time.sleep(_PAUSE_S)
+        asked_at = time.monotonic()
     return True
 
 
@@ -55,4 +82,4 @@ def check_rows(clickhouse: ClickHouseClient, demo_id: str) -> PipelineStatus:
     return PipelineStatus(not any(count > 0 for count in waiting.values()), tuple(row.items()), text)
 
 
-__all__ = ["PipelineStatus", "check_rows", "check_sessions", "wait_until_done"]
+__all__ = ["PatientClickHouse", "PipelineStatus", "check_rows", "check_sessions", "wait_until_done"]

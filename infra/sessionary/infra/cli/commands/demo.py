@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sessionary.infra.cli.commands.sessions.timeline import write_story
 from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules, running_stack
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
@@ -21,9 +22,15 @@ from sessionary.infra.cli.tables import Json, show_object
 if TYPE_CHECKING:
     from sessionary.infra.demo.report import Report
 
-# Longest pause between two starts, in recorded seconds: a demo skips the long pauses.
-_DEMO_GAP_S = 12.0
-_LOAD_GAP_S = 86_400.0
+# Longest pause between two starts, in recorded seconds: recordings have pauses of hours.
+_GAP_S = 12.0
+_SAMPLE_RUNS = 60
+
+_NEXT = """
+Try next, with a stack that stays:
+  sessionary up                                  in another terminal; its data is kept
+  sessionary load                                run the same agent runs on it
+  sessionary timeline SESSION --html story.html  the story of one of the sessions, as a page"""
 
 SpeedOption = Annotated[
     float,
@@ -40,9 +47,14 @@ SeedOption = Annotated[
 
 
 def demo_command(
-    sessions: Annotated[int, typer.Option("--sessions", min=1, max=10_000, help="Number of agent runs.")] = 60,
+    sessions: Annotated[
+        int, typer.Option("--sessions", min=1, max=10_000, help="Number of agent runs.")
+    ] = _SAMPLE_RUNS,
     speed: SpeedOption = 60.0,
     seed: SeedOption = 1,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Write the story of one session as a page, and open it in a browser.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Start a temporary stack, run agent runs as sessions, account for every event, stop.
@@ -69,22 +81,39 @@ def demo_command(
                 stack.environ,
                 speed=speed,
                 seed=seed,
-                gap_s_max=_DEMO_GAP_S,
+                gap_s_max=_GAP_S,
                 progress=progress,
                 on_action_error=print_message,
             )
+            page = write_story(stack.environ) if open_page else None
             progress("stopping the stack")
     progress.clear()
     report.figures["play_s"] = report.figures["elapsed_s"]
     report.figures["stack_start_s"] = round(started_s, 1)
     report.figures["elapsed_s"] = round(time.monotonic() - began, 1)
+    if page is not None:
+        _open_page(page)
     _show_report(report, as_json=as_json)
+    if not wants_json(as_json):
+        print_message(_NEXT)
 
 
 def load_command(
-    file: Annotated[Path, typer.Argument(help="Agent runs, one JSON object per line; may be gzipped.", dir_okay=False)],
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Agent runs, one JSON object per line; may be gzipped. Without it: the package's sample.",
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
     speed: SpeedOption = 60.0,
-    sessions: Annotated[int | None, typer.Option("--sessions", min=1, help="Only the first N runs.")] = None,
+    gap_s: Annotated[
+        float, typer.Option("--gap", min=0, help="Longest pause between two starts, in recorded seconds.")
+    ] = _GAP_S,
+    sessions: Annotated[
+        int | None, typer.Option("--sessions", min=1, help="Only the first N runs. Of the sample: 60.")
+    ] = None,
     seed: SeedOption = 1,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -94,16 +123,16 @@ def load_command(
     The exit code is 1 if an event is missing or doubled, or if a session did not end as planned.
     """
     from sessionary.infra.demo.demo_run import run_demo
-    from sessionary.infra.demo.runs import read_runs
+    from sessionary.infra.demo.runs import read_runs, sample_runs
     from sessionary.infra.environment import stack_environment
 
     progress = Progress()
     report = run_demo(
-        read_runs(file, sessions),
+        sample_runs(sessions or _SAMPLE_RUNS) if file is None else read_runs(file, sessions),
         stack_environment(data),
         speed=speed,
         seed=seed,
-        gap_s_max=_LOAD_GAP_S,
+        gap_s_max=gap_s,
         progress=progress,
         on_action_error=print_message,
     )
@@ -111,8 +140,17 @@ def load_command(
     _show_report(report, as_json=as_json)
 
 
+def _open_page(page: Path) -> None:
+    import webbrowser
+
+    opened = webbrowser.open(page.as_uri())
+    print_message(f"the story of a session is in {page}" + ("" if opened else "; no browser was found to open it"))
+
+
 def _show_report(report: "Report", *, as_json: bool) -> None:
     show_object(_spaced_names(report.figures) if not wants_json(as_json) else report.figures, as_json=as_json)
+    if report.figures["unacknowledged_transitions"] and not wants_json(as_json):
+        print_message("(the next batch of a partition tells of the last one's acknowledgement: some stay unknown)")
     if report.faults:
         print_message("sessions that did not end as planned:")
         for row in report.unexpected:

@@ -4,10 +4,12 @@ import base64
 import json
 import logging
 import re
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
+from sessionary.infra.cli.commands.sessions.since import SinceOption, parse_since
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import (
     DataOption,
@@ -38,6 +40,7 @@ def list_rejected(
     tenant: TenantOption = None,
     session: Annotated[str | None, typer.Option("--session", help="Only this session id.", show_default=False)] = None,
     security: Annotated[bool, typer.Option("--security", help="Only records that matter for security.")] = False,
+    since: SinceOption = None,
     limit: LimitOption = 50,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -48,11 +51,13 @@ def list_rejected(
         "WHERE ({reason:String} = '' OR reason = {reason:String}) "
         "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
         "AND ({session:String} = '' OR session_id = {session:String}) AND ({security:UInt8} = 0 OR security) "
+        "AND appended_at >= {since:DateTime64(6)} "
         "ORDER BY appended_at DESC, source_partition, source_offset DESC LIMIT {limit:UInt32}",
         reason=reason or "",
         tenant=tenant or "",
         session=session or "",
         security=int(security),
+        since=parse_since(since, datetime.now(UTC)),
         limit=limit,
     )
     show_rows(rows, as_json=as_json, columns=_COLUMNS)

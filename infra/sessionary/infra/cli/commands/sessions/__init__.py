@@ -1,0 +1,9 @@
+"""Commands that tell of sessions.
+
+    lookup     finds one session, in ClickHouse and in the processor
+    lists      `sessions` and `show`
+    timeline   `timeline`: the story of one session, as lines or as a page
+    since      the option `--since`
+
+They read ClickHouse; `show` and the page also ask the processor.
+"""

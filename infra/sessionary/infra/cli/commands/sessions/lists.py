@@ -1,0 +1,123 @@
+"""`sessionary sessions` and `show`: what ClickHouse knows of sessions."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, fetch_live_state, find_session
+from sessionary.infra.cli.commands.sessions.since import SinceOption, parse_since
+from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse_client
+from sessionary.infra.cli.output import print_message, wants_json
+from sessionary.infra.cli.tables import show_object, show_rows
+from sessionary.infra.environment import stack_environment
+
+_SESSION_COLUMNS = (
+    "session_id",
+    "tenant_id",
+    "state",
+    "service_id",
+    "last_at",
+    "events",
+    "refusals",
+    "reason",
+    "transitions",
+)
+_TRANSITION_COLUMNS = (
+    "transition",
+    "from_state",
+    "to_state",
+    "appended_at",
+    "reason",
+    "reason_code",
+    "due_at",
+    "fired_at",
+)
+
+
+class StateName(StrEnum):
+    """A session's state."""
+
+    IDLE = "Idle"
+    ACTIVE = "Active"
+    PAUSED = "Paused"
+    TIMEOUT = "Timeout"
+    ERROR = "Error"
+    TERMINATED = "Terminated"
+    ARCHIVED = "Archived"
+
+
+def list_sessions(
+    state: Annotated[
+        StateName | None,
+        typer.Option("--state", help="Only sessions that are in this state.", case_sensitive=False, show_default=False),
+    ] = None,
+    tenant: TenantOption = None,
+    service: Annotated[
+        str | None, typer.Option("--service", help="Only sessions that this service owns.", show_default=False)
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", help="Only sessions that serve this user.", show_default=False)
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", help="Only sessions in which this agent worked.", show_default=False)
+    ] = None,
+    since: SinceOption = None,
+    limit: LimitOption = 50,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List sessions, the most recently active first. With --since: those that were active then."""
+    rows = clickhouse_client(data).fetch_rows(
+        "SELECT * FROM v_sessions "
+        "WHERE ({state:String} = '' OR state = {state:String}) "
+        "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
+        "AND ({service:String} = '' OR service_id = {service:String}) "
+        "AND ({user:String} = '' OR user_id = {user:String}) AND ({agent:String} = '' OR has(agents, {agent:String})) "
+        "AND last_at >= {since:DateTime64(6)} ORDER BY last_at DESC LIMIT {limit:UInt32}",
+        state=state or "",
+        tenant=tenant or "",
+        service=service or "",
+        user=user or "",
+        agent=agent or "",
+        since=parse_since(since, datetime.now(UTC)),
+        limit=limit,
+    )
+    show_rows(rows, as_json=as_json, columns=_SESSION_COLUMNS)
+
+
+def show_session(
+    session: SessionArgument, tenant: TenantOption = None, data: DataOption = None, as_json: JsonOption = False
+) -> None:
+    """Show one session: state, transitions, clean-ups, and the processor's live view of it."""
+    source = clickhouse_client(data)
+    found = find_session(source, session, tenant)
+    names = {"tenant": found["tenant_id"], "session": found["session_id"]}
+    of_session = "WHERE tenant_id = {tenant:String} AND session_id = {session:String}"
+    found["transition_list"] = source.fetch_rows(
+        "SELECT transition, from_state, to_state, reason_code, reason, appended_at, due_at, fired_at "
+        f"FROM v_transitions {of_session} ORDER BY audit_seq",
+        **names,
+    )
+    found["cleanups"] = source.fetch_rows(
+        "SELECT cleanup_id, transition, requested_at, released_at, confirmed, actions_requested, actions_done, "
+        f"actions_failed FROM v_cleanups {of_session} ORDER BY requested_at",
+        **names,
+    )
+    found["live"] = fetch_live_state(stack_environment(data), found["tenant_id"], found["session_id"])
+    if wants_json(as_json):
+        show_object(found, as_json=True)
+        return
+    transitions, cleanups, live = (found.pop(name) for name in ("transition_list", "cleanups", "live"))
+    if live is not None:
+        found["live"] = {name: live.get(name) for name in ("state", "phase", "epoch", "version", "deadline_ms")}
+    show_object(found, as_json=False)
+    print_message("")
+    show_rows(transitions, as_json=False, columns=_TRANSITION_COLUMNS)
+    if cleanups:
+        print_message("")
+        show_rows(cleanups, as_json=False, columns=("transition", "requested_at", "released_at", "actions_done"))
+
+
+__all__ = ["list_sessions", "show_session"]

@@ -1,0 +1,56 @@
+"""Finds one session, in ClickHouse and in the processor."""
+
+import json
+import urllib.request
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from sessionary.infra.cli.errors import NotFound
+from sessionary.infra.cli.tables import Json
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
+from sessionary.infra.environment import tenant_tokens
+from sessionary.schemas.errors import Invalid
+
+SessionArgument = Annotated[str, typer.Argument(help="Session id, or its beginning if that is unique.")]
+_LIVE_TIMEOUT_S = 3.0
+
+
+def find_session(source: ClickHouseClient, session: str, tenant: str | None) -> Row:
+    """Return the one session whose id begins with `session`.
+
+    Raises `NotFound` if there is none, `Invalid` if there are several.
+    """
+    rows = source.fetch_rows(
+        "SELECT * FROM v_sessions WHERE startsWith(session_id, {session:String}) "
+        "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) ORDER BY session_id LIMIT 3",
+        session=session.lower(),
+        tenant=tenant or "",
+    )
+    if not rows:
+        of_tenant = f" of tenant {tenant}" if tenant else ""
+        raise NotFound(f"ClickHouse has no session {session!r}{of_tenant}; sessionary sessions lists those it has")
+    if len(rows) > 1:
+        names = ", ".join(f"{row['tenant_id']}:{row['session_id']}" for row in rows)
+        raise Invalid("invalid_value", f"more than one session begins with {session!r}: {names} …; give more of its id")
+    return rows[0]
+
+
+def fetch_live_state(environ: Mapping[str, str], tenant: str, session: str) -> Json:
+    """Return the session as the API of a stack with these variables shows it.
+
+    None if no API is configured, if it does not answer, or if it has no such session.
+    """
+    url, token = environ.get("SESSIONARY_CONTROL_URL"), tenant_tokens(environ).get(tenant)
+    if url is None or token is None:
+        return None
+    request = urllib.request.Request(f"{url}/v1/sessions/{session}", headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=_LIVE_TIMEOUT_S) as answer:
+            return json.load(answer)
+    except (OSError, ValueError):
+        return None
+
+
+__all__ = ["SessionArgument", "fetch_live_state", "find_session"]

@@ -1,0 +1,208 @@
+"""`sessionary timeline`: the story of one session, as lines or as a page."""
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, fetch_live_state, find_session
+from sessionary.infra.cli.commands.sessions.since import SinceOption, parse_since
+from sessionary.infra.cli.errors import NotFound
+from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse_client
+from sessionary.infra.cli.output import print_line, print_message, wants_json
+from sessionary.infra.cli.tables import Json, show_rows
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
+from sessionary.infra.environment import stack_environment
+from sessionary.infra.story.event_text import clock_text, format_duration, format_usd
+from sessionary.infra.story.story import Moment, add_totals, describe_moment, tell_story, time_us
+from sessionary.infra.story.story_rows import fetch_findings, fetch_heartbeats, fetch_story
+from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.settings import ClickHouseSettings
+
+_COLUMNS: Final = ("time", "agent", "event", "what", "took")
+_MOST_EVENTFUL: Final = """
+SELECT * FROM v_sessions ORDER BY timeouts > 0 AND refusals > 0 DESC, transitions DESC, events DESC LIMIT 1
+"""
+_BEATS_MAX: Final = 20_000
+# Two sinks write an event and what became of it; a line that is followed waits for both.
+_POLL_S: Final = 1.0
+
+
+def timeline_command(
+    session: SessionArgument,
+    tenant: TenantOption = None,
+    since: SinceOption = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the session is archived, or until Ctrl-C.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write the story to this file as one HTML page.", dir_okay=False),
+    ] = None,
+    limit: LimitOption = 1000,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell the story of a session: each event and what became of it, without heartbeats.
+
+    An event that was refused says why. An activity or a tool call says how long it took: until
+    the same process's next event. With --html the page has lanes for the agents, the heartbeats,
+    the cost, the next deadline, and what the integrity check says of the session.
+    """
+    source = clickhouse_client(data)
+    found = find_session(source, session, tenant)
+    if html is not None:
+        _write_page(source, found, html, limit, stack_environment(data))
+        print_message(f"the story of session {found['session_id']} is in {html}")
+        return
+    first_time = parse_since(since, datetime.now(UTC))
+    of_session = found["tenant_id"], found["session_id"]
+    rows = fetch_story(source, *of_session, limit, since=first_time)
+    moments = tell_story(rows.events, rows.outcomes)
+    if not wants_json(as_json):
+        _print_heading(found, moments)
+    if follow:
+        _follow_story(source, of_session, moments, limit, as_json=as_json)
+        return
+    _show_moments(moments, as_json=as_json)
+    if len(rows.events) >= limit:
+        print_message(f"only the first {limit:,} events are shown: --limit shows more, --since later ones")
+
+
+def _show_moments(moments: Sequence[Moment], *, as_json: bool) -> None:
+    if wants_json(as_json):
+        for moment in moments:
+            print_line(json.dumps(_moment_document(moment), ensure_ascii=False))
+        return
+    show_rows(map(_moment_line, moments), as_json=False, columns=_COLUMNS)
+
+
+def _moment_line(moment: Moment) -> dict[str, Json]:
+    return {
+        "time": clock_text(moment.at_us),
+        "agent": moment.lane,
+        "event": moment.name,
+        "what": describe_moment(moment),
+        "took": "" if moment.took_s is None else format_duration(moment.took_s),
+    }
+
+
+def _moment_document(moment: Moment) -> dict[str, Json]:
+    usage = moment.usage
+    return {
+        "appended_at": datetime.fromtimestamp(moment.at_us / 1e6, UTC).isoformat(timespec="microseconds"),
+        "source_partition": moment.place[0],
+        "source_offset": moment.place[1],
+        "event_type": moment.event_type,
+        "name": moment.name,
+        "text": moment.text,
+        "agent": moment.lane,
+        "producer_id": moment.producer_id or None,
+        "took_s": moment.took_s,
+        "from_state": moment.states[0] if moment.states else None,
+        "to_state": moment.states[1] if moment.states else None,
+        "refusal": moment.refusal or None,
+        "notes": moment.notes,
+        "phases": moment.phases,
+        "model": usage.model if usage else None,
+        "tokens_in": usage.tokens_in if usage else None,
+        "tokens_out": usage.tokens_out if usage else None,
+        "cost_usd_micros": usage.cost_usd_micros if usage else None,
+        "payload": moment.payload,
+    }
+
+
+def _print_heading(found: Row, moments: Sequence[Moment]) -> None:
+    totals = add_totals(moments)
+    began = f", began {clock_text(moments[0].at_us, date=True)} UTC" if moments else ""
+    user = f" for user {found['user_id']}" if found["user_id"] else ""
+    print_message(f"{found['tenant_id']}: session {found['session_id']}{user}")
+    print_message(
+        f"{found['state']}{began}; {totals.tokens_in:,} tokens in, {totals.tokens_out:,} out, "
+        f"{format_usd(totals.cost_usd_micros)}; {totals.refusals} refused"
+    )
+
+
+def _follow_story(
+    source: ClickHouseClient, of_session: tuple[str, str], shown: list[Moment], limit: int, *, as_json: bool
+) -> None:
+    """Print moments as they come, each a poll after it was first seen; end when it is archived."""
+    _show_moments(shown, as_json=as_json)
+    told = {moment.place for moment in shown}
+    seen: set[tuple[int, int]] = set()
+    while not any(moment.states and moment.states[1] == "Archived" for moment in shown):
+        time.sleep(_POLL_S)
+        try:
+            rows = fetch_story(source, *of_session, limit, first=max((place[1] for place in told), default=-1) + 1)
+        except Unavailable as error:
+            print_message(f"{error}; asked again")
+            continue
+        moments = tell_story(rows.events, rows.outcomes)
+        shown = [moment for moment in moments if moment.place in seen]
+        seen = {moment.place for moment in moments}
+        told |= {moment.place for moment in shown}
+        for moment in shown:
+            if wants_json(as_json):
+                print_line(json.dumps(_moment_document(moment), ensure_ascii=False))
+            else:
+                line = _moment_line(moment)
+                print_line("  ".join(f"{line[name]}" for name in _COLUMNS if line[name]))
+
+
+def write_story(environ: Mapping[str, str]) -> Path:
+    """Write the page of the session that tells most; return its path.
+
+    `environ`: the stack's variables. Raises what `ClickHouseClient` raises, and `NotFound` if
+    there is no session.
+    """
+    source = ClickHouseClient(ClickHouseSettings.from_env(environ))
+    found = next(iter(source.fetch_rows(_MOST_EVENTFUL)), None)
+    if found is None:
+        raise NotFound("there is no session to tell of")
+    path = Path(tempfile.gettempdir()) / f"sessionary-{found['session_id']}.html"
+    _write_page(source, found, path, 1000, environ)
+    return path
+
+
+def _write_page(source: ClickHouseClient, found: Row, path: Path, limit: int, environ: Mapping[str, str]) -> None:
+    from sessionary.infra.story.page import Heading, render_page
+    from sessionary.infra.story.picture import Chart
+
+    tenant, session = found["tenant_id"], found["session_id"]
+    rows = fetch_story(source, tenant, session, limit)
+    moments = tell_story(rows.events, rows.outcomes)
+    lanes = {moment.producer_id: moment.lane for moment in moments}
+    beats: dict[str, list[int]] = {}
+    for row in fetch_heartbeats(source, tenant, session, _BEATS_MAX):
+        if (lane := lanes.get(row["producer_id"])) is not None:
+            beats.setdefault(lane, []).append(time_us(row["appended_at"]))
+    live = fetch_live_state(environ, tenant, session)
+    deadline_ms = live.get("deadline_ms") if live else None
+    now_us = time.time_ns() // 1000 if deadline_ms else 0
+    chart = Chart(moments, beats, now_us, deadline_ms * 1000 if deadline_ms else None)
+    cut = f"Only the first {limit:,} events; --limit shows more." if len(rows.events) >= limit else ""
+    facts = {"state": _state_text(found, live), "user": found["user_id"] or "", "service": found["service_id"]}
+    heading = Heading(tenant, session, facts, _integrity_text(source, tenant, session), cut)
+    path.write_text(render_page(heading, chart), "utf-8")
+
+
+def _state_text(found: Row, live: Mapping[str, Json] | None) -> str:
+    if live is None:
+        return f"{found['state']} (by the audit trail)"
+    return f"{live.get('state')}, epoch {live.get('epoch')}, version {live.get('version')}"
+
+
+def _integrity_text(source: ClickHouseClient, tenant: str, session: str) -> str:
+    asked = f"asked {clock_text(time.time_ns() // 1000, date=True)} UTC"
+    findings = fetch_findings(source, tenant, session)
+    if not findings:
+        return f"no row of this session is missing or doubled ({asked})"
+    return ", ".join(f"{row['fault']}: {row['rows']}" for row in findings) + f" ({asked})"
+
+
+__all__ = ["timeline_command", "write_story"]

@@ -1,0 +1,76 @@
+"""A session's rows as a story."""
+
+from sessionary.infra.story.story import Usage, add_totals, describe_moment, tell_story
+from tests.core.infra.story.story_rows import USAGE, event_row, iso_time, outcome_row
+
+
+def test_an_event_is_told_with_what_became_of_it() -> None:
+    rows = [event_row(1, "session_paused", {"kind": "manual"}), event_row(2, "session_activity", {"kind": "llm"})]
+    outcomes = [
+        outcome_row(1, "transition", from_state="Active", to_state="Paused"),
+        outcome_row(2, "refusal", reason_code="not_legal"),
+        outcome_row(2, "gap", reason="1 event is missing"),
+    ]
+    paused, refused = tell_story(rows, outcomes)
+    assert (paused.states, paused.refusal) == (("Active", "Paused"), "")
+    assert describe_moment(paused) == "Active → Paused; manual"
+    assert (refused.states, refused.refusal) == (None, "not_legal")
+    assert describe_moment(refused) == "refused: not_legal; gap: 1 event is missing"
+
+
+def test_phases_go_with_the_next_event_of_their_process() -> None:
+    rows = [
+        event_row(1, "session_phase_changed", {"phase": "validating"}),
+        event_row(2, "session_activity", {"kind": "llm"}, process="p2"),
+        event_row(3, "session_phase_changed", {"phase": "connecting"}),
+        event_row(4, "session_started", {}),
+        event_row(5, "session_phase_changed", {"phase": "clearing"}),
+        event_row(6, "session_phase_changed", {"phase": "planning"}, process="p2"),
+    ]
+    told = tell_story(rows, [outcome_row(6, "refusal", reason_code="not_owner")])
+    assert [(moment.name, moment.phases) for moment in told] == [
+        ("llm", ()),
+        ("started", ("validating", "connecting")),
+        ("phase", ()),
+        ("phase", ()),
+    ]
+    assert describe_moment(told[1]) == "after validating, connecting"
+    assert told[3].refusal == "not_owner"
+
+
+def test_work_lasts_until_the_next_event_of_its_process() -> None:
+    rows = [
+        event_row(1, "session_activity", {"kind": "llm"}, at_s=1.0),
+        event_row(2, "session_activity", {"kind": "tool"}, at_s=2.0, process="p2"),
+        event_row(3, "usage_recorded", USAGE, at_s=4.5),
+        event_row(4, "tool_call_succeeded", {"tool_name": "t", "execution_time_ms": 250}, at_s=5.0),
+    ]
+    told = tell_story(rows, [])
+    assert [moment.took_s for moment in told] == [3.5, None, None, 0.25]
+    assert [moment.lane for moment in told] == ["agent-1", "agent-1 #2", "agent-1", "agent-1"]
+
+
+def test_a_deadline_is_a_moment_of_the_processor() -> None:
+    fired = outcome_row(9, "transition", "session_timed_out", from_state="Active", to_state="Timeout", reason="silent")
+    (moment,) = tell_story([], [fired | {"fired_at": iso_time(7.0)}])
+    assert (moment.lane, moment.producer_id, moment.name) == ("processor", "", "timed out")
+    assert describe_moment(moment) == "Active → Timeout; silent"
+
+
+def test_refused_usage_costs_nothing() -> None:
+    rows = [event_row(1, "usage_recorded", USAGE), event_row(2, "usage_recorded", USAGE, process="p2")]
+    told = tell_story(rows, [outcome_row(2, "refusal", reason_code="stale_epoch")])
+    assert [moment.usage for moment in told] == [Usage("large", 1200, 300, 5500), None]
+    assert add_totals(told) == (1200, 300, 5500, 1, ("agent-1", "agent-1 #2"))
+
+
+def test_content_that_retention_removed_is_said_to_be_gone() -> None:
+    (moment,) = tell_story([event_row(1, "usage_recorded")], [])
+    assert (moment.usage, moment.payload, moment.text) == (None, None, "(content removed by retention)")
+
+
+def test_a_refused_record_that_is_no_event_has_an_unknown_sender() -> None:
+    (moment,) = tell_story([], [outcome_row(3, "refusal", reason_code="undecodable", reason="no Avro")])
+    assert (moment.lane, moment.refusal, describe_moment(moment)) == (
+        "unknown sender", "undecodable", "refused: undecodable; no Avro",
+    )  # fmt: skip
