@@ -1,5 +1,5 @@
 """Which bearer tokens the control API knows, and which caller each one stands for.
 
-token_store       the tokens in force: of the settings and of a file that may change
-authentication    which caller a token stands for
+    token_store       the tokens in force: of the settings and of a file that may change
+    authentication    which caller a token stands for
 """
