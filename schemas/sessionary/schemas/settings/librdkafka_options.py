@@ -19,6 +19,8 @@ _OWN_VARIABLES: Final = {
     "sasl.password": "SESSIONARY_SASL_PASSWORD",
     "ssl.ca.location": "SESSIONARY_SSL_CA_LOCATION",
 }
+# With these words an error begins that no single setting has.
+_AT_CREATION: Final = "Failed to create producer: "
 # What exactly-once, the order of a session's events and their place in a partition rest on.
 _GUARANTEES: Final = frozenset(
     (
@@ -108,11 +110,15 @@ def check_options(options: Mapping[str, str]) -> None:
     Opens no connection and reads no file: a certificate that cannot be read shows later.
     """
     faults = [f"{option_variable(name)}: {fault}" for name in options if (fault := _refusal(name)) is not None]
-    faults += [
-        f"{option_variable(name)}: {fault}"
-        for name, value in options.items()
-        if _refusal(name) is None and (fault := _librdkafka_fault(name, value)) is not None
-    ]
+    allowed = {name: value for name, value in options.items() if _refusal(name) is None}
+    if allowed and (together := _librdkafka_fault(allowed)) is not None:
+        single = {name: _librdkafka_fault({name: value}) for name, value in allowed.items()}
+        # A setting that only lacks another one is no fault by itself.
+        wrong = {name: fault for name, fault in single.items() if fault and not fault.startswith(_AT_CREATION)}
+        faults += [f"{option_variable(name)}: {_value_fault(name, fault)}" for name, fault in wrong.items()]
+        if not wrong:
+            variables = ", ".join(sorted(map(option_variable, allowed)))
+            faults.append(f"{variables}: {_without_values(together.removeprefix(_AT_CREATION), allowed)}")
     if faults:
         raise ValueError("; ".join(sorted(faults)))
 
@@ -127,19 +133,29 @@ def _refusal(name: str) -> str | None:
     return None
 
 
-def _librdkafka_fault(name: str, value: str) -> str | None:
+def _librdkafka_fault(options: Mapping[str, str]) -> str | None:
+    """Return librdkafka's error; None if it accepts the settings. It connects to nothing."""
     # Imported here: only few processes pass settings through.
     from confluent_kafka import KafkaException, Producer
 
     try:
-        # It connects to nothing. A consumer's setting is no error for a producer.
-        Producer({"log_level": 0, name: value})
+        Producer({"log_level": 0, **options})  # a consumer's setting is no error for a producer
     except KafkaException as error:
-        unknown = "No such configuration property" in error.args[0].str()
-        return f"librdkafka has no setting {name}" if unknown else f"librdkafka accepts no such value of {name}"
+        return str(error.args[0].str())
     except (TypeError, ValueError):  # such as a callback, which cannot be a text
-        return f"{name} cannot be set by a variable"
+        return "it cannot be a text"
     return None
+
+
+def _value_fault(name: str, fault: str) -> str:
+    unknown = "No such configuration property" in fault
+    return f"librdkafka has no setting {name}" if unknown else f"librdkafka accepts no such value of {name}"
+
+
+def _without_values(text: str, options: Mapping[str, str]) -> str:
+    for value in sorted(options.values(), key=len, reverse=True):
+        text = text.replace(value, "…") if value else text
+    return text
 
 
 __all__ = ["OPTION_PREFIX", "check_options", "option_variable", "read_options"]
