@@ -329,6 +329,23 @@ def test_a_password_is_asked_for_in_each_of_its_forms(tmp_path: Path) -> None:
         server.stop()
 
 
+def test_a_page_of_another_site_is_refused_before_anything_runs(endpoint: LocalClickHouse, client: Client) -> None:
+    client.command("CREATE TABLE kept (n UInt64) ENGINE = MergeTree ORDER BY n")
+    try:
+        for headers in (
+            {"Host": f"evil.example:{endpoint.port}"},
+            {"Origin": "https://evil.example"},
+            {"Sec-Fetch-Site": "cross-site"},
+        ):
+            for method in ("GET", "POST"):
+                status, _, text = _http(endpoint, method, params={"query": "DROP TABLE kept"}, headers=headers)
+                assert status == 403
+                assert b"127.0.0.1" in text or b"password" in text
+        assert _count(client, "kept") == 0
+    finally:
+        client.command("DROP TABLE kept")
+
+
 def test_a_locked_folder_names_its_holder(endpoint: LocalClickHouse, tmp_path: Path) -> None:
     folder = endpoint.data
     second = LocalClickHouse(folder, None, tmp_path / "log")

@@ -5,8 +5,9 @@ Without credentials (the first listener) a client is a superuser, for the set-up
 
 from pathlib import Path
 
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType
-from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.local.kafka.node import NodeIdentity, QuorumMember, prepare_start, random_id
@@ -24,7 +25,7 @@ class SecuredBroker:
     """Runs from construction to the end of `processes`.
 
     `plain_servers`: without credentials. `mtls_servers`: TLS that demands a certificate.
-    `password_servers`: SASL_SSL with PLAIN, user `agent`, `PASSWORD`. `oauth_servers`:
+    `password_servers`: SASL_SSL with PLAIN and `PASSWORD`. `oauth_servers`:
     SASL_PLAINTEXT with OAUTHBEARER; any unsigned token is believed.
     """
 
@@ -48,7 +49,8 @@ class SecuredBroker:
             "listener.name.mtls.ssl.client.auth=required\n"
             "listener.name.password.sasl.enabled.mechanisms=PLAIN\n"
             f"listener.name.password.plain.sasl.jaas.config={_JAAS}.plain.PlainLoginModule required "
-            f'user_agent="{PASSWORD}";\n'
+            + " ".join(f'user_{name}="{PASSWORD}"' for name in ("agent", "processor", "sink", "observer"))
+            + ";\n"
             "listener.name.oauth.sasl.enabled.mechanisms=OAUTHBEARER\n"
             f"listener.name.oauth.oauthbearer.sasl.jaas.config={_JAAS}.oauthbearer.OAuthBearerLoginModule required "
             'unsecuredLoginStringClaim_sub="broker";\n'

@@ -9,6 +9,7 @@
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,7 +23,7 @@ _ADDRESSES = (ENV_PREFIX + "BOOTSTRAP_SERVERS", ENV_PREFIX + "CLICKHOUSE_URL")
 
 
 def write_environment(data: Path, environ: Mapping[str, str]) -> None:
-    """Write the stack's variables. Only the owner may read the file, because it holds tokens."""
+    """Write the stack's variables. Only the owner may read the file, because it holds secrets."""
     draft = data / f"{_FILE}.new"
     draft.touch(mode=0o600)
     draft.write_text(json.dumps(dict(environ), indent=1) + "\n")
@@ -41,6 +42,19 @@ def read_environment(data: Path) -> dict[str, str]:
     if not isinstance(found, dict):
         raise SettingsError(f"{path} is no JSON object of variables; sessionary up writes it again")
     return {str(name): str(value) for name, value in found.items()}
+
+
+def keep_secret(data: Path, name: str) -> str:
+    """Return the folder's secret of this name; the first call makes a random one and keeps it.
+
+    Raises `SettingsError`, `OSError`.
+    """
+    known = read_environment(data)
+    if not known.get(name):
+        data.mkdir(parents=True, exist_ok=True)
+        known[name] = secrets.token_urlsafe(24)
+        write_environment(data, known)
+    return known[name]
 
 
 def stack_environment(data: Path | None, environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -79,6 +93,7 @@ def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:
 
 __all__ = [
     "DEFAULT_DATA",
+    "keep_secret",
     "names_servers",
     "read_environment",
     "stack_environment",
