@@ -78,6 +78,8 @@ def _variable(name: str, field: FieldInfo) -> str:
 
 
 def _default(field: FieldInfo) -> str:
+    if isinstance(field.json_schema_extra, dict):
+        return "none"
     if field.default_factory is not None:
         return "computed" if field.default_factory is not dict else "`{}`"
     value = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default

@@ -10,11 +10,13 @@
 import json
 import os
 import secrets
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import ENV_PREFIX
+from sessionary.schemas.tls import trusting_context
 from sessionary.stream_processors.access import parse_tokens
 
 DEFAULT_DATA = Path(".sessionary")
@@ -78,6 +80,16 @@ def names_servers(environ: Mapping[str, str]) -> bool:
     return any(name in environ for name in _ADDRESSES)
 
 
+def control_api_context(environ: Mapping[str, str]) -> ssl.SSLContext | None:
+    """Return the context for requests to the control API of variables; None if it is plain HTTP.
+
+    Raises `SettingsError` if the file of authorities cannot be read.
+    """
+    name = ENV_PREFIX + "CONTROL_CA_LOCATION"
+    secured = environ.get(ENV_PREFIX + "CONTROL_URL", "").startswith("https:")
+    return trusting_context(name, environ.get(name)) if secured else None
+
+
 def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:
     """Return `{tenant: bearer token}` of the processor's tokens that may read sessions.
 
@@ -93,6 +105,7 @@ def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:
 
 __all__ = [
     "DEFAULT_DATA",
+    "control_api_context",
     "keep_secret",
     "names_servers",
     "read_environment",

@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import secrets
+import ssl
 import sys
 import threading
 import time
@@ -127,17 +128,17 @@ def _wait_for_free_port(port: int, purpose: str) -> None:
         time.sleep(_PORT_PAUSE_S)
 
 
-def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
+def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S, context: ssl.SSLContext | None = None) -> bool:
     """Return True if the processor at `url` has recovered its partitions and serves them.
 
-    Blocks.
+    Blocks. `context`: for https.
     """
-    return _answers_well(f"{url}/readyz", timeout_s)
+    return _answers_well(f"{url}/readyz", timeout_s, context)
 
 
-def _answers_well(page: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
+def _answers_well(page: str, timeout_s: float = _PROBE_TIMEOUT_S, context: ssl.SSLContext | None = None) -> bool:
     try:
-        with urllib.request.urlopen(page, timeout=timeout_s) as answer:
+        with urllib.request.urlopen(page, timeout=timeout_s, context=context) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError):
         return False

@@ -3,6 +3,7 @@
 In the order in which a request passes:
 
     pages             adds the pages to Faust's web server; every error is a problem document
+    connections       closes connections that are slow, or too many
     tokens            which bearer tokens are known, and which caller each one stands for
     sessions          a session's committed state, and the worker's health
     verdicts          what became of the record that a request waits for

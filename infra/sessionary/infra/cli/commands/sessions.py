@@ -13,7 +13,7 @@ from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, Te
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
-from sessionary.infra.environment import stack_environment, tenant_tokens
+from sessionary.infra.environment import control_api_context, stack_environment, tenant_tokens
 from sessionary.schemas.errors import Invalid
 
 SessionArgument = Annotated[str, typer.Argument(help="Session id, or its beginning if that is unique.")]
@@ -110,8 +110,9 @@ def _fetch_live_state(data: Path | None, tenant: str, session: str) -> Json:
     if url is None or token is None:
         return None
     request = urllib.request.Request(f"{url}/v1/sessions/{session}", headers={"Authorization": f"Bearer {token}"})
+    context = control_api_context(environ)
     try:
-        with urllib.request.urlopen(request, timeout=_LIVE_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=_LIVE_TIMEOUT_S, context=context) as answer:
             return json.load(answer)
     except (OSError, ValueError):
         return None
