@@ -4,6 +4,7 @@
 No error repeats a value: it may be a secret.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -107,7 +108,7 @@ def option_variable(name: str) -> str:
 def check_options(options: Mapping[str, str]) -> None:
     """Raise `ValueError` with each variable that may not be set or that librdkafka does not accept.
 
-    Opens no connection and reads no file: a certificate that cannot be read shows later.
+    Opens no connection. A certificate that cannot be read shows later, if a client is made.
     """
     faults = [f"{option_variable(name)}: {fault}" for name in options if (fault := _refusal(name)) is not None]
     allowed = {name: value for name, value in options.items() if _refusal(name) is None}
@@ -154,7 +155,7 @@ def _value_fault(name: str, fault: str) -> str:
 
 def _without_values(text: str, options: Mapping[str, str]) -> str:
     for value in sorted(options.values(), key=len, reverse=True):
-        text = text.replace(value, "…") if value else text
+        text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "…", text) if value else text
     return text
 
 
