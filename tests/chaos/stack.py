@@ -183,7 +183,8 @@ class ChaosStack:
             return clickhouse_answers(port) and _succeeds(lambda: apply_migrations(settings))
 
         options = ["--data", str(self.folder / "clickhouse"), "--port", str(port)]
-        return self.part("clickhouse", [*_COMMAND, "clickhouse", *options], ready)
+        endpoint = [sys.executable, "-m", "sessionary.infra.local.clickhouse.endpoint"]  # it asks for no password
+        return self.part("clickhouse", [*endpoint, *options], ready)
 
     def _sink(self, kind: str, port: int) -> Part:
         # Half are static members, which rejoin at once; the others must time out first.

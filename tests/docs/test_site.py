@@ -23,6 +23,7 @@ _PAGES = (
     "schemas",
     "clickhouse",
     "settings",
+    "security",
     "runbook",
 )
 # Attributes that make a browser load something; `href` does so only in these elements.

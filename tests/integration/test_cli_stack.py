@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,16 +19,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
     ConfigResource,
     ResourceType,
 )
+from pydantic import SecretStr
 
+from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.demo.runs import ModelCall, sample_runs
 from sessionary.infra.environment import read_environment
 from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.metrics_targets import TARGETS_FILE
 from sessionary.infra.stack import SINKS
 from sessionary.infra.topics import apply_topics, list_topic_changes
-from sessionary.schemas.errors import Invalid
+from sessionary.schemas.errors import Invalid, SettingsError
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.schemas.topics import RETENTION_MS
 from tests.support.metrics_page import read_page
 from tests.support.processes import Processes
@@ -274,6 +277,16 @@ def test_sql_gives_rows_and_its_errors_are_a_line(served: Served) -> None:
     wrong = _command("sql", "SELECT nothing FROM nowhere", "--data", str(served.data))
     assert (wrong.code, wrong.out) == (5, "")
     assert len(wrong.err.splitlines()) == 1
+
+
+def test_clickhouse_wants_the_password_that_the_folder_keeps(served: Served) -> None:
+    environ = read_environment(served.data)
+    assert stat.S_IMODE((served.data / "env.json").stat().st_mode) == 0o600
+    settings = ClickHouseSettings.from_env(environ)
+    assert ClickHouseClient(settings).fetch_one("SELECT 1 AS n") == {"n": 1}
+    for password in ("", "wrong"):
+        with pytest.raises(SettingsError, match="password is incorrect"):
+            ClickHouseClient(settings.model_copy(update={"clickhouse_password": SecretStr(password)})).server_version()
 
 
 def test_every_target_of_prometheus_serves_its_role_s_metrics_and_is_well(served: Served) -> None:

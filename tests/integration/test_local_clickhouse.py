@@ -7,6 +7,7 @@ import gzip
 import http.client
 import json
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -19,10 +20,17 @@ import clickhouse_connect
 import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+from pydantic import SecretStr
 
-from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
+from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.infra.environment import read_environment
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse, clickhouse_answers
 from sessionary.infra.local.errors import StartFailed
-from sessionary.infra.local.ports import LOOPBACK
+from sessionary.infra.local.ports import LOOPBACK, free_port
+from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.settings import ClickHouseSettings
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
 
 _ROWS = 50_000
 _INSERT = {"async_insert": 0, "insert_deduplicate": 1, "deduplicate_blocks_in_dependent_materialized_views": 1}
@@ -327,6 +335,34 @@ def test_a_password_is_asked_for_in_each_of_its_forms(tmp_path: Path) -> None:
             assert _http(server, "POST", b"SELECT 1", headers=given)[0] == 401
     finally:
         server.stop()
+
+
+def test_the_command_makes_a_password_and_keeps_it_beside_the_data(processes: Processes, tmp_path: Path) -> None:
+    port, data = free_port(), tmp_path / "data"
+    program = ["-m", "sessionary.infra.cli", "clickhouse", "--data", str(data), "--port", str(port)]
+    processes.run([sys.executable, *program], name="clickhouse")
+    wait_until(lambda: clickhouse_answers(port), 60, "the endpoint to answer")
+    url, password = f"http://{LOOPBACK}:{port}", read_environment(data)["SESSIONARY_CLICKHOUSE_PASSWORD"]
+    with pytest.raises(SettingsError, match="password is incorrect"):
+        ClickHouseClient(ClickHouseSettings(clickhouse_url=url)).server_version()
+    ClickHouseClient(ClickHouseSettings(clickhouse_url=url, clickhouse_password=SecretStr(password))).server_version()
+
+
+def test_a_page_of_another_site_is_refused_before_anything_runs(endpoint: LocalClickHouse, client: Client) -> None:
+    client.command("CREATE TABLE kept (n UInt64) ENGINE = MergeTree ORDER BY n")
+    try:
+        for headers in (
+            {"Host": f"evil.example:{endpoint.port}"},
+            {"Origin": "https://evil.example"},
+            {"Sec-Fetch-Site": "cross-site"},
+        ):
+            for method in ("GET", "POST"):
+                status, _, text = _http(endpoint, method, params={"query": "DROP TABLE kept"}, headers=headers)
+                assert status == 403
+                assert b"127.0.0.1" in text or b"password" in text
+        assert _count(client, "kept") == 0
+    finally:
+        client.command("DROP TABLE kept")
 
 
 def test_a_locked_folder_names_its_holder(endpoint: LocalClickHouse, tmp_path: Path) -> None:

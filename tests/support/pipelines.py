@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
 
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, EnvSettings, KafkaSettings
+from sessionary.schemas.settings.librdkafka_options import option_variable
 from sessionary.schemas.topics import topic_specs
 from tests.support.waiting import wait_until
 
@@ -98,7 +99,9 @@ def environment(*groups: EnvSettings, **more: str) -> dict[str, str]:
     for group in groups:
         for name in type(group).model_fields:
             value = getattr(group, name)
-            if value is not None:
+            if name == "librdkafka":
+                variables |= {option_variable(option): setting for option, setting in value.items()}
+            elif value is not None:
                 plain = value.get_secret_value() if isinstance(value, SecretStr) else value
                 variables[ENV_PREFIX + name.upper()] = json.dumps(plain) if isinstance(plain, dict) else str(plain)
     return variables | {ENV_PREFIX + name.upper(): value for name, value in more.items()}

@@ -65,13 +65,21 @@ def settings() -> list[Setting]:
     for role, classes in settings_classes().items():
         for cls in classes:
             for name, field in cls.model_fields.items():
-                named = roles.setdefault((ENV_PREFIX + name.upper(), _default(field), field.description or ""), [])
+                named = roles.setdefault((_variable(name, field), _default(field), field.description or ""), [])
                 if role not in named:
                     named.append(role)
     return [Setting(*setting, tuple(named)) for setting, named in sorted(roles.items())]
 
 
+def _variable(name: str, field: FieldInfo) -> str:
+    """Return the variable of a field, or the form of its variables if it has several."""
+    more = field.json_schema_extra
+    return str(more["variable"]) if isinstance(more, dict) and "variable" in more else ENV_PREFIX + name.upper()
+
+
 def _default(field: FieldInfo) -> str:
+    if isinstance(field.json_schema_extra, dict):
+        return "none"
     if field.default_factory is not None:
         return "computed" if field.default_factory is not dict else "`{}`"
     value = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default

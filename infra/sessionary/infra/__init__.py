@@ -14,6 +14,7 @@
     environment          how a command finds its stack
     clickhouse_client    a small ClickHouse client over HTTP, for commands
     control_api_client   a small client of the control API's operators' pages, for commands
+    outward_calls        finds what a query would reach out of the database for
     worker_findings      what is wrong with the processors, by what they say
     tenants              the tenants of the local stack and the demo
     settings             settings of the commands themselves

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from sessionary.schemas.errors import Invalid, SettingsError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings
+from sessionary.schemas.tls import trusting_context
 
 # A value, and a row, as decoded from JSON.
 Json = Any
@@ -42,8 +43,16 @@ class ClickHouseClient:
     """
 
     def __init__(self, settings: ClickHouseSettings, timeout_s: float = 60.0) -> None:
-        """Connect to nothing yet. `timeout_s` bounds each request."""
+        """Connect to nothing yet. `timeout_s` bounds each request.
+
+        Raises `SettingsError` if the file of authorities cannot be read.
+        """
         self._settings = settings
+        self._tls = (
+            trusting_context("SESSIONARY_CLICKHOUSE_CA_LOCATION", settings.clickhouse_ca_location)
+            if settings.clickhouse_url.startswith("https:")
+            else None
+        )
         self._timeout_s = timeout_s
 
     @property
@@ -100,7 +109,7 @@ class ClickHouseClient:
         request.add_header("X-ClickHouse-User", settings.clickhouse_user)
         request.add_header("X-ClickHouse-Key", settings.clickhouse_password.get_secret_value())
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+            with urllib.request.urlopen(request, timeout=self._timeout_s, context=self._tls) as answer:
                 while chunk := answer.read(_CHUNK_BYTES):
                     yield chunk
         except urllib.error.HTTPError as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.errors import Invalid, SessionaryError, SettingsError, Unavailable
+from sessionary.schemas.tls import trusting_context
 
 # A value as decoded from JSON.
 Json = Any
@@ -92,13 +93,15 @@ class ControlApiClient:
             raise SettingsError(f"SESSIONARY_CONTROL_URL {url!r} must begin with http:// or https://")
         if token is None:
             raise SettingsError(f"no operator token is set: {_TOKEN_ADVICE}")
+        authority = self._settings.control_ca_location
+        context = trusting_context("SESSIONARY_CONTROL_CA_LOCATION", authority) if url.startswith("https:") else None
         # A header is sent in latin-1: so the token arrives in UTF-8.
         bearer = f"Bearer {token.get_secret_value()}".encode().decode("latin-1")
         try:
             headers = {"Authorization": bearer, "Content-Type": "application/json"}
             content = None if body is None else json.dumps(body).encode()
             request = urllib.request.Request(url.rstrip("/") + path, content, headers, method=method)
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+            with urllib.request.urlopen(request, timeout=self._timeout_s, context=context) as answer:
                 found = answer.read(_ANSWER_BYTES_MAX)
         except urllib.error.HTTPError as error:
             with error:

@@ -9,11 +9,14 @@
 
 import json
 import os
+import secrets
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import ENV_PREFIX
+from sessionary.schemas.tls import trusting_context
 from sessionary.stream_processors.access import parse_tokens
 
 DEFAULT_DATA = Path(".sessionary")
@@ -22,7 +25,7 @@ _ADDRESSES = (ENV_PREFIX + "BOOTSTRAP_SERVERS", ENV_PREFIX + "CLICKHOUSE_URL")
 
 
 def write_environment(data: Path, environ: Mapping[str, str]) -> None:
-    """Write the stack's variables. Only the owner may read the file, because it holds tokens."""
+    """Write the stack's variables. Only the owner may read the file, because it holds secrets."""
     draft = data / f"{_FILE}.new"
     draft.touch(mode=0o600)
     draft.write_text(json.dumps(dict(environ), indent=1) + "\n")
@@ -41,6 +44,19 @@ def read_environment(data: Path) -> dict[str, str]:
     if not isinstance(found, dict):
         raise SettingsError(f"{path} is no JSON object of variables; sessionary up writes it again")
     return {str(name): str(value) for name, value in found.items()}
+
+
+def keep_secret(data: Path, name: str) -> str:
+    """Return the folder's secret of this name; the first call makes a random one and keeps it.
+
+    Raises `SettingsError`, `OSError`.
+    """
+    known = read_environment(data)
+    if not known.get(name):
+        data.mkdir(parents=True, exist_ok=True)
+        known[name] = secrets.token_urlsafe(24)
+        write_environment(data, known)
+    return known[name]
 
 
 def stack_environment(data: Path | None, environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -64,6 +80,16 @@ def names_servers(environ: Mapping[str, str]) -> bool:
     return any(name in environ for name in _ADDRESSES)
 
 
+def control_api_context(environ: Mapping[str, str]) -> ssl.SSLContext | None:
+    """Return the context for requests to the control API of variables; None if it is plain HTTP.
+
+    Raises `SettingsError` if the file of authorities cannot be read.
+    """
+    name = ENV_PREFIX + "CONTROL_CA_LOCATION"
+    secured = environ.get(ENV_PREFIX + "CONTROL_URL", "").startswith("https:")
+    return trusting_context(name, environ.get(name)) if secured else None
+
+
 def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:
     """Return `{tenant: bearer token}` of the processor's tokens that may read sessions.
 
@@ -79,6 +105,8 @@ def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:
 
 __all__ = [
     "DEFAULT_DATA",
+    "control_api_context",
+    "keep_secret",
     "names_servers",
     "read_environment",
     "stack_environment",

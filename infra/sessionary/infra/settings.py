@@ -16,6 +16,9 @@ class OperatorSettings(EnvSettings):
     control_url: str | None = Field(
         None, description="control API of any processor, for example http://127.0.0.1:8600; partition and doctor ask it"
     )
+    control_ca_location: str | None = Field(
+        None, description="file of the certificate authority of an https control API; by default the system's"
+    )
     operator_token: SecretStr | None = Field(
         None, description="bearer token with the role operator, for partition and doctor"
     )

@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import secrets
+import ssl
 import sys
 import threading
 import time
@@ -27,7 +28,7 @@ from typing import IO, NamedTuple
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.disk_room import ROOM_BYTES_MIN, measure_room
 from sessionary.infra.environment import read_environment, write_environment
-from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
+from sessionary.infra.local.clickhouse.endpoint import PASSWORD_VARIABLE, clickhouse_answers
 from sessionary.infra.local.errors import DiskFull, PortTaken, StartFailed
 from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.local.kafka.cluster import (
@@ -87,7 +88,7 @@ def _port_of(address: str | None) -> int | None:
 def _stack_variables(
     known: Mapping[str, str], ports: Ports, partitions: int, cluster: Cluster | None
 ) -> dict[str, str]:
-    """Return the stack's variables. Tokens and ports of the folder's last stack, `known`, stay."""
+    """Return the stack's variables. Secrets and ports of the folder's last stack, `known`, stay."""
     spare = iter(free_ports(3))
     broker = ports.broker or _port_of(known.get("SESSIONARY_BOOTSTRAP_SERVERS")) or next(spare)
     clickhouse = ports.clickhouse or _port_of(known.get("SESSIONARY_CLICKHOUSE_URL")) or next(spare)
@@ -101,6 +102,7 @@ def _stack_variables(
         "SESSIONARY_BOOTSTRAP_SERVERS": cluster.bootstrap_servers if cluster else f"{LOOPBACK}:{broker}",
         "SESSIONARY_PARTITIONS": known.get("SESSIONARY_PARTITIONS", str(partitions)),
         "SESSIONARY_CLICKHOUSE_URL": f"http://{LOOPBACK}:{clickhouse}",
+        PASSWORD_VARIABLE: known.get(PASSWORD_VARIABLE) or secrets.token_urlsafe(24),
         "SESSIONARY_API_HOST": LOOPBACK,
         "SESSIONARY_API_PORT": str(api),
         "SESSIONARY_CONTROL_URL": f"http://{LOOPBACK}:{api}",
@@ -126,17 +128,17 @@ def _wait_for_free_port(port: int, purpose: str) -> None:
         time.sleep(_PORT_PAUSE_S)
 
 
-def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
+def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S, context: ssl.SSLContext | None = None) -> bool:
     """Return True if the processor at `url` has recovered its partitions and serves them.
 
-    Blocks.
+    Blocks. `context`: for https.
     """
-    return _answers_well(f"{url}/readyz", timeout_s)
+    return _answers_well(f"{url}/readyz", timeout_s, context)
 
 
-def _answers_well(page: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
+def _answers_well(page: str, timeout_s: float = _PROBE_TIMEOUT_S, context: ssl.SSLContext | None = None) -> bool:
     try:
-        with urllib.request.urlopen(page, timeout=timeout_s) as answer:
+        with urllib.request.urlopen(page, timeout=timeout_s, context=context) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError):
         return False
@@ -158,7 +160,7 @@ class Stack:
         lag_exporter: bool = True,
         on_change: Callable[[PartChange], None] = lambda _change: None,
     ) -> None:
-        """Choose ports and tokens; start nothing yet.
+        """Choose ports, tokens and ClickHouse's password; start nothing yet.
 
         `data`: the folder, created if missing. `partitions`: of each topic of a new stack.
         `brokers`: 1 or 3; None takes the number that the folder was made for, 1 for a new one.

@@ -28,6 +28,9 @@ class ProducerSettings(KafkaSettings):
     control_url: str | None = Field(
         None, description="control API, for example http://127.0.0.1:8600; resume, recover, sync and attach need it"
     )
+    control_ca_location: str | None = Field(
+        None, description="file of the certificate authority of an https control API; by default the system's"
+    )
     api_token: SecretStr | None = Field(None, description="bearer token for the control API; names the tenant")
     delivery_policy: DeliveryPolicy = Field(
         "spool", description="when the queue is full: spool (to a file, replayed after a crash), block or drop"

@@ -12,7 +12,8 @@ connection unless it is asked to.
     topics        the topics as data: names, size limits and retention
     limits        a session's limits: defaults and recommended ranges
     retention     how long records are kept, by the classes of their data
-    settings      settings from the environment, and the Kafka clients' shared configuration
+    settings/     settings from the environment, and the Kafka clients' shared configuration
+    tls           the context of clients that ask over HTTPS
     errors        the errors that every role shares
     rules         the versions of the rules by which events are judged
     kafka/        what all roles need around their clients of Kafka

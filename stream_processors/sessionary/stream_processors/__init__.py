@@ -10,6 +10,7 @@ In the order in which a record passes:
     core/        the rules, pure: partitions, clocks and timers, verdicts, the audit trail
     store/       where rows live between transactions
     api/         the control API: committed state, health and operators' commands, over HTTP
+    security/    TLS and SASL of the group's member, TLS of the control API
     streams/     Faust agents of users in the same worker, and the table of sessions for them
     measures/    what a worker knows of itself, for its metrics
     settings     a worker's settings, from `SESSIONARY_*`

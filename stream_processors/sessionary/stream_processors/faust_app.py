@@ -1,12 +1,11 @@
 """Makes the Faust app of a worker: its settings, in Faust's terms."""
 
-import ssl
-from typing import Any
-
 import faust
 from yarl import URL
 
 from sessionary.stream_processors.runtime.faust_transport import Assignor
+from sessionary.stream_processors.security.api_certificates import serving_context
+from sessionary.stream_processors.security.member_credentials import member_credentials
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.streams.stream_transport import AgentSupervisor, LocalStream
 
@@ -18,12 +17,13 @@ _ANSWER_S = 5.0
 def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
     """Return an app that can join the group and serve pages; it has no transport, topic or page.
 
-    Faust writes its own files to the folder `datadir`.
+    Faust writes its own files to the folder `datadir`. Raises `SettingsError` for a certificate
+    that cannot be read, and for what the group's member cannot be secured with.
     """
     app = faust.App(
         settings.group_id,
         broker=[URL(f"kafka://{server.strip()}") for server in settings.bootstrap_servers.split(",")],
-        broker_credentials=_faust_credentials(settings),
+        broker_credentials=member_credentials(settings),
         broker_session_timeout=settings.session_timeout_ms / 1_000,
         broker_heartbeat_interval=settings.heartbeat_ms / 1_000,
         broker_rebalance_timeout=_REBALANCE_S,
@@ -53,6 +53,7 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
         web_bind=settings.api_host,
         web_host=settings.api_host,
         web_port=settings.api_port or 6066,
+        web_ssl_context=serving_context(settings),
         web_in_thread=False,
         web_tables_enabled=False,
         web_router_enabled=False,
@@ -62,18 +63,6 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
     )
     app.in_worker = True  # as `faust worker` sets it: without it Faust reports no rebalance
     return app
-
-
-def _faust_credentials(settings: ProcessorSettings) -> Any:
-    """Return the connection's security in Faust's terms; None for plain text."""
-    protocol = settings.security_protocol
-    context = ssl.create_default_context(cafile=settings.ssl_ca_location) if protocol.endswith("SSL") else None
-    if protocol.startswith("SASL"):
-        password = settings.sasl_password.get_secret_value() if settings.sasl_password else None
-        return faust.SASLCredentials(
-            username=settings.sasl_username, password=password, mechanism=settings.sasl_mechanism, ssl_context=context
-        )
-    return faust.SSLCredentials(context) if context else None
 
 
 __all__ = ["make_faust_app"]

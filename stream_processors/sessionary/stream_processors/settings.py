@@ -3,9 +3,9 @@
 import os
 import socket
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.access import Caller, parse_tokens
@@ -52,6 +52,15 @@ class ProcessorSettings(KafkaSettings):
     )
     api_host: str = Field("127.0.0.1", description="address the control API listens on")
     api_port: int = Field(8600, description="port of the control API; 0 = no API", ge=0, le=65_535)
+    api_tls_certificate: Path | None = Field(
+        None, description="PEM file of the control API's certificate and its chain; with it the API is HTTPS only"
+    )
+    api_tls_key: Path | None = Field(
+        None, description="PEM file of that certificate's key, not encrypted; by default in the same file"
+    )
+    control_ca_location: str | None = Field(
+        None, description="file of the certificate authority of an https control API; by default the system's"
+    )
     api_advertised_url: str | None = Field(
         None, description="URL at which other workers reach this API; by default the listening address"
     )
@@ -69,6 +78,14 @@ class ProcessorSettings(KafkaSettings):
     @classmethod
     def _parse_tokens(cls, value: object) -> dict[str, Caller]:
         return parse_tokens(value)
+
+    @model_validator(mode="after")
+    def _check_certificate(self) -> Self:
+        if self.api_tls_key is not None and self.api_tls_certificate is None:
+            raise ValueError(
+                "SESSIONARY_API_TLS_KEY: SESSIONARY_API_TLS_CERTIFICATE is not set; a key needs its certificate"
+            )
+        return self
 
     @property
     def group_id(self) -> str:
@@ -107,7 +124,8 @@ class ProcessorSettings(KafkaSettings):
     @property
     def api_url(self) -> str:
         """The URL of this worker's API for other workers; its port is 0 if there is no API."""
-        return self.api_advertised_url or f"http://{self.api_host}:{self.api_port}"
+        scheme = "http" if self.api_tls_certificate is None else "https"
+        return self.api_advertised_url or f"{scheme}://{self.api_host}:{self.api_port}"
 
 
 __all__ = ["ProcessorSettings"]

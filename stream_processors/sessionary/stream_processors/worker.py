@@ -29,7 +29,7 @@ from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.rules import RulesApi
 from sessionary.stream_processors.api.sessions import ControlApi
-from sessionary.stream_processors.api.token_store import TokenStore
+from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app

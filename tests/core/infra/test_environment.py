@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from sessionary.infra.environment import read_environment, stack_environment, tenant_tokens, write_environment
+from sessionary.infra.environment import (
+    keep_secret,
+    read_environment,
+    stack_environment,
+    tenant_tokens,
+    write_environment,
+)
 from sessionary.schemas.errors import SettingsError
 
 SERVED = {"SESSIONARY_BOOTSTRAP_SERVERS": "127.0.0.1:1", "SESSIONARY_PARTITIONS": "8"}
@@ -63,3 +69,12 @@ def test_tokens_are_read_by_tenant() -> None:
     for text in ("nonsense", "[]"):
         with pytest.raises(SettingsError):
             tenant_tokens({"SESSIONARY_API_TOKENS": text})
+
+
+def test_a_folder_keeps_its_secret_for_its_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    secret = keep_secret(folder, "SESSIONARY_CLICKHOUSE_PASSWORD")
+    assert len(secret) >= 32
+    assert keep_secret(folder, "SESSIONARY_CLICKHOUSE_PASSWORD") == secret
+    assert keep_secret(tmp_path / "other", "SESSIONARY_CLICKHOUSE_PASSWORD") != secret
+    assert stat.S_IMODE((folder / "env.json").stat().st_mode) == 0o600

@@ -55,8 +55,14 @@ def test_a_stack_has_an_operator_s_token_and_keeps_its_tokens(tmp_path: Path) ->
     assert tenant_tokens(first) == {"acme": "of-acme"}
     write_environment(tmp_path, first)
     again = Stack(tmp_path).environ
-    for name in ("SESSIONARY_API_TOKENS", "SESSIONARY_OPERATOR_TOKEN"):
+    for name in ("SESSIONARY_API_TOKENS", "SESSIONARY_OPERATOR_TOKEN", "SESSIONARY_CLICKHOUSE_PASSWORD"):
         assert again[name] == first[name]
+
+
+def test_each_folder_has_a_clickhouse_password_of_its_own(tmp_path: Path) -> None:
+    passwords = {Stack(tmp_path / name).environ["SESSIONARY_CLICKHOUSE_PASSWORD"] for name in ("one", "two")}
+    assert len(passwords) == 2
+    assert min(map(len, passwords)) >= 32
 
 
 def test_only_a_new_stack_activates_rules_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,7 @@
 """The command line: `sessionary`.
 
+    entry         where a process begins; says which extra is missing
+    extras        which extra brings a module that is not installed
     app           the tree of commands; turns an error into one line and an exit code
     commands/     one module per command or group of commands
     options       options that several commands share, and clients made from them
@@ -14,6 +16,6 @@ A command imports what is slow to load (Faust, ClickHouse's driver, the engine) 
 that `sessionary --help` stays fast.
 """
 
-from sessionary.infra.cli.app import main
+from sessionary.infra.cli.entry import main
 
 __all__ = ["main"]

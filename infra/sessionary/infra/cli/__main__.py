@@ -1,6 +1,6 @@
 """`python -m sessionary.infra.cli`: the same as `sessionary`."""
 
-from sessionary.infra.cli.app import main
+from sessionary.infra.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -25,7 +25,8 @@ from sessionary.infra.cli.commands import (
 )
 from sessionary.infra.cli.commands.operators import partition, rules
 from sessionary.infra.cli.commands.sessions import lists, timeline
-from sessionary.infra.cli.errors import INTERRUPTED, error_text, exit_code
+from sessionary.infra.cli.errors import INTERRUPTED, USAGE, error_text, exit_code
+from sessionary.infra.cli.extras import missing_extra
 from sessionary.infra.cli.output import print_line, print_message
 
 _EPILOG = (
@@ -105,6 +106,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if code is not None and hasattr(error, "show"):
             error.show()
             return int(code)
+        if (advice := missing_extra(error)) is not None:
+            _report_end(advice)
+            return USAGE
         code = exit_code(error)
         if code is None:
             raise
@@ -122,9 +126,4 @@ def _report_end(why: str) -> None:
         print_message(f"sessionary: {why}")
 
 
-def main() -> None:
-    """Run the command that the process's arguments name, and exit with its code."""
-    sys.exit(run())
-
-
-__all__ = ["main", "make_app", "run"]
+__all__ = ["make_app", "run"]

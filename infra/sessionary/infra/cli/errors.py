@@ -25,6 +25,10 @@ from sessionary.schemas.errors import Invalid, SessionaryError, SettingsError, U
 FAILED, USAGE, UNREACHABLE, NOT_FOUND, REFUSED, SET_UP, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
 
+# Of librdkafka: a configuration is wrong, such as a certificate that cannot be read.
+_KAFKA_INVALID_ARGUMENT = -186
+
+
 class CommandError(SessionaryError):
     """Base of the errors that commands raise themselves."""
 
@@ -67,7 +71,9 @@ def exit_code(error: BaseException) -> int | None:
             return code
     if isinstance(error, SessionaryError):
         return REFUSED
-    return UNREACHABLE if type(error).__name__ == "KafkaException" else None
+    if type(error).__name__ != "KafkaException":
+        return None
+    return USAGE if error.args and error.args[0].code() == _KAFKA_INVALID_ARGUMENT else UNREACHABLE
 
 
 def error_text(error: BaseException) -> str:

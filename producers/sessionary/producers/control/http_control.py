@@ -15,6 +15,7 @@ from typing import Any, get_args
 from sessionary.producers.errors import AuthenticationFailed, Invalid, SessionLost, SettingsError, Unavailable
 from sessionary.producers.ports import SessionView, Verdict
 from sessionary.producers.settings import ProducerSettings
+from sessionary.schemas.tls import trusting_context
 from sessionary.schemas.types import DataClass, Limits
 
 _WAIT_MS_MAX = 10_000
@@ -27,8 +28,14 @@ class HttpControl:
     """`Control` by the processor's HTTP API. Thread-safe."""
 
     def __init__(self, settings: ProducerSettings) -> None:
+        """Connect to nothing. Raises `SettingsError` if the file of authorities cannot be read."""
         self._url = settings.control_url
         self._token = settings.api_token
+        self._tls = (
+            trusting_context("SESSIONARY_CONTROL_CA_LOCATION", settings.control_ca_location)
+            if (settings.control_url or "").startswith("https:")
+            else None
+        )
 
     def check_configured(self) -> None:
         """Raise `SettingsError` if no URL is set."""
@@ -65,7 +72,7 @@ class HttpControl:
             request.add_header("Authorization", f"Bearer {self._token.get_secret_value()}")
         wait_s = min(left_s, _WAIT_MS_MAX / 1000) + _NETWORK_MARGIN_S
         try:
-            with urllib.request.urlopen(request, timeout=wait_s) as answer:
+            with urllib.request.urlopen(request, timeout=wait_s, context=self._tls) as answer:
                 body = answer.read(_ANSWER_BYTES_MAX)
         except urllib.error.HTTPError as error:
             with error:

@@ -4,9 +4,6 @@ from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import KafkaSettings
 
-# A schema is fetched once. The caller retries after a failure.
-_REGISTRY_TIMEOUT_S = 2
-
 
 def decoder_for(settings: KafkaSettings, *, in_background: bool = False) -> Decoder:
     """Return a decoder, with a registry if `schema_registry_url` is set. Opens no connection.
@@ -20,16 +17,13 @@ def decoder_for(settings: KafkaSettings, *, in_background: bool = False) -> Deco
         return Decoder()
     try:
         # An extra: the core install does not bring it.
-        from confluent_kafka.schema_registry import SchemaRegistryClient
-
         from sessionary.schemas.codec.lookups import BackgroundLookups
-        from sessionary.schemas.codec.registry import ConfluentRegistry
+        from sessionary.schemas.codec.registry import ConfluentRegistry, open_registry_client
     except ImportError as error:
         raise SettingsError(
             f"SESSIONARY_SCHEMA_REGISTRY_URL needs `pip install 'sessionary[registry]'`: {error}"
         ) from None
-    config = {"url": settings.schema_registry_url, "timeout": _REGISTRY_TIMEOUT_S, "max.retries": 0}
-    registry = ConfluentRegistry(SchemaRegistryClient(config))
+    registry = ConfluentRegistry(open_registry_client(settings))
     return Decoder(BackgroundLookups(registry) if in_background else registry)
 
 

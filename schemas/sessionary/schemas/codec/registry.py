@@ -7,10 +7,36 @@ The caller makes, secures and closes the client. Schemas are registered under th
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.errors import SettingsError, Unavailable
+from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.tls import trusting_context
 
 RETRY_AFTER_S = 5.0
+# A schema is fetched once. The caller retries after a failure.
+_REQUEST_TIMEOUT_S = 2
 _HTTP_NOT_FOUND = 404
+
+
+def open_registry_client(settings: KafkaSettings) -> SchemaRegistryClient:
+    """Return a client of the registry of the settings. Opens no connection.
+
+    Raises `SettingsError` for a malformed URL or a file of authorities that cannot be read.
+    """
+    config: dict[str, object] = {
+        "url": settings.schema_registry_url,
+        "timeout": _REQUEST_TIMEOUT_S,
+        "max.retries": 0,
+    }
+    if settings.schema_registry_username is not None:
+        password = settings.schema_registry_password.get_secret_value() if settings.schema_registry_password else ""
+        config["basic.auth.user.info"] = f"{settings.schema_registry_username}:{password}"
+    if (authority := settings.schema_registry_ca_location) is not None:
+        trusting_context("SESSIONARY_SCHEMA_REGISTRY_CA_LOCATION", authority)  # it can be read
+        config["ssl.ca.location"] = authority
+    try:
+        return SchemaRegistryClient(config)
+    except ValueError as error:
+        raise SettingsError(f"SESSIONARY_SCHEMA_REGISTRY_URL: {error}") from None
 
 
 class ConfluentRegistry:
@@ -47,4 +73,4 @@ class ConfluentRegistry:
             raise Unavailable(f"schema registry: {type(error).__name__} {error}", RETRY_AFTER_S) from error
 
 
-__all__ = ["RETRY_AFTER_S", "ConfluentRegistry"]
+__all__ = ["RETRY_AFTER_S", "ConfluentRegistry", "open_registry_client"]

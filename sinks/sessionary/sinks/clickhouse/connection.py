@@ -8,6 +8,7 @@ from clickhouse_connect.driver.client import Client
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import ClickHouseSettings
+from sessionary.schemas.tls import trusting_context
 from sessionary.sinks.clickhouse.error_classes import classify_error
 
 _CONNECT_TIMEOUT_S = 5
@@ -17,11 +18,13 @@ def connect(settings: ClickHouseSettings, timeout_s: int = 60) -> Client:
     """Open a client without a default database: every statement names its own.
 
     Blocks. The client is not thread-safe. Raises `Transient`, `OperatorError`; `SettingsError`
-    for a malformed URL.
+    for a malformed URL, and for a file of authorities that cannot be read.
     """
     url = urlsplit(settings.clickhouse_url)
     if url.scheme not in ("http", "https") or not url.hostname:
         raise SettingsError(f"SESSIONARY_CLICKHOUSE_URL: {settings.clickhouse_url!r} is not http(s)://host:port")
+    if settings.clickhouse_ca_location is not None:
+        trusting_context("SESSIONARY_CLICKHOUSE_CA_LOCATION", settings.clickhouse_ca_location)  # else it is found late
     try:
         return clickhouse_connect.get_client(
             interface=url.scheme,
@@ -29,6 +32,7 @@ def connect(settings: ClickHouseSettings, timeout_s: int = 60) -> Client:
             port=url.port or (8443 if url.scheme == "https" else 8123),
             username=settings.clickhouse_user,
             password=settings.clickhouse_password.get_secret_value(),
+            ca_cert=settings.clickhouse_ca_location,
             database="default",
             connect_timeout=_CONNECT_TIMEOUT_S,
             send_receive_timeout=timeout_s,

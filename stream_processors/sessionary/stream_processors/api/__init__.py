@@ -3,8 +3,8 @@
 In the order in which a request passes:
 
     pages             adds the pages to Faust's web server; every error is a problem document
-    token_store       the tokens in force: of the settings and of a file that may change
-    authentication    which caller a token stands for
+    connections       closes connections that are slow, or too many
+    tokens            which bearer tokens are known, and which caller each one stands for
     sessions          a session's committed state, and the worker's health
     verdicts          what became of the record that a request waits for
     partitions        the operators' pages: partitions' states, a new start for a halted one

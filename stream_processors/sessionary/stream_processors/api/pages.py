@@ -22,6 +22,7 @@ from aiohttp.web import (
 )
 
 from sessionary.schemas.telemetry.role_logs import role_logger
+from sessionary.stream_processors.api.connections import IDLE_S, TimedRequestHandler
 from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.rules import RulesApi
@@ -47,7 +48,7 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     router.add_get("/metrics", api.metrics)
     router.add_get("/openapi.json", api.openapi)
     web.web_app.middlewares.append(answer_problems)
-    web._runner = ProblemRunner(web.web_app, access_log=None)
+    web._runner = ProblemRunner(web.web_app, access_log=None, keepalive_timeout=IDLE_S)
 
 
 @middleware
@@ -67,7 +68,7 @@ def _status_problem(status: int, detail: str, headers: dict[str, str] | None = N
     return Problem(status, title.lower().replace(" ", "_"), title, detail, headers or {})
 
 
-class ProblemRequestHandler(RequestHandler):
+class ProblemRequestHandler(TimedRequestHandler):
     """Answers a request that is not HTTP, or whose page failed, with a problem document."""
 
     __slots__ = ()

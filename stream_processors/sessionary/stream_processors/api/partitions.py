@@ -22,7 +22,7 @@ from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number, parse_object
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
-from sessionary.stream_processors.api.token_store import TokenStore
+from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.core.model import ClockSetting
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.assignment import Assignment

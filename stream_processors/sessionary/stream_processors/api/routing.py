@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from aiohttp import ClientError, ClientSession, ClientTimeout
 from aiohttp.web import Request, Response
 
+from sessionary.schemas.tls import trusting_context
 from sessionary.stream_processors.api.problems import not_ready
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -50,7 +51,9 @@ class OtherWorkers:
     """Speaks to the other workers' APIs, with the token of the request."""
 
     def __init__(self, settings: ProcessorSettings, group: Group) -> None:
+        """Read the authorities that HTTPS needs. Raises `SettingsError`."""
         self._settings = settings
+        self._tls = trusting_context("SESSIONARY_CONTROL_CA_LOCATION", settings.control_ca_location)
         self._group = group
 
     def owner_url(self, partition: int) -> str | None:
@@ -83,6 +86,7 @@ class OtherWorkers:
                 data=await request.read(),
                 headers=self._headers(request),
                 timeout=timeout,
+                ssl=self._tls,
                 allow_redirects=False,
             ) as answer:
                 passed = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
@@ -123,6 +127,7 @@ class OtherWorkers:
                 data=body,
                 headers=self._headers(request),
                 timeout=ClientTimeout(total=timeout_s, connect=_SEVERAL_S),
+                ssl=self._tls,
                 allow_redirects=False,
             ) as answer:
                 if answer.status != 200:

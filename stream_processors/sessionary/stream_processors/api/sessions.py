@@ -20,7 +20,7 @@ from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number
 from sessionary.stream_processors.api.routing import WAIT_MS_MAX, Group, OtherWorkers
-from sessionary.stream_processors.api.token_store import TokenStore
+from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.api.verdicts import verdict_document
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.metrics import Metrics

@@ -89,7 +89,7 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
 def test_a_reader_that_leaves_is_no_failure() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    code = "from sessionary.infra.cli.app import main; main()"
+    code = "from sessionary.infra.cli.entry import main; main()"
     with os.fdopen(writer, "wb") as gone:
         done = subprocess.run(
             [sys.executable, "-c", code, "--version"], stdout=gone, stderr=subprocess.PIPE, text=True, check=False

@@ -1,6 +1,7 @@
 """Every expected error has an exit code."""
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.infra.cli.errors import CheckFailed, NotFound, exit_code
 from sessionary.infra.local.errors import StartFailed
@@ -25,6 +26,8 @@ from sessionary.sinks.errors import OperatorError
         (StartFailed("x"), 6),
         (OperatorError("not_migrated", "x"), 6),
         (PermissionError("x"), 6),
+        (KafkaException(KafkaError(KafkaError._INVALID_ARG, "ssl.key.location failed")), 2),
+        (KafkaException(KafkaError(KafkaError._TRANSPORT)), 3),
         (KeyboardInterrupt(), 130),
         (ZeroDivisionError("x"), None),
     ],

@@ -17,7 +17,7 @@ from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.rules import RulesApi
 from sessionary.stream_processors.api.sessions import ControlApi
-from sessionary.stream_processors.api.token_store import TokenStore
+from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.faust_app import make_faust_app
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings

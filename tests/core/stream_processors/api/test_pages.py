@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.ids import new_session_id
-from sessionary.stream_processors.api.token_store import TokenStore
+from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from tests.core.stream_processors.api.api_server import Answer, running_server
 
 PATH = f"/v1/sessions/{new_session_id()}".encode()

@@ -18,7 +18,13 @@ from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.control_api_client import ControlApiClient
 from sessionary.infra.disk_room import ROOM_BYTES_MIN, DiskRoom, measure_room
-from sessionary.infra.environment import DEFAULT_DATA, names_servers, read_environment, stack_environment
+from sessionary.infra.environment import (
+    DEFAULT_DATA,
+    control_api_context,
+    names_servers,
+    read_environment,
+    stack_environment,
+)
 from sessionary.infra.kpi.integrity import LATE_S
 from sessionary.infra.lag.group_lag import GroupLag, find_fault, sum_groups
 from sessionary.infra.settings import OperatorSettings
@@ -119,7 +125,7 @@ def _check_processor(environ: Mapping[str, str]) -> str:
             "SESSIONARY_CONTROL_URL is not set",
             "set it to the processor's address: clients need it to resume a session",
         )
-    if not api_ready(url, _TIMEOUT_S):
+    if not api_ready(url, _TIMEOUT_S, control_api_context(environ)):
         raise _CheckError(
             f"{url} is not ready",
             "start a processor (sessionary processor), or wait: it may still be reading its changelog",

@@ -56,12 +56,17 @@ def clickhouse_command(
     ),
     port: Annotated[int, typer.Option("--port", min=1, max=65_535)] = 8123,
 ) -> None:
-    """Serve a ClickHouse engine over HTTP on loopback, for development."""
+    """Serve a ClickHouse engine over HTTP on loopback, for development.
+
+    The password is SESSIONARY_CLICKHOUSE_PASSWORD, else a random one, which DATA/env.json keeps.
+    """
+    from sessionary.infra.environment import keep_secret
     from sessionary.infra.local.clickhouse.endpoint import PASSWORD_VARIABLE, run_clickhouse
     from sessionary.schemas.telemetry.role_logs import configure_role_logs
 
     configure_role_logs("clickhouse")
-    run_clickhouse(data, port, os.environ.get(PASSWORD_VARIABLE))
+    password = os.environ.get(PASSWORD_VARIABLE)
+    run_clickhouse(data, port, password or keep_secret(data, PASSWORD_VARIABLE))
 
 
 def processor_command(

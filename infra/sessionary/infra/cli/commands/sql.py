@@ -11,6 +11,7 @@ import typer
 from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import show_rows
+from sessionary.infra.outward_calls import find_outward_calls
 from sessionary.schemas.errors import Invalid
 
 _COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
@@ -54,6 +55,10 @@ def run_query(
         typer.Option("--output", "-o", help="Write the rows to this file, by its ending: .csv, .parquet, .json."),
     ] = None,
     data: DataOption = None,
+    unsafe: Annotated[
+        bool,
+        typer.Option("--unsafe", help="Also run what reaches out of the database: files, other servers, programs."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a query and print its rows. Statements that change something are refused."""
@@ -65,6 +70,8 @@ def run_query(
         )
     chosen = _choose_format(output_format, output, as_json=as_json)
     source, query = clickhouse_client(data), query.rstrip().rstrip(";")
+    if not unsafe and (reasons := find_outward_calls(source, query)):
+        raise Invalid("invalid_value", f"this query is not safe: {'; '.join(reasons)}. If you trust it, add --unsafe")
     if output is not None:
         part = output.with_name(f"{output.name}.part")  # a query that fails leaves a former file as it was
         try:

@@ -18,6 +18,7 @@ from typing import ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from sessionary.infra.local.clickhouse.engine import Engine, StatementRequest, StatementResult
+from sessionary.infra.local.clickhouse.page_requests import page_refusal
 from sessionary.infra.local.clickhouse.request_bodies import decompress_body
 from sessionary.infra.local.clickhouse.sql import Statement, parse_statement
 from sessionary.infra.local.errors import EngineError
@@ -105,6 +106,17 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer any statement."""
         self._serve_request(may_change=True)
+
+    def parse_request(self) -> bool:
+        """Answer 403 to a request that a page of another site may have sent; it may not ping."""
+        if not super().parse_request():
+            return False
+        port = self.server.server_port
+        refusal = page_refusal({name.lower(): value for name, value in self.headers.items()}, port)
+        if refusal is not None:
+            self.close_connection = True
+            self._send_reply(403, f"{refusal}\n".encode(), {"Connection": "close"})
+        return refusal is None
 
     def _serve_request(self, *, may_change: bool) -> None:
         url = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))

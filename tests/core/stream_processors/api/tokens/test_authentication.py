@@ -6,7 +6,7 @@ import hmac
 import pytest
 
 from sessionary.stream_processors.access import parse_tokens
-from sessionary.stream_processors.api.authentication import KnownTokens
+from sessionary.stream_processors.api.tokens.authentication import KnownTokens
 
 KNOWN = KnownTokens(parse_tokens({"token-a": "acme", "token-b": "globex", "schlüssel": "umlaut"}))
 

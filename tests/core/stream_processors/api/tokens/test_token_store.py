@@ -11,7 +11,7 @@ import pytest
 from sessionary.schemas.errors import SettingsError
 from sessionary.stream_processors.access import Role, parse_tokens
 from sessionary.stream_processors.api.problems import Problem
-from sessionary.stream_processors.api.token_store import TokenStore
+from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 

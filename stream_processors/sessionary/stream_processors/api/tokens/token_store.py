@@ -9,8 +9,8 @@ from pathlib import Path
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.access import Caller, Role, parse_tokens
-from sessionary.stream_processors.api.authentication import KnownTokens
 from sessionary.stream_processors.api.problems import Problem
+from sessionary.stream_processors.api.tokens.authentication import KnownTokens
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 

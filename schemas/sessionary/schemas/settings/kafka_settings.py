@@ -1,57 +1,16 @@
-"""Settings from `SESSIONARY_*` environment variables: the bases of every role's settings class.
+"""How every role and the client reach Kafka and the schema registry."""
 
-The field `topic_prefix` is read from `SESSIONARY_TOPIC_PREFIX`. Variables without a field are
-ignored, because they belong to other roles.
-"""
-
-import os
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
-from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.settings.env_settings import EnvSettings
+from sessionary.schemas.settings.librdkafka_options import OPTION_PREFIX, check_options, read_options
 from sessionary.schemas.topics import TopicNames
 
-ENV_PREFIX = "SESSIONARY_"
 SOCKET_TIMEOUT_MS = 10_000
-
-
-class EnvSettings(BaseModel):
-    """A frozen group of settings, which `from_env` reads."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: object) -> Self:
-        """Read every field from its variable in `environ`, by default the process's environment.
-
-        `overrides` that are not None win. Raises `SettingsError` with every variable that is wrong.
-        """
-        source = os.environ if environ is None else environ
-        values: dict[str, object] = {
-            name: source[variable] for name in cls.model_fields if (variable := ENV_PREFIX + name.upper()) in source
-        }
-        values.update((name, value) for name, value in overrides.items() if value is not None)
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            faults = "; ".join(
-                f"{ENV_PREFIX}{'.'.join(str(part) for part in fault['loc']).upper()}: {fault['msg']}"
-                for fault in error.errors()
-            )
-            raise SettingsError(faults) from None
-
-
-class LogSettings(EnvSettings):
-    """What a server role writes to its log."""
-
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="least level of what a role writes to stderr"
-    )
-    log_format: Literal["json", "text"] | None = Field(
-        None, description="form of a role's log lines: json or text; by default text on a terminal, else json"
-    )
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
 
 class KafkaSettings(EnvSettings):
@@ -60,14 +19,54 @@ class KafkaSettings(EnvSettings):
     bootstrap_servers: str = Field("127.0.0.1:9092", description="Kafka brokers, host:port, comma-separated")
     topic_prefix: str = Field("sessionary", description="first part of every topic name", pattern=r"^[A-Za-z0-9._-]+$")
     partitions: int = Field(4, description="partitions of every topic; fixed once events exist", ge=1, le=10_000)
-    security_protocol: str = Field("PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
-    sasl_mechanism: str | None = Field(None, description="for example SCRAM-SHA-512")
+    security_protocol: SecurityProtocol = Field(
+        "PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, in any case"
+    )
+    sasl_mechanism: str | None = Field(
+        None,
+        description="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI or OAUTHBEARER, in any case",
+        validate_default=True,
+    )
     sasl_username: str | None = Field(None, description="principal's name")
     sasl_password: SecretStr | None = Field(None, description="principal's password")
     ssl_ca_location: str | None = Field(None, description="file of the certificate authority")
     schema_registry_url: str | None = Field(
         None, description="URL of the schema registry for values in Confluent's framing; needs the extra `registry`"
     )
+    schema_registry_username: str | None = Field(None, description="user of the schema registry (basic authentication)")
+    schema_registry_password: SecretStr | None = Field(None, description="password of that user")
+    schema_registry_ca_location: str | None = Field(
+        None, description="file of the certificate authority of the schema registry; by default the system's"
+    )
+    librdkafka: dict[str, str] = Field(
+        default_factory=dict,
+        description="a further setting of librdkafka for every connection to Kafka: "
+        "SESSIONARY_KAFKA_SSL_KEY_LOCATION sets ssl.key.location; see security.md",
+        repr=False,
+        json_schema_extra={"variable": OPTION_PREFIX + "…"},
+    )
+
+    @field_validator("security_protocol", mode="before")
+    @classmethod
+    def _name_protocol(cls, value: object) -> object:
+        return value.strip().upper().replace("-", "_") if isinstance(value, str) else value
+
+    @field_validator("sasl_mechanism")
+    @classmethod
+    def _name_mechanism(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None and str(info.data.get("security_protocol", "")).startswith("SASL"):
+            raise ValueError(f"security protocol {info.data['security_protocol']} needs a mechanism")
+        return value.strip().upper().replace("_", "-") if value is not None else None
+
+    @field_validator("librdkafka")
+    @classmethod
+    def _check_options(cls, options: dict[str, str]) -> dict[str, str]:
+        check_options(options)
+        return options
+
+    @classmethod
+    def _further_values(cls, environ: Mapping[str, str]) -> Mapping[str, object]:
+        return {"librdkafka": read_options(environ)}
 
     @property
     def topics(self) -> TopicNames:
@@ -80,6 +79,7 @@ class KafkaSettings(EnvSettings):
         Keys are librdkafka's. The caller adds what its consumer, producer or admin client needs.
         """
         config: dict[str, str | int | float | bool] = {
+            **self.librdkafka,
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.security_protocol,
             # By default a client that has lost all its brokers forgets them, and starts again with
@@ -127,15 +127,4 @@ class KafkaSettings(EnvSettings):
         }
 
 
-class ClickHouseSettings(EnvSettings):
-    """How to reach ClickHouse."""
-
-    clickhouse_url: str = Field("http://127.0.0.1:8123", description="ClickHouse's HTTP interface")
-    clickhouse_user: str = Field("default", description="ClickHouse user")
-    clickhouse_password: SecretStr = Field(SecretStr(""), description="ClickHouse password")
-    clickhouse_database: str = Field(
-        "sessionary", description="database of this pipeline; an extra pipeline has its own", pattern=r"^[A-Za-z_]\w*$"
-    )
-
-
-__all__ = ["ENV_PREFIX", "SOCKET_TIMEOUT_MS", "ClickHouseSettings", "EnvSettings", "KafkaSettings", "LogSettings"]
+__all__ = ["SOCKET_TIMEOUT_MS", "KafkaSettings"]

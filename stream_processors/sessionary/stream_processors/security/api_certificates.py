@@ -1,0 +1,33 @@
+"""TLS of the control API's server."""
+
+import ssl
+
+from sessionary.schemas.errors import SettingsError
+from sessionary.stream_processors.settings import ProcessorSettings
+
+
+def serving_context(settings: ProcessorSettings) -> ssl.SSLContext | None:
+    """Return the context of the control API's server; None for plain HTTP. Reads files.
+
+    Raises `SettingsError` that names the variable.
+    """
+    certificate, key = settings.api_tls_certificate, settings.api_tls_key
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key, _refuse_password)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"SESSIONARY_API_TLS_CERTIFICATE, SESSIONARY_API_TLS_KEY: {_cause_text(error)}") from None
+    return context
+
+
+def _refuse_password() -> str:
+    raise ValueError("the key is encrypted; give one that is not, readable by the worker alone")
+
+
+def _cause_text(error: OSError | ValueError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+__all__ = ["serving_context"]

@@ -1,0 +1,176 @@
+"""All roles on a broker with TLS, log-ins and an authorizer, with the ACLs of docs/security.md."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from sessionary.infra.local.ports import free_port
+from sessionary.producers import ProducerSettings, SessionClient
+from sessionary.schemas.records import AuditRecord
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN
+from tests.style.project import ROOT
+from tests.support.certificates import CertificateAuthority
+from tests.support.pipelines import environment, new_pipeline, run_sql
+from tests.support.processes import Processes
+from tests.support.reading import read_records
+from tests.support.secured_broker import PASSWORD, SecuredBroker
+from tests.support.token_endpoint import TokenEndpoint
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.long
+_RECIPE = re.compile(r"^    kafka-acls --add (.+)$", re.MULTILINE)
+_RESOURCES = {"--topic": "topic", "--group": "group", "--transactional-id": "transactional_id"}
+
+
+class Secured:
+    """The broker, and the settings with which each principal connects in one way."""
+
+    def __init__(self, folder: Path, processes: Processes) -> None:
+        self.authority = CertificateAuthority(folder / "certificates")
+        self.broker = SecuredBroker(folder / "broker", self.authority, processes)
+        self.tokens = TokenEndpoint()
+
+    def settings(self, way: str, principal: str, plain: KafkaSettings) -> KafkaSettings:
+        """Return `plain` with the address and credentials of a principal."""
+        fields: dict[str, Any] = plain.model_dump()
+        if way == "mtls":
+            made = self.authority.issue(principal, password=PASSWORD)
+            fields |= {
+                "bootstrap_servers": self.broker.mtls_servers,
+                "security_protocol": "ssl",
+                "ssl_ca_location": str(self.authority.file),
+                "librdkafka": {
+                    "ssl.certificate.location": str(made.certificate),
+                    "ssl.key.location": str(made.key),
+                    "ssl.key.password": PASSWORD,
+                },
+            }
+        elif way == "oauth":
+            fields |= {
+                "bootstrap_servers": self.broker.oauth_servers,
+                "security_protocol": "sasl_plaintext",
+                "sasl_mechanism": "oauthbearer",
+                "librdkafka": self.tokens.options(principal),
+            }
+        else:
+            fields |= {
+                "bootstrap_servers": self.broker.password_servers,
+                "security_protocol": "sasl_ssl",
+                "sasl_mechanism": "plain",
+                "sasl_username": principal,
+                "sasl_password": PASSWORD,
+                "ssl_ca_location": str(self.authority.file),
+            }
+        return KafkaSettings.model_validate(fields)
+
+    def apply_recipes(self, prefix: str) -> int:
+        """Add the ACLs of the document for a topic prefix; return their number."""
+        recipes = _RECIPE.findall((ROOT / "docs" / "security.md").read_text("utf-8"))
+        for recipe in recipes:
+            words = shlex.split(recipe.replace("sessionary.", f"{prefix}."))
+            given = list(zip(words[::2], words[1::2], strict=True))
+            principal = dict(given)["--allow-principal"].removeprefix("User:")
+            prefixed = ("--resource-pattern-type", "prefixed") in given
+            for option, name in given:
+                if option in _RESOURCES:
+                    for operation in [value for key, value in given if key == "--operation"]:
+                        words_of = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation)
+                        self.broker.allow(principal, _RESOURCES[option], name, words_of, prefixed=prefixed)
+        return len(recipes)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    processes = Processes("secured")
+    try:
+        made = Secured(tmp_path_factory.mktemp("secured"), processes)
+        yield made
+        made.tokens.close()
+    finally:
+        processes.stop()
+
+
+def _refusal_of(kafka: KafkaSettings, topic: str) -> KafkaError | None:
+    """Return why a record of the principal is not written to a topic; None if it is."""
+    told: list[KafkaError | None] = []
+
+    def keep_answer(error: KafkaError | None, _message: Message) -> None:
+        told.append(error)
+
+    producer = Producer({**kafka.client_config(), "message.timeout.ms": 10_000})
+    producer.produce(topic, b"x", on_delivery=keep_answer)
+    producer.flush(20)
+    return told[0] if told else None
+
+
+@pytest.mark.parametrize("way", ["mtls", "oauth", "password"])
+def test_every_role_works_with_the_rights_of_the_document(
+    way: str, secured: Secured, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
+) -> None:
+    plain = new_pipeline(secured.broker.plain_servers)
+    assert secured.apply_recipes(plain.topic_prefix) == 20
+    port, server = free_port(), secured.authority.issue(f"worker-{way}")
+    url = f"https://localhost:{port}"
+    processor = environment(
+        secured.settings(way, "processor", plain),
+        instance="w1",
+        api_port=str(port),
+        api_advertised_url=url,
+        api_tokens=f'{{"{TOKEN}": "{TENANT}"}}',
+        api_tls_certificate=str(server.both),
+        control_ca_location=str(secured.authority.file),
+    )
+    processes.start("sessionary.stream_processors", env=processor, name=f"processor-{way}")
+    sink = environment(secured.settings(way, "sink", plain), clickhouse, sink_idle_seconds="0.5")
+    migrated = processes.run([COMMAND, "db", "migrate"], env=sink, name="migrate")
+    assert migrated.wait(60)
+    for kind in ("audit", "batches"):
+        processes.run([COMMAND, "sink", kind], env=sink, name=f"sink-{kind}-{way}")
+    agent = secured.settings(way, "agent", plain)
+    client = SessionClient(
+        tenant_id=TENANT,
+        service_id="billing",
+        agent_id="agent-1",
+        settings=ProducerSettings.model_validate(
+            {
+                **agent.model_dump(),
+                "control_url": url,
+                "control_ca_location": str(secured.authority.file),
+                "api_token": TOKEN,
+                "spool_dir": tmp_path / "spool",
+                "verdict_timeout_s": 90,
+                "handle_sigterm": False,
+            }
+        ),
+    )
+    session = client.create(user_id="u1", state={"n": 7}).start()
+    session.pause("lunch")
+    assert session.resume() == {"n": 7}  # so the processor judged it, and its API answered by TLS
+    session.close()
+    client.close()
+    audits = [record for record in read_records(plain, plain.topics.audit) if isinstance(record, AuditRecord)]
+    assert {audit.session_id for audit in audits} >= {session.session_id}
+    count = f"SELECT count() FROM {clickhouse.clickhouse_database}.audit WHERE session_id = '{session.session_id}'"
+    wait_until(lambda: int(run_sql(clickhouse, count)), 60, "rows of the audit sink")
+    forged = _refusal_of(agent, plain.topics.audit)
+    assert forged is not None
+    assert forged.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    observer = environment(secured.settings(way, "observer", plain))
+    lag = processes.run([COMMAND, "lag", "--json"], env=observer, name=f"lag-{way}")
+    assert lag.wait(60)
+    assert lag.exit_code in (0, 1), lag.log.read_text()
+    assert f"{plain.topic_prefix}.processor" in lag.log.read_text()
+
+
+def test_without_a_certificate_no_client_gets_in(secured: Secured) -> None:
+    fields = {"bootstrap_servers": secured.broker.mtls_servers, "security_protocol": "ssl"}
+    kafka = KafkaSettings.model_validate({**fields, "ssl_ca_location": str(secured.authority.file)})
+    refusal = _refusal_of(kafka, "any")
+    assert refusal is not None
+    assert refusal.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._SSL, KafkaError._ALL_BROKERS_DOWN)
