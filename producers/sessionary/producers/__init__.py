@@ -10,7 +10,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     control/        the control API, and clean-up requests
     ports           the protocols of what the client needs of the outside
     kafka_ports     these by Kafka and HTTP
-    testing         these in memory, for users' tests
+    testing/        these in memory, for users' tests
     process/        what the client does so that it never harms its process: exit, fork, SIGTERM
     metrics         what a client measures: names and values, without a library
     prometheus_metrics    the same for `prometheus_client`, if it is installed
