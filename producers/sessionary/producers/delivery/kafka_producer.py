@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from sessionary.producers.errors import AuthenticationFailed, Unavailable
 from sessionary.producers.ports import OnError, OutRecord
+from sessionary.producers.process.guards import LATE_JOIN_S, join_thread
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.kafka.clients import discard_producer, purge_producer
 from sessionary.schemas.topics import EVENT_BYTES_MAX
@@ -121,18 +122,24 @@ class KafkaProducer:
         discard_producer(former)
 
     def close(self) -> None:
-        """Stop the poll thread and drop what is queued. Blocks for up to 0.1 s."""
+        """Stop the poll thread and drop what is queued. Blocks for up to 0.6 s."""
         self._stop.set()
-        self._thread.join()
-        purge_producer(self._producer)
+        join_thread(self._thread, _POLL_S + LATE_JOIN_S)
 
     def _new_producer(self) -> Producer:
         return Producer({**producer_config(self._settings), "error_cb": self.report_error})
 
     def _poll_until_closed(self) -> None:
         while not self._stop.is_set():
-            self._producer.poll(_POLL_S)
-            self._on_poll()
+            try:
+                self._producer.poll(_POLL_S)
+                if not self._stop.is_set():  # else `close` may be called from a callback of this poll
+                    self._on_poll()
+            except Exception as error:  # noqa: BLE001 - without this thread no event is ever acknowledged
+                self._on_error(error)
+                self._stop.wait(_POLL_S)
+        # Here, not in `close`: a poll within a callback of another one aborts the process.
+        purge_producer(self._producer)
 
 
 __all__ = ["DeliveryCallback", "KafkaProducer", "error_reason", "named_error", "producer_config"]

@@ -257,7 +257,7 @@ class _MemoryCleanups:
     def start(self, on_request: OnCleanupRequest) -> None:
         self._memory.start(on_request)
 
-    def close(self) -> None:
+    def close(self, timeout_s: float) -> None:
         return None
 
 
