@@ -5,6 +5,7 @@ SessionaryError
 │   └── EncodeError                a value does not fit its event's schema
 ├── Unavailable(retry_after_s)     Kafka or the control API does not answer; retry the call
 ├── SettingsError                  a setting is missing or malformed
+│   └── SpoolUnusable              the spool's folder cannot be used
 └── ProducerError
     ├── AuthenticationFailed       Kafka or the control API rejects our credentials
     ├── QueueFull                  policy `block`: no room within the bounded wait
@@ -17,7 +18,7 @@ SessionaryError
     ├── ProducerConflict           another process uses this client's producer id
     ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
     ├── VerdictPending(verb)       another verb while a verdict is awaited
-    └── ClientClosed               a verb after `close`, or in a forked child
+    └── ClientClosed               a verb after `close`, or of a session that a forked child has of its parent
 """
 
 from sessionary.schemas.errors import DecodeError, EncodeError, Invalid, SessionaryError, SettingsError, Unavailable
@@ -26,6 +27,10 @@ from sessionary.schemas.types import RefusalReason
 
 class ProducerError(SessionaryError):
     """Base of the errors that only the client raises."""
+
+
+class SpoolUnusable(SettingsError):
+    """The spool's folder cannot be used. A client goes on without it, and reports this once."""
 
 
 class AuthenticationFailed(ProducerError):
@@ -162,7 +167,7 @@ class VerdictPending(ProducerError):
 
 
 class ClientClosed(ProducerError):
-    """The client was closed, or belongs to the parent of this forked process."""
+    """The client was closed, or the session belongs to the parent of this forked process."""
 
 
 __all__ = [
@@ -181,6 +186,7 @@ __all__ = [
     "SessionLost",
     "SessionaryError",
     "SettingsError",
+    "SpoolUnusable",
     "Unavailable",
     "UnreadableRequest",
     "VerdictPending",

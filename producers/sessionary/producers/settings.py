@@ -7,14 +7,20 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 
+from sessionary.producers.errors import SpoolUnusable
 from sessionary.schemas.settings import KafkaSettings
 
 DeliveryPolicy = Literal["spool", "block", "drop"]
 """What happens to an event for which the delivery queue has no room."""
 
 
-def _state_folder() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sessionary" / "spool"
+def _state_folder() -> Path | None:
+    """Return the default folder of spools; None without a home, for example of an unknown uid."""
+    try:
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    except RuntimeError:
+        return None
+    return state / "sessionary" / "spool"
 
 
 class ProducerSettings(KafkaSettings):
@@ -25,6 +31,11 @@ class ProducerSettings(KafkaSettings):
     `SettingsError` for a malformed value.
     """
 
+    disabled: bool = Field(
+        default=False,
+        description="turn the client off: verbs work in this process, nothing is sent, no thread, no file, no "
+        "connection; resume, recover, sync and attach know this client's own sessions only",
+    )
     control_url: str | None = Field(
         None, description="control API, for example http://127.0.0.1:8600; resume, recover, sync and attach need it"
     )
@@ -32,8 +43,10 @@ class ProducerSettings(KafkaSettings):
     delivery_policy: DeliveryPolicy = Field(
         "spool", description="when the queue is full: spool (to a file, replayed after a crash), block or drop"
     )
-    spool_dir: Path = Field(
-        default_factory=_state_folder, description="folder of the spool files; one subfolder per cluster and prefix"
+    spool_dir: Path | None = Field(
+        default_factory=_state_folder,
+        description="folder of the spool files, on a disk of this machine; one subfolder per cluster and prefix; in a "
+        "container on a volume that outlives it. If it cannot be used, the client goes on with policy drop",
     )
     spool_bytes_max: int = Field(
         256 << 20, description="size of the spool; when it is full, events are dropped and reported", ge=1 << 16
@@ -69,7 +82,12 @@ class ProducerSettings(KafkaSettings):
 
     @property
     def spool_folder(self) -> Path:
-        """The subfolder of this cluster and prefix: no event is replayed to another cluster."""
+        """The subfolder of this cluster and prefix: no event is replayed to another cluster.
+
+        Raises `SpoolUnusable` if no folder is set and the process has no home.
+        """
+        if self.spool_dir is None:
+            raise SpoolUnusable("SESSIONARY_SPOOL_DIR is not set, and this process has no home folder")
         servers = ",".join(sorted(self.bootstrap_servers.replace(" ", "").split(",")))
         return self.spool_dir / hashlib.sha256(f"{servers}/{self.topic_prefix}".encode()).hexdigest()[:16]
 
