@@ -128,7 +128,11 @@ class DirectTransport:
             if self._close_begun:
                 return 0
             self._close_begun = True
-        left = self._wait_acknowledged(timeout_s)
+        try:
+            left = self._wait_acknowledged(timeout_s)
+        except BaseException:  # an interrupt of the user: the next call goes on
+            self._close_begun = False
+            raise
         with self._lock:
             self._closed = True
             self._counts.changed.notify_all()

@@ -21,7 +21,7 @@ from sessionary.producers.delivery.spool.segment import (
     iter_frames,
     segment_start,
 )
-from sessionary.producers.errors import SettingsError
+from sessionary.producers.errors import SpoolUnusable
 from sessionary.producers.ports import OnReceipt
 
 _SEGMENT_BYTES = 4 << 20
@@ -57,7 +57,7 @@ class Spool:
     """One queue with a cursor: segments of dead processes first, then those of this process."""
 
     def __init__(self, folder: Path, producer_id: str, bytes_max: int) -> None:
-        """Take over the orphans in `folder`. Raises `SettingsError` if the folder is not usable."""
+        """Take over the orphans in `folder`. Raises `SpoolUnusable`."""
         self._folder = folder
         self._producer_id = producer_id
         self._bytes_max = bytes_max
@@ -77,7 +77,7 @@ class Spool:
             self._locks[folder / f"{producer_id}.lock"] = -1 if own is None else own
             self._tail = self._add_segment(0)
         except OSError as error:
-            raise SettingsError(f"SESSIONARY_SPOOL_DIR: {folder} cannot be used: {error}") from None
+            raise SpoolUnusable(f"SESSIONARY_SPOOL_DIR: {folder} cannot be used: {error}") from None
         self._cursor = segment_start(self._segments[0])
 
     @property
@@ -184,6 +184,13 @@ class Spool:
                 os.close(fd)
         self._locks.clear()
         self._segments.clear()
+
+    def abandon(self) -> None:
+        """Close the descriptors in a forked child; files and locks stay the parent's."""
+        for fd in self._locks.values():
+            if fd >= 0:
+                os.close(fd)  # unlocking would release the parent's lock
+        self._locks = {}
 
     def _add_segment(self, length: int) -> Segment:
         """Add a segment with room for a frame of `length` bytes. Raises `OSError`."""

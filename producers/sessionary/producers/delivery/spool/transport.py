@@ -16,8 +16,9 @@ from sessionary.producers.delivery.direct_transport import DirectTransport, rece
 from sessionary.producers.delivery.kafka_producer import error_reason
 from sessionary.producers.delivery.spool.segment import Frame, FramePosition
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
-from sessionary.producers.errors import ClientClosed, Invalid, Unavailable
+from sessionary.producers.errors import ClientClosed, Invalid, SettingsError, Unavailable
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
+from sessionary.producers.process.guards import LATE_JOIN_S, join_thread
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.headers import event_headers
@@ -83,7 +84,11 @@ class SpoolTransport(DirectTransport):
         self._broken = False
         self._progress_s, self._patience_s = time.monotonic(), _STALL_S
         self.delivery_reports: deque[tuple[_InFlight, KafkaError | None, Receipt]] = deque()
-        super().__init__(settings, on_error)
+        try:
+            super().__init__(settings, on_error)
+        except SettingsError:
+            self._spool.close()
+            raise
         self._decoder = Decoder()
         self._full = False
         self._produce_error: KafkaError | None = None  # Raised by `produce` while the lock was held
@@ -209,7 +214,17 @@ class SpoolTransport(DirectTransport):
         return True
 
     def _run_sender(self) -> None:
-        """Queue the records that wait in the file, until closed."""
+        """Queue the records that wait in the file, until closed; an error only delays them."""
+        while True:
+            try:
+                self._send_until_closed()
+                return
+            except Exception as error:  # noqa: BLE001 - without this thread the spool is never sent
+                self._on_error(error)
+                with self._lock:
+                    self._work.wait_for(lambda: self._closed, _REPLACE_PAUSE_S)
+
+    def _send_until_closed(self) -> None:
         while True:
             with self._lock:
                 while not self._closed and not self._broken and self._spool.at_end:
@@ -250,11 +265,10 @@ class SpoolTransport(DirectTransport):
         if self._closed or self._broken:
             return False
         if time.time_ns() // 1_000_000 - frame.written_ms > AGE_LIMIT_MS:
-            kept = self._spool.store_expired(frame)
             self._counts.expired += 1
             self._counts.errors["expired"] += 1
             self._give_up(
-                position, Invalid("session_archived", f"an event is too old to be replayed; it is kept in {kept}")
+                position, Invalid("session_archived", f"an event is too old to be replayed; {self._keep_aside(frame)}")
             )
             return True
         try:
@@ -266,16 +280,27 @@ class SpoolTransport(DirectTransport):
             return True
         return self._queue_record(record, position)
 
+    def _keep_aside(self, frame: Frame) -> str:
+        """Store a frame that is too old; return what became of it."""
+        try:
+            return f"it is kept in {self._spool.store_expired(frame)}"
+        except OSError as error:
+            return f"it is lost, as it cannot be kept aside: {error}"
+
     def _give_up(self, position: FramePosition, why: Exception) -> None:
         self._spool.mark_sent(position)
         self._given_up.append((why, self._spool.mark_done(position)))
         self._counts.changed.notify_all()
 
+    def abandon_files(self) -> None:
+        """Close the files of the parent process, in a forked child. Takes no lock."""
+        self._spool.abandon()
+
     def _stop_threads(self) -> None:
         with self._lock:
             self._generation += 1  # ignores the reports of the purge: the file still has the events
             self._work.notify_all()
-        self._sender.join()
+        join_thread(self._sender, LATE_JOIN_S)
         self._kafka.close()
         with self._lock:
             self._spool.close()
