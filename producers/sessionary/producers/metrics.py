@@ -13,6 +13,7 @@ from sessionary.producers.ports import Backlog, Counters, PolicyInForce
 MetricName = Literal[
     "sessionary_client_events_total",
     "sessionary_client_delivery_errors_total",
+    "sessionary_client_spool_damaged_events_total",
     "sessionary_client_queue_events",
     "sessionary_client_spool_events",
     "sessionary_client_spool_bytes",
@@ -25,7 +26,9 @@ HELP: Final[Mapping[MetricName, str]] = {
     "(given up after an error), expired (too old to be replayed), refused (delivered ones whose agent waited for the "
     "verdict).",
     "sessionary_client_delivery_errors_total": "Errors of delivery, by reason: librdkafka's name of the error in lower "
-    "case, queue_full, spool_full, expired or unreadable_frame.",
+    "case, queue_full, spool_full, expired, unreadable_frame or damaged_segment.",
+    "sessionary_client_spool_damaged_events_total": "Events in the spool that could not be read, so that they are "
+    "lost: a disk or machine failed.",
     "sessionary_client_queue_events": "Events that Kafka has not acknowledged and that are not given up.",
     "sessionary_client_spool_events": "Events in the spool that Kafka has not acknowledged.",
     "sessionary_client_spool_bytes": "Bytes that the spool holds; delivered events count until their file is cleared.",
@@ -96,6 +99,7 @@ class ClientMeter:
                 Sample("refused", sum(one.refused for one in counters)),
             ],
             "sessionary_client_delivery_errors_total": [Sample(*found) for found in sorted(errors.items())],
+            "sessionary_client_spool_damaged_events_total": [Sample(None, sum(one.damaged for one in counters))],
             "sessionary_client_queue_events": [Sample(None, sum(one.events for one in backlogs))],
             "sessionary_client_spool_events": [Sample(None, sum(one.spool_events for one in backlogs))],
             "sessionary_client_spool_bytes": [Sample(None, sum(one.spool_bytes for one in backlogs))],

@@ -21,6 +21,7 @@ from sessionary.producers.metrics import HELP, LABELS, ClientMeter, MeasuredClie
 COUNTERS: Final[dict[MetricName, tuple[str, str]]] = {
     "sessionary_client_events_total": ("sessionary.client.events", "{event}"),
     "sessionary_client_delivery_errors_total": ("sessionary.client.delivery_errors", "{error}"),
+    "sessionary_client_spool_damaged_events_total": ("sessionary.client.spool_damaged_events", "{event}"),
 }
 # Amounts that can be added up over processes.
 AMOUNTS: Final[dict[MetricName, tuple[str, str]]] = {

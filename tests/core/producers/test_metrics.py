@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Number
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sessionary.producers import AsyncSessionClient, QueueFull, Refused, SessionClient
-from sessionary.producers.delivery.spool.segment import Frame
+from sessionary.producers.delivery.spool.frames import Frame
 from sessionary.producers.delivery.spool.spool import Spool
 from sessionary.producers.metrics import HELP, ClientMeter, Sample
 from sessionary.producers.otel_metrics import AMOUNTS, COUNTERS, GAUGES, observe_clients
@@ -54,6 +54,7 @@ def test_the_events_of_a_client_are_counted_by_outcome() -> None:
             "refused": 1,
         }.items()
     } | {
+        "sessionary_client_spool_damaged_events_total": 0,
         "sessionary_client_queue_events": 0,
         "sessionary_client_spool_events": 0,
         "sessionary_client_spool_bytes": 0,
@@ -187,6 +188,7 @@ def test_opentelemetry_exports_the_same_values_with_units() -> None:
     # A counter without a value yet is not exported.
     assert found.keys() == {
         "sessionary.client.events",
+        "sessionary.client.spool_damaged_events",
         "sessionary.client.queue_events",
         "sessionary.client.spool_events",
         "sessionary.client.spool",

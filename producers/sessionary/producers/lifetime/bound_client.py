@@ -5,6 +5,7 @@ parent's. So a fork parts the child's copy of the client from them, and its firs
 (POSIX leaves a child of a process with threads little else: no lock may be taken in between).
 """
 
+import contextlib
 import threading
 import time
 import uuid
@@ -86,8 +87,9 @@ class ProcessBoundClient:
             self._gate.open = False
             self._is_left = True
             keep_forever(self._ports)
-            self._ports.abandon_files()
             self._producer_id = str(uuid.uuid4())
+            with contextlib.suppress(Exception):  # the child must start whatever another thread did
+                self._ports.abandon_files()
         self._opening, self._closing = threading.RLock(), threading.Lock()
 
     def _reopen_in_child(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sessionary.producers import SessionClient
-from sessionary.producers.delivery.spool.segment import Frame
+from sessionary.producers.delivery.spool.frames import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.process.guards import guard_callback, join_thread
 from tests.core.producers.kafka_clients import new_client, new_settings

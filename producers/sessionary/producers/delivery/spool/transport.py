@@ -1,7 +1,8 @@
 """Policy `spool`: every event is written ahead to the spool file, then queued in librdkafka.
 
 While librdkafka has room, `send` does both. Once it has none, `send` only appends, and a sender
-thread queues the file's events in order. Events that dead processes left go first. After a failure
+thread queues the file's events in order. Events that dead processes left go beside them, in turn:
+an event waits for those of its own session only. After a failure
 that is not the record's own fault, or a long time without any acknowledgement, a new producer
 sends all unacknowledged events again from the file, in order; never a single one alone.
 """
@@ -14,9 +15,11 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from sessionary.producers.delivery.direct_transport import DirectTransport, receipt_of
 from sessionary.producers.delivery.kafka_producer import error_reason
-from sessionary.producers.delivery.spool.segment import Frame, FramePosition
+from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.orphans import Claim, release_claim
+from sessionary.producers.delivery.spool.segment import FramePosition
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
-from sessionary.producers.errors import ClientClosed, Invalid, SettingsError, Unavailable
+from sessionary.producers.errors import ClientClosed, Invalid, SettingsError, SpoolDamaged, Unavailable
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.process.guards import LATE_JOIN_S, join_thread
 from sessionary.producers.settings import ProducerSettings
@@ -95,8 +98,7 @@ class SpoolTransport(DirectTransport):
         self._given_up: list[tuple[Exception, OnReceipt | None]] = []
         self._counts.replayed = self._spool.taken_over
         self._work = threading.Condition(self._lock)
-        for torn in self._spool.torn:
-            on_error(Invalid("undecodable", torn))
+        self._report_damages()
         self._sender = threading.Thread(target=self._run_sender, name="sessionary-spool", daemon=True)
         self._sender.start()
 
@@ -117,7 +119,7 @@ class SpoolTransport(DirectTransport):
         with self._lock:
             if self._closed:
                 raise ClientClosed("the client is closed; create a new one")
-            direct = not self._broken and self._spool.at_end
+            direct = not self._broken and self._spool.may_send(record.key)
             try:
                 position = self._spool.append_frame(frame, on_receipt)
             except OSError as error:
@@ -227,7 +229,7 @@ class SpoolTransport(DirectTransport):
     def _send_until_closed(self) -> None:
         while True:
             with self._lock:
-                while not self._closed and not self._broken and self._spool.at_end:
+                while not self._closed and not self._broken and self._spool.at_end and not self._spool.may_take_over:
                     self._work.wait()
                 if self._closed:
                     return
@@ -237,6 +239,7 @@ class SpoolTransport(DirectTransport):
             if broken:
                 self._replace_producer()
             self._send_waiting()
+            self._take_over_more()
 
     def _replace_producer(self) -> None:
         with self._lock:
@@ -249,9 +252,8 @@ class SpoolTransport(DirectTransport):
 
     def _send_waiting(self) -> None:
         with self._lock:
-            waits = not all(
-                self._send_frame(position, frame) for position, frame in self._spool.read_frames(_FRAMES_PER_READ)
-            )
+            found = self._spool.read_frames(_FRAMES_PER_READ)
+            waits = not found or not all(self._send_frame(position, frame) for position, frame in found)
             if waits and not self._closed:
                 self._work.wait(_ROOM_WAIT_S)
             given_up, self._given_up = self._given_up, []
@@ -260,10 +262,42 @@ class SpoolTransport(DirectTransport):
                 on_receipt(Receipt(None, None, str(error)))
             self._on_error(error)
 
-    def _send_frame(self, position: FramePosition, frame: Frame) -> bool:
+    def _take_over_more(self) -> None:
+        """Take over the next dead processes, once those before them are done."""
+        with self._lock:
+            if self._closed or not self._spool.may_take_over:
+                return
+        try:
+            claim = self._spool.claim_orphans()  # without the lock: it reads files, and the agent must not wait
+        except OSError as error:
+            claim = Claim([], [], [], more=False)  # the next process tries again
+            self._on_error(Unavailable(f"events of dead processes are left in the spool: {error}", _REPLACE_PAUSE_S))
+        with self._lock:
+            if self._closed:
+                release_claim(claim)
+                return
+            self._counts.replayed += self._spool.take_over(claim)
+        self._report_damages()
+
+    def _report_damages(self) -> None:
+        with self._lock:
+            damages, self._spool.damages = self._spool.damages, []
+            self._counts.damaged += sum(damage.lost for damage in damages)
+            if damages:
+                self._counts.errors["damaged_segment"] += len(damages)
+        for damage in damages:
+            self._on_error(damage)
+
+    def _send_frame(self, position: FramePosition, frame: Frame | None) -> bool:
         """Queue one frame, or give it up; False if it must wait. Hold the lock."""
         if self._closed or self._broken:
             return False
+        if frame is None:
+            self._counts.failed += 1
+            self._counts.damaged += 1
+            self._counts.errors["damaged_segment"] += 1
+            self._give_up(position, SpoolDamaged(position.segment.path, 1, f"damaged from byte {position.offset}"))
+            return True
         if time.time_ns() // 1_000_000 - frame.written_ms > AGE_LIMIT_MS:
             self._counts.expired += 1
             self._counts.errors["expired"] += 1
