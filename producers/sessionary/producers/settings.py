@@ -2,16 +2,25 @@
 
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
 from sessionary.producers.errors import SpoolUnusable
 from sessionary.schemas.settings import KafkaSettings
 
 DeliveryPolicy = Literal["spool", "block", "drop"]
 """What happens to an event for which the delivery queue has no room."""
+
+
+_TOKEN = re.compile(r"[!-~]+")
+_SERVER = re.compile(
+    r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+)(:(?P<port>[0-9]{1,5}))?",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 def _state_folder() -> Path | None:
@@ -21,6 +30,17 @@ def _state_folder() -> Path | None:
     except RuntimeError:
         return None
     return state / "sessionary" / "spool"
+
+
+def _is_http_url(url: str) -> bool:
+    """Return whether `url` can be asked with a path behind it."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    plain = _TOKEN.fullmatch(url) and not (parts.query or parts.fragment or "@" in parts.netloc)
+    return bool(plain and parts.scheme in ("http", "https") and parts.hostname and port != 0)
 
 
 class ProducerSettings(KafkaSettings):
@@ -79,6 +99,31 @@ class ProducerSettings(KafkaSettings):
     handle_sigterm: bool = Field(
         default=True, description="turn an unhandled SIGTERM into an orderly exit (main thread only)"
     )
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _check_servers(cls, servers: str) -> str:
+        for server in servers.split(","):
+            found = _SERVER.fullmatch(server.strip())
+            if found is None or not 0 < int(found["port"] or 9092) < 1 << 16:
+                raise ValueError(f"{server!r} is not host:port")
+        return servers
+
+    @field_validator("control_url")
+    @classmethod
+    def _check_url(cls, url: str | None) -> str | None:
+        if url is not None and not _is_http_url(url):
+            raise ValueError(
+                f"{url!r} is not the URL of a control API, such as http://127.0.0.1:8600; without one unset it"
+            )
+        return url
+
+    @field_validator("api_token")
+    @classmethod
+    def _check_token(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and not _TOKEN.fullmatch(token.get_secret_value()):
+            raise ValueError("a token has visible ASCII characters only, at least one; without one unset it")
+        return token
 
     @property
     def spool_folder(self) -> Path:

@@ -203,7 +203,8 @@ def _open_journal(settings: ProducerSettings, on_error: OnError) -> Journal | No
     try:
         return Journal(settings.journal_path, on_error)
     except OSError as error:
-        raise SettingsError(f"SESSIONARY_JOURNAL_PATH: {error}") from None
+        on_error(SettingsError(f"SESSIONARY_JOURNAL_PATH: no journal is written: {error}"))
+        return None
 
 
 __all__ = ["DirectTransport", "receipt_of"]
