@@ -87,11 +87,14 @@ mutants: $(DEV)
 check: lint
 	@$(BIN)/pytest --quiet tests/style
 
-# Format, lint and types only.
+# Format, lint and types only; the client's types for macOS and Windows too.
 lint: $(DEV)
 	@$(BIN)/ruff format --check --quiet . || { echo "ruff format: some files differ; make format mends them" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
+	@for platform in darwin win32; do \
+		$(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform --no-error-summary producers schemas || exit 1; \
+	done
 
 # Format the code and mend what can be mended.
 format: $(DEV)

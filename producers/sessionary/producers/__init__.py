@@ -5,13 +5,14 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
 
     client          `SessionClient`: makes sessions, answers clean-up requests
     async_client    `AsyncSessionClient`: the same for asyncio
+    lifetime/       what a client makes once per process: its opening, its end, forks
     session/        one session: its verbs, its heartbeats, waiting for verdicts
     delivery/       from a payload to an acknowledged record in Kafka
     control/        the control API, and clean-up requests
     ports           the protocols of what the client needs of the outside
     kafka_ports     these by Kafka and HTTP
-    testing         these in memory, for users' tests
-    process_exit    what happens to clients at exit, fork and SIGTERM
+    testing/        these in memory, for users' tests
+    process/        what the client does so that it never harms its process: exit, fork, SIGTERM
     metrics         what a client measures: names and values, without a library
     prometheus_metrics    the same for `prometheus_client`, if it is installed
     otel_metrics    the same for OpenTelemetry, if it is installed
@@ -38,11 +39,12 @@ from sessionary.producers.errors import (
     SessionFenced,
     SessionLost,
     SettingsError,
+    SpoolUnusable,
     Unavailable,
     UnreadableRequest,
     VerdictPending,
 )
-from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports, SessionView, Verdict
+from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, SessionView, Verdict
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep
 from sessionary.producers.session.life import Session, Step
 from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
@@ -83,6 +85,7 @@ __all__ = [
     "PauseKind",
     "Payload",
     "Phase",
+    "PolicyInForce",
     "Ports",
     "ProducerConflict",
     "ProducerError",
@@ -100,6 +103,7 @@ __all__ = [
     "SessionaryError",
     "SettingsError",
     "Snapshot",
+    "SpoolUnusable",
     "StartFailureReason",
     "Step",
     "Unavailable",

@@ -1,12 +1,14 @@
-"""The outside of a client in production: Kafka and the control API."""
+"""The outside of a client in production: Kafka and the control API, or nothing."""
 
 from collections.abc import Callable
 
 from sessionary.producers.control.cleanup_consumer import KafkaCleanupConsumer
 from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.delivery.direct_transport import DirectTransport
-from sessionary.producers.delivery.spool_transport import SpoolTransport
+from sessionary.producers.delivery.spool.transport import SpoolTransport
+from sessionary.producers.errors import SpoolUnusable
 from sessionary.producers.ports import OnError, Ports, Transport
+from sessionary.producers.process.disabled_ports import disabled_ports
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.errors import SettingsError
 
@@ -14,14 +16,31 @@ from sessionary.schemas.errors import SettingsError
 def kafka_ports(
     settings: ProducerSettings, tenant_id: str, service_id: str, producer_id: str, on_error: OnError
 ) -> Ports:
-    """Return the ports of a client with these settings. Raises `SettingsError`."""
-    spooling = settings.delivery_policy == "spool"
+    """Return the ports of a client with these settings.
+
+    A spool that cannot be used is reported to `on_error`; the events then wait in memory only.
+    Raises `SettingsError`.
+    """
+    if settings.disabled:
+        return disabled_ports()
     trace = _tracing(settings)
-    return Ports(
-        trace(SpoolTransport(settings, producer_id, on_error) if spooling else DirectTransport(settings, on_error)),
-        HttpControl(settings),
-        KafkaCleanupConsumer(settings, tenant_id, service_id, on_error),
-    )
+    control = HttpControl(settings)
+    cleanups = KafkaCleanupConsumer(settings, tenant_id, service_id, on_error)
+    if settings.delivery_policy == "spool":
+        try:
+            spooling = SpoolTransport(settings, producer_id, on_error)
+        except SpoolUnusable as error:
+            settings = settings.model_copy(update={"delivery_policy": "drop"})
+            on_error(
+                SpoolUnusable(
+                    f"{error}. Until this client is closed, events wait in memory only, and are dropped if there is "
+                    "no room (policy drop). Let SESSIONARY_SPOOL_DIR name a folder that can be written and that "
+                    "outlives the process, in a container on a volume"
+                )
+            )
+        else:
+            return Ports(trace(spooling), control, cleanups, "spool", spooling.abandon_files)
+    return Ports(trace(DirectTransport(settings, on_error)), control, cleanups, settings.delivery_policy)
 
 
 def _tracing(settings: ProducerSettings) -> Callable[[Transport], Transport]:

@@ -6,7 +6,7 @@ with Kafka and HTTP, `testing` in memory.
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
 from sessionary.schemas.records import CleanupRequest
@@ -68,7 +68,8 @@ class Counters(NamedTuple):
     replayed: int = 0  # Events that an earlier process left in its spool
     expired: int = 0  # Spooled events too old to be replayed; kept in a file
     refused: int = 0  # Delivered events that were refused while an agent waited for the verdict
-    errors: Mapping[str, int] = MappingProxyType({})  # Errors of delivery by reason
+    damaged: int = 0  # Events in the spool that could not be read: a disk or machine failed
+    errors: Mapping[str, int] = MappingProxyType({})  # Errors of delivery and of the log-in, by reason
 
 
 class Backlog(NamedTuple):
@@ -190,17 +191,35 @@ class CleanupConsumer(Protocol):
         """Pass each request to `on_request`, on a thread of its own."""
         ...
 
-    def close(self) -> None:
-        """Stop; a second call does nothing."""
+    def close(self, timeout_s: float) -> None:
+        """Stop; wait for the current request for at most `timeout_s`. May be called again."""
         ...
 
 
+PolicyInForce = Literal["spool", "block", "drop", "memory", "disabled"]
+"""What becomes of a client's events.
+
+A delivery policy, which may differ from the one that was set if the spool cannot be used; `memory`
+for clients of tests; `disabled` if the client is turned off.
+"""
+
+
+def _do_nothing() -> None:
+    return None
+
+
 class Ports(NamedTuple):
-    """The outside of one client."""
+    """The outside of one client.
+
+    `abandon_files` closes what a forked child must not hold of its parent: it is called in the
+    child, takes no lock, and the parent's files stay as they are.
+    """
 
     transport: Transport
     control: Control
     cleanups: CleanupConsumer
+    delivery_policy: PolicyInForce = "memory"
+    abandon_files: Callable[[], None] = _do_nothing
 
 
 __all__ = [
@@ -213,6 +232,7 @@ __all__ = [
     "OnError",
     "OnReceipt",
     "OutRecord",
+    "PolicyInForce",
     "Ports",
     "Receipt",
     "SessionView",
