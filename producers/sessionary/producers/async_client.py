@@ -153,7 +153,7 @@ class AsyncSessionClient:
                 restored_from_snapshot_id=restored_from_snapshot_id,
             )
 
-        return await AsyncSession(open_session, may_block=self.may_block).__aenter__()
+        return await AsyncSession(open_session, may_block=self.may_block)._open()
 
     def session(
         self,
@@ -238,7 +238,7 @@ class AsyncSessionClient:
             ClientClosed: The client is closed.
         """
         attached = await asyncio.to_thread(self._client.attach, session_id, user_id=user_id, take_over=take_over)
-        return await AsyncSession(lambda: attached, may_block=self.may_block).__aenter__()
+        return await AsyncSession(lambda: attached, may_block=self.may_block)._open()
 
     def on_cleanup(self, handler: CleanupHandler) -> None:
         """Release the resources of this service's ended sessions. Call once per client.
