@@ -17,8 +17,9 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.producers import ProducerSettings, SessionClient
-from sessionary.producers.delivery import kafka_producer, spool_transport
-from sessionary.producers.delivery.spool_transport import SpoolTransport
+from sessionary.producers.delivery import kafka_producer
+from sessionary.producers.delivery.spool import transport as spool_transport
+from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.schemas.codec import Event, encode_record
 from sessionary.schemas.events import Heartbeat, SessionTerminated
 from sessionary.schemas.records import CleanupRequest

@@ -10,9 +10,9 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     control/        the control API, and clean-up requests
     ports           the protocols of what the client needs of the outside
     kafka_ports     these by Kafka and HTTP
-    testing         these in memory, for users' tests
     context/        the current session, marks, decorators, several tenants
-    process_exit    what happens to clients at exit, fork and SIGTERM
+    testing/        these in memory, for users' tests
+    process/        what the client does so that it never harms its process: exit, fork, SIGTERM
     metrics         what a client measures: names and values, without a library
     prometheus_metrics    the same for `prometheus_client`, if it is installed
     otel_metrics    the same for OpenTelemetry, if it is installed

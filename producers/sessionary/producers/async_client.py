@@ -8,7 +8,7 @@ from typing import Literal, Self
 from sessionary.producers.client import SessionClient
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports
-from sessionary.producers.process_exit import log_error
+from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep
 from sessionary.producers.session.life import Session
 from sessionary.producers.settings import ProducerSettings

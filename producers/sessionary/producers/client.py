@@ -14,7 +14,7 @@ from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendG
 from sessionary.producers.errors import ClientClosed
 from sessionary.producers.kafka_ports import kafka_ports
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports
-from sessionary.producers.process_exit import bind_to_process, exit_on_sigterm, log_error
+from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, log_error
 from sessionary.producers.session.handle import SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats
 from sessionary.producers.session.life import Session, Step

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from sessionary.producers.control.cleanup_consumer import KafkaCleanupConsumer
 from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.delivery.direct_transport import DirectTransport
-from sessionary.producers.delivery.spool_transport import SpoolTransport
+from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.producers.ports import OnError, Ports, Transport
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.errors import SettingsError

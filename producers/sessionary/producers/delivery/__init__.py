@@ -3,9 +3,7 @@
 In the order in which an event passes:
 
     emitter           builds records: identity, sequence number, epoch, bytes
-    spool_transport   policy spool: a file first, then Kafka; replays what a dead process left
-    spool             the queue of spool segments, with a read cursor
-    spool_segment     one memory-mapped spool file and the frames in it
+    spool             policy spool: a file first, then Kafka; replays what a dead process left
     direct_transport  policies block and drop: librdkafka's queue in memory only
     kafka_producer    the librdkafka producer, its poll thread, the meaning of its errors
     tracing_transport  a span for each event, around one of the two transports, if asked for

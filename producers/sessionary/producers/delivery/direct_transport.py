@@ -1,7 +1,7 @@
 """Delivery to Kafka without a spool. If librdkafka has no room for an event, the policy decides:
 
 spool   the event stays in the spool file and follows in order; `send` never blocks
-        (module `spool_transport`)
+        (package `spool`)
 block   `send` waits for a bounded time, then raises `QueueFull`
 drop    the event is lost and counted; its sequence number is used, so the loss is audited as a gap
 """

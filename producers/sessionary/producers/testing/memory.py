@@ -1,12 +1,4 @@
-"""An in-memory client for users' own tests: no Kafka, no waiting.
-
-    client, memory = memory_client()
-    with client.session(user_id="u1", state={"step": 0}) as session:
-        session.activity("llm")
-    assert memory.events()[-1].envelope.event_type == "session_terminated"
-
-For asyncio: `AsyncSessionClient.wrap(client)`.
-"""
+"""The outside of a client in memory, and clients that use it."""
 
 import threading
 
@@ -304,4 +296,4 @@ def memory_client(
     return client, memory
 
 
-__all__ = ["Event", "InMemoryTransport", "OutRecord", "Receipt", "memory_client", "memory_ports"]
+__all__ = ["InMemoryTransport", "memory_client", "memory_ports"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sessionary.producers import SettingsError
-from sessionary.producers.delivery.spool import Spool
-from sessionary.producers.delivery.spool_segment import Frame, FramePosition
+from sessionary.producers.delivery.spool.segment import Frame, FramePosition
+from sessionary.producers.delivery.spool.spool import Spool
 
 BYTES_MAX = 1 << 20
 

@@ -4,7 +4,7 @@
     <producer id>.<n>.wal         a segment, oldest first; removed once all its frames are done
     <producer id>.expired         frames that were too old to be replayed, kept for inspection
 
-Not thread-safe: `spool_transport` holds one lock around it.
+Not thread-safe: `transport` holds one lock around it.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ import os
 from collections import deque
 from pathlib import Path
 
-from sessionary.producers.delivery.spool_segment import (
+from sessionary.producers.delivery.spool.segment import (
     HEAD,
     Frame,
     FramePosition,

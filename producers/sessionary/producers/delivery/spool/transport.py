@@ -14,8 +14,8 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from sessionary.producers.delivery.direct_transport import DirectTransport, receipt_of
 from sessionary.producers.delivery.kafka_producer import error_reason
-from sessionary.producers.delivery.spool import AGE_LIMIT_MS, Spool
-from sessionary.producers.delivery.spool_segment import Frame, FramePosition
+from sessionary.producers.delivery.spool.segment import Frame, FramePosition
+from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.errors import ClientClosed, Invalid, Unavailable
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.settings import ProducerSettings

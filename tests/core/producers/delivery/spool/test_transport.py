@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sessionary.producers import ClientClosed
-from sessionary.producers.delivery import spool_transport
-from sessionary.producers.delivery.spool import AGE_LIMIT_MS, Spool
-from sessionary.producers.delivery.spool_segment import Frame
+from sessionary.producers.delivery.spool import transport as spool_transport
+from sessionary.producers.delivery.spool.segment import Frame
+from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.ports import Receipt
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.codec import encode_event
