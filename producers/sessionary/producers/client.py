@@ -4,17 +4,21 @@ import os
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
+from sessionary.producers.context.tenant_clients import TenantClients
+from sessionary.producers.context.thread_inheritance import inherit_in_threads
 from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder
 from sessionary.producers.control.data_class_lookup import DataClassLookup
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry
-from sessionary.producers.errors import ClientClosed
+from sessionary.producers.errors import ClientClosed, Invalid
 from sessionary.producers.kafka_ports import kafka_ports
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports
 from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, log_error
+from sessionary.producers.session.async_session import AsyncSession
 from sessionary.producers.session.handle import SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats
 from sessionary.producers.session.life import Session, Step
@@ -23,10 +27,11 @@ from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id,
 from sessionary.schemas.types import DataClass, Limits
 
 
-class SessionClient:
+class SessionClient(TenantClients):
     """Makes the sessions of one tenant, service and agent, and delivers their events.
 
-    Create one per process and tenant. Thread-safe; a context manager that closes it.
+    Create one per process; `for_tenant` makes those of further tenants. Thread-safe; a context
+    manager that closes it.
 
         with SessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1") as client:
             with client.session(user_id="u1", state={"step": 0}) as session:
@@ -89,6 +94,9 @@ class SessionClient:
         self._refused, self._refused_lock = 0, threading.Lock()
         self._closing = threading.Lock()
         self._pid = os.getpid()
+        self._tenants, self._tenants_lock = weakref.WeakSet(), threading.Lock()
+        if self._settings.inherit_in_threads:
+            inherit_in_threads()
         bind_to_process(self, self._gate)
         if ports is None and self._settings.handle_sigterm:
             exit_on_sigterm()
@@ -122,7 +130,7 @@ class SessionClient:
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
         state_schema_version: int = 1,
-        parent: str | None = None,
+        parent: str | Session | AsyncSession | None = None,
         restored_from_snapshot_id: str | None = None,
     ) -> Session:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
@@ -136,7 +144,7 @@ class SessionClient:
             data_classes: Classes of the data that the session handles.
             session_id: A UUID; default: a new one.
             state_schema_version: Version of the content's schema, the agent's own.
-            parent: Id of the session that this one belongs to.
+            parent: The session that this one belongs to, or its id.
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
 
         Returns:
@@ -152,7 +160,6 @@ class SessionClient:
             key = SessionKey(self._tenant_id, new_session_id(time.time_ns() // 1_000_000 if time_ordered else None))
         else:
             key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        parent_id = None if parent is None else checked_session_id(parent, "parent session id")
         session = Session(
             self._new_emitter(key, user_id, data_classes, new=session_id is None),
             self._services,
@@ -160,7 +167,7 @@ class SessionClient:
             state=state,
             state_schema_version=state_schema_version,
         )
-        session._register_session(parent_id, restored_from_snapshot_id)
+        session._register_session(self._id_of(parent), restored_from_snapshot_id)
         return session
 
     def session(
@@ -171,7 +178,7 @@ class SessionClient:
         limits: Limits | None = None,
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
-        parent: str | None = None,
+        parent: str | Session | AsyncSession | None = None,
         validate: Step | None = None,
         connect: Step | None = None,
     ) -> Session:
@@ -183,7 +190,7 @@ class SessionClient:
             limits: Time and size limits that differ from the defaults.
             data_classes: Classes of the data that the session handles.
             session_id: A UUID; default: a new one.
-            parent: Id of the session that this one belongs to.
+            parent: The session that this one belongs to, or its id.
             validate: Called in phase `validating`. If it raises, the session ends with
                 `invalid_config`, and the exception is raised again.
             connect: Called in phase `connecting`. If it raises, the session ends with
@@ -300,10 +307,13 @@ class SessionClient:
 
         Blocks for at most the setting `close_timeout_s` while events are not acknowledged; a spool
         keeps the rest for the next client, and `on_error` is told how many. A second call does
-        nothing.
+        nothing. Closes the clients that `for_tenant` made, too; on such a client, delivers nothing,
+        and leaves the other tenants as they are.
         """
         if self._pid != os.getpid():
             return  # a forked child must not touch the parent's spool
+        if self._close_tenants():
+            return
         with self._closing:
             self._ports.cleanups.close()
             self._heartbeats.close()
@@ -321,6 +331,19 @@ class SessionClient:
     ) -> Literal[False]:
         self.close()
         return False
+
+    def _use_ports(self, ports: Ports) -> None:
+        self._ports = ports
+        self._services = self._services._replace(control=ports.control, count_refusal=self._count_refusal)
+
+    def _id_of(self, parent: str | Session | AsyncSession | None) -> str | None:
+        """Return a parent's session id. Raises `Invalid`."""
+        if parent is None or isinstance(parent, str):
+            return None if parent is None else checked_session_id(parent, "parent session id")
+        key = (parent if isinstance(parent, Session) else parent.sync_session)._emitter.key
+        if key.tenant_id != self._tenant_id:
+            raise Invalid("invalid_value", f"the parent session is of tenant {key.tenant_id}, not {self._tenant_id}")
+        return key.session_id
 
     def _count_refusal(self) -> None:
         with self._refused_lock:

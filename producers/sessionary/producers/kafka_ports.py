@@ -17,11 +17,15 @@ def kafka_ports(
     """Return the ports of a client with these settings. Raises `SettingsError`."""
     spooling = settings.delivery_policy == "spool"
     trace = _tracing(settings)
-    return Ports(
-        trace(SpoolTransport(settings, producer_id, on_error) if spooling else DirectTransport(settings, on_error)),
-        HttpControl(settings),
-        KafkaCleanupConsumer(settings, tenant_id, service_id, on_error),
+    transport = trace(
+        SpoolTransport(settings, producer_id, on_error) if spooling else DirectTransport(settings, on_error)
     )
+
+    def tenant_ports(tenant: str, tenant_settings: ProducerSettings) -> Ports:
+        cleanups = KafkaCleanupConsumer(tenant_settings, tenant, service_id, on_error)
+        return Ports(transport, HttpControl(tenant_settings), cleanups, tenant_ports)
+
+    return tenant_ports(tenant_id, settings)
 
 
 def _tracing(settings: ProducerSettings) -> Callable[[Transport], Transport]:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
+from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import DataClass, Limits, RefusalReason
 
@@ -196,11 +197,16 @@ class CleanupConsumer(Protocol):
 
 
 class Ports(NamedTuple):
-    """The outside of one client."""
+    """The outside of one client.
+
+    `tenant_ports(tenant_id, settings)` returns those of another tenant, with the same transport;
+    None: these serve one tenant only.
+    """
 
     transport: Transport
     control: Control
     cleanups: CleanupConsumer
+    tenant_ports: "Callable[[str, ProducerSettings], Ports] | None" = None
 
 
 __all__ = [

@@ -73,7 +73,7 @@ def in_other_face(annotation: Any) -> Any:
     """Replace each type by its counterpart in the asyncio face."""
     if annotation in COUNTERPARTS:
         return COUNTERPARTS[annotation]
-    if isinstance(annotation, types.UnionType):
+    if isinstance(annotation, types.UnionType) and not {Session, AsyncSession} <= set(typing.get_args(annotation)):
         parts = [in_other_face(part) for part in typing.get_args(annotation)]
         return typing.Union[tuple(parts)]  # noqa: UP007 - made of a list
     return annotation
@@ -81,7 +81,9 @@ def in_other_face(annotation: Any) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two annotations are equal, however a union was made."""
-    return one == other or set(typing.get_args(one)) == set(typing.get_args(other)) != set()
+    return one == other or (
+        isinstance(one, types.UnionType) and set(typing.get_args(one)) == set(typing.get_args(other))
+    )
 
 
 def differences(sync: Callable[..., Any], other: Callable[..., Any], *, awaitable: bool) -> list[str]:

@@ -175,4 +175,4 @@ def _async_generator_wrapper(function: _Function, new_call: _NewCall) -> _Functi
     return call_traced
 
 
-__all__ = ["traced"]
+__all__ = ["F", "traced"]

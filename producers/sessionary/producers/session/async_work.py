@@ -4,17 +4,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import ParamSpec, TypeVar, Unpack
+from typing import Unpack
 
 from sessionary.producers.context.marks import BlockMarks, Marks
 from sessionary.producers.context.model_call import ModelCall
-from sessionary.producers.context.scope import CallReporter, bind_function
+from sessionary.producers.context.scope import CallReporter, P, T, bind_function
 from sessionary.producers.ports import Json
 from sessionary.producers.session.life import Session
 from sessionary.schemas.events import Payload
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class AsyncSessionWork:

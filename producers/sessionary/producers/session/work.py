@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from typing import ParamSpec, TypeVar, Unpack
+from typing import Unpack
 
 from sessionary.producers.context.marks import BlockMarks, Marks, block_fields, envelope_fields
 from sessionary.producers.context.model_call import ModelCall
-from sessionary.producers.context.scope import CallReporter, added_marks, bind_function
+from sessionary.producers.context.scope import CallReporter, P, T, added_marks, bind_function
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
 from sessionary.producers.session.handle import SessionHandle
@@ -26,9 +26,6 @@ from sessionary.schemas.events import (
     UsageRecorded,
 )
 from sessionary.schemas.types import Phase
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _UPDATE_PHASES: tuple[Phase, ...] = ("updating", "persisting")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -24,6 +24,13 @@ MARKS: Marks = {
     "actor": "boss",
     "traceparent": TRACE,
 }
+
+
+def recover_after_error(session: Session) -> None:
+    session.error(TimeoutError(), **MARKS)
+    session.recover(**MARKS)
+
+
 VERBS: dict[str, Callable[[Session], object]] = {
     "emit": lambda s: s.emit(LlmDecision(), **MARKS),
     "activity": lambda s: s.activity("x", **MARKS),
@@ -36,7 +43,7 @@ VERBS: dict[str, Callable[[Session], object]] = {
     "pause": lambda s: s.pause(**MARKS),
     "resume": lambda s: (s.pause(**MARKS), s.resume(**MARKS)),
     "error": lambda s: s.error(TimeoutError(), **MARKS),
-    "recover": lambda s: (s.error(TimeoutError(), **MARKS), s.recover(**MARKS)),
+    "recover": recover_after_error,
     "complete": lambda s: s.complete(**MARKS),
     "cancel": lambda s: s.cancel(**MARKS),
     "force_close": lambda s: s.force_close(**MARKS),

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sessionary.producers import AsyncSessionClient, Invalid, ProducerSettings
+from sessionary.producers import AsyncSessionClient, Invalid, ProducerSettings, Session
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import StepFailed, StepStarted, StepSucceeded, UsageRecorded
@@ -13,6 +13,12 @@ from sessionary.schemas.events import StepFailed, StepStarted, StepSucceeded, Us
 def call_events(memory: InMemoryTransport) -> list[Event]:
     kinds = (StepStarted, StepSucceeded, StepFailed, UsageRecorded)
     return [event for event in memory.events() if isinstance(event.payload, kinds)]
+
+
+def use_and_fail(session: Session, tokens_in: int, error: Exception) -> None:
+    with session.llm("large") as call:
+        call.tokens_in = tokens_in
+        raise error
 
 
 def test_a_model_call_reports_duration_tokens_and_cost() -> None:
@@ -41,9 +47,8 @@ def test_a_call_that_raises_reports_its_error_and_what_was_used() -> None:
     with client, client.session(user_id="u") as session:
         with pytest.raises(TimeoutError), session.llm("large"):
             raise TimeoutError("too slow")
-        with pytest.raises(TimeoutError), session.llm("large") as call:
-            call.tokens_in = 5
-            raise TimeoutError("too slow")
+        with pytest.raises(TimeoutError):
+            use_and_fail(session, 5, TimeoutError("too slow"))
     first, second = call_events(memory)[:2], call_events(memory)[2:]
     failed = first[1].payload
     assert isinstance(failed, StepFailed)
@@ -71,9 +76,8 @@ def test_an_invalid_value_raises_unless_the_block_raised() -> None:
         with pytest.raises(Invalid, match="tokens_in"), session.llm("large") as call:
             call.tokens_in = -5
         assert errors == []
-        with pytest.raises(KeyError), session.llm("large") as call:
-            call.tokens_in = -5
-            raise KeyError
+        with pytest.raises(KeyError):
+            use_and_fail(session, -5, KeyError())
         (error,) = errors
         assert isinstance(error, Invalid)
 

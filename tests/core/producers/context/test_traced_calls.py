@@ -97,8 +97,8 @@ def test_methods_are_traced_too() -> None:
         def double(self, number: int) -> int:
             return 2 * number
 
-        @traced("tool", name="own")
         @staticmethod
+        @traced("tool", name="own")
         def plain() -> int:
             return 3
 
@@ -147,7 +147,7 @@ def test_coroutines_and_asynchronous_generators() -> None:
         sync_client, memory = memory_client()
         client = AsyncSessionClient.wrap(sync_client)
         async with client, client.session(user_id="u"):
-            assert await asyncio.gather(search_web("a"), search_web("b")) == [["a"], ["b"]]
+            assert list(await asyncio.gather(search_web("a"), search_web("b"))) == [["a"], ["b"]]
             with pytest.raises(ConnectionError):
                 await search_web("")
             assert [number async for number in async_numbers(2)] == [0, 1]
