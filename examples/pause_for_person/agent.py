@@ -20,7 +20,7 @@ def ask_person(client: SessionClient, amount: int) -> None:
 
 
 def take_answer(client: SessionClient, session_id: str, answer: str) -> None:
-    """Go on with the session, perhaps days later and on another machine."""
+    """Go on with the session, perhaps hours later and on another machine."""
     with client.attach(session_id) as session:
         state = session.resume(f"the person said {answer}")
         print("resumed with", state["amount"], "in epoch", session.epoch)

@@ -158,10 +158,8 @@ if hasattr(os, "register_at_fork"):
 __all__ = [
     "AnySession",
     "CallReporter",
-    "P",
     "Scope",
     "SessionBlock",
-    "T",
     "active_session",
     "added_marks",
     "bind_function",

@@ -12,10 +12,12 @@ def current_traceparent() -> str | None:
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return None
+    context = api.get_current_span().get_span_context()
+    if not context.is_valid:
+        return None
     from sessionary.schemas.telemetry.trace_context import format_traceparent
 
-    context = api.get_current_span().get_span_context()
-    return format_traceparent(context) if context.is_valid else None
+    return format_traceparent(context)
 
 
 __all__ = ["current_traceparent"]

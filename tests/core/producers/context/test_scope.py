@@ -4,6 +4,8 @@ import asyncio
 import contextvars
 import gc
 import os
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -161,3 +163,50 @@ def test_a_forked_child_has_no_current_session(client: SessionClient) -> None:
         if child == 0:
             os._exit(0 if current_session() is None else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+_SWITCHED_OFF = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from sessionary.producers import ProducerSettings, current_session
+from sessionary.producers.testing import memory_client
+methods = threading.Thread.start, ThreadPoolExecutor.submit
+settings = ProducerSettings.from_env({"SESSIONARY_INHERIT_IN_THREADS": "false"})
+client, pool = memory_client(settings=settings)[0], ThreadPoolExecutor(1)
+with client, client.session(user_id="u") as session, pool:
+    assert (threading.Thread.start, ThreadPoolExecutor.submit) == methods
+    assert pool.submit(current_session).result() is None
+    assert pool.submit(session.bind(current_session)).result() is session
+"""
+
+
+def test_a_setting_leaves_the_standard_library_as_it_is() -> None:
+    subprocess.run([sys.executable, "-c", _SWITCHED_OFF], check=True, timeout=60)
+
+
+def test_the_standard_library_is_wrapped_once(client: SessionClient) -> None:
+    methods = threading.Thread.start, ThreadPoolExecutor.submit
+    with memory_client()[0]:
+        assert (threading.Thread.start, ThreadPoolExecutor.submit) == methods
+    assert threading.Thread.start.__name__ == "start"
+
+
+def test_a_thread_that_cannot_start_can_be_started_again(
+    client: SessionClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Session | AsyncSession | None] = []
+    thread = threading.Thread(target=lambda: found.append(current_session()))
+
+    def fail(*arguments: object, **more: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with client.session(user_id="u") as session:
+        names = [name for name in ("_start_new_thread", "_start_joinable_thread") if hasattr(threading, name)]
+        with monkeypatch.context() as patch:
+            for name in names:
+                patch.setattr(threading, name, fail)
+            with pytest.raises(RuntimeError):
+                thread.start()
+        thread.start()
+        thread.join()
+        assert found == [session]
