@@ -56,7 +56,9 @@ class Service:
         if newer:
             self._consumer._decoder = NewerDecoder()
         self._consumer.start(self._answer_request)
-        self.close = self._consumer.close
+
+    def close(self) -> None:
+        self._consumer.close(30)
 
     def _answer_request(self, request: CleanupRequest, on_receipt: OnReceipt) -> None:
         self.handled.append(request.cleanup_id)

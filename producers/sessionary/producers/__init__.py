@@ -5,6 +5,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
 
     client          `SessionClient`: makes sessions, answers clean-up requests
     async_client    `AsyncSessionClient`: the same for asyncio
+    lifetime/       what a client makes once per process: its opening, its end, forks
     session/        one session: its verbs, its heartbeats, waiting for verdicts
     delivery/       from a payload to an acknowledged record in Kafka
     control/        the control API, and clean-up requests
@@ -42,11 +43,12 @@ from sessionary.producers.errors import (
     SessionFenced,
     SessionLost,
     SettingsError,
+    SpoolUnusable,
     Unavailable,
     UnreadableRequest,
     VerdictPending,
 )
-from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports, SessionView, Verdict
+from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, SessionView, Verdict
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep, current_session
 from sessionary.producers.session.life import Session, Step
 from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
@@ -90,6 +92,7 @@ __all__ = [
     "PauseKind",
     "Payload",
     "Phase",
+    "PolicyInForce",
     "Ports",
     "ProducerConflict",
     "ProducerError",
@@ -107,6 +110,7 @@ __all__ = [
     "SessionaryError",
     "SettingsError",
     "Snapshot",
+    "SpoolUnusable",
     "StartFailureReason",
     "Step",
     "Unavailable",

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from sessionary.producers.client import SessionClient
 from sessionary.producers.context.traced_calls import F
 from sessionary.producers.control.cleanup_responder import CleanupHandler
-from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports
+from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep
 from sessionary.producers.session.life import Session
@@ -28,8 +28,10 @@ class AsyncSessionClient:
             async with client.session(user_id="u1", state={"step": 0}) as session:
                 await session.activity("llm")
 
-    A client belongs to the process that made it: in a forked child its verbs raise `ClientClosed`.
-    When the process exits, the client is closed.
+    In a forked child the client works on, from its first use there, with a producer id and a spool
+    of its own. The sessions that were made before the fork stay the parent's: in the child their
+    verbs raise `ClientClosed`, and `attach` shares them. When the process exits, the client is
+    closed.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class AsyncSessionClient:
         on_error: OnError = log_error,
         ports: Ports | None = None,
     ) -> None:
-        """Connect to Kafka in the background. Does not block.
+        """Connect to Kafka in the background. Does not block, whatever does not answer.
 
         Args:
             tenant_id: The tenant. Names have 1 to 128 letters, digits, `.`, `_` or `-`.
@@ -54,13 +56,15 @@ class AsyncSessionClient:
             actor: The principal on whose behalf the agent works.
             settings: Default: `ProducerSettings.from_env()`.
             on_error: Called, on any thread, with errors that no call can raise: Kafka is
-                unavailable, the spool is full, events were lost. Default: a warning in the log
+                unavailable, credentials are refused, the spool is full or cannot be used, events
+                were lost. What it raises is logged. Default: a warning in the log
                 `sessionary.producers`.
             ports: Replaces Kafka and the control API, for tests.
 
         Raises:
             Invalid: A name is not allowed.
-            SettingsError: A setting is malformed, or the spool folder cannot be used.
+            SettingsError: A setting is malformed. What only the network can tell, such as a wrong
+                password, reaches `on_error`.
         """
         self._client = SessionClient(
             tenant_id=tenant_id,
@@ -102,6 +106,14 @@ class AsyncSessionClient:
     def backlog(self) -> Backlog:
         """The events that Kafka has not acknowledged: how many, where, and how old."""
         return self._client.backlog
+
+    @property
+    def delivery_policy(self) -> PolicyInForce:
+        """What becomes of events: the policy that was set, or `drop` if the spool cannot be used.
+
+        `disabled` if the client is turned off, `memory` if tests gave it ports in memory.
+        """
+        return self._client.delivery_policy
 
     @property
     def may_block(self) -> bool:
@@ -305,15 +317,20 @@ class AsyncSessionClient:
         """
         return await asyncio.to_thread(self._client.flush, timeout_s)
 
-    async def close(self) -> None:
-        """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions.
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions. Never raises.
 
-        Waits for at most the setting `close_timeout_s` while events are not acknowledged; a spool
-        keeps the rest for the next client, and `on_error` is told how many. A second call does
-        nothing. Closes the clients that `for_tenant` made, too; on such a client, delivers nothing,
-        and leaves the other tenants as they are.
+        Waits for at most `timeout_s` seconds while events are not acknowledged or a clean-up
+        handler runs, and two seconds more for the client's threads; a spool keeps the rest for the
+        next client, and `on_error` is told how many. A second call does nothing.
+
+        Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and
+        leaves the other tenants as they are.
+
+        Args:
+            timeout_s: Default: the setting `close_timeout_s`.
         """
-        await asyncio.to_thread(self._client.close)
+        await asyncio.to_thread(self._client.close, timeout_s)
 
     async def __aenter__(self) -> Self:
         return self

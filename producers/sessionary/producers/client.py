@@ -1,26 +1,17 @@
 """The client of an agent process: makes sessions, sends their events and heartbeats."""
 
-import os
-import threading
 import time
-import uuid
-import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
-from sessionary.producers.context.tenant_clients import TenantClients
-from sessionary.producers.context.thread_inheritance import inherit_in_threads
-from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder
-from sessionary.producers.control.data_class_lookup import DataClassLookup
-from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry
-from sessionary.producers.errors import ClientClosed, Invalid
-from sessionary.producers.kafka_ports import kafka_ports
-from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports
-from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, log_error
+from sessionary.producers.control.cleanup_responder import CleanupHandler
+from sessionary.producers.delivery.emitter import SenderIdentity
+from sessionary.producers.errors import Invalid
+from sessionary.producers.lifetime.tenant_clients import TenantClients
+from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
+from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.session.async_session import AsyncSession
-from sessionary.producers.session.handle import SharedServices
-from sessionary.producers.session.heartbeat import Heartbeats
 from sessionary.producers.session.life import Session, Step
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
@@ -37,8 +28,10 @@ class SessionClient(TenantClients):
             with client.session(user_id="u1", state={"step": 0}) as session:
                 session.activity("llm")
 
-    A client belongs to the process that made it: in a forked child its verbs raise `ClientClosed`.
-    When the process exits, the client is closed.
+    In a forked child the client works on, from its first use there, with a producer id and a spool
+    of its own. The sessions that were made before the fork stay the parent's: in the child their
+    verbs raise `ClientClosed`, and `attach` shares them. When the process exits, the client is
+    closed.
     """
 
     def __init__(
@@ -53,7 +46,7 @@ class SessionClient(TenantClients):
         on_error: OnError = log_error,
         ports: Ports | None = None,
     ) -> None:
-        """Connect to Kafka in the background. Does not block.
+        """Connect to Kafka in the background. Does not block, whatever does not answer.
 
         Args:
             tenant_id: The tenant. Names have 1 to 128 letters, digits, `.`, `_` or `-`.
@@ -63,43 +56,21 @@ class SessionClient(TenantClients):
             actor: The principal on whose behalf the agent works.
             settings: Default: `ProducerSettings.from_env()`.
             on_error: Called, on any thread, with errors that no call can raise: Kafka is
-                unavailable, the spool is full, events were lost. Default: a warning in the log
+                unavailable, credentials are refused, the spool is full or cannot be used, events
+                were lost. What it raises is logged. Default: a warning in the log
                 `sessionary.producers`.
             ports: Replaces Kafka and the control API, for tests.
 
         Raises:
             Invalid: A name is not allowed.
-            SettingsError: A setting is malformed, or the spool folder cannot be used.
+            SettingsError: A setting is malformed. What only the network can tell, such as a wrong
+                password, reaches `on_error`.
         """
-        self._tenant_id = checked_name("tenant", tenant_id)
-        self._identity = SenderIdentity(
+        identity = SenderIdentity(
             checked_name("service", service_id), checked_name("agent", agent_id), agent_role, actor
         )
-        self._settings = settings if settings is not None else ProducerSettings.from_env()
-        self._producer_id = str(uuid.uuid4())
-        self._ports = ports or kafka_ports(self._settings, tenant_id, service_id, self._producer_id, on_error)
-        self._gate = SendGate()
-        self._sequences = SequenceRegistry(self._producer_id)
-        self._heartbeats = Heartbeats(on_error)
-        self._services = SharedServices(
-            self._ports.control,
-            self._heartbeats,
-            self._settings.heartbeat_interval_s,
-            self._settings.verdict_timeout_s,
-            on_error,
-            self._count_refusal,
-            self._settings.rules,
-        )
-        self._on_error = on_error
-        self._refused, self._refused_lock = 0, threading.Lock()
-        self._closing = threading.Lock()
-        self._pid = os.getpid()
-        self._tenants, self._tenants_lock = weakref.WeakSet(), threading.Lock()
-        if self._settings.inherit_in_threads:
-            inherit_in_threads()
-        bind_to_process(self, self._gate)
-        if ports is None and self._settings.handle_sigterm:
-            exit_on_sigterm()
+        given = settings if settings is not None else ProducerSettings.from_env()
+        self._open_client(checked_name("tenant", tenant_id), identity, given, on_error, ports)
 
     @property
     def producer_id(self) -> str:
@@ -109,12 +80,22 @@ class SessionClient(TenantClients):
     @property
     def counters(self) -> Counters:
         """Numbers of events and heartbeats sent, delivered and lost so far."""
+        if self._is_left:
+            return Counters()
         return self._ports.transport.counters._replace(refused=self._refused)
 
     @property
     def backlog(self) -> Backlog:
         """The events that Kafka has not acknowledged: how many, where, and how old."""
-        return self._ports.transport.backlog
+        return Backlog() if self._is_left else self._ports.transport.backlog
+
+    @property
+    def delivery_policy(self) -> PolicyInForce:
+        """What becomes of events: the policy that was set, or `drop` if the spool cannot be used.
+
+        `disabled` if the client is turned off, `memory` if tests gave it ports in memory.
+        """
+        return self._ports.delivery_policy
 
     @property
     def may_block(self) -> bool:
@@ -282,17 +263,9 @@ class SessionClient(TenantClients):
         Raises:
             ProducerError: The client already has a handler.
         """
-
-        lookup = DataClassLookup(self._ports.control, self._on_error)
-
-        def emitter_at(key: SessionKey, epoch: int) -> Emitter:
-            emitter = self._new_emitter(key, None, ())
-            emitter.epoch = epoch
-            if not emitter.last_seq:  # the session of another client
-                emitter.add_data_classes(lookup.find_classes(key.session_id))
-            return emitter
-
-        self._ports.cleanups.start(CleanupResponder(handler, emitter_at, self._on_error))
+        self._reopen_in_child()
+        self._start_cleanups(handler)
+        self._cleanup_handler = handler
 
     def flush(self, timeout_s: float = 10.0) -> int:
         """Wait until Kafka has acknowledged all events sent so far.
@@ -300,28 +273,22 @@ class SessionClient(TenantClients):
         Returns the number of events that are not acknowledged after `timeout_s` seconds. Raises
         `AuthenticationFailed` as soon as Kafka rejects our credentials.
         """
-        return self._ports.transport.flush(timeout_s)
+        return 0 if self._is_left else self._ports.transport.flush(timeout_s)
 
-    def close(self) -> None:
-        """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions.
+    def close(self, timeout_s: float | None = None) -> None:
+        """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions. Never raises.
 
-        Blocks for at most the setting `close_timeout_s` while events are not acknowledged; a spool
-        keeps the rest for the next client, and `on_error` is told how many. A second call does
-        nothing. Closes the clients that `for_tenant` made, too; on such a client, delivers nothing,
-        and leaves the other tenants as they are.
+        Blocks for at most `timeout_s` seconds while events are not acknowledged or a clean-up
+        handler runs, and two seconds more for the client's threads; a spool keeps the rest for the
+        next client, and `on_error` is told how many. A second call does nothing.
+
+        Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and
+        leaves the other tenants as they are.
+
+        Args:
+            timeout_s: Default: the setting `close_timeout_s`.
         """
-        if self._pid != os.getpid():
-            return  # a forked child must not touch the parent's spool
-        if self._close_tenants():
-            return
-        with self._closing:
-            self._ports.cleanups.close()
-            self._heartbeats.close()
-            self._gate.open = False
-            left = self._ports.transport.close(self._settings.close_timeout_s)
-        if left:
-            fate = "kept in the spool" if self._settings.delivery_policy == "spool" else "lost"
-            self._on_error(ClientClosed(f"{left} events were not acknowledged before the client closed; {fate}"))
+        self._close_in_time(self._settings.close_timeout_s if timeout_s is None else timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -332,10 +299,6 @@ class SessionClient(TenantClients):
         self.close()
         return False
 
-    def _use_ports(self, ports: Ports) -> None:
-        self._ports = ports
-        self._services = self._services._replace(control=ports.control, count_refusal=self._count_refusal)
-
     def _id_of(self, parent: str | Session | AsyncSession | None) -> str | None:
         """Return a parent's session id. Raises `Invalid`."""
         if parent is None or isinstance(parent, str):
@@ -344,25 +307,6 @@ class SessionClient(TenantClients):
         if key.tenant_id != self._tenant_id:
             raise Invalid("invalid_value", f"the parent session is of tenant {key.tenant_id}, not {self._tenant_id}")
         return key.session_id
-
-    def _count_refusal(self) -> None:
-        with self._refused_lock:
-            self._refused += 1
-
-    def _new_emitter(
-        self, key: SessionKey, user_id: str | None, data_classes: Sequence[DataClass], *, new: bool = False
-    ) -> Emitter:
-        if not self._gate.open:
-            raise ClientClosed("the client is closed; create a new one")
-        return Emitter(
-            self._ports.transport,
-            self._gate,
-            self._identity,
-            key,
-            self._sequences.sequence_for(key, new=new),
-            user_id=user_id,
-            data_classes=data_classes,
-        )
 
 
 __all__ = ["SessionClient"]

@@ -5,6 +5,7 @@ SessionaryError
 │   └── EncodeError                a value does not fit its event's schema
 ├── Unavailable(retry_after_s)     Kafka or the control API does not answer; retry the call
 ├── SettingsError                  a setting is missing or malformed
+│   └── SpoolUnusable              the spool's folder cannot be used
 └── ProducerError
     ├── AuthenticationFailed       Kafka or the control API rejects our credentials
     ├── QueueFull                  policy `block`: no room within the bounded wait
@@ -16,9 +17,12 @@ SessionaryError
     ├── RulesTooOld                a call that the rules in force do not know
     ├── ProducerConflict           another process uses this client's producer id
     ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
+    ├── SpoolDamaged(path, lost)    a spool file has bytes that cannot be read
     ├── VerdictPending(verb)       another verb while a verdict is awaited
-    └── ClientClosed               a verb after `close`, or in a forked child
+    └── ClientClosed               a verb after `close`, or on a parent's session in a forked child
 """
+
+from pathlib import Path
 
 from sessionary.schemas.errors import DecodeError, EncodeError, Invalid, SessionaryError, SettingsError, Unavailable
 from sessionary.schemas.types import RefusalReason
@@ -26,6 +30,10 @@ from sessionary.schemas.types import RefusalReason
 
 class ProducerError(SessionaryError):
     """Base of the errors that only the client raises."""
+
+
+class SpoolUnusable(SettingsError):
+    """The spool's folder cannot be used. A client goes on without it, and reports this once."""
 
 
 class AuthenticationFailed(ProducerError):
@@ -149,6 +157,25 @@ class UnreadableRequest(ProducerError):
         self.offset = offset
 
 
+class SpoolDamaged(ProducerError):
+    """A spool file has bytes that cannot be read: its disk or machine failed, or it was edited.
+
+    The readable events are sent. The file is then kept under its name with `.damaged`, for people.
+
+    Attributes:
+        path: The file.
+        lost: Number of events that cannot be read; they are lost.
+    """
+
+    def __init__(self, path: Path, lost: int, where: str) -> None:
+        super().__init__(
+            f"{path} is {where}: {lost} of its events cannot be read and are lost; the others are sent, and the file "
+            "is then kept as .damaged. Check the disk: sessionary spool verify"
+        )
+        self.path = path
+        self.lost = lost
+
+
 class VerdictPending(ProducerError):
     """The verdict on an earlier verb is still awaited. Call that verb again to go on waiting.
 
@@ -162,7 +189,7 @@ class VerdictPending(ProducerError):
 
 
 class ClientClosed(ProducerError):
-    """The client was closed, or belongs to the parent of this forked process."""
+    """The client was closed, or the session belongs to the parent of this forked process."""
 
 
 __all__ = [
@@ -181,6 +208,8 @@ __all__ = [
     "SessionLost",
     "SessionaryError",
     "SettingsError",
+    "SpoolDamaged",
+    "SpoolUnusable",
     "Unavailable",
     "UnreadableRequest",
     "VerdictPending",

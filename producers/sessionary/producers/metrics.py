@@ -4,20 +4,21 @@
 are added up; the age is the greatest. No label comes from an agent's data.
 """
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, Protocol
 
-from sessionary.producers.ports import Backlog, Counters
+from sessionary.producers.ports import Backlog, Counters, PolicyInForce
 
 MetricName = Literal[
     "sessionary_client_events_total",
     "sessionary_client_delivery_errors_total",
+    "sessionary_client_spool_damaged_events_total",
     "sessionary_client_queue_events",
     "sessionary_client_spool_events",
     "sessionary_client_spool_bytes",
     "sessionary_client_oldest_event_age_seconds",
+    "sessionary_client_delivery_policy",
 ]
 
 HELP: Final[Mapping[MetricName, str]] = {
@@ -25,17 +26,22 @@ HELP: Final[Mapping[MetricName, str]] = {
     "(given up after an error), expired (too old to be replayed), refused (delivered ones whose agent waited for the "
     "verdict).",
     "sessionary_client_delivery_errors_total": "Errors of delivery, by reason: librdkafka's name of the error in lower "
-    "case, queue_full, spool_full, expired or unreadable_frame.",
+    "case, queue_full, spool_full, expired, unreadable_frame or damaged_segment.",
+    "sessionary_client_spool_damaged_events_total": "Events in the spool that could not be read, so that they are "
+    "lost: a disk or machine failed.",
     "sessionary_client_queue_events": "Events that Kafka has not acknowledged and that are not given up.",
     "sessionary_client_spool_events": "Events in the spool that Kafka has not acknowledged.",
     "sessionary_client_spool_bytes": "Bytes that the spool holds; delivered events count until their file is cleared.",
     "sessionary_client_oldest_event_age_seconds": "Seconds since the oldest event that Kafka has not acknowledged was "
     "taken; 0 without one.",
+    "sessionary_client_delivery_policy": "Clients by the delivery policy in force: spool, block, drop, disabled or (in "
+    "tests) memory. A client of policy spool whose folder cannot be used has drop.",
 }
 
 LABELS: Final[Mapping[MetricName, tuple[str, ...]]] = {
     "sessionary_client_events_total": ("outcome",),
     "sessionary_client_delivery_errors_total": ("reason",),
+    "sessionary_client_delivery_policy": ("policy",),
 }
 """The labels of those that have any."""
 
@@ -53,6 +59,11 @@ class MeasuredClient(Protocol):
         """The events that Kafka has not acknowledged."""
         ...
 
+    @property
+    def delivery_policy(self) -> PolicyInForce:
+        """What becomes of its events."""
+        ...
+
 
 class Sample(NamedTuple):
     """The value of one series; `label` is the value of its only label, if it has one."""
@@ -67,17 +78,15 @@ class ClientMeter:
     def __init__(self, *clients: MeasuredClient) -> None:
         """Keep the clients, so that what a closed one has counted stays."""
         self._clients = clients
-        self._pid = os.getpid()
 
     def read_samples(self) -> dict[MetricName, list[Sample]]:
         """Return the samples of every metric. Does not wait for Kafka.
 
-        All lists are empty in a forked child: its copies of the clients count nothing.
+        A forked child counts its own events only.
         """
-        if self._pid != os.getpid():
-            return {name: [] for name in HELP}
         counters = [client.counters for client in self._clients]
         backlogs = [client.backlog for client in self._clients]
+        policies = Counter(client.delivery_policy for client in self._clients)
         errors: Counter[str] = Counter()
         for one in counters:
             errors.update(one.errors)
@@ -90,12 +99,14 @@ class ClientMeter:
                 Sample("refused", sum(one.refused for one in counters)),
             ],
             "sessionary_client_delivery_errors_total": [Sample(*found) for found in sorted(errors.items())],
+            "sessionary_client_spool_damaged_events_total": [Sample(None, sum(one.damaged for one in counters))],
             "sessionary_client_queue_events": [Sample(None, sum(one.events for one in backlogs))],
             "sessionary_client_spool_events": [Sample(None, sum(one.spool_events for one in backlogs))],
             "sessionary_client_spool_bytes": [Sample(None, sum(one.spool_bytes for one in backlogs))],
             "sessionary_client_oldest_event_age_seconds": [
                 Sample(None, max((one.oldest_age_s for one in backlogs), default=0.0))
             ],
+            "sessionary_client_delivery_policy": [Sample(*found) for found in sorted(policies.items())],
         }
 
 

@@ -21,12 +21,14 @@ from sessionary.producers.metrics import HELP, LABELS, ClientMeter, MeasuredClie
 COUNTERS: Final[dict[MetricName, tuple[str, str]]] = {
     "sessionary_client_events_total": ("sessionary.client.events", "{event}"),
     "sessionary_client_delivery_errors_total": ("sessionary.client.delivery_errors", "{error}"),
+    "sessionary_client_spool_damaged_events_total": ("sessionary.client.spool_damaged_events", "{event}"),
 }
 # Amounts that can be added up over processes.
 AMOUNTS: Final[dict[MetricName, tuple[str, str]]] = {
     "sessionary_client_queue_events": ("sessionary.client.queue_events", "{event}"),
     "sessionary_client_spool_events": ("sessionary.client.spool_events", "{event}"),
     "sessionary_client_spool_bytes": ("sessionary.client.spool", "By"),
+    "sessionary_client_delivery_policy": ("sessionary.client.delivery_policy", "{client}"),
 }
 GAUGES: Final[dict[MetricName, tuple[str, str]]] = {
     "sessionary_client_oldest_event_age_seconds": ("sessionary.client.oldest_event_age", "s"),
@@ -37,7 +39,7 @@ def observe_clients(meter: Meter, *clients: MeasuredClient) -> None:
     """Let a meter observe one client, or several clients of a process in sum.
 
     The meter keeps the clients for as long as it lives. Call this once per meter: a second call
-    would count the events twice, or be ignored. In a forked child nothing is observed.
+    would count the events twice, or be ignored.
 
     Args:
         meter: A meter of the agent's meter provider.

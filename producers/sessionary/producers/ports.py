@@ -6,7 +6,7 @@ with Kafka and HTTP, `testing` in memory.
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
 from sessionary.producers.settings import ProducerSettings
@@ -69,6 +69,7 @@ class Counters(NamedTuple):
     replayed: int = 0  # Events that an earlier process left in its spool
     expired: int = 0  # Spooled events too old to be replayed; kept in a file
     refused: int = 0  # Delivered events that were refused while an agent waited for the verdict
+    damaged: int = 0  # Events in the spool that could not be read: a disk or machine failed
     errors: Mapping[str, int] = MappingProxyType({})  # Errors of delivery by reason
 
 
@@ -191,13 +192,28 @@ class CleanupConsumer(Protocol):
         """Pass each request to `on_request`, on a thread of its own."""
         ...
 
-    def close(self) -> None:
-        """Stop; a second call does nothing."""
+    def close(self, timeout_s: float) -> None:
+        """Stop; wait for the current request for at most `timeout_s`. May be called again."""
         ...
+
+
+PolicyInForce = Literal["spool", "block", "drop", "memory", "disabled"]
+"""What becomes of a client's events.
+
+A delivery policy, which may differ from the one that was set if the spool cannot be used; `memory`
+for clients of tests; `disabled` if the client is turned off.
+"""
+
+
+def _do_nothing() -> None:
+    return None
 
 
 class Ports(NamedTuple):
     """The outside of one client.
+
+    `abandon_files` closes what a forked child must not hold of its parent: it is called in the
+    child, takes no lock, and the parent's files stay as they are.
 
     `tenant_ports(tenant_id, settings)` returns those of another tenant, with the same transport;
     None: these serve one tenant only.
@@ -206,6 +222,8 @@ class Ports(NamedTuple):
     transport: Transport
     control: Control
     cleanups: CleanupConsumer
+    delivery_policy: PolicyInForce = "memory"
+    abandon_files: Callable[[], None] = _do_nothing
     tenant_ports: "Callable[[str, ProducerSettings], Ports] | None" = None
 
 
@@ -219,6 +237,7 @@ __all__ = [
     "OnError",
     "OnReceipt",
     "OutRecord",
+    "PolicyInForce",
     "Ports",
     "Receipt",
     "SessionView",

@@ -19,7 +19,7 @@ from sessionary.producers.metrics import HELP, LABELS, ClientMeter, MeasuredClie
 class ClientCollector(Collector):
     """Collects the metrics of one client, or of several clients of a process in sum.
 
-    It keeps the clients for as long as it lives. In a forked child it yields no samples.
+    It keeps the clients for as long as it lives. A forked child counts its own events only.
     """
 
     def __init__(self, *clients: MeasuredClient) -> None:

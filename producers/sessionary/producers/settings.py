@@ -2,19 +2,45 @@
 
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
+from sessionary.producers.errors import SpoolUnusable
 from sessionary.schemas.settings import KafkaSettings
 
 DeliveryPolicy = Literal["spool", "block", "drop"]
 """What happens to an event for which the delivery queue has no room."""
 
 
-def _state_folder() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sessionary" / "spool"
+_TOKEN = re.compile(r"[!-~]+")
+_SERVER = re.compile(
+    r"((PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+)(:(?P<port>[0-9]{1,5}))?",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+def _state_folder() -> Path | None:
+    """Return the default folder of spools; None without a home, for example of an unknown uid."""
+    try:
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    except RuntimeError:
+        return None
+    return state / "sessionary" / "spool"
+
+
+def _is_http_url(url: str) -> bool:
+    """Return whether `url` can be asked with a path behind it."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    plain = _TOKEN.fullmatch(url) and not (parts.query or parts.fragment or "@" in parts.netloc)
+    return bool(plain and parts.scheme in ("http", "https") and parts.hostname and port != 0)
 
 
 class ProducerSettings(KafkaSettings):
@@ -25,6 +51,11 @@ class ProducerSettings(KafkaSettings):
     `SettingsError` for a malformed value.
     """
 
+    disabled: bool = Field(
+        default=False,
+        description="turn the client off: verbs work in this process, nothing is sent, no thread, no file, no "
+        "connection; resume, recover, sync and attach know this client's own sessions only",
+    )
     control_url: str | None = Field(
         None, description="control API, for example http://127.0.0.1:8600; resume, recover, sync and attach need it"
     )
@@ -32,8 +63,10 @@ class ProducerSettings(KafkaSettings):
     delivery_policy: DeliveryPolicy = Field(
         "spool", description="when the queue is full: spool (to a file, replayed after a crash), block or drop"
     )
-    spool_dir: Path = Field(
-        default_factory=_state_folder, description="folder of the spool files; one subfolder per cluster and prefix"
+    spool_dir: Path | None = Field(
+        default_factory=_state_folder,
+        description="folder of the spool files, on a disk of this machine; one subfolder per cluster and prefix; in a "
+        "container on a volume that outlives it. If it cannot be used, the client goes on with policy drop",
     )
     spool_bytes_max: int = Field(
         256 << 20, description="size of the spool; when it is full, events are dropped and reported", ge=1 << 16
@@ -72,9 +105,39 @@ class ProducerSettings(KafkaSettings):
         default=True, description="turn an unhandled SIGTERM into an orderly exit (main thread only)"
     )
 
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _check_servers(cls, servers: str) -> str:
+        for server in servers.split(","):
+            found = _SERVER.fullmatch(server.strip())
+            if found is None or not 0 < int(found["port"] or 9092) < 1 << 16:
+                raise ValueError(f"{server!r} is not host:port")
+        return servers
+
+    @field_validator("control_url")
+    @classmethod
+    def _check_url(cls, url: str | None) -> str | None:
+        if url is not None and not _is_http_url(url):
+            raise ValueError(
+                f"{url!r} is not the URL of a control API, such as http://127.0.0.1:8600; without one unset it"
+            )
+        return url
+
+    @field_validator("api_token")
+    @classmethod
+    def _check_token(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and not _TOKEN.fullmatch(token.get_secret_value()):
+            raise ValueError("a token has visible ASCII characters only, at least one; without one unset it")
+        return token
+
     @property
     def spool_folder(self) -> Path:
-        """The subfolder of this cluster and prefix: no event is replayed to another cluster."""
+        """The subfolder of this cluster and prefix: no event is replayed to another cluster.
+
+        Raises `SpoolUnusable` if no folder is set and the process has no home.
+        """
+        if self.spool_dir is None:
+            raise SpoolUnusable("SESSIONARY_SPOOL_DIR is not set, and this process has no home folder")
         servers = ",".join(sorted(self.bootstrap_servers.replace(" ", "").split(",")))
         return self.spool_dir / hashlib.sha256(f"{servers}/{self.topic_prefix}".encode()).hexdigest()[:16]
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Number
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sessionary.producers import AsyncSessionClient, QueueFull, Refused, SessionClient
-from sessionary.producers.delivery.spool.segment import Frame
+from sessionary.producers.delivery.spool.frames import Frame
 from sessionary.producers.delivery.spool.spool import Spool
 from sessionary.producers.metrics import HELP, ClientMeter, Sample
 from sessionary.producers.otel_metrics import AMOUNTS, COUNTERS, GAUGES, observe_clients
@@ -54,10 +54,12 @@ def test_the_events_of_a_client_are_counted_by_outcome() -> None:
             "refused": 1,
         }.items()
     } | {
+        "sessionary_client_spool_damaged_events_total": 0,
         "sessionary_client_queue_events": 0,
         "sessionary_client_spool_events": 0,
         "sessionary_client_spool_bytes": 0,
         "sessionary_client_oldest_event_age_seconds": 0,
+        'sessionary_client_delivery_policy{policy="memory"}': 1,
     }
 
 
@@ -79,11 +81,17 @@ def test_both_clients_are_measured_and_several_add_up() -> None:
 
 
 def test_a_forked_child_counts_nothing_twice() -> None:
-    meter = ClientMeter(memory_client()[0])
-    assert any(meter.read_samples().values())
+    client = memory_client()[0]
+    client.create(user_id="u")
+    meter = ClientMeter(client)
+
+    def delivered_events() -> float:
+        return meter.read_samples()["sessionary_client_events_total"][0].value
+
+    assert delivered_events() == 1
     child = os.fork()
     if child == 0:
-        os._exit(int(any(meter.read_samples().values())))
+        os._exit(int(delivered_events()))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -180,10 +188,12 @@ def test_opentelemetry_exports_the_same_values_with_units() -> None:
     # A counter without a value yet is not exported.
     assert found.keys() == {
         "sessionary.client.events",
+        "sessionary.client.spool_damaged_events",
         "sessionary.client.queue_events",
         "sessionary.client.spool_events",
         "sessionary.client.spool",
         "sessionary.client.oldest_event_age",
+        "sessionary.client.delivery_policy",
     }
     assert {found[f"sessionary.client.{name}"].unit for name in ("events", "queue_events")} == {"{event}"}
     assert (found["sessionary.client.spool"].unit, found["sessionary.client.oldest_event_age"].unit) == ("By", "s")

@@ -38,7 +38,7 @@ SESSION = {
     *("complete", "cancel", "force_close", "close", "detach"),
 }
 CLIENT = {
-    *("producer_id", "counters", "backlog", "may_block"),
+    *("producer_id", "counters", "backlog", "may_block", "delivery_policy"),
     *("create", "session", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
 }
 FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient)]

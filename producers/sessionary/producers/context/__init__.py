@@ -10,5 +10,4 @@ Knows sessions and clients by what they need only; `session` and the clients are
     model_call            `session.llm`: one call of a model
     traced_calls          `traced`: a decorator that reports each call of a function
     error_info            exceptions as events carry them
-    tenant_clients        `for_tenant`: clients of several tenants over one producer
 """

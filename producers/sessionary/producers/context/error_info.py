@@ -1,6 +1,7 @@
 """Exceptions as events carry them."""
 
 from sessionary.producers.errors import Unavailable
+from sessionary.producers.process.safe_text import error_text, exception_text
 from sessionary.schemas.types import ErrorInfo
 
 MESSAGE_LENGTH_MAX = 4_000
@@ -8,7 +9,7 @@ MESSAGE_LENGTH_MAX = 4_000
 
 def error_message(error: BaseException) -> str:
     """Return class and text of `error`, at most `MESSAGE_LENGTH_MAX` characters."""
-    return f"{type(error).__name__}: {error}"[:MESSAGE_LENGTH_MAX]
+    return error_text(error)[:MESSAGE_LENGTH_MAX]
 
 
 def to_error_info(error: BaseException | ErrorInfo, *, retryable: bool | None = None) -> ErrorInfo:
@@ -21,7 +22,7 @@ def to_error_info(error: BaseException | ErrorInfo, *, retryable: bool | None = 
         return error
     if retryable is None:
         retryable = isinstance(error, TimeoutError | ConnectionError | Unavailable)
-    message = str(error)[:MESSAGE_LENGTH_MAX]
+    message = exception_text(error)[:MESSAGE_LENGTH_MAX]
     return ErrorInfo("retryable" if retryable else "fatal", type(error).__name__, message)
 
 

@@ -18,6 +18,7 @@ from sessionary.producers.control.kafka_consumer import RequestConsumer, open_co
 from sessionary.producers.control.request_backlog import RequestBacklog
 from sessionary.producers.errors import Invalid, ProducerError, Unavailable, UnreadableRequest
 from sessionary.producers.ports import OnCleanupRequest, OnError
+from sessionary.producers.process.guards import join_thread
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
@@ -32,10 +33,9 @@ _REQUESTS_PER_POLL = 200
 _OPEN_REQUESTS_MAX = 1_000
 _POLL_S = 0.1
 _POLL_WHILE_OPEN_S = 0.005
-_RETRY_S = 0.5
+_RETRY_S, _RETRY_S_MAX = 0.5, 30.0
 _ASK_S = 2.0
 _METADATA_S = 1.0
-_CLOSE_S = 5.0
 # A rebalance waits for members whose handlers run. A new consumer would have to wait for them too.
 _JOIN_S = 60.0
 
@@ -79,6 +79,7 @@ class KafkaCleanupConsumer:
         self._decoder = Decoder()
         self._backlog = RequestBacklog()
         self._consumer: RequestConsumer
+        self._joined = False
         self._consumers = self._assignments = 0  # so far
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -91,29 +92,50 @@ class KafkaCleanupConsumer:
         self._thread = thread
         thread.start()
 
-    def close(self) -> None:
-        """Stop after the current request. Blocks until the thread has ended.
-
-        A Kafka that does not answer holds it up for some seconds at most.
-        """
+    def close(self, timeout_s: float) -> None:
+        """Stop after the current request. Blocks for `timeout_s` at most."""
         self._stop.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        join_thread(self._thread, timeout_s)
 
     def _run_consumer(self, on_request: OnCleanupRequest) -> None:
-        self._join_group()
+        pause_s = _RETRY_S
+        while not self._stop.is_set():
+            try:
+                if not self._joined:
+                    self._join_group()
+                self._take_turn(on_request)
+            except Exception as error:  # noqa: BLE001 - without this thread no request is ever answered
+                self._on_error(error)
+                self._leave_group()
+                self._stop.wait(pause_s)
+                pause_s = min(2 * pause_s, _RETRY_S_MAX)
+            else:
+                pause_s = _RETRY_S
+        self._close_consumer()
+
+    def _take_turn(self, on_request: OnCleanupRequest) -> None:
+        self._take_requests()
+        for one in self._backlog.waiting:
+            if self._stop.is_set():
+                break
+            try:
+                one.try_answer(on_request)
+            except Exception as error:  # noqa: BLE001 - one request must not end the answers to all others
+                self._on_error(error)
+        self._commit_answered()
+        self._check_progress()
+
+    def _close_consumer(self) -> None:
+        """Leave the group. It may hang, so `close` does not wait for it for ever.
+
+        Not in a thread of its own: none can be started while the interpreter exits.
+        """
+        if not self._joined:
+            return
         try:
-            while not self._stop.is_set():
-                self._take_requests()
-                for one in self._backlog.waiting:
-                    if not self._stop.is_set():
-                        one.try_answer(on_request)
-                self._commit_answered()
-                self._check_progress()
-        except Exception as error:  # noqa: BLE001 - a thread must not die without a report
+            self._consumer.close()
+        except Exception as error:  # noqa: BLE001 - a callback may raise anything, and the thread has no caller
             self._on_error(error)
-        finally:
-            close_in_background(self._consumer).join(_CLOSE_S)
 
     def _join_group(self) -> None:
         """Open a consumer and subscribe it; callbacks of former consumers have no effect."""
@@ -130,8 +152,9 @@ class KafkaCleanupConsumer:
                 self._assignments += 1
                 self._backlog.end_assignment()
 
-        self._consumer = self._new_consumer()
-        self._consumer.subscribe([self._topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
+        consumer = self._new_consumer()
+        consumer.subscribe([self._topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
+        self._consumer, self._joined = consumer, True
 
     def _take_requests(self) -> None:
         # Answers are delivered meanwhile; pausing instead would cost a new fetch each time.
@@ -228,11 +251,17 @@ class KafkaCleanupConsumer:
     def _renew_consumer(self, why: str) -> None:
         """Begin again with a new consumer, at the group's offsets. The former may never close."""
         self._on_error(Unavailable(f"clean-up requests: reading begins again with a new consumer: {why}", _RETRY_S))
+        self._leave_group()
+        self._join_group()
+
+    def _leave_group(self) -> None:
+        """Give the consumer up; what it has read and not answered is read again."""
         self._backlog.end_assignment()
         self._stuck = StuckConsumerDetector(_JOIN_S)
-        former = self._consumer
-        self._join_group()
-        close_in_background(former)
+        if self._joined:
+            self._joined = False
+            self._consumers += 1  # its callbacks have no effect from now on
+            close_in_background(self._consumer)
 
 
 def _ask_by_client(settings: ProducerSettings) -> AskEnds:

@@ -5,13 +5,15 @@ again, so a handler must accept a second call for one id. The processor counts o
 """
 
 import time
+from asyncio import CancelledError
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import islice
 
 from sessionary.producers.delivery.emitter import Emitter
-from sessionary.producers.errors import QueueFull
+from sessionary.producers.errors import Invalid, QueueFull
 from sessionary.producers.ports import OnError, OnReceipt, Receipt
+from sessionary.producers.process.safe_text import error_text
 from sessionary.schemas.events import ResourcesReleased, SessionPhaseChanged
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
@@ -57,8 +59,8 @@ def run_handler(
         for action in islice(answer or (), 4 * (len(request.actions) + 1)):
             _check_action(action)
             done[action.action] = action._replace(detail=action.detail and action.detail[:_DETAIL_LENGTH_MAX])
-    except Exception as error:  # noqa: BLE001 - whatever a handler raises is an answer: this action failed
-        fault, reported = f"{type(error).__name__}: {error}"[:_DETAIL_LENGTH_MAX], True
+    except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - it is an answer: this action failed
+        fault, reported = error_text(error)[:_DETAIL_LENGTH_MAX], True
     result: list[CleanupAction] = []
     for name in request.actions:
         if name in done:
@@ -69,6 +71,12 @@ def run_handler(
             result.append(CleanupAction(name, done=False, at=now_us(), detail=fault or "not reported"))
             fault = fault and "not reached"
     return result + list(done.values())
+
+
+def _failed_answer(request: CleanupRequest, error: Invalid) -> ResourcesReleased:
+    detail = f"the handler's answer cannot be sent: {error}"[:_DETAIL_LENGTH_MAX]
+    actions = [CleanupAction(name, done=False, at=_now_us(), detail=detail) for name in request.actions]
+    return ResourcesReleased(request.cleanup_id, actions, None, host_lost=False)
 
 
 class CleanupResponder:
@@ -110,7 +118,11 @@ class CleanupResponder:
         self._remember_answer(request.cleanup_id, None)
         emitter = self._emitter_at(SessionKey(request.tenant_id, request.session_id), request.epoch)
         try:
-            emitter.emit(answer, on_receipt=on_answer_receipt)
+            try:
+                emitter.emit(answer, on_receipt=on_answer_receipt)
+            except Invalid as error:  # a value that no event can carry: the answer is that it failed
+                sent = _failed_answer(request, error)
+                emitter.emit(sent, on_receipt=on_answer_receipt)
         except QueueFull:
             self._remember_answer(request.cleanup_id, answer)
             raise

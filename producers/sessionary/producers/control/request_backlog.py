@@ -34,6 +34,9 @@ class OpenRequest:
             on_request(self._request, self._on_receipt)
         except QueueFull:
             self._answer_sent = False
+        except Exception:  # of any kind: it is tried again, and the loop reports it
+            self._answer_sent = False
+            raise
 
     def _on_receipt(self, receipt: Receipt) -> None:
         self.delivered = receipt.error is None

@@ -128,7 +128,11 @@ class DirectTransport:
             if self._close_begun:
                 return 0
             self._close_begun = True
-        left = self._wait_acknowledged(timeout_s)
+        try:
+            left = self._wait_acknowledged(timeout_s)
+        except BaseException:  # an interrupt of the user: the next call goes on
+            self._close_begun = False
+            raise
         with self._lock:
             self._closed = True
             self._counts.changed.notify_all()
@@ -199,7 +203,8 @@ def _open_journal(settings: ProducerSettings, on_error: OnError) -> Journal | No
     try:
         return Journal(settings.journal_path, on_error)
     except OSError as error:
-        raise SettingsError(f"SESSIONARY_JOURNAL_PATH: {error}") from None
+        on_error(SettingsError(f"SESSIONARY_JOURNAL_PATH: no journal is written: {error}"))
+        return None
 
 
 __all__ = ["DirectTransport", "receipt_of"]

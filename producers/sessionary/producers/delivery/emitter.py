@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from threading import Condition, Lock, RLock
 from typing import NamedTuple
 
-from sessionary.producers.errors import ClientClosed, Invalid, QueueFull, Unavailable
+from sessionary.producers.errors import ClientClosed, EncodeError, Invalid, QueueFull, Unavailable
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt, Transport
+from sessionary.producers.process.safe_text import replace_in_value
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
 from sessionary.schemas.events import EVENT_TYPES, Heartbeat, Payload
-from sessionary.schemas.headers import event_headers
+from sessionary.schemas.headers import TRACEPARENT, event_headers
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import DataClass, Envelope
@@ -49,15 +50,21 @@ NO_FIELDS = EnvelopeFields()
 
 
 class SendGate:
-    """Open while the client may send.
+    """Open while the client may send. `close` shuts it; so does a fork, in the child."""
 
-    `close` shuts it. So does a fork, in the child: the client's threads do not exist there.
-    """
-
-    __slots__ = ("__weakref__", "open")
+    __slots__ = ("of_parent", "open")
 
     def __init__(self) -> None:
         self.open = True
+        self.of_parent = False  # a forked child looks at it: sessions made before are its parent's
+
+    def closed_error(self) -> ClientClosed:
+        """Return what a verb raises while the gate is shut."""
+        if self.of_parent:
+            return ClientClosed(
+                "the session was made before the fork, by the parent process; attach to it, or make a new one"
+            )
+        return ClientClosed("the client is closed; create a new one")
 
 
 class ProducerSequence:
@@ -168,6 +175,11 @@ class Emitter:
         self.context_bytes: int | None = None
 
     @property
+    def is_of_parent(self) -> bool:
+        """True in a forked child, if its parent made the session."""
+        return self._gate.of_parent
+
+    @property
     def last_seq(self) -> int:
         """The last sequence number taken; 0 before the first event."""
         return self._sequence.last
@@ -223,7 +235,7 @@ class Emitter:
 
     def _build_record(self, payload: Payload, fields: EnvelopeFields, seq: int) -> OutRecord:
         if not self._gate.open:
-            raise ClientClosed("the client is closed; create a new one")
+            raise self._gate.closed_error()
         event_type = EVENT_TYPES.get(type(payload))
         if event_type is None:
             raise Invalid(
@@ -255,7 +267,10 @@ class Emitter:
             self.context_bytes,
         )
         event = Event(envelope, payload)
-        value = encode_event(event)
+        try:
+            value = encode_event(event)
+        except EncodeError:
+            event, value = _encode_mended(event)
         if detail := find_long_text(envelope) or find_invalid_value(event):
             raise Invalid("invalid_value", f"{event_type}: {detail}")
         if len(value) > VALUE_BYTES_MAX:
@@ -265,6 +280,9 @@ class Emitter:
                 "elsewhere and send a reference",
             )
         headers = event_headers(envelope, fields.traceparent)
+        traceparent = fields.traceparent
+        if traceparent is not None and headers[-1][0] != TRACEPARENT:
+            traceparent = None  # malformed: it is left out of the spool too
         return OutRecord(
             self._key_bytes,
             value,
@@ -275,8 +293,14 @@ class Emitter:
             key.session_id,
             producer_id,
             seq,
-            fields.traceparent,
+            traceparent,
         )
+
+
+def _encode_mended(event: Event) -> tuple[Event, bytes]:
+    """Encode an event without its lone surrogates. Raises `EncodeError` for other faults."""
+    mended = replace_in_value(event)
+    return mended, encode_event(mended)
 
 
 def _both(first: OnReceipt, second: OnReceipt) -> OnReceipt:

@@ -14,7 +14,7 @@ class EventCounts:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.sent = self.delivered = self.spooled = self.dropped = self.failed = 0
-        self.heartbeats = self.heartbeats_dropped = self.replayed = self.expired = 0
+        self.heartbeats = self.heartbeats_dropped = self.replayed = self.expired = self.damaged = 0
         self.errors: Counter[str] = Counter()  # by reason
 
     def count_error(self, reason: str) -> None:
@@ -34,6 +34,7 @@ class EventCounts:
             self.heartbeats_dropped,
             self.replayed,
             self.expired,
+            damaged=self.damaged,
             errors=MappingProxyType(dict(self.errors)),
         )
 

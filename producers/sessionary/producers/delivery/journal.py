@@ -12,7 +12,7 @@ class Journal:
 
     def __init__(self, path: Path, on_error: OnError) -> None:
         """Open the file. Raises `OSError`. Later write errors go to `on_error`, once."""
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._on_error = on_error
         self._failed = False
 

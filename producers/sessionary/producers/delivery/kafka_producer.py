@@ -4,19 +4,27 @@
 partitions where the processor does not expect them.
 """
 
+import re
 import threading
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from sessionary.producers.errors import AuthenticationFailed, Unavailable
+from sessionary.producers.errors import AuthenticationFailed, SettingsError, Unavailable
 from sessionary.producers.ports import OnError, OutRecord
+from sessionary.producers.process.guards import LATE_JOIN_S, join_thread
+from sessionary.producers.process.safe_text import replace_surrogates
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.kafka.clients import discard_producer, purge_producer
+from sessionary.schemas.settings import ENV_PREFIX
 from sessionary.schemas.topics import EVENT_BYTES_MAX
 
 _POLL_S = 0.1
+_PROPERTY = re.compile(r"\b[a-z]+(?:\.[a-z]+)+\b")
+_OWN_PROPERTIES = frozenset(
+    {"bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.ca.location"}
+)
 _MESSAGES_MAX = 1_000_000
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
 
@@ -64,6 +72,27 @@ def producer_config(settings: ProducerSettings) -> dict[str, object]:
         "message.timeout.ms": 0 if spooling else int(settings.delivery_timeout_s * 1000),
         "socket.keepalive.enable": True,
     }
+
+
+def open_producer(config: dict[str, Any]) -> Producer:
+    """Return a librdkafka producer; it connects in the background. Raises `SettingsError`."""
+    for name, value in config.items():
+        if isinstance(value, str) and not value.isascii() and value != replace_surrogates(value):
+            raise SettingsError(f"{variable_of(name)}: it has bytes that are not UTF-8")
+    try:
+        return Producer(config)
+    except KafkaException as error:
+        text = error.args[0].str()
+        named = [variable_of(name) for name in _PROPERTY.findall(text)]
+        if "SASL mechanism" in text:
+            named = [variable_of("sasl.mechanism")]
+        raise SettingsError(f"{' and '.join(named) or 'Kafka'}: {text}") from None
+
+
+def variable_of(name: str) -> str:
+    """Return the variable that sets a property of librdkafka."""
+    own = ENV_PREFIX + name.replace(".", "_").upper()
+    return own if name in _OWN_PROPERTIES else own.replace(ENV_PREFIX, f"{ENV_PREFIX}KAFKA_", 1)
 
 
 class KafkaProducer:
@@ -121,18 +150,32 @@ class KafkaProducer:
         discard_producer(former)
 
     def close(self) -> None:
-        """Stop the poll thread and drop what is queued. Blocks for up to 0.1 s."""
+        """Stop the poll thread and drop what is queued. Blocks for up to 0.6 s."""
         self._stop.set()
-        self._thread.join()
-        purge_producer(self._producer)
+        join_thread(self._thread, _POLL_S + LATE_JOIN_S)
 
     def _new_producer(self) -> Producer:
-        return Producer({**producer_config(self._settings), "error_cb": self.report_error})
+        return open_producer({**producer_config(self._settings), "error_cb": self.report_error})
 
     def _poll_until_closed(self) -> None:
         while not self._stop.is_set():
-            self._producer.poll(_POLL_S)
-            self._on_poll()
+            try:
+                self._producer.poll(_POLL_S)
+                if not self._stop.is_set():  # else `close` may be called from a callback of this poll
+                    self._on_poll()
+            except Exception as error:  # noqa: BLE001 - without this thread no event is ever acknowledged
+                self._on_error(error)
+                self._stop.wait(_POLL_S)
+        # Here, not in `close`: a poll within a callback of another one aborts the process.
+        purge_producer(self._producer)
 
 
-__all__ = ["DeliveryCallback", "KafkaProducer", "error_reason", "named_error", "producer_config"]
+__all__ = [
+    "DeliveryCallback",
+    "KafkaProducer",
+    "error_reason",
+    "named_error",
+    "open_producer",
+    "producer_config",
+    "variable_of",
+]

@@ -2,5 +2,8 @@
 
 In the order in which a process meets them:
 
+    safe_text       text that UTF-8 cannot hold
+    disabled_ports  the outside of a client that is turned off
+    guards          callbacks that raise, threads that do not end
     process_exit    what happens to clients at exit, fork and SIGTERM
 """

@@ -9,9 +9,6 @@ import weakref
 from types import FrameType
 from typing import Protocol
 
-from sessionary.producers.delivery.emitter import SendGate
-from sessionary.producers.errors import SessionaryError
-
 _log = logging.getLogger("sessionary.producers")
 _SIGTERM_EXIT_CODE = 128 + signal.SIGTERM
 
@@ -19,9 +16,11 @@ _SIGTERM_EXIT_CODE = 128 + signal.SIGTERM
 class _Client(Protocol):
     def close(self) -> None: ...
 
+    def _leave_parent(self) -> None: ...
 
+
+_LEFT_BY_PARENTS: list[object] = []
 _clients: "weakref.WeakSet[_Client]" = weakref.WeakSet()
-_gates: "weakref.WeakSet[SendGate]" = weakref.WeakSet()
 
 
 def log_error(error: Exception) -> None:
@@ -29,10 +28,17 @@ def log_error(error: Exception) -> None:
     _log.warning("%s", error)
 
 
-def bind_to_process(client: _Client, gate: SendGate) -> None:
-    """Close `client` when the process exits, and shut `gate` in forked children."""
+def bind_to_process(client: _Client) -> None:
+    """Close `client` when the process exits; part it from its parent's threads in a fork."""
     _clients.add(client)
-    _gates.add(gate)
+
+
+def keep_forever(left_by_parent: object) -> None:
+    """Hold what the parent of a forked child made until the child ends.
+
+    Freeing a librdkafka client waits for its threads, and the child has none of them.
+    """
+    _LEFT_BY_PARENTS.append(left_by_parent)
 
 
 def exit_on_sigterm() -> None:
@@ -54,16 +60,17 @@ def _close_clients() -> None:
     for client in list(_clients):
         try:
             client.close()
-        except SessionaryError as error:
+        except Exception as error:  # noqa: BLE001 - one client must not keep the others open
             log_error(error)
 
 
-def _shut_gates() -> None:
-    for gate in list(_gates):
-        gate.open = False
+def _leave_parent() -> None:
+    for client in list(_clients):
+        client._leave_parent()
 
 
 atexit.register(_close_clients)
-os.register_at_fork(after_in_child=_shut_gates)
+if hasattr(os, "register_at_fork"):  # Windows has none, and no fork
+    os.register_at_fork(after_in_child=_leave_parent)
 
-__all__ = ["bind_to_process", "exit_on_sigterm", "log_error"]
+__all__ = ["bind_to_process", "exit_on_sigterm", "keep_forever", "log_error"]

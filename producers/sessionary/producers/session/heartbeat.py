@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from threading import Condition, Thread
 
+from sessionary.producers.process.guards import LATE_JOIN_S, join_thread
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms, with_defaults
 from sessionary.schemas.types import Limits
 
@@ -44,9 +45,11 @@ class Heartbeats:
         """
         with self._wake:
             token = next(self._tokens)
+            if self._closed:
+                return token
             self._live[token] = (weakref.WeakMethod(send), interval_s)
             heapq.heappush(self._due, (time.monotonic() + interval_s, token))
-            if self._thread is None and not self._closed:
+            if self._thread is None:
                 self._thread = Thread(target=self._run_timer, name="sessionary-heartbeat", daemon=True)
                 self._thread.start()
             self._wake.notify()
@@ -63,8 +66,7 @@ class Heartbeats:
             self._closed = True
             self._live.clear()
             self._wake.notify()
-        if self._thread is not None:
-            self._thread.join()
+        join_thread(self._thread, LATE_JOIN_S)
 
     def _next_due(self) -> tuple[int, SendHeartbeat, float] | None:
         """Wait for the next due heartbeat; None once closed."""

@@ -247,6 +247,8 @@ class Session(SessionWork):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
+        if self._emitter.is_of_parent:  # which ends it
+            return False
         try:
             self._end_after(error)
         except SessionaryError:

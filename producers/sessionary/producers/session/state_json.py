@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
+from sessionary.producers.process.safe_text import replace_surrogates
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import Snapshot
@@ -20,7 +21,11 @@ def canonical_json(state: Mapping[str, Json]) -> str:
     """
     try:
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        size = len(text.encode())
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            text = replace_surrogates(text)
+            size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid("invalid_value", f"state cannot be written as JSON: {error}") from None
     if size > STATE_BYTES_MAX:

@@ -259,7 +259,7 @@ class _MemoryCleanups:
     def start(self, on_request: OnCleanupRequest) -> None:
         self._memory._handlers[self._tenant_id] = on_request
 
-    def close(self) -> None:
+    def close(self, timeout_s: float) -> None:
         self._memory._handlers.pop(self._tenant_id, None)
 
 
@@ -267,9 +267,9 @@ def memory_ports(memory: InMemoryTransport) -> Ports:
     """Return `memory` as the argument `ports` of `SessionClient` or `AsyncSessionClient`."""
 
     def tenant_ports(tenant_id: str, settings: ProducerSettings) -> Ports:
-        return Ports(memory, memory, _MemoryCleanups(memory, tenant_id), tenant_ports)
+        return Ports(memory, memory, _MemoryCleanups(memory, tenant_id))
 
-    return Ports(memory, memory, _MemoryCleanups(memory), tenant_ports)
+    return Ports(memory, memory, _MemoryCleanups(memory), tenant_ports=tenant_ports)
 
 
 def memory_client(

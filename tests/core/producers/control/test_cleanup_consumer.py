@@ -73,7 +73,7 @@ class CleanupRig:
     def run_steps(self, *steps: Step) -> None:
         """Run until each step was taken, one per call of `consume`."""
         self.kafka.steps = list(steps)
-        self.kafka.when_out_of_steps = self.consumer.close
+        self.kafka.when_out_of_steps = lambda: self.consumer.close(0)
         self.consumer.start(self._answer_request)
         thread = self.consumer._thread
         assert thread is not None

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sessionary.producers import SessionClient
-from sessionary.producers.delivery.spool import AGE_LIMIT_MS, Spool
-from sessionary.producers.delivery.spool_segment import Frame
+from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.process.guards import guard_callback, join_thread
 from tests.core.producers.kafka_clients import new_client, new_settings
 from tests.support.waiting import wait_until
@@ -119,10 +119,11 @@ def test_a_delivery_thread_outlives_an_error_of_its_own_round(
 
 
 def test_a_client_may_be_closed_by_its_own_callback(closed_address: str, tmp_path: Path) -> None:
-    closed = threading.Event()
+    made, closed = threading.Event(), threading.Event()
     clients: list[SessionClient] = []
 
     def close_client(error: Exception) -> None:
+        assert made.wait(20)
         if not closed.is_set():
             clients[0].close(0.1)
             closed.set()
@@ -130,4 +131,5 @@ def test_a_client_may_be_closed_by_its_own_callback(closed_address: str, tmp_pat
     of = new_settings(closed_address, tmp_path)
     clients.append(SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=of, on_error=close_client))
     clients[0].create(user_id="u")
+    made.set()
     assert closed.wait(20)

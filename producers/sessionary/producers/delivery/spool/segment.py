@@ -1,8 +1,4 @@
-"""One spool file and the frames in it.
-
-A frame is the length and CRC-32 of its body (4 bytes each, big-endian), then the body: write time
-(ms since the epoch), the lengths of key and traceparent, key, traceparent, value. A length of 0 or
-a torn frame ends a file.
+"""One spool file.
 
 Segments are memory-mapped: a write is a copy, not a system call that would release the
 interpreter's lock and compete for it again. Blocks are allocated in advance, so that a full disk
@@ -10,76 +6,121 @@ is an error at that moment, never a signal later. Nothing is fsynced: the spool 
 process, not the machine.
 """
 
+import errno
 import mmap
 import os
-import struct
-import zlib
+from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from sessionary.producers.delivery.spool.file_lock import OPEN_FLAGS
+from sessionary.producers.delivery.spool.frames import (
+    FRAME_HEAD,
+    HEAD_BYTES,
+    Frame,
+    SegmentScan,
+    encode_frame,
+    read_frame,
+    scan_segment,
+    write_head,
+    write_next,
+    written_ms,
+)
 from sessionary.producers.ports import OnReceipt
 
-HEAD = struct.Struct(">II")
-_BODY = struct.Struct(">QHH")
-_END = bytes(HEAD.size)
-
-
-class Frame(NamedTuple):
-    """The content of one frame."""
-
-    written_ms: int  # ms since the epoch
-    key: bytes
-    traceparent: str | None
-    value: bytes
+_ZEROS = bytes(1 << 18)
+_NOT_OFFERED = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
 
 
 class Segment:
-    """A spool file. `outstanding` maps the offset of each frame in use to its receipt callback."""
+    """A file of frames. `outstanding` maps the offset of each frame in use to its receipt callback.
 
-    __slots__ = ("map", "outstanding", "path", "sealed", "size")
+    `keys` has the keys of a dead process's frames by their offsets.
+    """
 
-    def __init__(self, path: Path, capacity: int = 0) -> None:
-        """Create the file with room for `capacity` bytes, or open it if 0. Raises `OSError`."""
+    __slots__ = (
+        "damaged",
+        "keys",
+        "map",
+        "number",
+        "offsets",
+        "old",
+        "orphan",
+        "outstanding",
+        "path",
+        "sealed",
+        "size",
+    )
+
+    def __init__(self, path: Path, mapped: mmap.mmap, scan: SegmentScan | None = None) -> None:
+        """Hold a mapped file; `scan` is what a dead process left in it."""
         self.path = path
-        self.size = 0
-        self.sealed = not capacity
-        self.outstanding: dict[int, OnReceipt | None] = {}
-        create = os.O_CREAT | os.O_EXCL if capacity else 0
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
-        try:
-            if capacity:
-                os.posix_fallocate(fd, 0, capacity)
-            self.map = mmap.mmap(fd, capacity)
-        except OSError:
-            if capacity:
-                path.unlink()
-            raise
-        finally:
-            os.close(fd)
+        self.map = mapped
+        self.old = path.suffix == ".wal"
+        self.orphan = scan is not None  # of a dead process
+        self.sealed = self.orphan
+        self.damaged = scan is not None and scan.damage is not None
+        self.offsets: list[int] = [] if scan is None else scan.offsets
+        self.size = HEAD_BYTES if scan is None else scan.end
+        self.number = 0 if scan is None else scan.next_number
+        self.outstanding: dict[int, OnReceipt | None] = dict.fromkeys(self.offsets)
+        self.keys: dict[int, bytes] = {}
 
     def has_room(self, length: int) -> bool:
-        """Return True if a frame of `length` bytes fits, with the end mark behind it."""
-        return self.size + length + HEAD.size <= len(self.map)
+        """Return True if a frame with a body of `length` bytes fits."""
+        return self.size + FRAME_HEAD.size + length <= len(self.map)
 
-    def write_frame(self, data: bytes) -> int:
-        """Write an encoded frame at the end, return its offset."""
-        start, end = self.size, self.size + len(data)
-        # The end mark first: bytes of an earlier use must never be read as the next frame.
-        self.map[end : end + HEAD.size] = _END
+    def write_frame(self, body: bytes, on_receipt: OnReceipt | None) -> int:
+        """Write a frame at the end, return its offset."""
+        start, number = self.size, self.number
+        data = encode_frame(number, body)
+        end = start + len(data)
         self.map[start:end] = data
+        self.number = number + 1
+        # Last: until then a reader takes the frame for one that was never there.
+        write_next(self.map, number + 1)
         self.size = end
+        self.offsets.append(start)
+        self.outstanding[start] = on_receipt
         return start
+
+    def open_offsets(self, start: int) -> Iterator[int]:
+        """Yield the offsets of the frames that are not done, from `start` on."""
+        for place in range(bisect_left(self.offsets, start), len(self.offsets)):
+            offset = self.offsets[place]
+            if offset in self.outstanding:
+                yield offset
+
+    def read_frame(self, offset: int) -> tuple[int, Frame | None]:
+        """Return the end and the content of a frame; None if it is damaged by now."""
+        found = read_frame(self.map, offset, self.old)
+        if found is not None:
+            return found
+        self.damaged = True
+        place = bisect_left(self.offsets, offset + 1)
+        return (self.offsets[place] if place < len(self.offsets) else self.size), None
 
     def written_ms(self, offset: int) -> int:
         """Return the write time of the frame at `offset`, in ms since the epoch."""
-        written_ms, _, _ = _BODY.unpack_from(self.map, offset + HEAD.size)
-        return int(written_ms)
+        return written_ms(self.map, offset, self.old)
 
     def clear_frames(self) -> None:
-        """Make the segment empty."""
-        self.map[: HEAD.size] = _END
-        self.size = 0
+        """Make the segment empty; all its frames are done."""
+        write_head(self.map, self.number)
+        self.size = HEAD_BYTES
+        self.offsets.clear()
+
+    def remove_file(self) -> None:
+        """Delete the file, or set it aside if a part of it could not be read."""
+        self.map.close()  # first: Windows deletes no file that is mapped
+        # If it fails, the next process sends the events again: they are known as duplicates.
+        with suppress(OSError):
+            if self.damaged:
+                set_aside(self.path)
+            else:
+                self.path.unlink(missing_ok=True)
 
 
 class FramePosition(NamedTuple):
@@ -90,34 +131,80 @@ class FramePosition(NamedTuple):
     end: int
 
 
-def encode_frame(frame: Frame) -> bytes:
-    """Return the frame as it is stored."""
-    trace = frame.traceparent.encode() if frame.traceparent else b""
-    body = b"".join((_BODY.pack(frame.written_ms, len(frame.key), len(trace)), frame.key, trace, frame.value))
-    return HEAD.pack(len(body), zlib.crc32(body)) + body
+def create_segment(path: Path, capacity: int) -> Segment:
+    """Create a file with room for `capacity` bytes of frames. Raises `OSError`.
+
+    It gets its name when it is complete, so that a file of that name without a head is damaged.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    fd = os.open(temporary, OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        allocate_blocks(fd, HEAD_BYTES + capacity)
+        mapped = mmap.mmap(fd, HEAD_BYTES + capacity)
+    except OSError:
+        os.close(fd)
+        temporary.unlink()
+        raise
+    os.close(fd)
+    write_head(mapped, 0)
+    if os.name == "nt":  # no file can be renamed that is mapped
+        mapped.close()
+        temporary.rename(path)
+        return Segment(path, map_file(path))
+    temporary.rename(path)
+    return Segment(path, mapped)
 
 
-def iter_frames(data: mmap.mmap, start: int, size: int) -> Iterator[tuple[int, int, Frame]]:
-    """Yield (offset, end, frame) from `start` to `size`, the end mark or the first torn frame."""
-    offset = start
-    while offset + HEAD.size <= size:
-        length, crc = HEAD.unpack_from(data, offset)
-        begin, end = offset + HEAD.size, offset + HEAD.size + length
-        if length < _BODY.size or end > size:
+def map_file(path: Path) -> mmap.mmap:
+    """Map an existing file. Raises `OSError`, `ValueError` if it is empty."""
+    fd = os.open(path, OPEN_FLAGS)
+    try:
+        return mmap.mmap(fd, 0)
+    finally:
+        os.close(fd)
+
+
+def read_segment(path: Path) -> tuple[Segment | None, SegmentScan]:
+    """Open the file of a dead process; None if it has no readable frame. Raises `OSError`."""
+    if not path.stat().st_size:
+        # Release 0.1.0 had such files for a moment; a newer one never does.
+        return None, scan_segment(b"", path.suffix == ".wal")
+    mapped = map_file(path)
+    scan = scan_segment(mapped, path.suffix == ".wal")
+    segment = Segment(path, mapped, scan)
+    if not scan.offsets:
+        segment.map.close()
+        return None, scan
+    return segment, scan
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file such that no process reads it again; return its name."""
+    return path.rename(path.with_name(path.name + ".damaged"))
+
+
+def allocate_blocks(fd: int, length: int) -> None:
+    """Make the file `length` bytes long, with blocks on disk. Raises `OSError` if it is full."""
+    allocate = getattr(os, "posix_fallocate", None)  # macOS and Windows have none
+    if allocate is not None:
+        try:
+            allocate(fd, 0, length)
+        except OSError as error:
+            if error.errno not in _NOT_OFFERED:  # by this file system
+                raise
+        else:
             return
-        body = data[begin:end]
-        if zlib.crc32(body) != crc:
-            return
-        written_ms, key_length, trace_length = _BODY.unpack_from(body)
-        cut = _BODY.size + key_length
-        trace = body[cut : cut + trace_length].decode() or None
-        yield offset, end, Frame(written_ms, body[_BODY.size : cut], trace, body[cut + trace_length :])
-        offset = end
+    left = length
+    while left > 0:
+        left -= os.write(fd, _ZEROS[:left])
 
 
-def segment_start(segment: Segment) -> FramePosition:
-    """Return the cursor before the first frame."""
-    return FramePosition(segment, 0, 0)
-
-
-__all__ = ["HEAD", "Frame", "FramePosition", "Segment", "encode_frame", "iter_frames", "segment_start"]
+__all__ = [
+    "FramePosition",
+    "Segment",
+    "allocate_blocks",
+    "create_segment",
+    "map_file",
+    "read_segment",
+    "set_aside",
+]

@@ -1,7 +1,8 @@
 """Policy `spool`: every event is written ahead to the spool file, then queued in librdkafka.
 
 While librdkafka has room, `send` does both. Once it has none, `send` only appends, and a sender
-thread queues the file's events in order. Events that dead processes left go first. After a failure
+thread queues the file's events in order. Events that dead processes left go beside them, in turn:
+an event waits for those of its own session only. After a failure
 that is not the record's own fault, or a long time without any acknowledgement, a new producer
 sends all unacknowledged events again from the file, in order; never a single one alone.
 """
@@ -14,10 +15,13 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from sessionary.producers.delivery.direct_transport import DirectTransport, receipt_of
 from sessionary.producers.delivery.kafka_producer import error_reason
-from sessionary.producers.delivery.spool.segment import Frame, FramePosition
+from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.orphans import Claim, release_claim
+from sessionary.producers.delivery.spool.segment import FramePosition
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
-from sessionary.producers.errors import ClientClosed, Invalid, Unavailable
+from sessionary.producers.errors import ClientClosed, Invalid, SettingsError, SpoolDamaged, Unavailable
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
+from sessionary.producers.process.guards import LATE_JOIN_S, join_thread
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.headers import event_headers
@@ -83,15 +87,18 @@ class SpoolTransport(DirectTransport):
         self._broken = False
         self._progress_s, self._patience_s = time.monotonic(), _STALL_S
         self.delivery_reports: deque[tuple[_InFlight, KafkaError | None, Receipt]] = deque()
-        super().__init__(settings, on_error)
+        try:
+            super().__init__(settings, on_error)
+        except SettingsError:
+            self._spool.close()
+            raise
         self._decoder = Decoder()
         self._full = False
         self._produce_error: KafkaError | None = None  # Raised by `produce` while the lock was held
         self._given_up: list[tuple[Exception, OnReceipt | None]] = []
         self._counts.replayed = self._spool.taken_over
         self._work = threading.Condition(self._lock)
-        for torn in self._spool.torn:
-            on_error(Invalid("undecodable", torn))
+        self._report_damages()
         self._sender = threading.Thread(target=self._run_sender, name="sessionary-spool", daemon=True)
         self._sender.start()
 
@@ -112,7 +119,7 @@ class SpoolTransport(DirectTransport):
         with self._lock:
             if self._closed:
                 raise ClientClosed("the client is closed; create a new one")
-            direct = not self._broken and self._spool.at_end
+            direct = not self._broken and self._spool.may_send(record.key)
             try:
                 position = self._spool.append_frame(frame, on_receipt)
             except OSError as error:
@@ -209,10 +216,20 @@ class SpoolTransport(DirectTransport):
         return True
 
     def _run_sender(self) -> None:
-        """Queue the records that wait in the file, until closed."""
+        """Queue the records that wait in the file, until closed; an error only delays them."""
+        while True:
+            try:
+                self._send_until_closed()
+                return
+            except Exception as error:  # noqa: BLE001 - without this thread the spool is never sent
+                self._on_error(error)
+                with self._lock:
+                    self._work.wait_for(lambda: self._closed, _REPLACE_PAUSE_S)
+
+    def _send_until_closed(self) -> None:
         while True:
             with self._lock:
-                while not self._closed and not self._broken and self._spool.at_end:
+                while not self._closed and not self._broken and self._spool.at_end and not self._spool.may_take_over:
                     self._work.wait()
                 if self._closed:
                     return
@@ -222,6 +239,7 @@ class SpoolTransport(DirectTransport):
             if broken:
                 self._replace_producer()
             self._send_waiting()
+            self._take_over_more()
 
     def _replace_producer(self) -> None:
         with self._lock:
@@ -234,9 +252,8 @@ class SpoolTransport(DirectTransport):
 
     def _send_waiting(self) -> None:
         with self._lock:
-            waits = not all(
-                self._send_frame(position, frame) for position, frame in self._spool.read_frames(_FRAMES_PER_READ)
-            )
+            found = self._spool.read_frames(_FRAMES_PER_READ)
+            waits = not found or not all(self._send_frame(position, frame) for position, frame in found)
             if waits and not self._closed:
                 self._work.wait(_ROOM_WAIT_S)
             given_up, self._given_up = self._given_up, []
@@ -245,16 +262,47 @@ class SpoolTransport(DirectTransport):
                 on_receipt(Receipt(None, None, str(error)))
             self._on_error(error)
 
-    def _send_frame(self, position: FramePosition, frame: Frame) -> bool:
+    def _take_over_more(self) -> None:
+        """Take over the next dead processes, once those before them are done."""
+        with self._lock:
+            if self._closed or not self._spool.may_take_over:
+                return
+        try:
+            claim = self._spool.claim_orphans()  # without the lock: it reads files, and the agent must not wait
+        except OSError as error:
+            claim = Claim([], [], [], more=False)  # the next process tries again
+            self._on_error(Unavailable(f"events of dead processes are left in the spool: {error}", _REPLACE_PAUSE_S))
+        with self._lock:
+            if self._closed:
+                release_claim(claim)
+                return
+            self._counts.replayed += self._spool.take_over(claim)
+        self._report_damages()
+
+    def _report_damages(self) -> None:
+        with self._lock:
+            damages, self._spool.damages = self._spool.damages, []
+            self._counts.damaged += sum(damage.lost for damage in damages)
+            if damages:
+                self._counts.errors["damaged_segment"] += len(damages)
+        for damage in damages:
+            self._on_error(damage)
+
+    def _send_frame(self, position: FramePosition, frame: Frame | None) -> bool:
         """Queue one frame, or give it up; False if it must wait. Hold the lock."""
         if self._closed or self._broken:
             return False
+        if frame is None:
+            self._counts.failed += 1
+            self._counts.damaged += 1
+            self._counts.errors["damaged_segment"] += 1
+            self._give_up(position, SpoolDamaged(position.segment.path, 1, f"damaged from byte {position.offset}"))
+            return True
         if time.time_ns() // 1_000_000 - frame.written_ms > AGE_LIMIT_MS:
-            kept = self._spool.store_expired(frame)
             self._counts.expired += 1
             self._counts.errors["expired"] += 1
             self._give_up(
-                position, Invalid("session_archived", f"an event is too old to be replayed; it is kept in {kept}")
+                position, Invalid("session_archived", f"an event is too old to be replayed; {self._keep_aside(frame)}")
             )
             return True
         try:
@@ -266,16 +314,27 @@ class SpoolTransport(DirectTransport):
             return True
         return self._queue_record(record, position)
 
+    def _keep_aside(self, frame: Frame) -> str:
+        """Store a frame that is too old; return what became of it."""
+        try:
+            return f"it is kept in {self._spool.store_expired(frame)}"
+        except OSError as error:
+            return f"it is lost, as it cannot be kept aside: {error}"
+
     def _give_up(self, position: FramePosition, why: Exception) -> None:
         self._spool.mark_sent(position)
         self._given_up.append((why, self._spool.mark_done(position)))
         self._counts.changed.notify_all()
 
+    def abandon_files(self) -> None:
+        """Close the files of the parent process, in a forked child. Takes no lock."""
+        self._spool.abandon()
+
     def _stop_threads(self) -> None:
         with self._lock:
             self._generation += 1  # ignores the reports of the purge: the file still has the events
             self._work.notify_all()
-        self._sender.join()
+        join_thread(self._sender, LATE_JOIN_S)
         self._kafka.close()
         with self._lock:
             self._spool.close()

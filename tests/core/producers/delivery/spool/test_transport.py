@@ -9,7 +9,7 @@ import pytest
 
 from sessionary.producers import ClientClosed
 from sessionary.producers.delivery.spool import transport as spool_transport
-from sessionary.producers.delivery.spool.segment import Frame
+from sessionary.producers.delivery.spool.frames import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.ports import Receipt
 from sessionary.producers.testing import memory_client

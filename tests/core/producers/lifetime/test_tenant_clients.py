@@ -2,8 +2,12 @@
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -198,3 +202,53 @@ def test_a_dropped_client_of_a_tenant_is_freed(acme: Acme) -> None:
     gone = weakref.ref(client.for_tenant("globex"))
     gc.collect()
     assert gone() is None
+
+
+# A program with its own interpreter: from Python 3.12 on a fork beside threads is a warning.
+_FORKED = """
+import os, sys
+from pathlib import Path
+from sessionary.producers import ClientClosed, ProducerSettings, SessionClient
+settings = ProducerSettings.from_env(
+    {}, bootstrap_servers="127.0.0.1:1", spool_dir=Path(sys.argv[1]), close_timeout_s=0.1
+)
+client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings, on_error=lambda error: None)
+globex, closed = client.for_tenant("globex"), client.for_tenant("initech")
+closed.close()
+before = globex.session(user_id="u")
+parents = client.producer_id
+child = os.fork()
+if child == 0:
+    try:
+        before.info("x")
+    except ClientClosed as error:
+        assert "before the fork" in str(error)
+    else:
+        os._exit(2)
+    globex.session(user_id="u").info("x")
+    assert globex.producer_id == client.producer_id != parents
+    assert client.counters.sent == globex.counters.sent == 5, client.counters
+    client.session(user_id="u")
+    assert client.counters.sent == 9
+    try:
+        closed.session(user_id="u")
+    except ClientClosed:
+        os._exit(0)
+    os._exit(3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+before.info("x")
+assert globex.producer_id == parents
+client.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_tenants_client_works_on_in_a_forked_child(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _FORKED, str(tmp_path)], check=True, timeout=60)
+
+
+def test_a_disabled_client_serves_tenants_too() -> None:
+    settings = ProducerSettings.from_env({}, disabled=True)
+    client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings)
+    with client, client.for_tenant("globex") as globex, globex.session(user_id="u") as session:
+        assert session.sync().state == "Active"

@@ -1,0 +1,153 @@
+"""A lock file that its process holds for life: free means that the process is dead.
+
+The kernel frees the lock however the process ends. On Linux and macOS it is `flock`; an interpreter
+without the module `fcntl` uses `lockf`. On Windows it is a byte that `msvcrt` locks.
+"""
+
+import errno
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_MODE = 0o600
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+_LOOK_S, _LOOKS_MAX = 0.02, 50
+# Locks of this process. `lockf` knows processes only: it would grant one that we hold already.
+_held: set[Path] = set()
+
+if sys.platform == "win32":
+    OPEN_FLAGS = os.O_RDWR | os.O_BINARY | os.O_NOINHERIT
+else:
+    OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC
+
+
+class FileLock:
+    """A lock that this process holds. Not thread-safe."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        """Take over the open and locked file descriptor `fd` of `path`."""
+        self.path = path
+        self._fd = fd
+        _held.add(path)
+
+    def release(self) -> None:
+        """Free the lock; its file stays. In a forked child the parent keeps the lock."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        _held.discard(self.path)
+
+    def remove(self) -> None:
+        """Free the lock and delete its file."""
+        if sys.platform == "win32":  # no file can be deleted that is open
+            self.release()
+            with suppress(OSError):  # another process looks at it just now, and will delete it
+                self.path.unlink()
+        else:
+            # In this order: a lock that was freed first could be taken and then lose its file.
+            self.path.unlink(missing_ok=True)
+            self.release()
+
+
+def create_locked(path: Path) -> FileLock:
+    """Create the file `path` such that other processes never see it without its lock.
+
+    Raises `FileExistsError` if it exists, `OSError` if it cannot be created or locked.
+    """
+    if sys.platform == "win32":
+        return _create_watched(path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    fd = os.open(temporary, OPEN_FLAGS | os.O_CREAT | os.O_EXCL, _MODE)
+    try:
+        if not _lock_file(fd):
+            raise OSError(errno.EAGAIN, "another process has locked it", str(temporary))
+        _publish_file(temporary, path)
+    except OSError:
+        os.close(fd)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+    return FileLock(path, fd)
+
+
+def try_lock(path: Path) -> FileLock | None:
+    """Lock the existing file `path`; None if it is locked or gone. Raises other `OSError`."""
+    if path in _held:
+        return None
+    try:
+        fd = os.open(path, OPEN_FLAGS)
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        if sys.platform == "win32":  # it is being deleted
+            return None
+        raise
+    try:
+        # Without a link, its holder has deleted it since we opened it.
+        locked = _lock_file(fd) and os.fstat(fd).st_nlink > 0
+    except OSError:
+        os.close(fd)
+        raise
+    if not locked:
+        os.close(fd)
+        return None
+    return FileLock(path, fd)
+
+
+def _publish_file(temporary: Path, path: Path) -> None:
+    """Give a file its name. Raises `FileExistsError` if there is one of that name."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        temporary.rename(path)
+
+
+if sys.platform == "win32":
+
+    def _create_watched(path: Path) -> FileLock:
+        """Create and lock a file. Others may lock it in between, but only for a moment.
+
+        They cannot delete it, as it is open here.
+        """
+        fd = os.open(path, OPEN_FLAGS | os.O_CREAT | os.O_EXCL, _MODE)
+        for _ in range(_LOOKS_MAX):
+            if _lock_file(fd):
+                return FileLock(path, fd)
+            time.sleep(_LOOK_S)
+        os.close(fd)
+        raise OSError(errno.EAGAIN, "another process has locked it", str(path))
+
+    def _lock_file(fd: int) -> bool:
+        import msvcrt
+
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        return True
+
+else:
+
+    def _lock_file(fd: int) -> bool:
+        """Return False if another process has locked the file. Raises other `OSError`."""
+        try:
+            import fcntl
+        except ImportError:
+            fcntl = None  # type: ignore[assignment]
+        try:
+            if fcntl is None:
+                os.lockf(fd, os.F_TLOCK, 0)
+            else:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+
+__all__ = ["OPEN_FLAGS", "FileLock", "create_locked", "try_lock"]

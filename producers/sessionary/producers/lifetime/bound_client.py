@@ -1,0 +1,174 @@
+"""What a client makes once per process: threads, connections, files, sequence numbers.
+
+In a forked child none of these work: threads do not exist there, and files and numbers are the
+parent's. So a fork parts the child's copy of the client from them, and its first use makes new ones
+(POSIX leaves a child of a process with threads little else: no lock may be taken in between).
+"""
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+
+from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder
+from sessionary.producers.control.data_class_lookup import DataClassLookup
+from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry
+from sessionary.producers.errors import ClientClosed
+from sessionary.producers.kafka_ports import kafka_ports
+from sessionary.producers.ports import OnError, Ports
+from sessionary.producers.process.guards import guard_callback
+from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, keep_forever
+from sessionary.producers.session.handle import SharedServices
+from sessionary.producers.session.heartbeat import Heartbeats
+from sessionary.producers.settings import ProducerSettings
+from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.types import DataClass
+
+
+class ProcessBoundClient:
+    """The parts of a client, from its opening to its end, and again in a forked child."""
+
+    def _open_client(
+        self,
+        tenant_id: str,
+        identity: SenderIdentity,
+        settings: ProducerSettings,
+        on_error: OnError,
+        ports: Ports | None,
+    ) -> None:
+        """Open the client; `ports` replace Kafka and the control API. Raises `SettingsError`."""
+        self._tenant_id = tenant_id
+        self._identity = identity
+        self._settings = settings
+        self._on_error = guard_callback(on_error)
+        self._given_ports = ports
+        self._cleanup_handler: CleanupHandler | None = None
+        self._producer_id = str(uuid.uuid4())
+        self._opening, self._closing = threading.RLock(), threading.Lock()
+        self._open_ports()
+        self._is_left = False  # true in a forked child until its first use of the client
+        bind_to_process(self)
+        if ports is None and settings.handle_sigterm and not settings.disabled:
+            exit_on_sigterm()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Close the client."""
+        raise NotImplementedError
+
+    def _open_ports(self) -> None:
+        """Make what belongs to one process: threads, connections, files, sequence numbers."""
+        self._gate = SendGate()
+        self._sequences = SequenceRegistry(self._producer_id)
+        self._refused, self._refused_lock = 0, threading.Lock()
+        self._ports = self._given_ports or kafka_ports(
+            self._settings, self._tenant_id, self._identity.service_id, self._producer_id, self._on_error
+        )
+        self._heartbeats = Heartbeats(self._on_error)
+        if self._settings.disabled:
+            self._heartbeats.close()
+        self._services = SharedServices(
+            self._ports.control,
+            self._heartbeats,
+            self._settings.heartbeat_interval_s,
+            self._settings.verdict_timeout_s,
+            self._on_error,
+            self._count_refusal,
+            self._settings.rules,
+        )
+
+    def _leave_parent(self) -> None:
+        """Part from the parent process, in a forked child before anything else runs there.
+
+        Takes no lock: a thread that held it does not exist here.
+        """
+        self._gate.of_parent = True
+        if self._gate.open:
+            self._gate.open = False
+            self._is_left = True
+            keep_forever(self._ports)
+            self._producer_id = str(uuid.uuid4())
+            with contextlib.suppress(Exception):  # the child must start whatever another thread did
+                self._ports.abandon_files()
+        self._opening, self._closing = threading.RLock(), threading.Lock()
+
+    def _reopen_in_child(self) -> None:
+        """Open the client again if this is a forked child that uses it for the first time."""
+        if not self._is_left:
+            return
+        with self._opening:
+            if self._is_left:
+                self._open_ports()
+                self._is_left = False
+                if self._cleanup_handler is not None:
+                    self._start_cleanups(self._cleanup_handler)
+
+    def _start_cleanups(self, handler: CleanupHandler) -> None:
+        lookup = DataClassLookup(self._ports.control, self._on_error)
+
+        def emitter_at(key: SessionKey, epoch: int) -> Emitter:
+            emitter = self._new_emitter(key, None, ())
+            emitter.epoch = epoch
+            if not emitter.last_seq:  # the session of another client
+                emitter.add_data_classes(lookup.find_classes(key.session_id))
+            return emitter
+
+        self._ports.cleanups.start(CleanupResponder(handler, emitter_at, self._on_error))
+
+    def _close_ports(self, deadline: float) -> int:
+        """Close all parts, even if one fails; return how many events are not acknowledged."""
+
+        def left_s() -> float:
+            return max(deadline - time.monotonic(), 0.0)
+
+        left = 0
+        try:
+            self._ports.cleanups.close(left_s())
+            self._heartbeats.close()
+        except Exception as error:  # noqa: BLE001 - the events must be delivered whatever else fails
+            self._on_error(error)
+        self._gate.open = False
+        try:
+            left = self._ports.transport.close(left_s())
+        except Exception as error:  # noqa: BLE001 - a disk that fails must not raise into the agent
+            self._on_error(error)
+        return left
+
+    def _close_in_time(self, timeout_s: float) -> None:
+        """Close all parts; a second call, or one of a child that never used them, does nothing."""
+        if self._is_left:
+            self._is_left = False  # its gate is shut already
+            return
+        deadline = time.monotonic() + timeout_s
+        if not self._closing.acquire(timeout=max(timeout_s, 0.0)):
+            return  # another thread closes it, and waits for longer
+        try:
+            left = self._close_ports(deadline)
+        finally:
+            self._closing.release()
+        if left:
+            fate = "kept in the spool" if self._ports.delivery_policy == "spool" else "lost"
+            self._on_error(ClientClosed(f"{left} events were not acknowledged before the client closed; {fate}"))
+
+    def _count_refusal(self) -> None:
+        with self._refused_lock:
+            self._refused += 1
+
+    def _new_emitter(
+        self, key: SessionKey, user_id: str | None, data_classes: Sequence[DataClass], *, new: bool = False
+    ) -> Emitter:
+        self._reopen_in_child()
+        if not self._gate.open:
+            raise ClientClosed("the client is closed; create a new one")
+        return Emitter(
+            self._ports.transport,
+            self._gate,
+            self._identity,
+            key,
+            self._sequences.sequence_for(key, new=new),
+            user_id=user_id,
+            data_classes=data_classes,
+        )
+
+
+__all__ = ["ProcessBoundClient"]

@@ -1,0 +1,226 @@
+"""A client in forked children, and its end: without a broker."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessionary.producers import ClientClosed, SessionClient
+from sessionary.producers.delivery.spool.spool import Spool
+from sessionary.producers.ports import OnCleanupRequest
+from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
+from tests.core.producers.kafka_clients import new_client, new_settings
+
+# A program with its own interpreter: from Python 3.12 on a fork beside threads is a warning.
+_HEAD = """
+import json, os, signal, sys, threading, time
+from pathlib import Path
+from sessionary.producers import ClientClosed, ProducerSettings, SessionClient
+from sessionary.producers.delivery.spool.spool import Spool
+
+settings = ProducerSettings.from_env(
+    {}, bootstrap_servers="127.0.0.1:1", spool_dir=Path(sys.argv[1]), close_timeout_s=0.1, delivery_policy=sys.argv[2]
+)
+client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings, on_error=lambda error: None)
+told = {}
+
+def wait_child(pid):
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    return "hangs"
+"""
+# A prefork server: the master makes the client, workers use it, or do not.
+_SERVER = """
+client.on_cleanup(lambda request: None)
+before = client.session(user_id="u")
+pids = {}
+for name in ("worker", "idle", "closes"):
+    pid = os.fork()
+    if pid == 0:
+        told = {"id": client.producer_id, "counted": client.counters.sent, "threads": threading.active_count()}
+        if name == "worker":
+            try:
+                before.activity("llm")
+            except ClientClosed as error:
+                told["refused"] = str(error)
+            with client.session(user_id="u") as session:
+                session.activity("llm")
+            told["sent"] = client.counters.sent
+            told["names"] = sorted(thread.name for thread in threading.enumerate())
+        if name == "closes":
+            client.close()
+        Path(sys.argv[1], name).write_text(json.dumps(told))
+        sys.exit(0)
+    pids[name] = pid
+for name, pid in pids.items():
+    told[name] = wait_child(pid)
+before.activity("llm")
+told |= {"id": client.producer_id, "sent": client.counters.sent}
+client.close()
+print(json.dumps(told))
+"""
+# A worker that never uses the client outlives its master, which dies with events in its spool.
+_ORPHAN = """
+master = os.fork()
+if master == 0:
+    client.session(user_id="u")
+    worker = os.fork()
+    if worker == 0:
+        Path(sys.argv[1], "worker").write_text(str(os.getpid()))
+        time.sleep(60)
+        os._exit(0)
+    while not Path(sys.argv[1], "worker").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+told["master"] = wait_child(master)
+found = Spool(settings.spool_folder, "later", 1 << 20)
+told["taken_over"] = found.taken_over
+os.kill(int(Path(sys.argv[1], "worker").read_text()), signal.SIGKILL)
+print(json.dumps(told))
+os._exit(0)
+"""
+# The child leaves the `with` block of its parent's session, as its code after the fork does.
+_BLOCK = """
+with client.session(user_id="u") as session:
+    pid = os.fork()
+if pid == 0:
+    os._exit(0)
+told["child"] = wait_child(pid)
+told["state"] = session.local_state
+print(json.dumps(told))
+client.close()
+"""
+
+
+def run_program(text: str, folder: Path, policy: str = "spool") -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", _HEAD + text, folder, policy], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "" or "DeprecationWarning" in done.stderr, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["spool", "drop"])
+def test_a_client_made_before_the_fork_works_in_each_child(policy: str, tmp_path: Path) -> None:
+    server = run_program(_SERVER, tmp_path, policy)
+    worker, idle, closes = (json.loads((tmp_path / name).read_text()) for name in ("worker", "idle", "closes"))
+    assert [server[name] for name in ("worker", "idle", "closes")] == [0, 0, 0]
+    assert len({one["id"] for one in (server, worker, idle, closes)}) == 4
+    assert [(one["counted"], one["threads"]) for one in (worker, idle, closes)] == [(0, 1)] * 3
+    assert (worker["sent"], server["sent"]) == (6, 5)
+    assert "made before the fork" in worker["refused"]
+    assert {"sessionary-delivery", "sessionary-heartbeat", "sessionary-cleanup"} <= set(worker["names"])
+    if policy == "spool":
+        folder = next(path for path in tmp_path.iterdir() if path.is_dir())
+        left = {path.name.split(".")[0] for path in folder.iterdir()}
+        assert left == {server["id"], worker["id"]}
+        later = Spool(folder, "later", 1 << 20)
+        assert later.taken_over == worker["sent"] + server["sent"]
+        later.close()
+
+
+def test_a_child_does_not_hold_the_spool_of_its_dead_parent(tmp_path: Path) -> None:
+    found = run_program(_ORPHAN, tmp_path)
+    assert found == {"master": -9, "taken_over": 4}
+
+
+def test_a_child_that_leaves_its_parent_s_block_ends_nothing(tmp_path: Path) -> None:
+    assert run_program(_BLOCK, tmp_path) == {"child": 0, "state": "Terminated"}
+
+
+def test_a_closed_client_stays_closed_in_a_child() -> None:
+    client, _ = memory_client()
+    client.close()
+    child = os.fork()
+    if child == 0:
+        try:
+            client.create(user_id="u")
+        except ClientClosed as error:
+            os._exit(0 if "create a new one" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("policy", ["spool", "block", "drop"])
+@pytest.mark.parametrize("timeout_s", [0.0, 0.5, -1.0])
+def test_closing_waits_for_what_it_is_told(timeout_s: float, policy: str, closed_address: str, tmp_path: Path) -> None:
+    errors: list[Exception] = []
+    client = new_client(new_settings(closed_address, tmp_path, delivery_policy=policy, close_timeout_s=600.0), errors)
+    client.session(user_id="u")
+    begun = time.monotonic()
+    client.close(timeout_s)
+    taken_s = time.monotonic() - begun
+    assert max(timeout_s, 0.0) <= taken_s < 20  # and not for the setting's 600 s
+    fate = "kept in the spool" if policy == "spool" else "lost"
+    assert any(isinstance(error, ClientClosed) and fate in str(error) for error in errors)
+    client.close()
+
+
+class BrokenTransport(InMemoryTransport):
+    """A transport whose disk fails when it is closed."""
+
+    def close(self, timeout_s: float = 0.0) -> int:
+        raise OSError(30, "Read-only file system")
+
+
+def test_closing_reports_what_fails_and_raises_nothing() -> None:
+    errors: list[Exception] = []
+    client = SessionClient(
+        tenant_id="acme", service_id="s", agent_id="a", on_error=errors.append, ports=memory_ports(BrokenTransport())
+    )
+    client.close()
+    assert [type(error) for error in errors] == [OSError]
+
+
+class BusyCleanups:
+    """A clean-up consumer whose handler does not return in time."""
+
+    def __init__(self) -> None:
+        self.given_s: list[float] = []
+
+    def start(self, on_request: OnCleanupRequest) -> None:
+        return None
+
+    def close(self, timeout_s: float) -> None:
+        self.given_s.append(timeout_s)
+
+
+def test_a_clean_up_handler_gets_the_time_that_is_left() -> None:
+    busy = BusyCleanups()
+    ports = memory_ports(InMemoryTransport())._replace(cleanups=busy)
+    client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", ports=ports)
+    client.close(3.0)
+    assert 2.0 < busy.given_s[0] <= 3.0
+
+
+def test_two_that_close_at_once_do_not_wait_for_ever() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class SlowTransport(InMemoryTransport):
+        def close(self, timeout_s: float = 0.0) -> int:
+            entered.set()
+            assert leave.wait(30)
+            return 0
+
+    client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", ports=memory_ports(SlowTransport()))
+    first = threading.Thread(target=client.close, args=(30.0,))
+    first.start()
+    assert entered.wait(30)
+    client.close(0.05)
+    assert first.is_alive()
+    leave.set()
+    first.join(30)
+    assert not first.is_alive()
