@@ -87,7 +87,8 @@ mutants: $(DEV)
 check: lint
 	@$(BIN)/pytest --quiet tests/style
 
-# Format, lint and types only; the client's types for macOS and Windows too.
+# Format, lint and types only; the client's types for macOS and Windows too. Pyright checks the examples, as users'
+# editors would; without a look for a newer one.
 lint: $(DEV)
 	@$(BIN)/ruff format --check --quiet . || { echo "ruff format: some files differ; make format mends them" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
@@ -95,6 +96,7 @@ lint: $(DEV)
 	@for platform in darwin win32; do \
 		$(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform --no-error-summary producers schemas || exit 1; \
 	done
+	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
 # Format the code and mend what can be mended.
 format: $(DEV)

@@ -11,6 +11,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     control/        the control API, and clean-up requests
     ports           the protocols of what the client needs of the outside
     kafka_ports     these by Kafka and HTTP
+    context/        the current session, marks, decorators, several tenants
     testing/        these in memory, for users' tests
     process/        what the client does so that it never harms its process: exit, fork, SIGTERM
     metrics         what a client measures: names and values, without a library
@@ -22,6 +23,9 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
 
 from sessionary.producers.async_client import AsyncSessionClient
 from sessionary.producers.client import SessionClient
+from sessionary.producers.context.marks import BlockMarks, Marks
+from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.traced_calls import traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.errors import (
     AuthenticationFailed,
@@ -45,7 +49,7 @@ from sessionary.producers.errors import (
     VerdictPending,
 )
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, SessionView, Verdict
-from sessionary.producers.session.async_session import AsyncSession, AsyncStep
+from sessionary.producers.session.async_session import AsyncSession, AsyncStep, current_session
 from sessionary.producers.session.life import Session, Step
 from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
 from sessionary.schemas.events import Payload
@@ -68,6 +72,7 @@ __all__ = [
     "AsyncStep",
     "AuthenticationFailed",
     "Backlog",
+    "BlockMarks",
     "CleanupAction",
     "CleanupHandler",
     "CleanupRequest",
@@ -81,6 +86,8 @@ __all__ = [
     "Invalid",
     "Json",
     "Limits",
+    "Marks",
+    "ModelCall",
     "OnError",
     "PauseKind",
     "Payload",
@@ -110,4 +117,6 @@ __all__ = [
     "UnreadableRequest",
     "Verdict",
     "VerdictPending",
+    "current_session",
+    "traced",
 ]

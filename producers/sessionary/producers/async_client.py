@@ -1,11 +1,12 @@
 """The client of an agent process for asyncio, over `SessionClient`."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
 from sessionary.producers.client import SessionClient
+from sessionary.producers.context.traced_calls import F
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
@@ -19,7 +20,8 @@ class AsyncSessionClient:
     """Makes the sessions of one tenant, service and agent, for asyncio.
 
     Has the verbs of `SessionClient`, with the same arguments and errors; none blocks the event
-    loop. Create one per process and tenant. An async context manager that closes it.
+    loop. Create one per process; `for_tenant` makes those of further tenants. An async context
+    manager that closes it.
 
         client = AsyncSessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1")
         async with client:
@@ -127,7 +129,7 @@ class AsyncSessionClient:
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
         state_schema_version: int = 1,
-        parent: str | None = None,
+        parent: str | Session | AsyncSession | None = None,
         restored_from_snapshot_id: str | None = None,
     ) -> AsyncSession:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
@@ -141,7 +143,7 @@ class AsyncSessionClient:
             data_classes: Classes of the data that the session handles.
             session_id: A UUID; default: a new one.
             state_schema_version: Version of the content's schema, the agent's own.
-            parent: Id of the session that this one belongs to.
+            parent: The session that this one belongs to, or its id.
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
 
         Returns:
@@ -165,7 +167,7 @@ class AsyncSessionClient:
                 restored_from_snapshot_id=restored_from_snapshot_id,
             )
 
-        return await AsyncSession(open_session, may_block=self.may_block).__aenter__()
+        return await AsyncSession(open_session, may_block=self.may_block)._open()
 
     def session(
         self,
@@ -175,7 +177,7 @@ class AsyncSessionClient:
         limits: Limits | None = None,
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
-        parent: str | None = None,
+        parent: str | Session | AsyncSession | None = None,
         validate: AsyncStep | None = None,
         connect: AsyncStep | None = None,
     ) -> AsyncSession:
@@ -187,7 +189,7 @@ class AsyncSessionClient:
             limits: Time and size limits that differ from the defaults.
             data_classes: Classes of the data that the session handles.
             session_id: A UUID; default: a new one.
-            parent: Id of the session that this one belongs to.
+            parent: The session that this one belongs to, or its id.
             validate: Awaited in phase `validating`. If it raises, the session ends with
                 `invalid_config`, and the exception is raised again.
             connect: Awaited in phase `connecting`. If it raises, the session ends with
@@ -250,7 +252,41 @@ class AsyncSessionClient:
             ClientClosed: The client is closed.
         """
         attached = await asyncio.to_thread(self._client.attach, session_id, user_id=user_id, take_over=take_over)
-        return await AsyncSession(lambda: attached, may_block=self.may_block).__aenter__()
+        return await AsyncSession(lambda: attached, may_block=self.may_block)._open()
+
+    def for_tenant(self, tenant_id: str, *, api_token: str | None = None) -> Self:
+        """Return a client of another tenant that uses this one's producer, spool and heartbeats.
+
+        It has the same service and agent, and sessions and a clean-up handler of its own. Its
+        counters and backlog are those of all tenants of the producer. Closing it stops its
+        heartbeats and its clean-ups, and nothing of the other tenants; closing this client closes
+        it too. Not a coroutine.
+
+        Args:
+            tenant_id: The tenant.
+            api_token: The tenant's token for the control API. This client's own names its own
+                tenant, so it is never used for another one.
+
+        Raises:
+            Invalid: The name is not allowed.
+            ClientClosed: This client is closed.
+            ProducerError: The client was made with `ports` that serve one tenant only.
+        """
+        return self.wrap(self._client.for_tenant(tenant_id, api_token=api_token))
+
+    def traced(self, kind: str, *, name: str | None = None, side_effect: bool = False) -> Callable[[F], F]:
+        """Decorate a function so that each call is reported in the current session.
+
+        The same as `sessionary.producers.traced`, which needs no client; the session may be of any
+        client. For functions, coroutine functions, generators and asynchronous generators. What the
+        function takes, returns and raises stays as it is; arguments and results are not reported.
+
+        Args:
+            kind: `tool` for the events of a tool call; any other word for those of a step.
+            name: Name of the tool or the step. Default: the function's name.
+            side_effect: The tool changes something outside.
+        """
+        return self._client.traced(kind, name=name, side_effect=side_effect)
 
     def on_cleanup(self, handler: CleanupHandler) -> None:
         """Release the resources of this service's ended sessions. Call once per client.
@@ -287,6 +323,9 @@ class AsyncSessionClient:
         Waits for at most `timeout_s` seconds while events are not acknowledged or a clean-up
         handler runs, and two seconds more for the client's threads; a spool keeps the rest for the
         next client, and `on_error` is told how many. A second call does nothing.
+
+        Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and
+        leaves the other tenants as they are.
 
         Args:
             timeout_s: Default: the setting `close_timeout_s`.

@@ -7,19 +7,22 @@ from typing import Literal, Self
 
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.delivery.emitter import SenderIdentity
-from sessionary.producers.lifetime.bound_client import ProcessBoundClient
+from sessionary.producers.errors import Invalid
+from sessionary.producers.lifetime.tenant_clients import TenantClients
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
+from sessionary.producers.session.async_session import AsyncSession
 from sessionary.producers.session.life import Session, Step
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
 
 
-class SessionClient(ProcessBoundClient):
+class SessionClient(TenantClients):
     """Makes the sessions of one tenant, service and agent, and delivers their events.
 
-    Create one per process and tenant. Thread-safe; a context manager that closes it.
+    Create one per process; `for_tenant` makes those of further tenants. Thread-safe; a context
+    manager that closes it.
 
         with SessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1") as client:
             with client.session(user_id="u1", state={"step": 0}) as session:
@@ -106,7 +109,7 @@ class SessionClient(ProcessBoundClient):
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
         state_schema_version: int = 1,
-        parent: str | None = None,
+        parent: str | Session | AsyncSession | None = None,
         restored_from_snapshot_id: str | None = None,
     ) -> Session:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
@@ -120,7 +123,7 @@ class SessionClient(ProcessBoundClient):
             data_classes: Classes of the data that the session handles.
             session_id: A UUID; default: a new one.
             state_schema_version: Version of the content's schema, the agent's own.
-            parent: Id of the session that this one belongs to.
+            parent: The session that this one belongs to, or its id.
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
 
         Returns:
@@ -136,7 +139,6 @@ class SessionClient(ProcessBoundClient):
             key = SessionKey(self._tenant_id, new_session_id(time.time_ns() // 1_000_000 if time_ordered else None))
         else:
             key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        parent_id = None if parent is None else checked_session_id(parent, "parent session id")
         session = Session(
             self._new_emitter(key, user_id, data_classes, new=session_id is None),
             self._services,
@@ -144,7 +146,7 @@ class SessionClient(ProcessBoundClient):
             state=state,
             state_schema_version=state_schema_version,
         )
-        session._register_session(parent_id, restored_from_snapshot_id)
+        session._register_session(self._id_of(parent), restored_from_snapshot_id)
         return session
 
     def session(
@@ -155,7 +157,7 @@ class SessionClient(ProcessBoundClient):
         limits: Limits | None = None,
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
-        parent: str | None = None,
+        parent: str | Session | AsyncSession | None = None,
         validate: Step | None = None,
         connect: Step | None = None,
     ) -> Session:
@@ -167,7 +169,7 @@ class SessionClient(ProcessBoundClient):
             limits: Time and size limits that differ from the defaults.
             data_classes: Classes of the data that the session handles.
             session_id: A UUID; default: a new one.
-            parent: Id of the session that this one belongs to.
+            parent: The session that this one belongs to, or its id.
             validate: Called in phase `validating`. If it raises, the session ends with
                 `invalid_config`, and the exception is raised again.
             connect: Called in phase `connecting`. If it raises, the session ends with
@@ -278,6 +280,9 @@ class SessionClient(ProcessBoundClient):
         handler runs, and two seconds more for the client's threads; a spool keeps the rest for the
         next client, and `on_error` is told how many. A second call does nothing.
 
+        Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and
+        leaves the other tenants as they are.
+
         Args:
             timeout_s: Default: the setting `close_timeout_s`.
         """
@@ -291,6 +296,15 @@ class SessionClient(ProcessBoundClient):
     ) -> Literal[False]:
         self.close()
         return False
+
+    def _id_of(self, parent: str | Session | AsyncSession | None) -> str | None:
+        """Return a parent's session id. Raises `Invalid`."""
+        if parent is None or isinstance(parent, str):
+            return None if parent is None else checked_session_id(parent, "parent session id")
+        key = (parent if isinstance(parent, Session) else parent.sync_session)._emitter.key
+        if key.tenant_id != self._tenant_id:
+            raise Invalid("invalid_value", f"the parent session is of tenant {key.tenant_id}, not {self._tenant_id}")
+        return key.session_id
 
 
 __all__ = ["SessionClient"]

@@ -7,7 +7,7 @@ from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.producers.errors import SpoolUnusable
-from sessionary.producers.ports import OnError, Ports, Transport
+from sessionary.producers.ports import OnError, PolicyInForce, Ports, Transport
 from sessionary.producers.process.disabled_ports import disabled_ports
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.errors import SettingsError
@@ -26,6 +26,14 @@ def kafka_ports(
     trace = _tracing(settings)
     control = HttpControl(settings)
     cleanups = KafkaCleanupConsumer(settings, tenant_id, service_id, on_error)
+
+    def ports_over(transport: Transport, policy: PolicyInForce) -> Ports:
+        def tenant_ports(tenant: str, own: ProducerSettings) -> Ports:
+            tenant_cleanups = KafkaCleanupConsumer(own, tenant, service_id, on_error)
+            return Ports(transport, HttpControl(own), tenant_cleanups, policy)
+
+        return Ports(transport, control, cleanups, policy, tenant_ports=tenant_ports)
+
     if settings.delivery_policy == "spool":
         try:
             spooling = SpoolTransport(settings, producer_id, on_error)
@@ -39,8 +47,8 @@ def kafka_ports(
                 )
             )
         else:
-            return Ports(trace(spooling), control, cleanups, "spool", spooling.abandon_files)
-    return Ports(trace(DirectTransport(settings, on_error)), control, cleanups, settings.delivery_policy)
+            return ports_over(trace(spooling), "spool")._replace(abandon_files=spooling.abandon_files)
+    return ports_over(trace(DirectTransport(settings, on_error)), settings.delivery_policy)
 
 
 def _tracing(settings: ProducerSettings) -> Callable[[Transport], Transport]:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
+from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import DataClass, Limits, RefusalReason
 
@@ -213,6 +214,9 @@ class Ports(NamedTuple):
 
     `abandon_files` closes what a forked child must not hold of its parent: it is called in the
     child, takes no lock, and the parent's files stay as they are.
+
+    `tenant_ports(tenant_id, settings)` returns those of another tenant, with the same transport;
+    None: these serve one tenant only.
     """
 
     transport: Transport
@@ -220,6 +224,7 @@ class Ports(NamedTuple):
     cleanups: CleanupConsumer
     delivery_policy: PolicyInForce = "memory"
     abandon_files: Callable[[], None] = _do_nothing
+    tenant_ports: "Callable[[str, ProducerSettings], Ports] | None" = None
 
 
 __all__ = [

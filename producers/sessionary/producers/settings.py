@@ -99,6 +99,11 @@ class ProducerSettings(KafkaSettings):
         description="make an OpenTelemetry span for each event, which processor and sinks continue; needs the extra "
         "`otel`, and an SDK that the program has set up",
     )
+    inherit_in_threads: bool = Field(
+        default=True,
+        description="let threads and calls of thread pools inherit the current session, by wrapping Thread.start and "
+        "ThreadPoolExecutor.submit once in the process",
+    )
     handle_sigterm: bool = Field(
         default=True, description="turn an unhandled SIGTERM into an orderly exit (main thread only)"
     )

@@ -33,19 +33,19 @@ from sessionary.producers.testing import InMemoryTransport, memory_client
 
 SESSION = {
     *("session_id", "local_state", "epoch", "version", "state", "context_bytes"),
-    *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot"),
+    *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot", "llm", "marks", "bind"),
     *("start", "fail_start", "enter_phase", "pause", "resume", "error", "recover", "sync"),
     *("complete", "cancel", "force_close", "close", "detach"),
 }
 CLIENT = {
     *("producer_id", "counters", "backlog", "may_block", "delivery_policy"),
-    *("create", "session", "attach", "on_cleanup", "flush", "close"),
+    *("create", "session", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
 }
 FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient)]
 # What the name of a type is in the other face.
 COUNTERPARTS = {Session: AsyncSession, SessionClient: AsyncSessionClient, Step: AsyncStep}
 # These send nothing and wait for nothing, so they are plain functions in both.
-PLAIN = {"detach", "on_cleanup", "session"}
+PLAIN = {"detach", "on_cleanup", "session", "llm", "marks", "bind", "for_tenant", "traced"}
 
 
 def public_names(value: object) -> set[str]:
@@ -73,7 +73,7 @@ def in_other_face(annotation: Any) -> Any:
     """Replace each type by its counterpart in the asyncio face."""
     if annotation in COUNTERPARTS:
         return COUNTERPARTS[annotation]
-    if isinstance(annotation, types.UnionType):
+    if isinstance(annotation, types.UnionType) and not {Session, AsyncSession} <= set(typing.get_args(annotation)):
         parts = [in_other_face(part) for part in typing.get_args(annotation)]
         return typing.Union[tuple(parts)]  # noqa: UP007 - made of a list
     return annotation
@@ -81,7 +81,9 @@ def in_other_face(annotation: Any) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two annotations are equal, however a union was made."""
-    return one == other or set(typing.get_args(one)) == set(typing.get_args(other)) != set()
+    return one == other or (
+        isinstance(one, types.UnionType) and set(typing.get_args(one)) == set(typing.get_args(other))
+    )
 
 
 def differences(sync: Callable[..., Any], other: Callable[..., Any], *, awaitable: bool) -> list[str]:
@@ -145,7 +147,7 @@ def annotated_names(owner: type) -> Iterator[str]:
         tree = ast.parse(inspect.getsource(importlib.import_module(base.__module__)))
         body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == base.__name__).body
         for node in body:
-            if isinstance(node, ast.AnnAssign):
+            if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_"):
                 yield from names_in(node.annotation)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
                 not node.name.startswith("_") or (node.name == "__init__" and owner in (SessionClient, Refused))
@@ -161,7 +163,8 @@ def names_in(annotation: ast.expr | None) -> Iterator[str]:
 
 
 STANDARD = {*vars(typing), *dir(builtins)} | {
-    *("Mapping", "Sequence", "datetime", "Path", "SecretStr", "BeforeValidator"),
+    *("Mapping", "Sequence", "datetime", "Path", "SecretStr", "BeforeValidator", "AbstractContextManager"),
+    *("F", "P", "T"),  # type variables
 }
 
 

@@ -185,6 +185,16 @@ class Emitter:
         return self._sequence.last
 
     @property
+    def may_block(self) -> bool:
+        """True if `emit` may wait for room in the queue."""
+        return self._transport.may_block
+
+    @property
+    def is_open(self) -> bool:
+        """True while the client may send."""
+        return self._gate.open
+
+    @property
     def producer_id(self) -> str:
         """The producer id of the session's events."""
         return self._sequence.producer_id

@@ -50,6 +50,9 @@ class TracingTransport:
         Raises `QueueFull`, `ClientClosed`.
         """
         given = None if record.traceparent is None else parse_traceparent(record.traceparent.encode())
+        current = trace.get_current_span().get_span_context()
+        if given is not None and (given.trace_id, given.span_id) == (current.trace_id, current.span_id):
+            given = None  # the span itself is a better parent than its header: it is local, and has its state
         span = self._tracer.start_span(
             f"{span_names.SEND} {self._topic}",
             context=None if given is None else as_parent(given),

@@ -17,6 +17,7 @@ from sessionary.producers.ports import (
     Receipt,
     SessionView,
 )
+from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.events import SessionCreated, StateUpdated
 from sessionary.schemas.types import Snapshot
@@ -161,7 +162,11 @@ def _read_event(value: bytes) -> Event:
 def disabled_ports() -> Ports:
     """Return the ports of a client that is turned off."""
     outside = DisabledTransport()
-    return Ports(outside, outside, DisabledCleanups(), "disabled")
+
+    def tenant_ports(tenant_id: str, settings: ProducerSettings) -> Ports:
+        return Ports(outside, outside, DisabledCleanups(), "disabled")
+
+    return Ports(outside, outside, DisabledCleanups(), "disabled", tenant_ports=tenant_ports)
 
 
 __all__ = ["DisabledCleanups", "DisabledTransport", "disabled_ports"]

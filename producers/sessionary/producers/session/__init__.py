@@ -9,6 +9,5 @@ Each of the first three adds verbs to the one before:
     async_session     verbs of a session's life for asyncio; class `AsyncSession`
     pending_verdict   the event whose verdict a session waits for
     state_json        a session's content as JSON, and snapshots of it
-    error_info        exceptions as events carry them
     heartbeat         one timer thread for the heartbeats of all sessions
 """

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, Unpack
 
+from sessionary.producers.context.marks import Marks
+from sessionary.producers.context.scope import SessionBlock, active_session, enter_block, leave_block
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.session.async_work import AsyncSessionWork
 from sessionary.producers.session.life import Session
@@ -31,7 +33,8 @@ class AsyncSession(AsyncSessionWork):
     | an exception | an error, then `unrecoverable` | `cancelled` | `unrecoverable` |
     | cancellation, `KeyboardInterrupt` | `abnormal_termination` | `cancelled` | `forced` |
 
-    A session that was detached, or that the processor has timed out, is left as it is.
+    A session that was detached, or that the processor has timed out, is left as it is. In the block
+    the session is the current one: see `current_session`.
     """
 
     def __init__(
@@ -48,8 +51,11 @@ class AsyncSession(AsyncSessionWork):
         self._starts = starts
         self._validate = validate
         self._connect = connect
+        self._block: SessionBlock | None = None  # while in `async with`
 
-    async def start(self, *, validate: AsyncStep | None = None, connect: AsyncStep | None = None) -> Self:
+    async def start(
+        self, *, validate: AsyncStep | None = None, connect: AsyncStep | None = None, **marks: Unpack[Marks]
+    ) -> Self:
         """Start a created session: validate, connect, become Active.
 
         Args:
@@ -57,33 +63,35 @@ class AsyncSession(AsyncSessionWork):
                 `invalid_config`, and the exception is raised again.
             connect: Awaited in phase `connecting`. If it raises, the session ends with
                 `connection_failed`, and the exception is raised again.
+            marks: As in `emit`; of all events of the start.
 
         Returns:
             This session. Raises as `emit` does.
         """
-        await self._take_start_step("validating", "invalid_config", validate)
-        await self._take_start_step("connecting", "connection_failed", connect)
-        await self._run_verb(self.sync_session._mark_started)
+        await self._take_start_step("validating", "invalid_config", validate, marks)
+        await self._take_start_step("connecting", "connection_failed", connect, marks)
+        await self._run_verb(self.sync_session._mark_started, marks)
         return self
 
-    async def fail_start(self, reason: StartFailureReason, message: str | None = None) -> None:
+    async def fail_start(self, reason: StartFailureReason, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End a session that was created and could not be started. Raises as `emit` does.
 
         Args:
             reason: `invalid_config` or `connection_failed`.
             message: Details, for people.
+            marks: As in `emit`.
         """
-        await self._run_verb(self.sync_session.fail_start, reason, message)
+        await self._run_verb(self.sync_session.fail_start, reason, message, **marks)
 
-    async def enter_phase(self, phase: Phase) -> None:
+    async def enter_phase(self, phase: Phase, **marks: Unpack[Marks]) -> None:
         """Set the session's phase, an attribute beside its state. Raises as `emit` does.
 
         The other verbs send the phases that they need themselves. Only the owning service may
         change the phase; the processor refuses a phase that is out of order.
         """
-        await self._run_verb(self.sync_session.enter_phase, phase)
+        await self._run_verb(self.sync_session.enter_phase, phase, **marks)
 
-    async def pause(self, reason: str | None = None, kind: PauseKind = "manual") -> str:
+    async def pause(self, reason: str | None = None, kind: PauseKind = "manual", **marks: Unpack[Marks]) -> str:
         """Pause an Active session, with a snapshot of its content. `resume` continues it.
 
         A pause may last as long as the limit `hold_ms`; then the processor ends the session.
@@ -91,13 +99,14 @@ class AsyncSession(AsyncSessionWork):
         Args:
             reason: Why, for people.
             kind: `manual`, `review` or `migration`.
+            marks: As in `emit`.
 
         Returns:
             The snapshot's id. Raises as `emit` does.
         """
-        return await self._run_verb(self.sync_session.pause, reason, kind)
+        return await self._run_verb(self.sync_session.pause, reason, kind, **marks)
 
-    async def resume(self, resume_plan: str | None = None) -> dict[str, Json]:
+    async def resume(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
         """Make a Paused or timed-out session Active again. Waits for the processor's verdict.
 
         Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `resume`
@@ -119,9 +128,11 @@ class AsyncSession(AsyncSessionWork):
 
         Otherwise raises as `emit` does.
         """
-        return await self._run_in_thread(self.sync_session.resume, resume_plan)
+        return await self._run_in_thread(self.sync_session.resume, resume_plan, **marks)
 
-    async def error(self, error: BaseException | ErrorInfo, *, retryable: bool | None = None) -> None:
+    async def error(
+        self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]
+    ) -> None:
         """Report an error from which the agent tries to recover; the session enters state Error.
 
         `recover` leads back to Active, if the error is retryable. Raises as `emit` does.
@@ -130,10 +141,11 @@ class AsyncSession(AsyncSessionWork):
             error: The exception, or an `ErrorInfo`.
             retryable: None means: time-outs, lost connections and `Unavailable` are retryable.
                 Has no effect on an `ErrorInfo`.
+            marks: As in `emit`.
         """
-        await self._run_verb(self.sync_session.error, error, retryable=retryable)
+        await self._run_verb(self.sync_session.error, error, retryable=retryable, **marks)
 
-    async def recover(self, resume_plan: str | None = None) -> dict[str, Json]:
+    async def recover(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
         """Return from state Error to Active. Waits for the processor's verdict.
 
         Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `recover`
@@ -145,31 +157,31 @@ class AsyncSession(AsyncSessionWork):
         Returns:
             The session's content. Raises as `resume` does.
         """
-        return await self._run_in_thread(self.sync_session.recover, resume_plan)
+        return await self._run_in_thread(self.sync_session.recover, resume_plan, **marks)
 
-    async def complete(self, message: str | None = None) -> None:
+    async def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session because its work is done. Raises as `emit` does."""
-        await self._run_verb(self.sync_session.complete, message)
+        await self._run_verb(self.sync_session.complete, message, **marks)
 
-    async def cancel(self, message: str | None = None) -> None:
+    async def cancel(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session because its work was called off. Raises as `emit` does."""
-        await self._run_verb(self.sync_session.cancel, message)
+        await self._run_verb(self.sync_session.cancel, message, **marks)
 
-    async def force_close(self, message: str | None = None) -> None:
+    async def force_close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session at once, with the most severe reason that is legal in its state.
 
         `forced` from Error, `cancelled` from Paused, else `abnormal_termination`. Raises as `emit`
         does.
         """
-        await self._run_verb(self.sync_session.force_close, message)
+        await self._run_verb(self.sync_session.force_close, message, **marks)
 
-    async def close(self, message: str | None = None) -> None:
+    async def close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session with the event that is legal in its state.
 
         Does nothing if the session has ended, or if the processor has timed it out. Raises as
         `emit` does.
         """
-        await self._run_verb(self.sync_session.close, message)
+        await self._run_verb(self.sync_session.close, message, **marks)
 
     def detach(self) -> None:
         """Stop the heartbeats without ending the session, as if the agent had died.
@@ -199,6 +211,24 @@ class AsyncSession(AsyncSessionWork):
         return await self._run_in_thread(self.sync_session.sync)
 
     async def __aenter__(self) -> Self:
+        await self._open()
+        self._block = enter_block(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        # In place even under policy `block`: a cancelled task must still send its last event.
+        try:
+            return self.sync_session.__exit__(kind, error, trace)
+        finally:
+            if self._block is not None:
+                leave_block(self._block)
+
+    # For the client
+
+    async def _open(self) -> Self:
+        """Create the session, and start it if asked, without making it the current one."""
         if self._session is None:
             session = await asyncio.to_thread(self._open_session) if self._may_block else self._open_session()
             self._session = session
@@ -207,21 +237,29 @@ class AsyncSession(AsyncSessionWork):
                 await self.start(validate=self._validate, connect=self._connect)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
-        # In place even under policy `block`: a cancelled task must still send its last event.
-        return self.sync_session.__exit__(kind, error, trace)
+    # Inside
 
-    async def _take_start_step(self, phase: Phase, failure: StartFailureReason, step: AsyncStep | None) -> None:
-        await self._run_verb(self.sync_session.enter_phase, phase)
+    async def _take_start_step(
+        self, phase: Phase, failure: StartFailureReason, step: AsyncStep | None, marks: Marks
+    ) -> None:
+        await self._run_verb(self.sync_session.enter_phase, phase, **marks)
         if step is None:
             return
         try:
             await step()
         except BaseException as error:
-            self.sync_session._abort_start(failure, error)  # in place, as in `__aexit__`
+            self.sync_session._abort_start(failure, error, marks)  # in place, as in `__aexit__`
             raise
 
 
-__all__ = ["AsyncSession", "AsyncStep"]
+def current_session() -> Session | AsyncSession | None:
+    """Return the session whose `with` block the current code runs in; None outside any.
+
+    Tasks, and threads and calls of thread pools that begin in the block, inherit it; those that
+    live longer no longer see it once the block was left. In another process it is None.
+    """
+    found = active_session()
+    return found if isinstance(found, Session | AsyncSession) else None
+
+
+__all__ = ["AsyncSession", "AsyncStep", "current_session"]

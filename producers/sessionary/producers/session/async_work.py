@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import ParamSpec, TypeVar
+from typing import Unpack
 
+from sessionary.producers.context.marks import BlockMarks, Marks
+from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.scope import CallReporter, P, T, bind_function
 from sessionary.producers.ports import Json
 from sessionary.producers.session.life import Session
 from sessionary.schemas.events import Payload
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class AsyncSessionWork:
@@ -68,13 +69,8 @@ class AsyncSessionWork:
         self,
         payload: Payload,
         *,
-        run_id: str | None = None,
-        run_seq: int | None = None,
-        step_id: str | None = None,
-        causation_id: str | None = None,
-        actor: str | None = None,
-        traceparent: str | None = None,
         occurred_at: datetime | None = None,
+        **marks: Unpack[Marks],
     ) -> str:
         """Send an event of any class in `sessionary.schemas.events`.
 
@@ -82,13 +78,8 @@ class AsyncSessionWork:
 
         Args:
             payload: The event.
-            run_id: The run that the event belongs to.
-            run_seq: The event's number within the run.
-            step_id: The step that the event belongs to.
-            causation_id: Id of the event that caused this one.
-            actor: The principal that asked for it, instead of the client's `actor`.
-            traceparent: W3C trace context, sent as a record header.
             occurred_at: When it happened; must have a timezone. None means now.
+            marks: What else the envelope says, as in `Marks`; every verb takes them.
 
         Returns:
             The event's id, a UUID.
@@ -105,35 +96,32 @@ class AsyncSessionWork:
         return await self._run_verb(
             self.sync_session.emit,
             payload,
-            run_id=run_id,
-            run_seq=run_seq,
-            step_id=step_id,
-            causation_id=causation_id,
-            actor=actor,
-            traceparent=traceparent,
             occurred_at=occurred_at,
+            **marks,
         )
 
-    async def activity(self, kind: str, text: str | None = None) -> str:
+    async def activity(self, kind: str, text: str | None = None, **marks: Unpack[Marks]) -> str:
         """Report work of some kind (`llm`, `tool`, `user` …). It counts as a sign of life.
 
         Returns the event's id. Raises as `emit` does.
         """
-        return await self._run_verb(self.sync_session.activity, kind, text)
+        return await self._run_verb(self.sync_session.activity, kind, text, **marks)
 
-    async def info(self, text: str) -> str:
+    async def info(self, text: str, **marks: Unpack[Marks]) -> str:
         """Report a text for people, as an activity of kind `info`.
 
         Returns the event's id. Raises as `emit` does.
         """
-        return await self._run_verb(self.sync_session.info, text)
+        return await self._run_verb(self.sync_session.info, text, **marks)
 
-    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> str:
+    async def progress(
+        self, progress: float, total: float | None = None, message: str | None = None, **marks: Unpack[Marks]
+    ) -> str:
         """Report progress of the current work: `progress` out of `total`, in any unit.
 
         Returns the event's id. Raises as `emit` does.
         """
-        return await self._run_verb(self.sync_session.progress, progress, total, message)
+        return await self._run_verb(self.sync_session.progress, progress, total, message, **marks)
 
     async def usage(
         self,
@@ -145,6 +133,7 @@ class AsyncSessionWork:
         tool_cost_usd_micros: int = 0,
         is_timeout_retry: bool = False,
         retry_of: str | None = None,
+        **marks: Unpack[Marks],
     ) -> str:
         """Report tokens and cost of one call of a model or a tool.
 
@@ -155,7 +144,8 @@ class AsyncSessionWork:
             model_cost_usd_micros: Cost of the model, in millionths of a US dollar.
             tool_cost_usd_micros: Cost of the tool, in millionths of a US dollar.
             is_timeout_retry: True if the call repeats one that timed out.
-            retry_of: Id of the call that this one repeats.
+            retry_of: Id of the usage event that this call repeats.
+            marks: As in `emit`.
 
         Returns:
             The event's id. Raises as `emit` does.
@@ -169,9 +159,10 @@ class AsyncSessionWork:
             tool_cost_usd_micros=tool_cost_usd_micros,
             is_timeout_retry=is_timeout_retry,
             retry_of=retry_of,
+            **marks,
         )
 
-    async def update_state(self, state: Mapping[str, Json]) -> int:
+    async def update_state(self, state: Mapping[str, Json], **marks: Unpack[Marks]) -> int:
         """Replace the session's content.
 
         The processor refuses an update that is based on a version which is no longer the last
@@ -188,14 +179,57 @@ class AsyncSessionWork:
 
         Otherwise raises as `emit` does.
         """
-        return await self._run_verb(self.sync_session.update_state, state)
+        return await self._run_verb(self.sync_session.update_state, state, **marks)
 
-    async def snapshot(self) -> str:
+    async def snapshot(self, **marks: Unpack[Marks]) -> str:
         """Record a snapshot of the content.
 
         Returns the snapshot's id. Raises as `emit` does.
         """
-        return await self._run_verb(self.sync_session.snapshot)
+        return await self._run_verb(self.sync_session.snapshot, **marks)
+
+    def llm(self, model: str, **marks: Unpack[Marks]) -> ModelCall:
+        """Return a call of a model, to be used in `async with`: it reports duration, usage, error.
+
+            async with session.llm("large") as call:
+                answer = await ask_model(prompt)
+                call.tokens_in, call.tokens_out = answer.tokens_in, answer.tokens_out
+
+        Its events are `step_started`, then `step_succeeded` or `step_failed`, and `usage_recorded`;
+        they have one step id. A call that raises has a usage only if tokens or cost were set.
+        Entering and leaving raise as `emit` does, but never hide what the block raised.
+
+        Args:
+            model: Name of the model.
+            marks: As in `emit`.
+        """
+        return self.sync_session.llm(model, **marks)
+
+    def marks(self, **marks: Unpack[BlockMarks]) -> AbstractContextManager[None]:
+        """Return a block in which this session's events carry marks, unless a verb is given others.
+
+            with session.marks(run_id="run-7"):
+                await session.activity("llm")
+
+        Tasks and threads that begin in the block inherit them.
+
+        Args:
+            marks: The marks, as in `BlockMarks`.
+        """
+        return self.sync_session.marks(**marks)
+
+    def bind(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return `function` with this session as the current one, and with the marks of this call.
+
+        For a plain function that other code will call, in a context that inherits nothing: a
+        callback, or a thread pool that is none of `concurrent.futures`.
+        """
+        return bind_function(self, function)
+
+    # For `context`
+
+    def _call_reporter(self) -> CallReporter:
+        return self.sync_session._call_reporter()
 
     # For verbs
 

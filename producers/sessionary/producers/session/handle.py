@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from threading import Thread, current_thread
 from typing import NamedTuple
 
+from sessionary.producers.context.marks import complete_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS, Emitter, EnvelopeFields
 from sessionary.producers.errors import (
     DeliveryFailed,
@@ -121,7 +122,12 @@ class SessionHandle:
         if not self._lock.acquire(blocking=False):
             return True
         try:
-            if self._local_state != "Active" or self._detached or not self._user_thread.is_alive():
+            if (
+                self._local_state != "Active"
+                or self._detached
+                or not self._user_thread.is_alive()
+                or not self._emitter.is_open
+            ):
                 self._heartbeat_token = None
                 return False
             if self._pending is None:
@@ -148,14 +154,14 @@ class SessionHandle:
         if self._local_state == "Terminated":
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
         self._follow_thread()
-        return self._emitter.emit(payload, fields, on_receipt)
+        return self._emitter.emit(payload, complete_fields(self.session_id, fields), on_receipt)
 
-    def _send_phases(self, *phases: Phase) -> None:
+    def _send_phases(self, *phases: Phase, fields: EnvelopeFields = NO_FIELDS) -> None:
         for phase in phases:
-            self._send_event(SessionPhaseChanged(phase))
+            self._send_event(SessionPhaseChanged(phase), fields)
             self._phase = phase
 
-    def _request_verdict(self, verb: str, payloads: list[Payload]) -> SessionView:
+    def _request_verdict(self, verb: str, payloads: list[Payload], fields: EnvelopeFields = NO_FIELDS) -> SessionView:
         """Send `payloads`, unless done before; wait for the verdict on the last; adopt it."""
         deadline = time.monotonic() + self._services.verdict_timeout_s
         with self._lock:
@@ -163,9 +169,9 @@ class SessionHandle:
             if pending is None:
                 self._services.control.check_configured()
                 for payload in payloads[:-1]:
-                    self._send_event(payload)
+                    self._send_event(payload, fields)
                 pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])])
-                pending.event_id = self._send_event(payloads[-1], NO_FIELDS, pending.on_receipt)
+                pending.event_id = self._send_event(payloads[-1], fields, pending.on_receipt)
                 self._pending = pending
             elif pending.verb != verb:
                 raise VerdictPending(pending.verb)

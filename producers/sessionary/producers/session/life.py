@@ -3,16 +3,19 @@
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, Unpack
 
+from sessionary.producers.context.error_info import error_message, to_error_info
+from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.context.scope import SessionBlock, enter_block, leave_block
 from sessionary.producers.errors import (
     RulesTooOld,
     SessionaryError,
 )
 from sessionary.producers.ports import Json, SessionView
-from sessionary.producers.session.error_info import error_message, to_error_info
 from sessionary.producers.session.work import SessionWork
 from sessionary.schemas.events import (
+    Payload,
     SessionCreated,
     SessionErrored,
     SessionPaused,
@@ -49,10 +52,13 @@ class Session(SessionWork):
     | an exception | an error, then `unrecoverable` | `cancelled` | `unrecoverable` |
     | `KeyboardInterrupt`, `SystemExit` | `abnormal_termination` | `cancelled` | `forced` |
 
-    A session that was detached, or that the processor has timed out, is left as it is.
+    A session that was detached, or that the processor has timed out, is left as it is. In the block
+    the session is the current one: see `current_session`.
     """
 
-    def start(self, *, validate: Step | None = None, connect: Step | None = None) -> Self:
+    _block: SessionBlock | None = None  # while in `with`
+
+    def start(self, *, validate: Step | None = None, connect: Step | None = None, **marks: Unpack[Marks]) -> Self:
         """Start a created session: validate, connect, become Active.
 
         Args:
@@ -60,35 +66,37 @@ class Session(SessionWork):
                 `invalid_config`, and the exception is raised again.
             connect: Called in phase `connecting`. If it raises, the session ends with
                 `connection_failed`, and the exception is raised again.
+            marks: As in `emit`; of all events of the start.
 
         Returns:
             This session. Raises as `emit` does.
         """
-        self._take_start_step("validating", "invalid_config", validate)
-        self._take_start_step("connecting", "connection_failed", connect)
-        self._mark_started()
+        self._take_start_step("validating", "invalid_config", validate, marks)
+        self._take_start_step("connecting", "connection_failed", connect, marks)
+        self._mark_started(marks)
         return self
 
-    def fail_start(self, reason: StartFailureReason, message: str | None = None) -> None:
+    def fail_start(self, reason: StartFailureReason, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End a session that was created and could not be started. Raises as `emit` does.
 
         Args:
             reason: `invalid_config` or `connection_failed`.
             message: Details, for people.
+            marks: As in `emit`.
         """
         with self._lock:
-            self._send_event(SessionStartFailed(reason, message))
+            self._send_event(SessionStartFailed(reason, message), envelope_fields(marks))
             self._set_state("Terminated")
 
-    def enter_phase(self, phase: Phase) -> None:
+    def enter_phase(self, phase: Phase, **marks: Unpack[Marks]) -> None:
         """Set the session's phase, an attribute beside its state. Raises as `emit` does.
 
         The other verbs send the phases that they need themselves. Only the owning service may
         change the phase; the processor refuses a phase that is out of order.
         """
-        self._send_phases(phase)
+        self._send_phases(phase, fields=envelope_fields(marks))
 
-    def pause(self, reason: str | None = None, kind: PauseKind = "manual") -> str:
+    def pause(self, reason: str | None = None, kind: PauseKind = "manual", **marks: Unpack[Marks]) -> str:
         """Pause an Active session, with a snapshot of its content. `resume` continues it.
 
         A pause may last as long as the limit `hold_ms`; then the processor ends the session.
@@ -96,18 +104,19 @@ class Session(SessionWork):
         Args:
             reason: Why, for people.
             kind: `manual`, `review` or `migration`.
+            marks: As in `emit`.
 
         Returns:
             The snapshot's id. Raises as `emit` does.
         """
         with self._lock:
             snapshot = self._new_snapshot()
-            self._send_event(SessionPaused(kind, reason, snapshot))
+            self._send_event(SessionPaused(kind, reason, snapshot), envelope_fields(marks))
             self._snapshot_id = snapshot.snapshot_id
             self._set_state("Paused")
             return snapshot.snapshot_id
 
-    def resume(self, resume_plan: str | None = None) -> dict[str, Json]:
+    def resume(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
         """Make a Paused or timed-out session Active again. Blocks until the processor's verdict.
 
         Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `resume`
@@ -130,12 +139,12 @@ class Session(SessionWork):
         Otherwise raises as `emit` does.
         """
         paused = self._local_state == "Paused"
-        view = self._request_verdict("resume", [SessionResumed(self._snapshot_id, resume_plan)])
+        view = self._request_verdict("resume", [SessionResumed(self._snapshot_id, resume_plan)], envelope_fields(marks))
         if paused and view.snapshot_state_json is not None:
             self._state_json = view.snapshot_state_json
         return self.state
 
-    def error(self, error: BaseException | ErrorInfo, *, retryable: bool | None = None) -> None:
+    def error(self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]) -> None:
         """Report an error from which the agent tries to recover; the session enters state Error.
 
         `recover` leads back to Active, if the error is retryable. Raises as `emit` does.
@@ -144,12 +153,13 @@ class Session(SessionWork):
             error: The exception, or an `ErrorInfo`.
             retryable: None means: time-outs, lost connections and `Unavailable` are retryable.
                 Has no effect on an `ErrorInfo`.
+            marks: As in `emit`.
         """
         with self._lock:
-            self._send_event(SessionErrored(to_error_info(error, retryable=retryable)))
+            self._send_event(SessionErrored(to_error_info(error, retryable=retryable)), envelope_fields(marks))
             self._set_state("Error")
 
-    def recover(self, resume_plan: str | None = None) -> dict[str, Json]:
+    def recover(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
         """Return from state Error to Active. Blocks until the processor's verdict.
 
         Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `recover`
@@ -161,27 +171,28 @@ class Session(SessionWork):
         Returns:
             The session's content. Raises as `resume` does.
         """
-        self._request_verdict("recover", [SessionPhaseChanged("recovery"), SessionRecovered(resume_plan)])
+        payloads: list[Payload] = [SessionPhaseChanged("recovery"), SessionRecovered(resume_plan)]
+        self._request_verdict("recover", payloads, envelope_fields(marks))
         return self.state
 
-    def complete(self, message: str | None = None) -> None:
+    def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session because its work is done. Raises as `emit` does."""
-        self._send_terminated("completed", message)
+        self._send_terminated("completed", message, marks)
 
-    def cancel(self, message: str | None = None) -> None:
+    def cancel(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session because its work was called off. Raises as `emit` does."""
-        self._send_terminated("forced" if self._local_state == "Error" else "cancelled", message)
+        self._send_terminated("forced" if self._local_state == "Error" else "cancelled", message, marks)
 
-    def force_close(self, message: str | None = None) -> None:
+    def force_close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session at once, with the most severe reason that is legal in its state.
 
         `forced` from Error, `cancelled` from Paused, else `abnormal_termination`. Raises as `emit`
         does.
         """
         reasons: dict[str, TerminationReason] = {"Error": "forced", "Paused": "cancelled"}
-        self._send_terminated(reasons.get(self._local_state, "abnormal_termination"), message)
+        self._send_terminated(reasons.get(self._local_state, "abnormal_termination"), message, marks)
 
-    def close(self, message: str | None = None) -> None:
+    def close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session with the event that is legal in its state.
 
         Does nothing if the session has ended, or if the processor has timed it out. Raises as
@@ -189,9 +200,9 @@ class Session(SessionWork):
         """
         with self._lock:
             if self._local_state == "Idle":
-                self.fail_start("connection_failed", message or "closed before it was started")
+                self.fail_start("connection_failed", message or "closed before it was started", **marks)
             elif self._local_state in _END_BY_STATE:
-                self._send_terminated(_END_BY_STATE[self._local_state], message)
+                self._send_terminated(_END_BY_STATE[self._local_state], message, marks)
             else:
                 self.detach()  # Timeout: only the processor ends it; Terminated: it has ended
 
@@ -230,6 +241,7 @@ class Session(SessionWork):
         return view
 
     def __enter__(self) -> Self:
+        self._block = enter_block(self)
         return self
 
     def __exit__(
@@ -244,6 +256,8 @@ class Session(SessionWork):
                 raise
         finally:
             self._stop_heartbeats()
+            if self._block is not None:
+                leave_block(self._block)
         return False
 
     # For the client and `AsyncSession`
@@ -271,25 +285,25 @@ class Session(SessionWork):
         with self._lock:
             self._is_holder = True
 
-    def _mark_started(self) -> None:
+    def _mark_started(self, marks: Marks) -> None:
         """Become Active: the last part of `start`."""
         with self._lock:
-            self._send_event(SessionStarted())
+            self._send_event(SessionStarted(), envelope_fields(marks))
             self._set_state("Active")
 
-    def _abort_start(self, reason: StartFailureReason, error: BaseException) -> None:
-        self.fail_start(reason, error_message(error))
+    def _abort_start(self, reason: StartFailureReason, error: BaseException, marks: Marks) -> None:
+        self.fail_start(reason, error_message(error), **marks)
 
     # Inside
 
-    def _take_start_step(self, phase: Phase, failure: StartFailureReason, step: Step | None) -> None:
-        self.enter_phase(phase)
+    def _take_start_step(self, phase: Phase, failure: StartFailureReason, step: Step | None, marks: Marks) -> None:
+        self.enter_phase(phase, **marks)
         if step is None:
             return
         try:
             step()
         except BaseException as error:
-            self._abort_start(failure, error)
+            self._abort_start(failure, error, marks)
             raise
 
     def _end_after(self, error: BaseException | None) -> None:
@@ -309,10 +323,10 @@ class Session(SessionWork):
             else:
                 self.force_close(type(error).__name__)
 
-    def _send_terminated(self, reason: TerminationReason, message: str | None) -> None:
+    def _send_terminated(self, reason: TerminationReason, message: str | None, marks: Marks) -> None:
         with self._lock:
             snapshot = self._new_snapshot()
-            self._send_event(SessionTerminated(reason, message, snapshot))
+            self._send_event(SessionTerminated(reason, message, snapshot), envelope_fields(marks))
             self._snapshot_id = snapshot.snapshot_id
             self._set_state("Terminated")
 

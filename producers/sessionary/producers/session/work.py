@@ -5,10 +5,14 @@ they wait for room in the queue.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
+from typing import Unpack
 
-from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.context.marks import BlockMarks, Marks, block_fields, envelope_fields
+from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.scope import CallReporter, P, T, added_marks, bind_function
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
 from sessionary.producers.session.handle import SessionHandle
@@ -35,13 +39,8 @@ class SessionWork(SessionHandle):
         self,
         payload: Payload,
         *,
-        run_id: str | None = None,
-        run_seq: int | None = None,
-        step_id: str | None = None,
-        causation_id: str | None = None,
-        actor: str | None = None,
-        traceparent: str | None = None,
         occurred_at: datetime | None = None,
+        **marks: Unpack[Marks],
     ) -> str:
         """Send an event of any class in `sessionary.schemas.events`.
 
@@ -49,13 +48,8 @@ class SessionWork(SessionHandle):
 
         Args:
             payload: The event.
-            run_id: The run that the event belongs to.
-            run_seq: The event's number within the run.
-            step_id: The step that the event belongs to.
-            causation_id: Id of the event that caused this one.
-            actor: The principal that asked for it, instead of the client's `actor`.
-            traceparent: W3C trace context, sent as a record header.
             occurred_at: When it happened; must have a timezone. None means now.
+            marks: What else the envelope says, as in `Marks`; every verb takes them.
 
         Returns:
             The event's id, a UUID.
@@ -71,30 +65,30 @@ class SessionWork(SessionHandle):
             ClientClosed: The client is closed.
         """
         occurred_us = None if occurred_at is None else _epoch_us(occurred_at)
-        return self._send_event(
-            payload, EnvelopeFields(run_id, run_seq, step_id, causation_id, actor, traceparent, occurred_us)
-        )
+        return self._send_event(payload, envelope_fields(marks, occurred_us))
 
-    def activity(self, kind: str, text: str | None = None) -> str:
+    def activity(self, kind: str, text: str | None = None, **marks: Unpack[Marks]) -> str:
         """Report work of some kind (`llm`, `tool`, `user` …). It counts as a sign of life.
 
         Returns the event's id. Raises as `emit` does.
         """
-        return self._send_event(SessionActivity(kind, text))
+        return self._send_event(SessionActivity(kind, text), envelope_fields(marks))
 
-    def info(self, text: str) -> str:
+    def info(self, text: str, **marks: Unpack[Marks]) -> str:
         """Report a text for people, as an activity of kind `info`.
 
         Returns the event's id. Raises as `emit` does.
         """
-        return self._send_event(SessionActivity("info", text))
+        return self._send_event(SessionActivity("info", text), envelope_fields(marks))
 
-    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> str:
+    def progress(
+        self, progress: float, total: float | None = None, message: str | None = None, **marks: Unpack[Marks]
+    ) -> str:
         """Report progress of the current work: `progress` out of `total`, in any unit.
 
         Returns the event's id. Raises as `emit` does.
         """
-        return self._send_event(ProgressReported(float(progress), total, message))
+        return self._send_event(ProgressReported(float(progress), total, message), envelope_fields(marks))
 
     def usage(
         self,
@@ -106,6 +100,7 @@ class SessionWork(SessionHandle):
         tool_cost_usd_micros: int = 0,
         is_timeout_retry: bool = False,
         retry_of: str | None = None,
+        **marks: Unpack[Marks],
     ) -> str:
         """Report tokens and cost of one call of a model or a tool.
 
@@ -117,6 +112,7 @@ class SessionWork(SessionHandle):
             tool_cost_usd_micros: Cost of the tool, in millionths of a US dollar.
             is_timeout_retry: True if the call repeats one that timed out.
             retry_of: Id of the usage event that this call repeats.
+            marks: As in `emit`.
 
         Returns:
             The event's id. Raises as `emit` does.
@@ -124,10 +120,11 @@ class SessionWork(SessionHandle):
         return self._send_event(
             UsageRecorded(
                 model, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry, retry_of
-            )
+            ),
+            envelope_fields(marks),
         )
 
-    def update_state(self, state: Mapping[str, Json]) -> int:
+    def update_state(self, state: Mapping[str, Json], **marks: Unpack[Marks]) -> int:
         """Replace the session's content.
 
         The processor refuses an update that is based on a version which is no longer the last
@@ -145,7 +142,7 @@ class SessionWork(SessionHandle):
         Otherwise raises as `emit` does.
         """
         updating_at = _now_us()
-        text = canonical_json(state)
+        text, fields = canonical_json(state), envelope_fields(marks)
         with self._lock:
             update = StateUpdated(self._version, self._version + 1, text)
             if self._sends_phases and self._rules >= 2:
@@ -153,24 +150,73 @@ class SessionWork(SessionHandle):
             elif self._sends_phases:
                 # A refused update leaves the phase where it was: continue from there.
                 reached = _UPDATE_PHASES.index(self._phase) + 1 if self._phase in _UPDATE_PHASES else 0
-                self._send_phases(*_UPDATE_PHASES[reached:])
-            self._send_event(update)
+                self._send_phases(*_UPDATE_PHASES[reached:], fields=fields)
+            self._send_event(update, fields)
             self._phase = "processing"
             if self._local_state == "Active":  # in any other state the processor refuses it
                 self._version += 1
                 self._state_json = text
             return self._version
 
-    def snapshot(self) -> str:
+    def snapshot(self, **marks: Unpack[Marks]) -> str:
         """Record a snapshot of the content.
 
         Returns the snapshot's id. Raises as `emit` does.
         """
         with self._lock:
             snapshot = self._new_snapshot()
-            self._send_event(SnapshotCreated(snapshot))
+            self._send_event(SnapshotCreated(snapshot), envelope_fields(marks))
             self._snapshot_id = snapshot.snapshot_id
             return snapshot.snapshot_id
+
+    def llm(self, model: str, **marks: Unpack[Marks]) -> ModelCall:
+        """Return a call of a model, to be used in `with`: it reports duration, usage and error.
+
+            with session.llm("large") as call:
+                answer = ask_model(prompt)
+                call.tokens_in, call.tokens_out = answer.tokens_in, answer.tokens_out
+
+        Its events are `step_started`, then `step_succeeded` or `step_failed`, and `usage_recorded`;
+        they have one step id. A call that raises has a usage only if tokens or cost were set.
+        Entering and leaving raise as `emit` does, but never hide what the block raised.
+
+        Args:
+            model: Name of the model.
+            marks: As in `emit`.
+        """
+        return ModelCall(self._call_reporter(), model, envelope_fields(marks))
+
+    def marks(self, **marks: Unpack[BlockMarks]) -> AbstractContextManager[None]:
+        """Return a block in which this session's events carry marks, unless a verb is given others.
+
+            with session.marks(run_id="run-7"):
+                session.activity("llm")
+
+        Tasks and threads that begin in the block inherit them.
+
+        Args:
+            marks: The marks, as in `BlockMarks`.
+        """
+        return added_marks(self.session_id, block_fields(marks))
+
+    def bind(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return `function` with this session as the current one, and with the marks of this call.
+
+        For a plain function that other code will call, in a context that inherits nothing: a
+        callback, or a thread pool that is none of `concurrent.futures`.
+        """
+        return bind_function(self, function)
+
+    # For `context` and `AsyncSession`
+
+    def _call_reporter(self) -> CallReporter:
+        return CallReporter(
+            self.session_id,
+            self._emitter.may_block,
+            lambda: self._local_state == "Active",
+            self._send_event,
+            self._services.on_error,
+        )
 
 
 def _now_us() -> int:

@@ -81,7 +81,7 @@ class InMemoryTransport:
         self._offsets = [0] * partitions
         self._sessions: dict[str, _MemorySession] = {}
         self._next_refusals: list[RefusalReason] = []
-        self._on_request: OnCleanupRequest | None = None
+        self._handlers: dict[str | None, OnCleanupRequest] = {}  # by tenant; None: of the client itself
         self._silent = False
         self._closed = False
 
@@ -123,10 +123,11 @@ class InMemoryTransport:
 
         Raises `ProducerError` if the client has no handler.
         """
-        if self._on_request is None:
+        on_request = self._handlers.get(request.tenant_id) or self._handlers.get(None)
+        if on_request is None:
             raise ProducerError("the client has no clean-up handler; call client.on_cleanup first")
         receipts: list[Receipt] = []
-        self._on_request(request, receipts.append)
+        on_request(request, receipts.append)
         return receipts[0] if receipts else None
 
     # The protocol `Transport`
@@ -208,7 +209,7 @@ class InMemoryTransport:
 
     def start(self, on_request: OnCleanupRequest) -> None:
         """Use `on_request` for `request_cleanup`."""
-        self._on_request = on_request
+        self._handlers[None] = on_request
 
     # All three protocols
 
@@ -251,19 +252,24 @@ class InMemoryTransport:
 class _MemoryCleanups:
     """`CleanupConsumer` whose `close` leaves the transport open: the client closes that later."""
 
-    def __init__(self, memory: InMemoryTransport) -> None:
+    def __init__(self, memory: InMemoryTransport, tenant_id: str | None = None) -> None:
         self._memory = memory
+        self._tenant_id = tenant_id
 
     def start(self, on_request: OnCleanupRequest) -> None:
-        self._memory.start(on_request)
+        self._memory._handlers[self._tenant_id] = on_request
 
     def close(self, timeout_s: float) -> None:
-        return None
+        self._memory._handlers.pop(self._tenant_id, None)
 
 
 def memory_ports(memory: InMemoryTransport) -> Ports:
     """Return `memory` as the argument `ports` of `SessionClient` or `AsyncSessionClient`."""
-    return Ports(memory, memory, _MemoryCleanups(memory))
+
+    def tenant_ports(tenant_id: str, settings: ProducerSettings) -> Ports:
+        return Ports(memory, memory, _MemoryCleanups(memory, tenant_id))
+
+    return Ports(memory, memory, _MemoryCleanups(memory), tenant_ports=tenant_ports)
 
 
 def memory_client(

@@ -1,0 +1,60 @@
+"""A plain agent: a model, a tool, and a session that says what they did.
+
+python -m examples.plain_agent.agent "How high is the Eiffel tower?"
+"""
+
+import sys
+from typing import NamedTuple
+
+from sessionary.producers import Session, SessionClient, traced
+
+
+class Answer(NamedTuple):
+    """What a model returns."""
+
+    text: str
+    tokens_in: int
+    tokens_out: int
+
+
+def ask_model(prompt: str) -> Answer:
+    """Stand in for a call of a real model."""
+    return Answer("330 m" if "facts:" in prompt else "look_up Eiffel tower", len(prompt) // 4, 5)
+
+
+@traced("tool")
+def look_up(subject: str) -> str:
+    """Say what is known of a subject. Each call is reported in the current session."""
+    return {"Eiffel tower": "built in 1889, 330 m high"}[subject]
+
+
+def think(session: Session, prompt: str) -> str:
+    """Ask the model, and report what the call cost."""
+    with session.llm("large") as call:
+        answer = ask_model(prompt)
+        call.tokens_in, call.tokens_out = answer.tokens_in, answer.tokens_out
+        call.model_cost_usd_micros = 3 * answer.tokens_in + 15 * answer.tokens_out
+    return answer.text
+
+
+def answer_question(session: Session, question: str) -> str:
+    """Let the model choose what to look up, then let it answer."""
+    _, _, subject = think(session, question).partition(" ")
+    facts = look_up(subject)
+    session.update_state({"question": question, "facts": facts})
+    return think(session, f"{question}\nfacts: {facts}")
+
+
+def main(question: str) -> None:
+    """Answer one question in a session of its own."""
+    with (
+        SessionClient(tenant_id="acme", service_id="library", agent_id="librarian") as client,
+        client.session(user_id="ada", state={"question": question}) as session,
+    ):
+        print("session", session.session_id)
+        print(answer_question(session, question))
+        session.complete("answered")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,13 @@
+"""Which session runs the current code, and what its events say of the work that they belong to.
+
+Knows sessions and clients by what they need only; `session` and the clients are above it:
+
+    scope                 the current session and its marks, in one context variable
+    marks                 envelope fields that verbs take, and those that a block adds
+    traceparent           the trace context of the current OpenTelemetry span
+    thread_inheritance    lets plain threads and thread pools inherit the current session
+    call_events           a call as events: its start, its end, its duration, its error
+    model_call            `session.llm`: one call of a model
+    traced_calls          `traced`: a decorator that reports each call of a function
+    error_info            exceptions as events carry them
+"""

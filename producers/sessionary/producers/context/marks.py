@@ -1,0 +1,67 @@
+"""The envelope fields that verbs take, and those that come from the context."""
+
+from typing import TypedDict
+
+from sessionary.producers.context.scope import current_scope, join_fields
+from sessionary.producers.context.traceparent import current_traceparent
+from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
+
+
+class BlockMarks(TypedDict, total=False):
+    """What `Session.marks` adds to each event of a block.
+
+    Attributes:
+        run_id: The run that the event belongs to.
+        step_id: The step that the event belongs to.
+        causation_id: Id of the event that caused this one.
+        actor: The principal that asked for it, instead of the client's `actor`.
+        traceparent: W3C trace context, sent as a record header. Default: that of the current
+            OpenTelemetry span, if there is one.
+    """
+
+    run_id: str | None
+    step_id: str | None
+    causation_id: str | None
+    actor: str | None
+    traceparent: str | None
+
+
+class Marks(BlockMarks, total=False):
+    """What every verb takes beside its own arguments, by keyword.
+
+    Attributes:
+        run_id: The run that the event belongs to.
+        run_seq: The event's number within the run.
+        step_id: The step that the event belongs to.
+        causation_id: Id of the event that caused this one.
+        actor: The principal that asked for it, instead of the client's `actor`.
+        traceparent: W3C trace context, sent as a record header. Default: that of the current
+            OpenTelemetry span, if there is one.
+    """
+
+    run_seq: int | None
+
+
+def envelope_fields(marks: Marks, occurred_us: int | None = None) -> EnvelopeFields:
+    """Return marks as envelope fields. Raises `TypeError` for an unknown name."""
+    if not marks and occurred_us is None:
+        return NO_FIELDS
+    return EnvelopeFields(**marks, occurred_at=occurred_us)
+
+
+def block_fields(marks: BlockMarks) -> EnvelopeFields:
+    """Return a block's marks as envelope fields. Raises `TypeError` for an unknown name."""
+    return EnvelopeFields(**marks)
+
+
+def complete_fields(session_id: str, fields: EnvelopeFields) -> EnvelopeFields:
+    """Return `fields`, with what they lack from the context: a block's marks, the current span."""
+    marks = current_scope().marks.get(session_id)
+    if marks is not None:
+        fields = join_fields(fields, marks)
+    if fields.traceparent is None and (traceparent := current_traceparent()) is not None:
+        fields = fields._replace(traceparent=traceparent)
+    return fields
+
+
+__all__ = ["BlockMarks", "Marks", "block_fields", "complete_fields", "envelope_fields"]

@@ -1,0 +1,173 @@
+"""The current session and its marks: one context variable, which tasks inherit.
+
+A block that was left stays left in every context that inherited it: a task or a thread that lives
+longer than the `with` block of its session no longer sees that session. Sessions are held weakly.
+"""
+
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+
+from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.ports import OnError
+from sessionary.schemas.events import Payload
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class CallReporter(NamedTuple):
+    """How calls of models and tools are reported in one session.
+
+    Attributes:
+        session_id: The session's UUID.
+        may_block: `send_event` may wait for room in the queue.
+        is_active: Tells whether the session is Active, as far as the client knows.
+        send_event: Sends one event, returns its id. Raises as `Session.emit` does.
+        on_error: Gets the errors that must not reach the program.
+    """
+
+    session_id: str
+    may_block: bool
+    is_active: Callable[[], bool]
+    send_event: Callable[[Payload, EnvelopeFields], str]
+    on_error: OnError
+
+
+class AnySession(Protocol):
+    """A `Session` or an `AsyncSession`."""
+
+    def _call_reporter(self) -> CallReporter: ...
+
+
+class SessionBlock:
+    """One `with` block of a session, from entering to leaving it."""
+
+    __slots__ = ("_session", "left", "outer")
+
+    def __init__(self, session: AnySession, outer: "SessionBlock | None") -> None:
+        self._session = weakref.ref(session)
+        self.outer = outer
+        self.left = False
+
+    @property
+    def session(self) -> AnySession | None:
+        """The session; None if the block was left, or the session is gone."""
+        return None if self.left else self._session()
+
+
+class Scope(NamedTuple):
+    """What a context inherits: the innermost block, and marks by session id."""
+
+    block: SessionBlock | None = None
+    marks: Mapping[str, EnvelopeFields] = MappingProxyType({})
+
+
+_EMPTY = Scope()
+_scope: ContextVar[Scope] = ContextVar("sessionary_scope", default=_EMPTY)
+
+
+def current_scope() -> Scope:
+    """Return the scope of the current context."""
+    return _scope.get()
+
+
+def open_block() -> SessionBlock | None:
+    """Return the innermost block of the current context that was not left."""
+    block = _scope.get().block
+    while block is not None and block.session is None:
+        block = block.outer
+    return block
+
+
+def active_session() -> AnySession | None:
+    """Return the session of the innermost open block of the current context."""
+    block = open_block()
+    return None if block is None else block.session
+
+
+def enter_block(session: AnySession) -> SessionBlock:
+    """Make `session` the current one of this context, until `leave_block`."""
+    block = SessionBlock(session, open_block())
+    _scope.set(_scope.get()._replace(block=block))
+    return block
+
+
+def leave_block(block: SessionBlock) -> None:
+    """Leave a block, in every context that inherited it."""
+    block.left = True
+    scope = _scope.get()
+    if scope.block is block:
+        _scope.set(scope._replace(block=block.outer))
+
+
+@contextmanager
+def added_marks(session_id: str, marks: EnvelopeFields) -> Iterator[None]:
+    """Let the events that the session sends in this context carry `marks`, unless they have own."""
+    scope = _scope.get()
+    outer = scope.marks.get(session_id)
+    joined = marks if outer is None else join_fields(marks, outer)
+    token = _scope.set(scope._replace(marks=MappingProxyType({**scope.marks, session_id: joined})))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # left in another context than entered, as generators may be
+            _scope.reset(token)
+
+
+def join_fields(own: EnvelopeFields, inherited: EnvelopeFields) -> EnvelopeFields:
+    """Return `own`, with what it lacks from `inherited`."""
+    return inherited._replace(**{name: value for name, value in own._asdict().items() if value is not None})
+
+
+def bind_function(session: AnySession, function: Callable[P, T]) -> Callable[P, T]:
+    """Return `function` with `session` as the current one, and with the marks of this context."""
+    block = SessionBlock(session, None)
+    return bind_scope(_scope.get()._replace(block=block), function)
+
+
+def bind_scope(scope: Scope, function: Callable[P, T]) -> Callable[P, T]:
+    """Return `function` with `scope` as the one of its context."""
+
+    def run_in_scope(*args: P.args, **kwargs: P.kwargs) -> T:
+        token = _scope.set(scope)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _scope.reset(token)
+
+    return run_in_scope
+
+
+def keep_scope(scope: Scope) -> None:
+    """Make `scope` the one of the current context."""
+    _scope.set(scope)
+
+
+def _forget_scope() -> None:
+    _scope.set(_EMPTY)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_scope)  # the session belongs to the parent process
+
+__all__ = [
+    "AnySession",
+    "CallReporter",
+    "Scope",
+    "SessionBlock",
+    "active_session",
+    "added_marks",
+    "bind_function",
+    "bind_scope",
+    "current_scope",
+    "enter_block",
+    "join_fields",
+    "keep_scope",
+    "leave_block",
+    "open_block",
+]

@@ -1,0 +1,178 @@
+"""A decorator that reports each call of a function in the current session."""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager, nullcontext
+from typing import Any, TypeVar, cast
+
+from sessionary.producers.context.call_events import ReportedCall, step_events, tool_events
+from sessionary.producers.context.scope import CallReporter, active_session, added_marks
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_Function = Callable[..., Any]
+
+
+def traced(kind: str, *, name: str | None = None, side_effect: bool = False) -> Callable[[F], F]:
+    """Decorate a function so that each call is reported in the current session.
+
+    For functions, coroutine functions, generators and asynchronous generators. What the function
+    takes, returns and raises stays as it is, and its arguments and results are not reported. A
+    call outside any session is not reported. What goes wrong with a report goes to the client's
+    `on_error`.
+
+    A call of kind `tool` becomes the events `tool_call_started`, then `tool_call_succeeded` or
+    `tool_call_failed`. A call of any other kind becomes `step_started`, then `step_succeeded` or
+    `step_failed`, with the kind and the name as the step's name. Each has the duration; a failed
+    one the error. Events that the session sends during the call, not in a generator, name the
+    call's first event as their cause.
+
+    Args:
+        kind: `tool`, or a word of your own.
+        name: Name of the tool or the step. Default: the function's name.
+        side_effect: The tool changes something outside.
+    """
+
+    def decorate(function: F) -> F:
+        label = f"{name or getattr(function, '__name__', type(function).__name__)}"
+
+        def new_call() -> "_QuietCall | None":
+            session = active_session()
+            if session is None:
+                return None
+            try:
+                reporter = session._call_reporter()
+            except RuntimeError:  # an `AsyncSession` that is not open yet
+                return None
+            is_tool = kind == "tool"
+            events = tool_events(label, side_effect=side_effect) if is_tool else step_events(f"{kind} {label}")
+            return _QuietCall(reporter, ReportedCall(reporter, events))
+
+        return cast("F", functools.wraps(function)(_wrapper_for(function, new_call)))
+
+    return decorate
+
+
+class _QuietCall:
+    """Reports a call, and never raises: reporting must not change what a function does."""
+
+    def __init__(self, reporter: CallReporter, call: ReportedCall) -> None:
+        self._reporter = reporter
+        self._call = call
+
+    def send_start(self) -> None:
+        self._send_quietly(self._call.send_start)
+
+    def send_end(self, error: BaseException | None) -> None:
+        self._send_quietly(lambda: self._call.send_end(error))
+
+    async def send_start_async(self) -> None:
+        await self._run(self.send_start)
+
+    async def send_end_async(self, error: BaseException | None) -> None:
+        await self._run(lambda: self.send_end(error))
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Mark the events of this context as caused by the call."""
+        with added_marks(self._reporter.session_id, self._call.inner_marks):
+            yield
+
+    async def _run(self, send: Callable[[], None]) -> None:
+        if self._reporter.may_block:
+            await asyncio.to_thread(send)
+        else:
+            send()
+
+    def _send_quietly(self, send: Callable[[], None]) -> None:
+        try:
+            send()
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a report is not the function's fault
+            self._reporter.on_error(error)
+
+
+_NewCall = Callable[[], _QuietCall | None]
+
+
+def _wrapper_for(function: _Function, new_call: _NewCall) -> _Function:
+    if inspect.iscoroutinefunction(function):
+        return _coroutine_wrapper(function, new_call)
+    if inspect.isasyncgenfunction(function):
+        return _async_generator_wrapper(function, new_call)
+    if inspect.isgeneratorfunction(function):
+        return _generator_wrapper(function, new_call)
+    return _function_wrapper(function, new_call)
+
+
+def _function_wrapper(function: _Function, new_call: _NewCall) -> _Function:
+    def call_traced(*args: Any, **kwargs: Any) -> Any:
+        call = new_call()
+        if call is None:
+            return function(*args, **kwargs)
+        with _reported(call), call.inside():
+            return function(*args, **kwargs)
+
+    return call_traced
+
+
+def _generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
+    def call_traced(*args: Any, **kwargs: Any) -> Any:
+        call = new_call()
+        # Without marks: what a generator sets in its context, its consumer would see.
+        with nullcontext() if call is None else _reported(call):
+            return (yield from function(*args, **kwargs))
+
+    return call_traced
+
+
+@contextmanager
+def _reported(call: _QuietCall) -> Iterator[None]:
+    call.send_start()
+    try:
+        yield
+    except BaseException as error:
+        call.send_end(error)
+        raise
+    call.send_end(None)
+
+
+def _coroutine_wrapper(function: _Function, new_call: _NewCall) -> _Function:
+    async def call_traced(*args: Any, **kwargs: Any) -> Any:
+        call = new_call()
+        if call is None:
+            return await function(*args, **kwargs)
+        await call.send_start_async()
+        try:
+            with call.inside():
+                result = await function(*args, **kwargs)
+        except BaseException as error:
+            await call.send_end_async(error)
+            raise
+        await call.send_end_async(None)
+        return result
+
+    return call_traced
+
+
+def _async_generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
+    async def call_traced(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        call = new_call()
+        if call is not None:
+            await call.send_start_async()
+        try:
+            async with aclosing(function(*args, **kwargs)) as items:
+                async for item in items:
+                    yield item
+        except BaseException as error:
+            if call is not None:
+                await call.send_end_async(error)
+            raise
+        if call is not None:
+            await call.send_end_async(None)
+
+    return call_traced
+
+
+__all__ = ["F", "traced"]

@@ -1,0 +1,150 @@
+"""Clients of several tenants over one producer: one connection, one spool, one heartbeat timer."""
+
+import copy
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Self
+
+from pydantic import SecretStr
+
+from sessionary.producers.context.thread_inheritance import inherit_in_threads
+from sessionary.producers.context.traced_calls import F, traced
+from sessionary.producers.delivery.emitter import SenderIdentity, SendGate
+from sessionary.producers.errors import ClientClosed, ProducerError
+from sessionary.producers.lifetime.bound_client import ProcessBoundClient
+from sessionary.producers.ports import OnError, Ports
+from sessionary.producers.process.process_exit import keep_forever
+from sessionary.producers.settings import ProducerSettings
+from sessionary.schemas.ids import checked_name
+
+
+class TenantGate(SendGate):
+    """Open while it and the gate of the shared client are open."""
+
+    __slots__ = ("_own", "_shared")
+
+    def __init__(self, shared: SendGate) -> None:
+        self._shared = shared
+        super().__init__()
+
+    @property
+    def open(self) -> bool:
+        """True while the tenant's client may send."""
+        return self._own and self._shared.open
+
+    @open.setter
+    def open(self, value: bool) -> None:
+        self._own = value
+
+
+class TenantClients(ProcessBoundClient):
+    """A client that makes clients of further tenants, which share what belongs to the process."""
+
+    _shared: Self | None  # the client whose producer this one uses
+    _tenants: "weakref.WeakSet[Self]"  # the clients that use this one's
+
+    def for_tenant(self, tenant_id: str, *, api_token: str | None = None) -> Self:
+        """Return a client of another tenant that uses this one's producer, spool and heartbeats.
+
+        It has the same service and agent, and sessions and a clean-up handler of its own. Its
+        counters and backlog are those of all tenants of the producer. Closing it stops its
+        heartbeats and its clean-ups, and nothing of the other tenants; closing this client closes
+        it too. Does not block.
+
+        Args:
+            tenant_id: The tenant.
+            api_token: The tenant's token for the control API. This client's own names its own
+                tenant, so it is never used for another one.
+
+        Raises:
+            Invalid: The name is not allowed.
+            ClientClosed: This client is closed.
+            ProducerError: The client was made with `ports` that serve one tenant only.
+        """
+        shared = self._shared or self
+        name = checked_name("tenant", tenant_id)
+        shared._reopen_in_child()
+        if not shared._gate.open:
+            raise ClientClosed("the client is closed; create a new one")
+        client = copy.copy(shared)
+        client._shared = shared
+        client._tenant_id = name
+        token = None if api_token is None else SecretStr(api_token)
+        client._settings = shared._settings.model_copy(update={"api_token": token})
+        client._cleanup_handler = None
+        client._opening, client._closing = threading.RLock(), threading.Lock()
+        client._open_ports()
+        with shared._opening:
+            shared._tenants.add(client)
+        return client
+
+    def traced(self, kind: str, *, name: str | None = None, side_effect: bool = False) -> Callable[[F], F]:
+        """Decorate a function so that each call is reported in the current session.
+
+        The same as `sessionary.producers.traced`, which needs no client; the session may be of any
+        client. For functions, coroutine functions, generators and asynchronous generators. What the
+        function takes, returns and raises stays as it is; arguments and results are not reported.
+
+        Args:
+            kind: `tool` for the events of a tool call; any other word for those of a step.
+            name: Name of the tool or the step. Default: the function's name.
+            side_effect: The tool changes something outside.
+        """
+        return traced(kind, name=name, side_effect=side_effect)
+
+    def _open_client(
+        self,
+        tenant_id: str,
+        identity: SenderIdentity,
+        settings: ProducerSettings,
+        on_error: OnError,
+        ports: Ports | None,
+    ) -> None:
+        self._shared, self._tenants = None, weakref.WeakSet()
+        super()._open_client(tenant_id, identity, settings, on_error, ports)
+        if settings.inherit_in_threads:
+            inherit_in_threads()
+
+    def _open_ports(self) -> None:
+        shared = self._shared
+        if shared is None:
+            super()._open_ports()
+            return
+        shared._reopen_in_child()
+        if shared._ports.tenant_ports is None:
+            raise ProducerError("these ports serve one tenant only; make a client for each tenant")
+        self._gate = TenantGate(shared._gate)
+        self._producer_id, self._sequences = shared._producer_id, shared._sequences
+        self._refused, self._refused_lock = 0, threading.Lock()
+        self._ports = shared._ports.tenant_ports(self._tenant_id, self._settings)
+        self._heartbeats = shared._heartbeats
+        self._services = shared._services._replace(control=self._ports.control, count_refusal=self._count_refusal)
+
+    def _leave_parent(self) -> None:
+        sending = [client for client in self._tenants if client._gate.open]
+        super()._leave_parent()
+        for client in self._tenants:
+            client._opening, client._closing = threading.RLock(), threading.Lock()
+            client._gate.of_parent = True
+        for client in sending:
+            client._gate.open, client._is_left = False, True
+            keep_forever(client._ports)
+
+    def _close_ports(self, deadline: float) -> int:
+        if self._shared is None:
+            with self._opening:
+                tenants = list(self._tenants)
+            for client in tenants:
+                client._close_ports(deadline)
+            return super()._close_ports(deadline)
+        try:
+            self._ports.cleanups.close(max(deadline - time.monotonic(), 0.0))
+        except Exception as error:  # noqa: BLE001 - closing never raises into the agent
+            self._on_error(error)
+        self._gate.open = False
+        return 0
+
+
+__all__ = ["TenantClients", "TenantGate"]

@@ -1,0 +1,112 @@
+"""`session.llm`: one call of a model as events."""
+
+import asyncio
+
+import pytest
+
+from sessionary.producers import AsyncSessionClient, Invalid, ProducerSettings, Session
+from sessionary.producers.testing import InMemoryTransport, memory_client
+from sessionary.schemas.codec import Event
+from sessionary.schemas.events import StepFailed, StepStarted, StepSucceeded, UsageRecorded
+
+
+def call_events(memory: InMemoryTransport) -> list[Event]:
+    kinds = (StepStarted, StepSucceeded, StepFailed, UsageRecorded)
+    return [event for event in memory.events() if isinstance(event.payload, kinds)]
+
+
+def use_and_fail(session: Session, tokens_in: int, error: Exception) -> None:
+    with session.llm("large") as call:
+        call.tokens_in = tokens_in
+        raise error
+
+
+def test_a_model_call_reports_duration_tokens_and_cost() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        with session.llm("large", run_id="run") as call:
+            inner = session.info("inside")
+            call.tokens_in, call.tokens_out, call.model_cost_usd_micros = 1_200, 300, 5_400
+        assert call.model == "large"
+    started, succeeded, usage = call_events(memory)
+    assert started.payload == StepStarted("llm large", 1)
+    assert isinstance(succeeded.payload, StepSucceeded)
+    assert (succeeded.payload.name, succeeded.payload.attempt) == ("llm large", 1)
+    assert succeeded.payload.execution_time_ms is not None
+    assert succeeded.payload.execution_time_ms >= 0
+    assert usage.payload == UsageRecorded("large", 1_200, 300, 5_400, 0, is_timeout_retry=False)
+    assert {event.envelope.run_id for event in (started, succeeded, usage)} == {"run"}
+    assert len({event.envelope.step_id for event in (started, succeeded, usage)} - {None}) == 1
+    assert {event.envelope.causation_id for event in (succeeded, usage)} == {started.envelope.event_id}
+    (inside,) = (event.envelope for event in memory.events() if event.envelope.event_id == inner)
+    assert (inside.step_id, inside.causation_id) == (started.envelope.step_id, started.envelope.event_id)
+
+
+def test_a_call_that_raises_reports_its_error_and_what_was_used() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        with pytest.raises(TimeoutError), session.llm("large"):
+            raise TimeoutError("too slow")
+        with pytest.raises(TimeoutError):
+            use_and_fail(session, 5, TimeoutError("too slow"))
+    first, second = call_events(memory)[:2], call_events(memory)[2:]
+    failed = first[1].payload
+    assert isinstance(failed, StepFailed)
+    assert (failed.error.code, failed.error.message, failed.error.error_class) == (
+        "TimeoutError",
+        "too slow",
+        "retryable",
+    )
+    assert [type(event.payload) for event in second] == [StepStarted, StepFailed, UsageRecorded]
+
+
+def test_a_call_that_ends_while_the_session_is_held_reports_what_is_accepted_then() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session, session.llm("large") as call:
+        session.pause()
+        call.tokens_in = 5
+    assert [type(event.payload) for event in call_events(memory)] == [StepStarted, UsageRecorded]
+
+
+def test_an_invalid_value_raises_unless_the_block_raised() -> None:
+    errors: list[Exception] = []
+    client, _ = memory_client()
+    client._services = client._services._replace(on_error=errors.append)
+    with client, client.session(user_id="u") as session:
+        with pytest.raises(Invalid, match="tokens_in"), session.llm("large") as call:
+            call.tokens_in = -5
+        assert errors == []
+        with pytest.raises(KeyError):
+            use_and_fail(session, -5, KeyError())
+        (error,) = errors
+        assert isinstance(error, Invalid)
+
+
+def test_a_misspelt_figure_is_an_error() -> None:
+    client, _ = memory_client()
+    with client, client.session(user_id="u") as session, pytest.raises(AttributeError), session.llm("large") as call:
+        call.token_in = 5  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("policy", ["spool", "block"])
+def test_a_model_call_in_asyncio(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> InMemoryTransport:
+        settings = ProducerSettings.from_env({}, delivery_policy=policy)
+        sync_client, memory = memory_client(settings=settings)
+        monkeypatch.setattr(InMemoryTransport, "may_block", policy == "block")
+        client = AsyncSessionClient.wrap(sync_client)
+        async with client, client.session(user_id="u") as session:
+            async with session.llm("large") as call:
+                await asyncio.sleep(0)
+                call.tokens_out = 7
+                await session.info("inside")
+            with pytest.raises(asyncio.CancelledError):
+                async with session.llm("small"):
+                    raise asyncio.CancelledError
+        return memory
+
+    memory = asyncio.run(main())
+    kinds = [type(event.payload) for event in call_events(memory)]
+    assert kinds == [StepStarted, StepSucceeded, UsageRecorded, StepStarted, StepFailed]
+    step_id = call_events(memory)[0].envelope.step_id
+    assert sum(event.envelope.step_id == step_id for event in memory.events()) == 4

@@ -1,0 +1,156 @@
+"""The examples as users run them: as processes, on a real broker and a processor."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sessionary.schemas.codec import Event
+from sessionary.schemas.events import (
+    SessionPaused,
+    SessionResumed,
+    SessionTerminated,
+    StateUpdated,
+    StepSucceeded,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallSucceeded,
+    UsageRecorded,
+)
+from sessionary.schemas.records import RejectedEvent
+from sessionary.schemas.settings import KafkaSettings
+from tests.integration.pipeline_rig import TOKEN, PipelineRig
+from tests.style.project import ROOT
+from tests.support import Processes, environment, read_events, read_records
+
+
+class ExamplesRig:
+    """A processor, and examples that find it by their environment."""
+
+    def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
+        self._kafka = kafka
+        pipeline = PipelineRig(kafka, None, processes)
+        pipeline.start_processor()
+        own = {"control_url": pipeline.control_url, "api_token": TOKEN, "spool_dir": str(folder / "spool")}
+        self._environment = {**os.environ, **environment(kafka, **own)}
+
+    def start_example(self, module: str, *args: object) -> "subprocess.Popen[str]":
+        argv = [sys.executable, "-u", "-m", f"examples.{module}", *map(str, args)]
+        return subprocess.Popen(argv, env=self._environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+    def run_example(self, module: str, *args: object) -> str:
+        """Run an example to its end, and return what it printed."""
+        with self.start_example(module, *args) as process:
+            try:
+                output, _ = process.communicate(timeout=90)
+            finally:
+                process.kill()
+        assert process.returncode == 0, output
+        return output
+
+    def events(self, output: str) -> list[Event]:
+        """Return the events of the session whose id an example printed."""
+        session_id = session_of(output)
+        events = [event for event in read_events(self._kafka) if isinstance(event, Event)]
+        return [
+            event
+            for event in events
+            if event.envelope.session_id == session_id and event.envelope.event_type != "heartbeat"
+        ]
+
+    def refusals(self) -> list[tuple[str, str]]:
+        records = read_records(self._kafka, self._kafka.topics.rejected)
+        return [(record.event_type or "", record.reason) for record in records if isinstance(record, RejectedEvent)]
+
+
+def session_of(output: str) -> str:
+    found = re.search(r"^session ([0-9a-f-]{36})", output, re.M)
+    assert found is not None, output
+    return found[1]
+
+
+def end_of(events: list[Event]) -> str:
+    payload = events[-1].payload
+    assert isinstance(payload, SessionTerminated)
+    return payload.reason
+
+
+@pytest.fixture
+def rig(kafka: KafkaSettings, processes: Processes, tmp_path: Path) -> ExamplesRig:
+    return ExamplesRig(kafka, processes, tmp_path)
+
+
+def test_a_plain_agent_and_an_asyncio_agent_report_their_calls(rig: ExamplesRig) -> None:
+    output = rig.run_example("plain_agent.agent", "How high is the Eiffel tower?")
+    assert output.splitlines()[-1] == "330 m"
+    events = rig.events(output)
+    assert end_of(events) == "completed"
+    payloads = [event.payload for event in events]
+    assert [p.tool_name for p in payloads if isinstance(p, ToolCallSucceeded)] == ["look_up"]
+    assert [p.model for p in payloads if isinstance(p, UsageRecorded)] == ["large", "large"]
+
+    output = rig.run_example("asyncio_tools.agent", "Paris")
+    events = rig.events(output)
+    assert f"session {session_of(output)[:8]}; sunny in Paris" in output
+    payloads = [event.payload for event in events]
+    assert sorted(p.tool_name for p in payloads if isinstance(p, ToolCallStarted)) == [
+        "fetch_weather",
+        "read_timetable",
+    ]
+    assert sum(isinstance(p, ToolCallSucceeded) for p in payloads) == 2
+    assert {e.envelope.run_id for e in events if isinstance(e.payload, ToolCallSucceeded | StepSucceeded)} == {"trip"}
+    assert rig.refusals() == []
+
+    with rig.start_example("asyncio_tools.agent", "Atlantis") as failing:
+        output, _ = failing.communicate(timeout=90)
+    assert failing.returncode == 1
+    events = rig.events(output)
+    assert end_of(events) == "unrecoverable"
+    (failed,) = (event.payload for event in events if isinstance(event.payload, ToolCallFailed))
+    assert failed.error.code == "LookupError"
+
+
+def test_a_killed_agent_goes_on_in_its_next_process(rig: ExamplesRig, tmp_path: Path) -> None:
+    note = tmp_path / "session.txt"
+    arguments = ("crash_and_restart.agent", note, "one", "two", "three")
+    with rig.start_example(*arguments) as killed:
+        assert killed.stdout is not None
+        lines = [killed.stdout.readline() for _ in range(2)]
+        killed.kill()
+    assert lines[1] == "handled one\n"
+    output = rig.run_example(*arguments)
+    assert session_of(output) == session_of(lines[0])
+    assert output.splitlines()[0].endswith(" done one")
+    assert output.splitlines()[1:] == ["handled two", "handled three"]
+    events = rig.events(output)
+    assert end_of(events) == "completed"
+    assert len({event.envelope.producer_id for event in events}) == 2
+    assert not note.exists()
+    assert rig.refusals() == []
+
+
+def test_a_helper_works_on_the_session_of_another_process(rig: ExamplesRig) -> None:
+    output = rig.run_example("second_process.agents")
+    assert output.splitlines()[1] == "6 words, in version 2"
+    events = rig.events(output)
+    updates = [(e.envelope.agent_id, e.payload.new_version) for e in events if isinstance(e.payload, StateUpdated)]
+    assert updates == [("counter", 2), ("editor", 3)]
+    assert end_of(events) == "completed"
+    assert rig.refusals() == []
+
+
+def test_a_session_waits_for_a_person_and_goes_on_in_another_process(rig: ExamplesRig) -> None:
+    asked = rig.run_example("pause_for_person.agent", "ask", 1200)
+    answered = rig.run_example("pause_for_person.agent", "answer", session_of(asked), "yes")
+    assert answered == "resumed with 1200 in epoch 2\n"
+    events = rig.events(asked)
+    kinds = [type(event.payload) for event in events]
+    assert kinds.index(SessionPaused) < kinds.index(SessionResumed)
+    assert end_of(events) == "completed"
+    asked = rig.run_example("pause_for_person.agent", "ask", 5000)
+    rig.run_example("pause_for_person.agent", "answer", session_of(asked), "no")
+    assert end_of(rig.events(asked)) == "cancelled"
+    assert rig.refusals() == []
