@@ -75,7 +75,7 @@ class SessionClient:
         self._ports = ports or kafka_ports(self._settings, tenant_id, service_id, self._producer_id, on_error)
         self._gate = SendGate()
         self._sequences = SequenceRegistry(self._producer_id)
-        self._heartbeats = Heartbeats(on_error)
+        self._heartbeats = self._ports.heartbeats or Heartbeats(on_error)
         self._services = SharedServices(
             self._ports.control,
             self._heartbeats,

@@ -195,12 +195,33 @@ class CleanupConsumer(Protocol):
         ...
 
 
+class HeartbeatTimer(Protocol):
+    """Says when each session of a client sends a heartbeat. Thread-safe."""
+
+    def start_heartbeat(self, send: Callable[[], bool], interval_s: float) -> int:
+        """Call `send` every `interval_s` from now on; return a token for `stop_heartbeat`.
+
+        `send` is a bound method; its object is held weakly. It never blocks, and returns False if
+        the session needs no more heartbeats.
+        """
+        ...
+
+    def stop_heartbeat(self, token: int) -> None:
+        """Stop the heartbeats of `token`, if there are any."""
+        ...
+
+    def close(self) -> None:
+        """Stop all heartbeats; a second call does nothing."""
+        ...
+
+
 class Ports(NamedTuple):
     """The outside of one client."""
 
     transport: Transport
     control: Control
     cleanups: CleanupConsumer
+    heartbeats: HeartbeatTimer | None = None  # None: a thread of the client, in real time
 
 
 __all__ = [
@@ -208,6 +229,7 @@ __all__ = [
     "CleanupConsumer",
     "Control",
     "Counters",
+    "HeartbeatTimer",
     "Json",
     "OnCleanupRequest",
     "OnError",
