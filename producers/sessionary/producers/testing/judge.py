@@ -36,7 +36,7 @@ class JudgedRecord(NamedTuple):
 
     offset: int
     refusal: RefusalReason | None
-    duplicate_of: str | None  # The id of the event that it repeats
+    duplicate_of: str | None  # The id of the event that it repeats; '' if that is too long
 
 
 class Judge:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from sessionary.producers.errors import Invalid, ProducerError, SessionLost, Unavailable
+from sessionary.producers.errors import Invalid, ProducerError, Unavailable
 from sessionary.producers.ports import (
     Backlog,
     Counters,
@@ -14,16 +14,13 @@ from sessionary.producers.ports import (
     OutRecord,
     Receipt,
     SessionView,
-    Verdict,
 )
 from sessionary.producers.testing.fake_heartbeats import FakeHeartbeats
-from sessionary.producers.testing.judged_event import JudgedEvent, Outcome
-from sessionary.schemas.codec import Decoder, Event, encode_event
-from sessionary.schemas.events import SessionRecovered, SessionResumed, SessionTakenOver
-from sessionary.schemas.ids import partition_of
+from sessionary.producers.testing.judged_event import JudgedEvent
+from sessionary.schemas.codec import Event
 from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent, SessionState
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.schemas.types import Limits, RefusalReason
+from sessionary.schemas.types import RefusalReason
 
 
 class NamedSession(Protocol):
@@ -69,20 +66,12 @@ class InMemoryTransport:
                 this release does not know.
         """
         # Here, as importing the client must load nothing of the processor.
-        from sessionary.producers.testing.judge import Judge
+        from sessionary.producers.testing.judged_log import JudgedLog
 
-        self._partitions = partitions
         self._lock = threading.RLock()
         self._advancing = threading.Lock()
-        self._decoder = Decoder()
-        self._began_ms = time.time_ns() // 1_000_000
-        self._judge = Judge(partitions, rules, self._began_ms)
-        self._records: list[OutRecord] = []
-        self._judged: list[JudgedEvent] = []
-        self._heartbeats: list[Event] = []
-        self._keys: dict[str, bytes] = {}  # of the records, by session id
-        self._verdicts: dict[tuple[int, int], Verdict] = {}
-        self._next_refusals: list[RefusalReason] = []
+        self._log = JudgedLog(partitions, rules, time.time_ns() // 1_000_000)
+        self._judge = self._log.judge
         self._silenced: set[str] = set()
         self._subscriptions: list[CleanupSubscription] = []
         self._timers: list[FakeHeartbeats] = []
@@ -95,7 +84,7 @@ class InMemoryTransport:
     def records(self) -> list[OutRecord]:
         """Return all records so far in order, without heartbeats."""
         with self._lock:
-            return list(self._records)
+            return list(self._log.records)
 
     def events(self, session_id: str | None = None) -> list[Event]:
         """Return all events sent so far in order, refused ones too, without heartbeats.
@@ -108,7 +97,7 @@ class InMemoryTransport:
     def heartbeats(self) -> list[Event]:
         """Return all heartbeats so far in order, without those of silenced sessions."""
         with self._lock:
-            return list(self._heartbeats)
+            return list(self._log.heartbeats)
 
     def verdicts(self, session_id: str | None = None) -> list[JudgedEvent]:
         """Return all events so far with their verdicts, in order, without heartbeats.
@@ -117,7 +106,7 @@ class InMemoryTransport:
             session_id: Return only the events of this session.
         """
         with self._lock:
-            return [judged for judged in self._judged if session_id in (None, judged.session_id)]
+            return [judged for judged in self._log.judged if session_id in (None, judged.session_id)]
 
     def refusals(self, session_id: str | None = None) -> list[JudgedEvent]:
         """Return the events that were refused, in order, without heartbeats.
@@ -157,12 +146,12 @@ class InMemoryTransport:
             session: A session, or its id.
         """
         with self._lock:
-            return self._view_of(_id_of(session), None)
+            return self._log.view_session(_id_of(session), None)
 
     def find_row(self, session_id: str) -> SessionState:
         """Return the processor's row of a session: everything it knows. Raises `SessionLost`."""
         with self._lock:
-            return self._row_of(session_id)
+            return self._log.find_row(session_id)
 
     @property
     def now_ms(self) -> int:
@@ -214,7 +203,7 @@ class InMemoryTransport:
         Each call refuses one more. The event changes nothing, and leaves no audit record.
         """
         with self._lock:
-            self._next_refusals.append(reason)
+            self._log.next_refusals.append(reason)
 
     def silence_control(self, *, silent: bool) -> None:
         """Make the control API raise `Unavailable`; `silent=False` makes it answer again."""
@@ -243,8 +232,8 @@ class InMemoryTransport:
     def counters(self) -> Counters:
         """The counters as they are now: all events sent are delivered."""
         with self._lock:
-            count = len(self._records)
-            return Counters(sent=count, delivered=count, heartbeats=len(self._heartbeats))
+            count = len(self._log.records)
+            return Counters(sent=count, delivered=count, heartbeats=len(self._log.heartbeats))
 
     @property
     def backlog(self) -> Backlog:
@@ -254,10 +243,8 @@ class InMemoryTransport:
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         """Judge one record, keep it, and acknowledge it."""
         with self._lock:
-            record, event = self._at_fake_time(record)
-            judged = self._judge_event(record, event)
-            self._records.append(record)
-            self._judged.append(judged)
+            judged = self._log.append_event(record)
+            self._collect_cleanups()
         if on_receipt is not None:
             on_receipt(judged.receipt)
 
@@ -265,9 +252,8 @@ class InMemoryTransport:
         """Judge a heartbeat and keep it, unless its session is silenced."""
         with self._lock:
             if record.session_id not in self._silenced:
-                record, event = self._at_fake_time(record)
-                self._judge_event(record, event)
-                self._heartbeats.append(event)
+                self._log.append_heartbeat(record)
+                self._collect_cleanups()
 
     def flush(self, timeout_s: float) -> int:
         """Return 0: every event is acknowledged at once."""
@@ -283,7 +269,7 @@ class InMemoryTransport:
         if self._silent:
             raise Unavailable("the control API is silent", 1.0)
         with self._lock:
-            return self._view_of(session_id, after)
+            return self._log.view_session(session_id, after)
 
     # Both protocols
 
@@ -304,72 +290,6 @@ class InMemoryTransport:
         with self._lock:
             self._timers.append(timer)
         return timer
-
-    # Judging
-
-    def _at_fake_time(self, record: OutRecord) -> tuple[OutRecord, Event]:
-        """Return a record as sent at the fake time: the agent's own clock has moved as far."""
-        event = self._decoder.decode_event(record.value)
-        assert isinstance(event, Event)
-        passed_ms = self.now_ms - self._began_ms
-        if not passed_ms:
-            return record, event
-        occurred_at = event.envelope.occurred_at + passed_ms * 1_000
-        event = event._replace(envelope=event.envelope._replace(occurred_at=occurred_at))
-        return record._replace(value=encode_event(event)), event
-
-    def _judge_event(self, record: OutRecord, event: Event) -> JudgedEvent:
-        partition = partition_of(record.key, self._partitions)
-        if self._next_refusals and isinstance(event.payload, SessionResumed | SessionRecovered | SessionTakenOver):
-            offset, reason = self._judge.skip_record(partition), self._next_refusals.pop(0)
-            judged = JudgedEvent(event, partition, offset, self.now_ms, "refused", reason, "the test refuses it")
-        else:
-            judged = JudgedEvent(event, partition, *self._ask_judge(partition, record))
-        self._keys.setdefault(judged.session_id, record.key)
-        self._verdicts[partition, judged.offset] = judged.verdict
-        self._collect_cleanups()
-        return judged
-
-    def _ask_judge(
-        self, partition: int, record: OutRecord
-    ) -> tuple[int, int, Outcome, RefusalReason | None, str | None]:
-        found = self._judge.judge_record(partition, record.key, record.value, record.headers)
-        if found.refusal is not None:
-            return found.offset, self.now_ms, "refused", found.refusal, self._judge.rejections[-1].detail
-        return found.offset, self.now_ms, "applied" if found.duplicate_of is None else "duplicate", None, None
-
-    def _row_of(self, session_id: str) -> SessionState:
-        key = self._keys.get(session_id)
-        if key is None:
-            raise SessionLost(f"session {session_id} is not known")
-        partition = partition_of(key, self._partitions)
-        row = self._judge.find_row(partition, key)
-        if isinstance(row, SessionState):
-            return row
-        is_archived = row is not None or self._judge.is_archived(partition, key)
-        raise SessionLost(f"session {session_id} {'was archived' if is_archived else 'is not known'}")
-
-    def _view_of(self, session_id: str, after: tuple[int, int] | None) -> SessionView:
-        row = self._row_of(session_id)
-        not_kept = Verdict(applied=False, reason=None, kept=False)
-        return SessionView(
-            session_id=session_id,
-            state=row.state,
-            phase=row.phase,
-            epoch=row.epoch,
-            version=row.version,
-            owner_service=row.owner_service,
-            state_json=row.state_json,
-            state_schema_version=row.state_schema_version,
-            snapshot_id=row.snapshot.snapshot_id,
-            snapshot_state_json=row.snapshot.state_json,
-            limits=Limits(*row.limits),
-            verdict=None if after is None else self._verdicts.get(after, not_kept),
-            data_classes=tuple(row.data_classes),
-            rules=self._judge.rules,
-            agent_id=row.agent_id,
-            holder=row.holder or None,
-        )
 
     # Time
 
