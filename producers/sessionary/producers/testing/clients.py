@@ -39,7 +39,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
     """
     cleanups = _MemoryCleanups(tenant_id, service_id)
     memory._add_subscription(cleanups)
-    return Ports(memory, memory, cleanups, memory._new_heartbeats())
+    return Ports(memory, memory, cleanups, heartbeats=memory._new_heartbeats())
 
 
 def memory_client(
