@@ -110,6 +110,7 @@ bench: $(DEV)
 # Redraw what the documents take from the code, then build their site into build/site; it opens offline.
 docs: $(LOCAL) $(DOCS)
 	@$(BIN)/python -m tests.support.transition_docs
+	@$(BIN)/python -m tests.support.limits_page
 	@$(BIN)/python -m tests.support.settings_table
 	@$(BIN)/python -m tests.support.metrics_table
 	@$(BIN)/python -m tests.support.schema_page

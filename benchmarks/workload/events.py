@@ -108,7 +108,7 @@ def make_templates(runs: Sequence[Run], seed: int) -> list[Template]:
 
 
 def _record_template(session: PlannedSession) -> Template:
-    client, memory = memory_client(session.tenant_id, session.service_id, f"{session.service_id}-agent")
+    client, memory = memory_client(session.tenant_id, session.service_id, f"{session.service_id}-agent", rules=1)
     client.on_cleanup(lambda _request: None)
     lines: list[_Line] = []
     with client:

@@ -17,6 +17,8 @@ from tests.support import control_api_page, schema_page
 _PAGES = (
     "index",
     "tutorial",
+    "limits",
+    "testing",
     "api/producers",
     "api/testing",
     "control_api",

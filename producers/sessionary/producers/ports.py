@@ -209,6 +209,26 @@ def _do_nothing() -> None:
     return None
 
 
+class HeartbeatTimer(Protocol):
+    """Says when each session of a client sends a heartbeat. Thread-safe."""
+
+    def start_heartbeat(self, send: Callable[[], bool], interval_s: float) -> int:
+        """Call `send` every `interval_s` from now on; return a token for `stop_heartbeat`.
+
+        `send` is a bound method; its object is held weakly. It never blocks, and returns False if
+        the session needs no more heartbeats.
+        """
+        ...
+
+    def stop_heartbeat(self, token: int) -> None:
+        """Stop the heartbeats of `token`, if there are any."""
+        ...
+
+    def close(self) -> None:
+        """Stop all heartbeats; a second call does nothing."""
+        ...
+
+
 class Ports(NamedTuple):
     """The outside of one client.
 
@@ -225,6 +245,7 @@ class Ports(NamedTuple):
     delivery_policy: PolicyInForce = "memory"
     abandon_files: Callable[[], None] = _do_nothing
     tenant_ports: "Callable[[str, ProducerSettings], Ports] | None" = None
+    heartbeats: HeartbeatTimer | None = None  # None: a thread of the client, in real time
 
 
 __all__ = [
@@ -232,6 +253,7 @@ __all__ = [
     "CleanupConsumer",
     "Control",
     "Counters",
+    "HeartbeatTimer",
     "Json",
     "OnCleanupRequest",
     "OnError",

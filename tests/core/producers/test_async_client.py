@@ -12,12 +12,13 @@ from sessionary.producers.ports import OnReceipt, OutRecord
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import LlmDecision, SessionStartFailed, SessionTerminated
+from tests.core.producers.beating_client import beating_client
 
 IDS = [str(uuid.uuid5(uuid.NAMESPACE_OID, str(n))) for n in range(5)]
 
 
-def new_client(beat_s: float = 10.0) -> tuple[AsyncSessionClient, InMemoryTransport]:
-    client, memory = memory_client(settings=ProducerSettings.from_env({}, heartbeat_interval_s=beat_s))
+def new_client() -> tuple[AsyncSessionClient, InMemoryTransport]:
+    client, memory = memory_client()
     return AsyncSessionClient.wrap(client), memory
 
 
@@ -91,7 +92,8 @@ def test_a_step_that_fails_ends_the_start() -> None:
 
 def test_waiting_in_the_executor_leaves_the_session_with_the_loop() -> None:
     async def main() -> None:
-        client, memory = new_client(beat_s=0.005)
+        real, memory = beating_client(ProducerSettings.from_env({}, heartbeat_interval_s=0.005))
+        client = AsyncSessionClient.wrap(real)
         async with client, client.session(user_id="u") as s:
             await s.pause()
             await s.resume()

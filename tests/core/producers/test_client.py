@@ -44,7 +44,9 @@ def test_an_attached_session_keeps_the_sessions_data_classes() -> None:
         attached = other.attach(session.session_id)
         attached.activity("x")
         assert memory.events()[-1].envelope.data_classes == ("personal",)
-        client.create(user_id="u", session_id=session.session_id, data_classes=("medical",))
+        third = client.attach(session.session_id)
+        third._emitter.add_data_classes(("medical",))
+        third.activity("x")
         for one in (attached, session):
             one.sync()
             one.activity("x")

@@ -67,7 +67,7 @@ class ProcessBoundClient:
         self._ports = self._given_ports or kafka_ports(
             self._settings, self._tenant_id, self._identity.service_id, self._producer_id, self._on_error
         )
-        self._heartbeats = Heartbeats(self._on_error)
+        self._heartbeats = self._ports.heartbeats or Heartbeats(self._on_error)
         if self._settings.disabled:
             self._heartbeats.close()
         elif self._given_ports is None and self._settings.control_url is not None:

@@ -117,7 +117,7 @@ class TenantClients(ProcessBoundClient):
             raise ProducerError("these ports serve one tenant only; make a client for each tenant")
         self._gate = TenantGate(shared._gate)
         self._producer_id, self._sequences = shared._producer_id, shared._sequences
-        self._refused, self._refused_lock = 0, threading.Lock()
+        self._refused = 0
         self._ports = shared._ports.tenant_ports(self._tenant_id, self._settings)
         self._heartbeats = shared._heartbeats
         self._services = shared._services._replace(control=self._ports.control, count_refusal=self._count_refusal)

@@ -21,8 +21,8 @@ from sessionary.producers.errors import (
     SessionLost,
     VerdictPending,
 )
-from sessionary.producers.ports import Control, Json, OnError, OnReceipt, SessionView
-from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
+from sessionary.producers.ports import Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
+from sessionary.producers.session.heartbeat import heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
@@ -35,7 +35,7 @@ class SharedServices(NamedTuple):
     """What all sessions of a client share."""
 
     control: Control
-    heartbeats: Heartbeats
+    heartbeats: HeartbeatTimer
     heartbeat_interval_s: float
     verdict_timeout_s: float
     on_error: OnError

@@ -1,17 +1,40 @@
-"""An in-memory client for users' own tests: no Kafka, no waiting.
+"""A client in memory for users' own tests: judged by the real rules, on a clock that tests move.
 
     client, memory = memory_client()
     with client.session(user_id="u1", state={"step": 0}) as session:
         session.activity("llm")
-    assert memory.events()[-1].envelope.event_type == "session_terminated"
+        memory.advance(3600)  # seconds; takes no real time
+    assert "idle" in [record.reason_code for record in memory.audit()]
 
-For asyncio: `AsyncSessionClient.wrap(client)`. The modules:
+For asyncio: `AsyncSessionClient.wrap(client)`. Fixtures for pytest: `sessionary.pytest_plugin`.
+The modules:
 
-    memory      the outside of a client in memory, and clients that use it
+    clients          clients whose outside is in memory
+    memory           that outside: what was sent, its verdicts, the clock
+    judged_log       the events in the order of the log, with their verdicts; imported lazily
+    judge            the processor's rules over partitions in memory; imported lazily
+    fake_heartbeats  the heartbeats of a client's sessions on that clock
+    judged_event     an event and its verdict
 """
 
 from sessionary.producers.ports import OutRecord, Receipt
-from sessionary.producers.testing.memory import InMemoryTransport, memory_client, memory_ports
+from sessionary.producers.testing.clients import memory_client, memory_ports
+from sessionary.producers.testing.judged_event import JudgedEvent, Outcome
+from sessionary.producers.testing.memory import InMemoryTransport, NamedSession
 from sessionary.schemas.codec import Event
+from sessionary.schemas.records import AuditRecord, RejectedEvent, SessionState
 
-__all__ = ["Event", "InMemoryTransport", "OutRecord", "Receipt", "memory_client", "memory_ports"]
+__all__ = [
+    "AuditRecord",
+    "Event",
+    "InMemoryTransport",
+    "JudgedEvent",
+    "NamedSession",
+    "OutRecord",
+    "Outcome",
+    "Receipt",
+    "RejectedEvent",
+    "SessionState",
+    "memory_client",
+    "memory_ports",
+]

@@ -1,129 +1,220 @@
-"""The outside of a client in memory, and clients that use it."""
+"""The outside of clients in memory: transport, control API, clean-up requests, and a fake clock."""
 
 import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
 
-from sessionary.producers.client import SessionClient
-from sessionary.producers.errors import ClientClosed, ProducerError, SessionLost, Unavailable
+from sessionary.producers.errors import Invalid, ProducerError, Unavailable
 from sessionary.producers.ports import (
     Backlog,
     Counters,
     OnCleanupRequest,
     OnReceipt,
     OutRecord,
-    Ports,
     Receipt,
     SessionView,
-    Verdict,
 )
-from sessionary.producers.settings import ProducerSettings
-from sessionary.schemas.codec import Decoder, Event
-from sessionary.schemas.events import (
-    Heartbeat,
-    SessionCreated,
-    SessionErrored,
-    SessionPaused,
-    SessionRecovered,
-    SessionResumed,
-    SessionStarted,
-    SessionStartFailed,
-    SessionTakenOver,
-    SessionTerminated,
-    SnapshotCreated,
-    StateUpdated,
-)
-from sessionary.schemas.ids import partition_of
-from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import DataClass, Envelope, Limits, RefusalReason, Snapshot
-
-_STATES = {
-    SessionCreated: "Idle",
-    SessionStarted: "Active",
-    SessionStartFailed: "Terminated",
-    SessionPaused: "Paused",
-    SessionErrored: "Error",
-    SessionTerminated: "Terminated",
-    SessionResumed: "Active",
-    SessionRecovered: "Active",
-}
+from sessionary.producers.testing.fake_heartbeats import FakeHeartbeats
+from sessionary.producers.testing.judged_event import JudgedEvent
+from sessionary.schemas.codec import Event
+from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent, SessionState
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.types import RefusalReason
 
 
-class _MemorySession:
-    """What the in-memory control API knows of one session."""
+class NamedSession(Protocol):
+    """A `Session` or an `AsyncSession`."""
 
-    def __init__(self, envelope: Envelope, limits: Limits, snapshot: Snapshot) -> None:
-        self.owner, self.agent_id, self.holder = envelope.service_id, envelope.agent_id, envelope.producer_id
-        self.limits = limits
-        self.snapshot: Snapshot = snapshot
-        self.state = "Idle"
-        self.state_json = snapshot.state_json
-        self.epoch = 1
-        self.version = 1
-        self.data_classes: set[DataClass] = set()
-        self.verdicts: dict[tuple[int, int], Verdict] = {}
+    @property
+    def session_id(self) -> str:
+        """The session's UUID."""
+        ...
+
+
+class CleanupSubscription(Protocol):
+    """Who gets the clean-up requests of a service."""
+
+    @property
+    def on_request(self) -> OnCleanupRequest | None:
+        """The handler; None if there is none yet."""
+        ...
+
+    def is_for(self, request: CleanupRequest) -> bool:
+        """Return whether a request is one of its service's."""
+        ...
+
+
+def _id_of(session: NamedSession | str) -> str:
+    return session if isinstance(session, str) else session.session_id
 
 
 class InMemoryTransport:
-    """The outside of a client in memory: transport, control API, clean-up requests. Thread-safe.
+    """What clients send, judged at once by the processor's own rules. Thread-safe.
 
-    Keeps each event in order, acknowledges it at once, and grants each resume, recovery and
-    take-over (epoch + 1) unless told to refuse. It does not judge: events that the processor would
-    refuse are accepted here. A take-over needs a client with the setting `rules` at 2 or more.
+    Time stands still until a test calls `advance`. Each event is acknowledged at once, whatever the
+    verdict, as by Kafka. Several clients may share one memory (`memory_client(memory=...)`): other
+    agents, or a second process of the same one.
     """
 
-    def __init__(self, partitions: int = 4) -> None:
-        """`partitions`: number of partitions of the imaginary events topic."""
-        self._partitions = partitions
-        self._lock = threading.RLock()
-        self._decoder = Decoder()
-        self._records: list[OutRecord] = []
-        self._events: list[Event] = []
-        self._heartbeats: list[Event] = []
-        self._offsets = [0] * partitions
-        self._sessions: dict[str, _MemorySession] = {}
-        self._next_refusals: list[RefusalReason] = []
-        self._handlers: dict[str | None, OnCleanupRequest] = {}  # by tenant; None: of the client itself
-        self._silent = False
-        self._closed = False
+    def __init__(self, partitions: int = 4, rules: int = NEWEST_RULES.version) -> None:
+        """Begin empty, at the present time.
 
-    # For tests
+        Args:
+            partitions: Number of partitions of the imaginary events topic.
+            rules: Version of the rules by which events are judged. Raises `Invalid` for one that
+                this release does not know.
+        """
+        # Here, as importing the client must load nothing of the processor.
+        from sessionary.producers.testing.judged_log import JudgedLog
+
+        self._lock = threading.RLock()
+        self._advancing = threading.Lock()
+        self._log = JudgedLog(partitions, rules, time.time_ns() // 1_000_000)
+        self._judge = self._log.judge
+        self._silenced: set[str] = set()
+        self._subscriptions: list[CleanupSubscription] = []
+        self._timers: list[FakeHeartbeats] = []
+        self._undelivered: list[CleanupRequest] = []
+        self._cleanups_seen = 0
+        self._silent = False
+
+    # What happened, for tests
 
     def records(self) -> list[OutRecord]:
         """Return all records so far in order, without heartbeats."""
         with self._lock:
-            return list(self._records)
+            return list(self._log.records)
 
     def events(self, session_id: str | None = None) -> list[Event]:
-        """Return all events so far in order, decoded, without heartbeats.
+        """Return all events sent so far in order, refused ones too, without heartbeats.
+
+        Args:
+            session_id: Return only the events of this session.
+        """
+        return [judged.event for judged in self.verdicts(session_id)]
+
+    def heartbeats(self) -> list[Event]:
+        """Return all heartbeats so far in order, without those of silenced sessions."""
+        with self._lock:
+            return list(self._log.heartbeats)
+
+    def verdicts(self, session_id: str | None = None) -> list[JudgedEvent]:
+        """Return all events so far with their verdicts, in order, without heartbeats.
 
         Args:
             session_id: Return only the events of this session.
         """
         with self._lock:
-            return [event for event in self._events if session_id in (None, event.envelope.session_id)]
+            return [judged for judged in self._log.judged if session_id in (None, judged.session_id)]
 
-    def heartbeats(self) -> list[Event]:
-        """Return all heartbeats so far in order."""
+    def refusals(self, session_id: str | None = None) -> list[JudgedEvent]:
+        """Return the events that were refused, in order, without heartbeats.
+
+        Args:
+            session_id: Return only the events of this session.
+        """
+        return [judged for judged in self.verdicts(session_id) if judged.outcome == "refused"]
+
+    def rejections(self) -> list[RejectedEvent]:
+        """Return what the processor writes to the topic `rejected`, in order, heartbeats too."""
         with self._lock:
-            return list(self._heartbeats)
+            return list(self._judge.rejections)
 
-    def refuse_next(self, reason: RefusalReason) -> None:
-        """Refuse the next resume, recovery or take-over with `reason`.
+    def cleanups(self, session_id: str | None = None) -> list[CleanupRequest]:
+        """Return the clean-up requests so far, in order, whether they reached a handler or not.
 
-        Each call refuses one more.
+        Args:
+            session_id: Return only the requests for this session.
         """
         with self._lock:
-            self._next_refusals.append(reason)
+            return [request for request in self._judge.cleanups if session_id in (None, request.session_id)]
+
+    def audit(self, session_id: str | None = None) -> list[AuditRecord]:
+        """Return the audit trail so far, in order.
+
+        Args:
+            session_id: Return only the records of this session.
+        """
+        with self._lock:
+            return [record for record in self._judge.audits if session_id in (None, record.session_id)]
+
+    def view_session(self, session: NamedSession | str) -> SessionView:
+        """Return a session as the processor knows it now. Raises `SessionLost`.
+
+        Args:
+            session: A session, or its id.
+        """
+        with self._lock:
+            return self._log.view_session(_id_of(session), None)
+
+    def find_row(self, session_id: str) -> SessionState:
+        """Return the processor's row of a session: everything it knows. Raises `SessionLost`."""
+        with self._lock:
+            return self._log.find_row(session_id)
+
+    @property
+    def now_ms(self) -> int:
+        """The fake time, ms since the epoch."""
+        return self._judge.now_ms
+
+    # What a test decides
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward, and let happen in order what is due until then.
+
+        Sessions that beat go on beating at their interval. Each clock of a session fires at its
+        exact time. Clean-up requests are passed to the clients' handlers, in this thread, and their
+        answers are judged. `advance(0)` does only the latter. Takes no real time.
+
+        Args:
+            seconds: How far, 0 or more.
+
+        Raises:
+            Invalid: `seconds` is negative.
+            RuntimeError: Called by a clean-up handler, or by two threads at once.
+        """
+        if seconds < 0:
+            raise Invalid("invalid_value", f"seconds is {seconds}; a clock never goes back")
+        if not self._advancing.acquire(blocking=False):
+            raise RuntimeError("advance is running already: call it neither in a handler nor in two threads")
+        try:
+            end_ms = self._judge.now_ms + round(seconds * 1_000)
+            self._pass_cleanups()
+            while (moment_ms := self._next_moment_ms()) <= end_ms:
+                self._go_to(moment_ms)
+            self._go_to(end_ms)
+        finally:
+            self._advancing.release()
+
+    def silence(self, session: NamedSession | str, *, silent: bool = True) -> None:
+        """Let a session's heartbeats get lost, as if its agent had died or was cut off.
+
+        Args:
+            session: A session, or its id.
+            silent: False: its heartbeats arrive again.
+        """
+        with self._lock:
+            (self._silenced.add if silent else self._silenced.discard)(_id_of(session))
+
+    def refuse_next(self, reason: RefusalReason) -> None:
+        """Refuse the next resume, recovery or take-over with `reason`, whatever the rules say.
+
+        Each call refuses one more. The event changes nothing, and leaves no audit record.
+        """
+        with self._lock:
+            self._log.next_refusals.append(reason)
 
     def silence_control(self, *, silent: bool) -> None:
         """Make the control API raise `Unavailable`; `silent=False` makes it answer again."""
         self._silent = silent
 
     def request_cleanup(self, request: CleanupRequest) -> Receipt | None:
-        """Pass a request to the client's clean-up handler; return the receipt of its answer.
+        """Pass a request of your own to the client's clean-up handler; return its answer's receipt.
 
-        Raises `ProducerError` if the client has no handler.
+        Raises `ProducerError` if no client has a handler.
         """
-        on_request = self._handlers.get(request.tenant_id) or self._handlers.get(None)
+        on_request = self._handler_of(request)
         if on_request is None:
             raise ProducerError("the client has no clean-up handler; call client.on_cleanup first")
         receipts: list[Receipt] = []
@@ -141,8 +232,8 @@ class InMemoryTransport:
     def counters(self) -> Counters:
         """The counters as they are now: all events sent are delivered."""
         with self._lock:
-            count = len(self._records)
-            return Counters(sent=count, delivered=count, heartbeats=len(self._heartbeats))
+            count = len(self._log.records)
+            return Counters(sent=count, delivered=count, heartbeats=len(self._log.heartbeats))
 
     @property
     def backlog(self) -> Backlog:
@@ -150,25 +241,19 @@ class InMemoryTransport:
         return Backlog()
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
-        """Keep one record and acknowledge it. Raises `ClientClosed`."""
+        """Judge one record, keep it, and acknowledge it."""
         with self._lock:
-            if self._closed:
-                raise ClientClosed("the client is closed; create a new one")
-            event = self._decode_event(record)
-            partition = partition_of(record.key, self._partitions)
-            position = (partition, self._offsets[partition])
-            self._offsets[partition] += 1
-            self._records.append(record)
-            self._events.append(event)
-            self._track_session(event, position)
+            judged = self._log.append_event(record)
+            self._collect_cleanups()
         if on_receipt is not None:
-            on_receipt(Receipt(*position))
+            on_receipt(judged.receipt)
 
     def send_heartbeat(self, record: OutRecord) -> None:
-        """Keep a heartbeat."""
+        """Judge a heartbeat and keep it, unless its session is silenced."""
         with self._lock:
-            if not self._closed:
-                self._heartbeats.append(self._decode_event(record))
+            if record.session_id not in self._silenced:
+                self._log.append_heartbeat(record)
+                self._collect_cleanups()
 
     def flush(self, timeout_s: float) -> int:
         """Return 0: every event is acknowledged at once."""
@@ -184,122 +269,76 @@ class InMemoryTransport:
         if self._silent:
             raise Unavailable("the control API is silent", 1.0)
         with self._lock:
-            known = self._sessions.get(session_id)
-            if known is None:
-                raise SessionLost(f"session {session_id} is not known")
-            return SessionView(
-                session_id=session_id,
-                state=known.state,
-                phase=None,
-                epoch=known.epoch,
-                version=known.version,
-                owner_service=known.owner,
-                state_json=known.state_json,
-                state_schema_version=known.snapshot.schema_version,
-                snapshot_id=known.snapshot.snapshot_id,
-                snapshot_state_json=known.snapshot.state_json,
-                limits=known.limits,
-                verdict=None if after is None else known.verdicts.get(after, Verdict(applied=True, reason=None)),
-                data_classes=tuple(sorted(known.data_classes)),
-                agent_id=known.agent_id,
-                holder=known.holder,
-            )
+            return self._log.view_session(session_id, after)
 
-    # The protocol `CleanupConsumer`
-
-    def start(self, on_request: OnCleanupRequest) -> None:
-        """Use `on_request` for `request_cleanup`."""
-        self._handlers[None] = on_request
-
-    # All three protocols
+    # Both protocols
 
     def close(self, timeout_s: float = 0.0) -> int:
-        """Accept no more records; those kept stay readable."""
-        self._closed = True
+        """Do nothing: other clients may go on, and what was kept stays readable."""
         return 0
 
-    def _decode_event(self, record: OutRecord) -> Event:
-        event = self._decoder.decode_event(record.value)
-        assert isinstance(event, Event)
-        return event
+    # For `memory_ports`
 
-    def _track_session(self, event: Event, position: tuple[int, int]) -> None:
-        """Follow as much of a session's life as `fetch_session` needs."""
-        payload = event.payload
-        if isinstance(payload, SessionCreated):
-            created = _MemorySession(event.envelope, payload.limits, payload.snapshot)
-            self._sessions[event.envelope.session_id] = created
-        known = self._sessions.get(event.envelope.session_id)
-        if known is None or isinstance(payload, Heartbeat):
-            return
-        if isinstance(payload, SessionResumed | SessionRecovered | SessionTakenOver):
-            reason = self._next_refusals.pop(0) if self._next_refusals else None
-            known.verdicts[position] = Verdict(applied=reason is None, reason=reason)
-            if reason is not None:
-                return
-            known.epoch += 1
-        if isinstance(payload, SessionTakenOver):
-            envelope = event.envelope
-            known.owner, known.agent_id, known.holder = envelope.service_id, envelope.agent_id, envelope.producer_id
-        known.data_classes.update(event.envelope.data_classes)
-        known.state = _STATES.get(type(payload), known.state)
-        if isinstance(payload, StateUpdated):
-            known.version, known.state_json = payload.new_version, payload.state_json
-        elif isinstance(payload, SessionPaused | SessionTerminated | SnapshotCreated) and payload.snapshot is not None:
-            known.snapshot = payload.snapshot
+    def _add_subscription(self, subscription: CleanupSubscription, *, first: bool = False) -> None:
+        """Pass clean-up requests to a client, to this one before all others if `first`."""
+        with self._lock:
+            self._subscriptions.insert(0 if first else len(self._subscriptions), subscription)
 
+    def _new_heartbeats(self) -> FakeHeartbeats:
+        """Return the heartbeats of a client, which `advance` sends."""
+        timer = FakeHeartbeats(lambda: self.now_ms)
+        with self._lock:
+            self._timers.append(timer)
+        return timer
 
-class _MemoryCleanups:
-    """`CleanupConsumer` whose `close` leaves the transport open: the client closes that later."""
+    # Time
 
-    def __init__(self, memory: InMemoryTransport, tenant_id: str | None = None) -> None:
-        self._memory = memory
-        self._tenant_id = tenant_id
+    def _next_moment_ms(self) -> float:
+        """Return when something is due, ms since the epoch; infinity if nothing ever is."""
+        with self._lock:
+            moments = [timer.next_due_ms for timer in self._timers]
+            due_ms = min(
+                (moment for moment in (*moments, self._judge.next_deadline_ms) if moment is not None), default=0
+            )
+            return due_ms or float("inf")
 
-    def start(self, on_request: OnCleanupRequest) -> None:
-        self._memory._handlers[self._tenant_id] = on_request
+    def _go_to(self, moment_ms: float) -> None:
+        """Let happen what is due at a moment. No lock is held while clients are called."""
+        with self._lock:
+            self._judge.now_ms = max(self._judge.now_ms, int(moment_ms))
+            timers: Sequence[FakeHeartbeats] = tuple(self._timers)
+        for timer in timers:
+            timer.send_due(self.now_ms)
+        with self._lock:
+            self._judge.fire_timers()
+            self._collect_cleanups()
+        self._pass_cleanups()
 
-    def close(self, timeout_s: float) -> None:
-        self._memory._handlers.pop(self._tenant_id, None)
+    # Clean-up
 
+    def _collect_cleanups(self) -> None:
+        requested = self._judge.cleanups
+        self._undelivered += requested[self._cleanups_seen :]
+        self._cleanups_seen = len(requested)
 
-def memory_ports(memory: InMemoryTransport) -> Ports:
-    """Return `memory` as the argument `ports` of `SessionClient` or `AsyncSessionClient`."""
+    def _pass_cleanups(self) -> None:
+        """Pass requests to their handlers; those without a handler wait for one."""
+        while True:
+            with self._lock:
+                handlers = ((request, self._handler_of(request)) for request in self._undelivered)
+                found = next(((request, handler) for request, handler in handlers if handler is not None), None)
+                if found is None:
+                    return
+                request, on_request = found
+                self._undelivered.remove(request)
+            on_request(request, lambda receipt: None)
 
-    def tenant_ports(tenant_id: str, settings: ProducerSettings) -> Ports:
-        return Ports(memory, memory, _MemoryCleanups(memory, tenant_id))
-
-    return Ports(memory, memory, _MemoryCleanups(memory), tenant_ports=tenant_ports)
-
-
-def memory_client(
-    tenant_id: str = "acme",
-    service_id: str = "service",
-    agent_id: str = "agent",
-    settings: ProducerSettings | None = None,
-) -> tuple[SessionClient, InMemoryTransport]:
-    """Return a client that works in memory, and the memory with its events.
-
-    Reads no environment variables.
-
-    Args:
-        tenant_id: The client's tenant.
-        service_id: The client's service.
-        agent_id: The client's agent.
-        settings: Default: the defaults of `ProducerSettings`.
-
-    Returns:
-        The client, and what it has sent.
-    """
-    memory = InMemoryTransport()
-    client = SessionClient(
-        tenant_id=tenant_id,
-        service_id=service_id,
-        agent_id=agent_id,
-        settings=settings or ProducerSettings.from_env({}),
-        ports=memory_ports(memory),
-    )
-    return client, memory
+    def _handler_of(self, request: CleanupRequest) -> OnCleanupRequest | None:
+        with self._lock:
+            for subscription in self._subscriptions:
+                if subscription.on_request is not None and subscription.is_for(request):
+                    return subscription.on_request
+        return None
 
 
-__all__ = ["InMemoryTransport", "memory_client", "memory_ports"]
+__all__ = ["CleanupSubscription", "InMemoryTransport", "NamedSession"]

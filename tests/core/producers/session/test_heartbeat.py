@@ -9,6 +9,7 @@ import pytest
 from sessionary.producers import Limits, ProducerSettings
 from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
 from sessionary.producers.testing import memory_client
+from tests.core.producers.beating_client import beating_client
 from tests.support.waiting import wait_until
 
 BEAT_S = 0.005
@@ -28,7 +29,7 @@ def test_the_interval_is_never_more_than_a_sixth_of_the_budget() -> None:
 
 @pytest.mark.parametrize("end", ["close", "detach", "pause", "raise", "client", "forget"])
 def test_no_beat_follows_the_end(end: str) -> None:
-    client, memory = memory_client(settings=fast())
+    client, memory = beating_client(fast())
     s = client.session(user_id="u")
     wait_until(lambda: len(memory.heartbeats()) >= 3, 10, "three beats")
     if end == "raise":
@@ -67,7 +68,7 @@ def test_the_end_of_a_client_takes_less_than_100_ms_though_a_beat_is_hours_away(
 
 
 def test_a_session_whose_thread_died_is_not_kept_alive() -> None:
-    client, memory = memory_client(settings=fast())
+    client, memory = beating_client(fast())
     kept = []
 
     def agent() -> None:

@@ -1,13 +1,209 @@
-"""The in-memory outside itself."""
+"""The outside in memory: events are judged by the processor's rules, on a clock that tests move."""
+
+import asyncio
+import subprocess
+import sys
+import uuid
 
 import pytest
 
-from sessionary.producers import ProducerError
-from sessionary.producers.testing import memory_client
-from tests.core.producers.control.test_cleanup_responder import request
+from sessionary.producers import (
+    AsyncSessionClient,
+    Invalid,
+    Limits,
+    Refused,
+    SessionClient,
+    SessionLost,
+)
+from sessionary.producers.session.state_json import full_snapshot
+from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
+from sessionary.schemas.events import SessionActivity, SessionCreated, SessionResumed, SnapshotCreated, UsageRecorded
+from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.rules import NEWEST_RULES
+
+IDLE = Limits(idle_ms=120_000)
+IDS = [str(uuid.uuid5(uuid.NAMESPACE_OID, "memory"))]
 
 
-def test_without_a_handler_a_request_is_an_error() -> None:
+def reasons(memory: InMemoryTransport) -> list[str]:
+    return [f"{refusal.reason}" for refusal in memory.refusals()]
+
+
+# Verdicts
+
+
+def test_work_in_a_paused_session_is_refused_as_the_processor_does() -> None:
     client, memory = memory_client()
-    with client, pytest.raises(ProducerError):
-        memory.request_cleanup(request())
+    with client:
+        session = client.session(user_id="u")
+        session.pause("lunch")
+        session._emitter.emit(SessionActivity("work"))  # past whatever the client knows itself
+        (refusal,) = memory.refusals()
+        assert refusal == memory.verdicts()[-1]
+        assert (refusal.event_type, refusal.outcome, refusal.reason) == (
+            "session_activity",
+            "refused",
+            "illegal_transition",
+        )
+        assert "Paused" in f"{refusal.detail}"
+        assert memory.rejections()[-1].event_id == refusal.event.envelope.event_id
+        verdict = session.sync().verdict
+        assert verdict is not None
+        assert (verdict.applied, verdict.reason) == (False, "illegal_transition")
+
+
+def test_each_applied_event_has_its_verdict_in_order() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        session.activity("a")
+    assert [judged.event for judged in memory.verdicts()] == memory.events()
+    assert {judged.outcome for judged in memory.verdicts()} == {"applied"}
+    assert [judged.offset for judged in memory.verdicts()] == list(range(len(memory.events())))
+    assert memory.refusals() == []
+    assert not memory.verdicts("another")
+    assert not memory.audit("another")
+    assert not memory.events("another")
+
+
+def test_limits_outside_their_ranges_are_refused() -> None:
+    client, memory = memory_client()
+    with client:
+        client.session(user_id="u")
+        created = memory.events()[0].payload
+        assert isinstance(created, SessionCreated)
+        emitter = client._new_emitter(SessionKey("acme", IDS[0]), "u", ())
+        emitter.emit(created._replace(limits=Limits(model_ms=1)))
+        assert reasons(memory) == ["invalid_limits"]
+        with pytest.raises(SessionLost):
+            memory.view_session(IDS[0])
+
+
+def test_a_repetition_is_a_duplicate() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        session.activity("a")
+        memory.send(memory.records()[-1])
+        assert memory.verdicts()[-1].outcome == "duplicate"
+        assert memory.verdicts()[-1].verdict.applied
+        assert memory.refusals() == []
+
+
+@pytest.mark.parametrize(("rules", "expected"), [(1, []), (2, ["not_member"]), (None, ["not_member"])])
+def test_the_rules_are_the_newest_unless_others_are_asked_for(rules: int | None, expected: list[str]) -> None:
+    owner, memory = memory_client("acme", "billing", rules=rules)
+    other, _ = memory_client("acme", "shop", memory=memory)
+    session = owner.session(user_id="u")
+    assert memory.view_session(session).rules == (rules or NEWEST_RULES.version)
+    head = full_snapshot("{}", 1, None)
+    other.attach(session.session_id)._emitter.emit(SnapshotCreated(head))
+    assert reasons(memory) == expected
+
+
+def test_unknown_rules_are_an_error() -> None:
+    with pytest.raises(Invalid, match="rules 7 are unknown: use one of 1, 2"):
+        memory_client(rules=7)
+    client, memory = memory_client()
+    with client, pytest.raises(Invalid, match="rules are those of the memory"):
+        memory_client(memory=memory, rules=1)
+
+
+def test_resume_returns_the_content_of_the_row() -> None:
+    client, memory = memory_client()
+    with client:
+        session = client.session(user_id="u", state={"n": 1})
+        session.update_state({"n": 2})
+        session.pause()
+        assert memory.view_session(session).state == "Paused"
+        assert session.resume() == {"n": 2}
+        assert (session.epoch, memory.view_session(session.session_id).epoch) == (2, 2)
+        session.error(TimeoutError("x"))
+        assert session.recover() == {"n": 2}
+        assert memory.find_row(session.session_id).recovery_attempts == 1
+
+
+def test_two_clients_share_a_memory_as_two_processes_share_a_processor() -> None:
+    first, memory = memory_client("acme", "billing", "agent-1")
+    second, same = memory_client("acme", "billing", "agent-2", memory=memory)
+    assert same is memory
+    session = first.session(user_id="u", state={"n": 1})
+    first.close()
+    taken = second.attach(session.session_id, take_over=True)
+    assert (taken.epoch, taken.state) == (2, {"n": 1})
+    taken.activity("goes on")
+    assert memory.verdicts()[-1].outcome == "applied"
+    assert [line.kind for line in memory.audit()][-1] == "take_over"
+
+
+def test_an_unknown_session_is_lost() -> None:
+    client, memory = memory_client()
+    with client, pytest.raises(SessionLost, match="is not known"):
+        memory.view_session("0b0e7f0a-0000-4000-8000-000000000000")
+
+
+def test_a_refusal_that_the_test_asks_for_changes_nothing() -> None:
+    client, memory = memory_client()
+    with client:
+        session = client.session(user_id="u")
+        session.pause()
+        memory.refuse_next("version_conflict")
+        with pytest.raises(Refused, match="version_conflict"):
+            session.resume()
+        assert reasons(memory) == ["version_conflict"]
+        assert memory.view_session(session).state == "Paused"
+        session.resume()
+
+
+# Around it
+
+
+def test_the_asyncio_client_is_judged_too() -> None:
+    async def main() -> InMemoryTransport:
+        client, memory = memory_client()
+        async with AsyncSessionClient.wrap(client).session(user_id="u", limits=IDLE) as session:
+            memory.advance(60)
+            memory.silence(session)
+            memory.advance(60)
+            assert (await session.sync()).state == "Timeout"
+            await session.resume()
+        return memory
+
+    memory = asyncio.run(main())
+    assert isinstance(memory.events()[-2].payload, SessionResumed)
+    assert memory.refusals() == []
+
+
+def test_a_client_of_the_users_own_is_judged_by_the_ports() -> None:
+    memory = InMemoryTransport(partitions=1)
+    with (
+        SessionClient(tenant_id="t", service_id="s", agent_id="a", ports=memory_ports(memory)) as client,
+        client.session(user_id="u") as session,
+    ):
+        session.usage(model="m", tokens_in=3)
+        assert isinstance(memory.events()[-1].payload, UsageRecorded)
+        memory.advance(30)
+        assert len(memory.heartbeats()) == 3
+
+
+_LOADED = """
+import sys
+import sessionary.producers.testing
+before = set(sys.modules)
+client, memory = sessionary.producers.testing.memory_client()
+with client, client.session(user_id="u") as session:
+    memory.advance(3600)
+print("\\n".join(sorted(set(sys.modules) - before - set(sys.stdlib_module_names))))
+"""
+
+
+def test_the_judge_needs_only_what_the_core_install_has() -> None:
+    done = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True, timeout=60)
+    loaded = [name for name in done.stdout.split() if not name.startswith("_")]
+    core = ("sessionary.stream_processors.core", "sessionary.stream_processors.errors")
+    allowed = ("sessionary.producers", "sessionary.schemas", *core)
+    assert any(name.startswith(core[0]) for name in loaded)
+    others = [
+        name
+        for name in loaded
+        if not name.startswith(allowed) and name.partition(".")[0] not in sys.stdlib_module_names
+    ]
+    assert others == ["sessionary.stream_processors"]

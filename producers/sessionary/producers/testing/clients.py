@@ -1,0 +1,93 @@
+"""Clients whose outside is in memory."""
+
+from sessionary.producers.client import SessionClient
+from sessionary.producers.ports import OnCleanupRequest, Ports
+from sessionary.producers.settings import ProducerSettings
+from sessionary.producers.testing.memory import InMemoryTransport
+from sessionary.schemas.errors import Invalid
+from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.rules import NEWEST_RULES
+
+
+class _MemoryCleanups:
+    """`CleanupConsumer` of one service; of every service if none is named."""
+
+    def __init__(self, tenant_id: str | None, service_id: str | None) -> None:
+        self._tenant_id = tenant_id
+        self._service_id = service_id
+        self.on_request: OnCleanupRequest | None = None
+
+    def is_for(self, request: CleanupRequest) -> bool:
+        return self._tenant_id in (None, request.tenant_id) and self._service_id in (None, request.service_id)
+
+    def start(self, on_request: OnCleanupRequest) -> None:
+        self.on_request = on_request
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        self.on_request = None
+
+
+def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, service_id: str | None = None) -> Ports:
+    """Return the argument `ports` of one `SessionClient` or `AsyncSessionClient`.
+
+    Its heartbeats follow the memory's clock.
+
+    Args:
+        memory: What the client sends to; several clients may share it.
+        tenant_id: Whose clean-up requests the client's handler gets; default: all tenants'.
+        service_id: Whose clean-up requests the client's handler gets; default: all services'.
+    """
+    cleanups = _MemoryCleanups(tenant_id, service_id)
+    memory._add_subscription(cleanups)
+    heartbeats = memory._new_heartbeats()
+
+    def tenant_ports(tenant: str, settings: ProducerSettings) -> Ports:
+        of_tenant = _MemoryCleanups(tenant, service_id)
+        memory._add_subscription(of_tenant, first=True)
+        return Ports(memory, memory, of_tenant, heartbeats=heartbeats)
+
+    return Ports(memory, memory, cleanups, tenant_ports=tenant_ports, heartbeats=heartbeats)
+
+
+def memory_client(
+    tenant_id: str = "acme",
+    service_id: str = "service",
+    agent_id: str = "agent",
+    settings: ProducerSettings | None = None,
+    *,
+    memory: InMemoryTransport | None = None,
+    rules: int | None = None,
+) -> tuple[SessionClient, InMemoryTransport]:
+    """Return a client that works in memory, and the memory, which judges its events.
+
+    Reads no environment variables. Needs no real time: `memory.advance` moves the clock.
+
+    Args:
+        tenant_id: The client's tenant.
+        service_id: The client's service.
+        agent_id: The client's agent.
+        settings: Default: the defaults of `ProducerSettings`.
+        memory: Memory of another client, to share its sessions; default: a new one.
+        rules: Version of the rules by which a new memory judges; default: the newest.
+
+    Returns:
+        The client, and the memory.
+
+    Raises:
+        Invalid: A name is not allowed, or the rules are unknown.
+    """
+    if memory is None:
+        memory = InMemoryTransport(rules=NEWEST_RULES.version if rules is None else rules)
+    elif rules is not None:
+        raise Invalid("invalid_value", "rules are those of the memory: pass only one of both")
+    client = SessionClient(
+        tenant_id=tenant_id,
+        service_id=service_id,
+        agent_id=agent_id,
+        settings=settings or ProducerSettings.from_env({}),
+        ports=memory_ports(memory, tenant_id, service_id),
+    )
+    return client, memory
+
+
+__all__ = ["memory_client", "memory_ports"]

@@ -1,0 +1,137 @@
+"""The processor's own rules over partitions in memory, on a clock that only a test moves.
+
+Imported lazily: importing the client loads nothing of the processor.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.errors import Invalid
+from sessionary.schemas.records import (
+    AuditRecord,
+    CleanupRequest,
+    Gravestone,
+    Position,
+    RejectedEvent,
+    SessionState,
+    Tick,
+)
+from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.topics import TopicNames
+from sessionary.schemas.types import RefusalReason
+from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.model import Emitted, LogRecord, Outcome
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.session.machine import SessionMachine
+
+_RULES = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
+# The clock leaps from deadline to deadline, so a stretch without records is no hole.
+_NO_HOLE_MS = 1 << 62
+_TICK = encode_record(Tick("memory"))
+
+
+class JudgedRecord(NamedTuple):
+    """What became of one record: neither a refusal nor a duplicate is an event that applied."""
+
+    offset: int
+    refusal: RefusalReason | None
+    duplicate_of: str | None  # The id of the event that it repeats; '' if that is too long
+
+
+class Judge:
+    """The partitions' states. Not thread-safe.
+
+    What timers and records leave is in `audits`, `rejections` and `cleanups`, in order; of what is
+    written for one record, the audit record is last in `audits`.
+    """
+
+    def __init__(self, partitions: int, rules: int, now_ms: int) -> None:
+        """Begin with empty partitions. Raises `Invalid` for a version of the rules that is unknown.
+
+        Args:
+            partitions: Number of partitions.
+            rules: Version of the rules that are in force.
+            now_ms: The clock, ms since the epoch.
+        """
+        if rules not in _RULES:
+            raise Invalid("invalid_value", f"rules {rules} are unknown: use one of {', '.join(map(str, _RULES))}")
+        settings = PartitionSettings(TopicNames.with_prefix("memory").events, partitions, hole_ms=_NO_HOLE_MS)
+        self.rules = rules
+        self.now_ms = now_ms
+        self.audits: list[AuditRecord] = []
+        self.rejections: list[RejectedEvent] = []
+        self.cleanups: list[CleanupRequest] = []
+        self._states = [self._new_state(partition, settings) for partition in range(partitions)]
+
+    def _new_state(self, partition: int, settings: PartitionSettings) -> PartitionState:
+        state = PartitionState(partition, settings, Decoder(), (SessionMachine(),))
+        state.load_position(Position(0, self.now_ms, 0, 0, 0, rules=_RULES[self.rules]))
+        state.finish_loading()
+        return state
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the next timer fires, ms since the epoch; None without a session."""
+        deadlines = [state.next_deadline_ms for state in self._states]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def judge_record(
+        self, partition: int, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes]]
+    ) -> JudgedRecord:
+        """Judge one record at the clock's time. Due timers fire first."""
+        offset = self._next_offset(partition)
+        judged = self._append(partition, LogRecord(offset, self.now_ms, key, value, headers)).judged
+        return JudgedRecord(offset, judged.refusals.get(offset), judged.duplicates.get(offset))
+
+    def skip_record(self, partition: int) -> int:
+        """Leave a record out that is not to be judged; return its offset."""
+        offset = self._next_offset(partition)
+        state = self._states[partition]
+        state.load_position(state.position._replace(next_offset=offset + 1))
+        return offset
+
+    def fire_timers(self) -> None:
+        """Fire each timer that is due, on every partition, as the processor's tick does."""
+        for partition, state in enumerate(self._states):
+            deadline_ms = state.next_deadline_ms
+            if deadline_ms is not None and deadline_ms <= self.now_ms:
+                self._append(partition, LogRecord(self._next_offset(partition), self.now_ms, None, _TICK))
+
+    def find_row(self, partition: int, key: bytes) -> SessionState | Gravestone | None:
+        """Return a session as the processor knows it, what remains of one, or None."""
+        row = self._states[partition].rows.get(key)
+        return row if isinstance(row, SessionState | Gravestone) else None
+
+    def is_archived(self, partition: int, key: bytes) -> bool:
+        """Return whether of the session nothing but a hash of its key remains."""
+        return self._states[partition].is_packed(key)
+
+    def _next_offset(self, partition: int) -> int:
+        return self._states[partition].position.next_offset
+
+    def _append(self, partition: int, record: LogRecord) -> Outcome:
+        """Fold one record, in a batch of its own."""
+        state = self._states[partition]
+        while True:
+            batch = state.begin()
+            is_taken = batch.apply(record)
+            outcome = batch.finish()
+            state.merge(batch)
+            for emitted in outcome.emitted:
+                self._keep_emitted(emitted)
+            if is_taken:
+                return outcome
+            # The timers that are due filled a batch: the record belongs to the next one.
+
+    def _keep_emitted(self, emitted: Emitted) -> None:
+        record = emitted.record
+        if isinstance(record, AuditRecord):
+            self.audits.append(record)
+        elif isinstance(record, RejectedEvent):
+            self.rejections.append(record)
+        elif isinstance(record, CleanupRequest):
+            self.cleanups.append(record)
+
+
+__all__ = ["Judge", "JudgedRecord"]

@@ -1,0 +1,49 @@
+"""What the judge decided about one event, as tests read it."""
+
+from typing import Literal, NamedTuple
+
+from sessionary.producers.ports import Receipt, Verdict
+from sessionary.schemas.codec import Event
+from sessionary.schemas.types import RefusalReason
+
+Outcome = Literal["applied", "refused", "duplicate"]
+"""What became of an event. A duplicate repeats an event that was judged before."""
+
+
+class JudgedEvent(NamedTuple):
+    """One event with its place in the log and the judge's verdict.
+
+    `outcome` is what became of it. `reason` (for programs) and `detail` (for people) are those of a
+    refusal, None otherwise.
+    """
+
+    event: Event
+    partition: int
+    offset: int
+    at_ms: int  # Append time: ms since the epoch, on the fake clock
+    outcome: Outcome
+    reason: RefusalReason | None = None
+    detail: str | None = None
+
+    @property
+    def event_type(self) -> str:
+        """The event's type, for example `session_paused`."""
+        return self.event.envelope.event_type
+
+    @property
+    def session_id(self) -> str:
+        """The id of the event's session."""
+        return self.event.envelope.session_id
+
+    @property
+    def receipt(self) -> Receipt:
+        """The receipt that the client gets: the event's place in the log."""
+        return Receipt(self.partition, self.offset)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict as `Session.sync` reads it."""
+        return Verdict(applied=self.outcome != "refused", reason=self.reason)
+
+
+__all__ = ["JudgedEvent", "Outcome"]

@@ -1,0 +1,119 @@
+"""The events of all clients of a memory in the order of the log, with their verdicts.
+
+Imported lazily, as `judge`.
+"""
+
+from sessionary.producers.errors import SessionLost
+from sessionary.producers.ports import OutRecord, SessionView, Verdict
+from sessionary.producers.testing.judge import Judge
+from sessionary.producers.testing.judged_event import JudgedEvent
+from sessionary.schemas.codec import Decoder, Event, encode_event
+from sessionary.schemas.events import SessionRecovered, SessionResumed, SessionTakenOver
+from sessionary.schemas.ids import partition_of
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import Limits, RefusalReason
+
+_NOT_KEPT = Verdict(applied=False, reason=None, kept=False)
+
+
+class JudgedLog:
+    """What was sent, and what the judge knows of it. Not thread-safe.
+
+    `records` and `judged` are the events, `heartbeats` those that `records` leaves out, each in
+    order. A test may add to `next_refusals`: reasons for which the next resumes, recoveries and
+    take-overs are refused.
+    """
+
+    def __init__(self, partitions: int, rules: int, now_ms: int) -> None:
+        """Begin empty. The arguments are those of `Judge`; raises `Invalid` as it does."""
+        self.judge = Judge(partitions, rules, now_ms)
+        self.records: list[OutRecord] = []
+        self.judged: list[JudgedEvent] = []
+        self.heartbeats: list[Event] = []
+        self.next_refusals: list[RefusalReason] = []
+        self._partitions = partitions
+        self._began_ms = now_ms
+        self._decoder = Decoder()
+        self._keys: dict[str, bytes] = {}  # of the records, by session id
+        self._verdicts: dict[tuple[int, int], Verdict] = {}
+
+    def append_event(self, record: OutRecord) -> JudgedEvent:
+        """Judge an event, keep it, and return it with its verdict."""
+        record, event = self._at_fake_time(record)
+        judged = self._judge_event(record, event)
+        self.records.append(record)
+        self.judged.append(judged)
+        self._keys.setdefault(judged.session_id, record.key)
+        return judged
+
+    def append_heartbeat(self, record: OutRecord) -> None:
+        """Judge a heartbeat and keep it."""
+        record, event = self._at_fake_time(record)
+        self._judge_event(record, event)
+        self.heartbeats.append(event)
+
+    def find_row(self, session_id: str) -> SessionState:
+        """Return the row of a session. Raises `SessionLost`."""
+        key = self._keys.get(session_id)
+        if key is None:
+            raise SessionLost(f"session {session_id} is not known")
+        partition = partition_of(key, self._partitions)
+        row = self.judge.find_row(partition, key)
+        if isinstance(row, SessionState):
+            return row
+        is_archived = row is not None or self.judge.is_archived(partition, key)
+        raise SessionLost(f"session {session_id} {'was archived' if is_archived else 'is not known'}")
+
+    def view_session(self, session_id: str, after: tuple[int, int] | None) -> SessionView:
+        """Return a session, with the verdict on the event at `after`. Raises `SessionLost`."""
+        row = self.find_row(session_id)
+        return SessionView(
+            session_id=session_id,
+            state=row.state,
+            phase=row.phase,
+            epoch=row.epoch,
+            version=row.version,
+            owner_service=row.owner_service,
+            state_json=row.state_json,
+            state_schema_version=row.state_schema_version,
+            snapshot_id=row.snapshot.snapshot_id,
+            snapshot_state_json=row.snapshot.state_json,
+            limits=Limits(*row.limits),
+            verdict=None if after is None else self._verdicts.get(after, _NOT_KEPT),
+            data_classes=tuple(row.data_classes),
+            rules=self.judge.rules,
+            agent_id=row.agent_id,
+            holder=row.holder or None,
+        )
+
+    def _at_fake_time(self, record: OutRecord) -> tuple[OutRecord, Event]:
+        """Return a record as sent at the fake time: the agent's own clock has moved as far."""
+        event = self._decoder.decode_event(record.value)
+        assert isinstance(event, Event)
+        passed_ms = self.judge.now_ms - self._began_ms
+        if not passed_ms:
+            return record, event
+        occurred_at = event.envelope.occurred_at + passed_ms * 1_000
+        event = event._replace(envelope=event.envelope._replace(occurred_at=occurred_at))
+        return record._replace(value=encode_event(event)), event
+
+    def _judge_event(self, record: OutRecord, event: Event) -> JudgedEvent:
+        judge, now_ms = self.judge, self.judge.now_ms
+        partition = partition_of(record.key, self._partitions)
+        if self.next_refusals and isinstance(event.payload, SessionResumed | SessionRecovered | SessionTakenOver):
+            offset, reason = judge.skip_record(partition), self.next_refusals.pop(0)
+            judged = JudgedEvent(event, partition, offset, now_ms, "refused", reason, "the test refuses it")
+        else:
+            offset, refusal, repeated_id = judge.judge_record(partition, record.key, record.value, record.headers)
+            if refusal is not None:
+                detail = judge.rejections[-1].detail
+                judged = JudgedEvent(event, partition, offset, now_ms, "refused", refusal, detail)
+            else:
+                judged = JudgedEvent(
+                    event, partition, offset, now_ms, "applied" if repeated_id is None else "duplicate"
+                )
+        self._verdicts[partition, offset] = judged.verdict
+        return judged
+
+
+__all__ = ["JudgedLog"]
