@@ -108,6 +108,12 @@ class SpoolTransport(DirectTransport):
         age_s = 0.0 if oldest_ms is None else max(time.time() - oldest_ms / 1e3, 0.0)
         return Backlog(events, spool_events, spool_bytes, age_s)
 
+    @property
+    def may_take_over(self) -> bool:
+        """True while further dead processes' events wait for those that were taken over."""
+        with self._lock:
+            return not self._closed and self._spool.may_take_over
+
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         """Append one record to the file, and queue it unless earlier ones wait. Never blocks."""
         frame = Frame(time.time_ns() // 1_000_000, record.key, record.traceparent, record.value)
