@@ -22,7 +22,7 @@ from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.errors import ClientClosed, Invalid, SpoolDamaged, Unavailable
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.settings import ProducerSettings
-from sessionary.schemas.codec import Decoder, Event
+from sessionary.schemas.codec import Decoder, Event, read_envelope
 from sessionary.schemas.headers import event_headers
 
 _FRAMES_PER_READ = 32
@@ -44,10 +44,12 @@ _OWN_FAULT = frozenset(
 
 def record_from_frame(frame: Frame, decoder: Decoder) -> OutRecord:
     """Return the record that was written as `frame`. Raises `Invalid` if it cannot be read."""
-    event = decoder.decode_event(frame.value)
-    if not isinstance(event, Event):
-        raise Invalid("unknown_event_type", "the spool holds a tick, not an event")
-    envelope = event.envelope
+    envelope = read_envelope(frame.value)
+    if envelope is None:
+        event = decoder.decode_event(frame.value)
+        if not isinstance(event, Event):
+            raise Invalid("unknown_event_type", "the spool holds a tick, not an event")
+        envelope = event.envelope
     return OutRecord(
         frame.key,
         frame.value,

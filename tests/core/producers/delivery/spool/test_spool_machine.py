@@ -221,11 +221,11 @@ class SpoolMachine(RuleBasedStateMachine):
 
     def _append(self, process: _Process, size: int, key: bytes) -> None:
         number = self.events
+        self.events += 1
         try:
             place = process.spool.append_frame(Frame(1_000 + number, key, None, b"%08d" % number + bytes(size)), None)
         except OSError:
             return  # not accepted: the spool or the disk is full
-        self.events += 1
         self.owner[number], self.file[number] = process.name, place.segment.path.name
         self.open.add(number)
 
@@ -271,7 +271,7 @@ class SpoolMachine(RuleBasedStateMachine):
             file.write(data)
 
     def _drain_everything(self) -> None:
-        self.disk_full = False
+        self.disk_full, self.writes_left = False, None
         for process in list(self.living.values()):
             self._die(process)
         last = self._start()
