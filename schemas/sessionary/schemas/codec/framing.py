@@ -32,7 +32,7 @@ from sessionary.schemas.codec.catalogue import (
 from sessionary.schemas.codec.compiled_reader import (
     READER_GAVE_UP,
     Reader,
-    compiled_envelope_reader,
+    compiled_identity_reader,
     compiled_reader,
 )
 from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer
@@ -50,6 +50,7 @@ from sessionary.schemas.codec.formats import (
 )
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import Payload
+from sessionary.schemas.headers import EventIdentity
 from sessionary.schemas.records import Position, RulesActivation, Tick
 from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
 
@@ -118,27 +119,27 @@ def read_compiled(value: bytes, readers: Mapping[bytes, Reader | None] | None = 
     return found
 
 
-def read_envelope(value: bytes) -> types.Envelope | None:
-    """Read the envelope of an event that a known schema wrote; None if it cannot be read alone.
+def read_identity(value: bytes) -> EventIdentity | None:
+    """Read a part of an event's envelope; None if no known schema wrote the event.
 
-    Costs a third of reading the event, and says nothing about the payload.
+    Costs a quarter of reading the event, and says nothing about the rest of it.
     """
-    if (read := _envelope_reader(value[:_HEADER_BYTES])) is None:
+    if (read := _identity_reader(value[:_HEADER_BYTES])) is None:
         return None
     try:
-        found: types.Envelope = read(value, _HEADER_BYTES)
+        found: EventIdentity = read(value, _HEADER_BYTES)
     except READER_GAVE_UP:
         return None
     return found
 
 
 @lru_cache(maxsize=_FETCHED_MAX)
-def _envelope_reader(header: bytes) -> Reader | None:
+def _identity_reader(header: bytes) -> Reader | None:
     writer = writer_schemas().get(header[2:]) if header[:2] == SINGLE_OBJECT else None
     format_ = None if writer is None else format_by_name(writer.full_name)
     if writer is None or format_ is None or not format_.is_event:
         return None
-    return compiled_envelope_reader(writer.parsed)
+    return compiled_identity_reader(writer.parsed, EventIdentity)
 
 
 _NEWEST_READERS = _compiled_readers_as_of(_NEWEST)
@@ -337,7 +338,7 @@ __all__ = [
     "encode_record",
     "event_schema_headers",
     "read_compiled",
-    "read_envelope",
+    "read_identity",
     "record_headers",
     "write_generally",
 ]

@@ -22,8 +22,9 @@ from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.errors import ClientClosed, Invalid, SpoolDamaged, Unavailable
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.settings import ProducerSettings
-from sessionary.schemas.codec import Decoder, Event, read_envelope
-from sessionary.schemas.headers import event_headers
+from sessionary.schemas.codec import Decoder, Event, read_identity
+from sessionary.schemas.headers import EventIdentity, event_headers
+from sessionary.schemas.types import Envelope
 
 _FRAMES_PER_READ = 32
 _REPLACE_PAUSE_S = 1.0
@@ -44,7 +45,7 @@ _OWN_FAULT = frozenset(
 
 def record_from_frame(frame: Frame, decoder: Decoder) -> OutRecord:
     """Return the record that was written as `frame`. Raises `Invalid` if it cannot be read."""
-    envelope = read_envelope(frame.value)
+    envelope: Envelope | EventIdentity | None = read_identity(frame.value)
     if envelope is None:
         event = decoder.decode_event(frame.value)
         if not isinstance(event, Event):

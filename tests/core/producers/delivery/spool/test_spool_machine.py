@@ -175,7 +175,7 @@ class SpoolMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 9), length=st.integers(0, 9_000))
     def cut_file(self, which: int, length: int) -> None:
-        """Only of a dead process: a mapped file that is cut kills whoever writes to it."""
+        """Only of a dead process: a process that writes to a mapped file that was cut is killed."""
         spools = [process.spool for process in self.living.values()]
         held = {one.path for own in spools for queue in (own._own, own._orphans) for one in queue.segments}
         path = self._segment_file(which)
