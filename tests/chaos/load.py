@@ -115,7 +115,7 @@ class Load:
 
     def spool_segments(self, name: str) -> list[Path]:
         """Return the files in an agent's spool, including those of dead producers."""
-        return sorted((self.folders[name] / "spool").glob("*/*.wal"))
+        return sorted((self.folders[name] / "spool").glob("*/*.seg"))
 
     def planned_sessions(self) -> list[Row]:
         """Return all sessions that the agents planned."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from operator import methodcaller
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from sessionary.schemas.types import Envelope
 
@@ -31,6 +31,19 @@ _TRACE_CONTEXT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"
 _call_headers = methodcaller("headers")
 
 
+class EventIdentity(NamedTuple):
+    """The fields of an envelope that name an event, and make its headers."""
+
+    event_id: str
+    event_type: str
+    tenant_id: str
+    session_id: str
+    service_id: str
+    producer_id: str
+    producer_seq: int
+    occurred_at: int  # µs since the epoch
+
+
 @lru_cache(maxsize=4_096)  # few combinations recur
 def _source_and_type(tenant_id: str, service_id: str, event_type: str) -> tuple[tuple[str, bytes], tuple[str, bytes]]:
     return ("ce_source", f"/{tenant_id}/{service_id}".encode()), ("ce_type", (TYPE_PREFIX + event_type).encode())
@@ -41,7 +54,7 @@ def _iso_second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 
-def _envelope_headers(envelope: Envelope) -> list[tuple[str, bytes]]:
+def _envelope_headers(envelope: Envelope | EventIdentity) -> list[tuple[str, bytes]]:
     """Return the CloudEvents attributes of an envelope.
 
     Raises `ValueError`, `OverflowError` or `OSError` for a time beyond the years 1 to 9999.
@@ -61,7 +74,7 @@ def _envelope_headers(envelope: Envelope) -> list[tuple[str, bytes]]:
     ]
 
 
-def event_headers(envelope: Envelope, traceparent: str | None = None) -> list[tuple[str, bytes]]:
+def event_headers(envelope: Envelope | EventIdentity, traceparent: str | None = None) -> list[tuple[str, bytes]]:
     """Return the headers of one event.
 
     A malformed `traceparent` is left out, as the specification asks. Raises `ValueError`,
@@ -129,6 +142,7 @@ __all__ = [
     "TRACEPARENT",
     "TYPE_PREFIX",
     "UNREADABLE_HEADERS",
+    "EventIdentity",
     "HeaderSource",
     "Headers",
     "event_headers",

@@ -23,7 +23,7 @@ from sessionary.infra.cli.commands import (
     sql,
     up,
 )
-from sessionary.infra.cli.commands.operators import partition, rules
+from sessionary.infra.cli.commands.operators import partition, rules, spool
 from sessionary.infra.cli.commands.sessions import lists, timeline
 from sessionary.infra.cli.errors import INTERRUPTED, USAGE, error_text, exit_code
 from sessionary.infra.cli.extras import missing_extra
@@ -70,6 +70,7 @@ def make_app() -> typer.Typer:
     app.command("sql", short_help="Run a query in ClickHouse.")(sql.run_query)
     app.add_typer(partition.app, name="partition")
     app.add_typer(rules.app, name="rules")
+    app.add_typer(spool.app, name="spool")
     app.command("lag", short_help="Show how far each consumer group is behind.")(lag.lag_command)
     app.add_typer(alerts.app, name="alerts")
     app.command("doctor", short_help="Check every part of a stack; say what to fix.")(doctor.doctor_command)

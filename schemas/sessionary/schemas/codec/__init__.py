@@ -29,6 +29,7 @@ from sessionary.schemas.codec.framing import (
     encode_record,
     event_schema_headers,
     read_compiled,
+    read_identity,
     record_headers,
     write_generally,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "encode_record",
     "event_schema_headers",
     "read_compiled",
+    "read_identity",
     "record_headers",
     "write_generally",
 ]

@@ -113,6 +113,21 @@ class _ReaderBuilder(CodeBuilder):
             case _:
                 self._read_scalar(schema, indent, target)
 
+    def skip_value(self, schema: Json, indent: int) -> None:
+        """Add the stepping over one value; a value that has parts is read."""
+        match schema:
+            case ["null", branch]:
+                self.add_lines(indent, "n = b[p]", "p += 1", "if n == 2:")
+                self.skip_value(branch, indent + 1)
+                self.add_lines(indent, "elif n: raise ValueError")
+            case "string" | "bytes":
+                self.add_lines(indent, "n = b[p]", "p += 1", "if n > 127: n, p = _long(b, p, n)")
+                self.add_lines(indent, "if n & 1: raise ValueError", "p += n >> 1")
+            case {"type": "string" | "bytes" | "int" | "long" as inner}:
+                self.skip_value(inner, indent)
+            case _:
+                self.read_value(schema, indent, self.new_name())
+
     def _read_time(self, indent: int, target: str) -> None:
         """Add the reading of a time in µs.
 
@@ -174,4 +189,27 @@ def compiled_reader(schema: Mapping[str, Json], cls: type[Any], event: type[Any]
     return reader
 
 
-__all__ = ["READER_GAVE_UP", "Reader", "compiled_reader"]
+def compiled_identity_reader(schema: Mapping[str, Json], cls: type[Any]) -> Reader:
+    """Return a reader of those fields of an event's envelope that `cls` has too.
+
+    It steps over the others, and does not look at the rest of the event. It raises as a
+    `compiled_reader` does.
+    """
+    envelope = schema["fields"][0]
+    assert envelope["name"] == "envelope"
+    builder, names = _ReaderBuilder(), dict[str, str]()
+    for field in envelope["type"]["fields"]:
+        if field["name"] in cls._fields:
+            names[field["name"]] = name = builder.new_name()
+            builder.read_value(field["type"], 1, name)
+        else:
+            builder.skip_value(field["type"], 1)
+        if len(names) == len(cls._fields):
+            break
+    # A slice beyond the end is too short, and moves the position beyond the end.
+    builder.add_lines(1, "if p > len(b): raise ValueError", f"return {builder.instance_expression(cls, names)}")
+    reader: Reader = builder.compile_function("read")
+    return reader
+
+
+__all__ = ["READER_GAVE_UP", "Reader", "compiled_identity_reader", "compiled_reader"]

@@ -14,7 +14,7 @@ other bytes reading raises a `DecodeError`, whose reason is `undecodable`, `unkn
 import json
 import struct
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from io import BytesIO
 from typing import Any, Protocol
 
@@ -29,7 +29,12 @@ from sessionary.schemas.codec.catalogue import (
     schemas_as_of,
     writer_schemas,
 )
-from sessionary.schemas.codec.compiled_reader import READER_GAVE_UP, Reader, compiled_reader
+from sessionary.schemas.codec.compiled_reader import (
+    READER_GAVE_UP,
+    Reader,
+    compiled_identity_reader,
+    compiled_reader,
+)
 from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer
 from sessionary.schemas.codec.formats import (
     ALL_RULES,
@@ -45,6 +50,7 @@ from sessionary.schemas.codec.formats import (
 )
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import Payload
+from sessionary.schemas.headers import EventIdentity
 from sessionary.schemas.records import Position, RulesActivation, Tick
 from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
 
@@ -111,6 +117,29 @@ def read_compiled(value: bytes, readers: Mapping[bytes, Reader | None] | None = 
     except READER_GAVE_UP:
         return None
     return found
+
+
+def read_identity(value: bytes) -> EventIdentity | None:
+    """Read a part of an event's envelope; None if no known schema wrote the event.
+
+    Costs a quarter of reading the event, and says nothing about the rest of it.
+    """
+    if (read := _identity_reader(value[:_HEADER_BYTES])) is None:
+        return None
+    try:
+        found: EventIdentity = read(value, _HEADER_BYTES)
+    except READER_GAVE_UP:
+        return None
+    return found
+
+
+@lru_cache(maxsize=_FETCHED_MAX)
+def _identity_reader(header: bytes) -> Reader | None:
+    writer = writer_schemas().get(header[2:]) if header[:2] == SINGLE_OBJECT else None
+    format_ = None if writer is None else format_by_name(writer.full_name)
+    if writer is None or format_ is None or not format_.is_event:
+        return None
+    return compiled_identity_reader(writer.parsed, EventIdentity)
 
 
 _NEWEST_READERS = _compiled_readers_as_of(_NEWEST)
@@ -309,6 +338,7 @@ __all__ = [
     "encode_record",
     "event_schema_headers",
     "read_compiled",
+    "read_identity",
     "record_headers",
     "write_generally",
 ]

@@ -8,5 +8,6 @@ From the transport down to the bytes:
     frame_queue  segments in order, with a read cursor
     segment     one memory-mapped file
     frames      the bytes of a file, and how frames are found behind damage
+    inspection  what lies in the folders, for people
     file_lock   the lock that says whether a process lives
 """

@@ -5,7 +5,6 @@ from collections.abc import Container
 
 from sessionary.producers.delivery.spool.frames import HEAD_BYTES, Frame
 from sessionary.producers.delivery.spool.segment import FramePosition, Segment
-from sessionary.producers.ports import OnReceipt
 
 StoredFrame = tuple[FramePosition, Frame | None]
 """A frame and its place; None if its bytes are damaged."""
@@ -22,12 +21,12 @@ class FrameQueue:
         self.outstanding = 0  # Frames that are not done
         self.bytes_held = 0  # Of the frames in all segments
         self.bytes_sent = 0  # Of the frames that are sent and not done
-        self._cursor: FramePosition | None = None
+        self.cursor: FramePosition | None = None
 
     @property
     def at_end(self) -> bool:
         """True if no frame waits behind the cursor."""
-        cursor = self._cursor
+        cursor = self.cursor
         return cursor is None or (cursor.end >= cursor.segment.size and cursor.segment is self.segments[-1])
 
     def add_segment(self, segment: Segment) -> None:
@@ -37,25 +36,17 @@ class FrameQueue:
         self.outstanding += len(segment.outstanding)
         self.bytes_held += segment.size - HEAD_BYTES
         if follows:
-            self._cursor = _before_first(segment)
-
-    def append_frame(self, body: bytes, on_receipt: OnReceipt | None) -> FramePosition:
-        """Write a frame into the last segment, which must have room for it."""
-        segment = self.segments[-1]
-        offset = segment.write_frame(body, on_receipt)
-        self.bytes_held += segment.size - offset
-        self.outstanding += 1
-        return FramePosition(segment, offset, segment.size)
+            self.cursor = _before_first(segment)
 
     def read_frames(self, frames_max: int, held: Container[bytes] = ()) -> list[StoredFrame]:
         """Return up to `frames_max` frames from the cursor on, and none behind one of a `held` key.
 
         Does not advance the cursor past a returned frame: call `mark_sent`.
         """
-        while self._cursor is not None:
-            segment = self._cursor.segment
+        while self.cursor is not None:
+            segment = self.cursor.segment
             found: list[StoredFrame] = []
-            for offset in segment.open_offsets(self._cursor.end):
+            for offset in segment.open_offsets(self.cursor.end):
                 end, frame = segment.read_frame(offset)
                 if frame is not None and frame.key in held:
                     return found
@@ -65,14 +56,14 @@ class FrameQueue:
             if found:
                 return found
             if segment is self.segments[-1]:
-                self._cursor = FramePosition(segment, segment.size, segment.size)
+                self.cursor = FramePosition(segment, segment.size, segment.size)
                 break
-            self._cursor = _before_first(self._next_segment(segment))
+            self.cursor = _before_first(self._next_segment(segment))
         return []
 
     def mark_sent(self, position: FramePosition) -> None:
         """Move the cursor behind a frame that was queued for Kafka."""
-        self._cursor = position
+        self.cursor = position
         self.bytes_sent += position.end - position.offset
 
     def rewind_cursor(self) -> None:
@@ -83,37 +74,22 @@ class FrameQueue:
         for segment in self.segments:
             if segment.outstanding:
                 first = next(iter(segment.outstanding))
-                self._cursor = FramePosition(segment, first, first)
+                self.cursor = FramePosition(segment, first, first)
                 return
         last = self.segments[-1]
-        self._cursor = FramePosition(last, last.size, last.size)
-
-    def mark_done(self, position: FramePosition) -> OnReceipt | None:
-        """Remove a frame that was sent; return its receipt callback.
-
-        Raises `KeyError` if it is done already.
-        """
-        on_receipt = position.segment.outstanding.pop(position.offset)
-        self.outstanding -= 1
-        self.bytes_sent -= position.end - position.offset
-        return on_receipt
-
-    def seal_segment(self, segment: Segment) -> None:
-        """Let a segment go as soon as it is done."""
-        segment.sealed = True
-        self.remove_if_done(segment)
+        self.cursor = FramePosition(last, last.size, last.size)
 
     def remove_if_done(self, segment: Segment) -> bool:
         """Remove a sealed segment, and its file, if all its frames are done."""
         if segment.outstanding or not segment.sealed:
             return False
-        if self._cursor is not None and self._cursor.segment is segment:
+        if self.cursor is not None and self.cursor.segment is segment:
             last = segment is self.segments[-1]
-            self._cursor = None if last else _before_first(self._next_segment(segment))
+            self.cursor = None if last else _before_first(self._next_segment(segment))
         self.segments.remove(segment)
-        if self._cursor is None and self.segments:
+        if self.cursor is None and self.segments:
             last_one = self.segments[-1]
-            self._cursor = FramePosition(last_one, last_one.size, last_one.size)
+            self.cursor = FramePosition(last_one, last_one.size, last_one.size)
         self.bytes_held -= segment.size - HEAD_BYTES
         segment.remove_file()
         return True
@@ -124,7 +100,7 @@ class FrameQueue:
         if last.size > HEAD_BYTES and not last.outstanding and not last.damaged and self.at_end:
             self.bytes_held -= last.size - HEAD_BYTES
             last.clear_frames()
-            self._cursor = _before_first(last)
+            self.cursor = _before_first(last)
 
     def oldest_ms(self) -> int | None:
         """Return when the oldest frame that is not done was written, in ms since the epoch."""

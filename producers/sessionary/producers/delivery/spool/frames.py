@@ -94,6 +94,13 @@ def read_frame(data: mmap | bytes, offset: int, old: bool) -> tuple[int, Frame] 
     return end, Frame(written_ms, body[_BODY.size : cut], trace, body[cut + trace_length :])
 
 
+def frame_key(data: mmap | bytes, offset: int, old: bool) -> bytes:
+    """Return the key of the intact frame at `offset`."""
+    begin = offset + (_OLD_HEAD.size if old else FRAME_HEAD.size)
+    _, length, _ = _BODY.unpack_from(data, begin)
+    return data[begin + _BODY.size : begin + _BODY.size + length]
+
+
 def written_ms(data: mmap | bytes, offset: int, old: bool) -> int:
     """Return the write time of the frame at `offset`, in ms since the epoch."""
     at, _, _ = _BODY.unpack_from(data, offset + (_OLD_HEAD.size if old else FRAME_HEAD.size))
@@ -238,6 +245,7 @@ __all__ = [
     "SegmentScan",
     "encode_body",
     "encode_frame",
+    "frame_key",
     "read_frame",
     "scan_segment",
     "write_head",

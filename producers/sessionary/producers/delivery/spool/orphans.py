@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked, try_lock
-from sessionary.producers.delivery.spool.frames import SUFFIXES
+from sessionary.producers.delivery.spool.frames import SUFFIXES, frame_key
 from sessionary.producers.delivery.spool.segment import Segment, read_segment, set_aside
 from sessionary.producers.errors import SpoolDamaged
 
@@ -104,9 +104,8 @@ def _read_orphan(path: Path, claim: Claim) -> None:
         return
     shared: dict[bytes, bytes] = {}
     for offset in segment.offsets:
-        _, frame = segment.read_frame(offset)
-        if frame is not None:
-            segment.keys[offset] = shared.setdefault(frame.key, frame.key)
+        key = frame_key(segment.map, offset, segment.old)
+        segment.keys[offset] = shared.setdefault(key, key)
     claim.segments.append(segment)
 
 

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from sessionary.producers.delivery.spool.file_lock import OPEN_FLAGS
 from sessionary.producers.delivery.spool.frames import (
-    FRAME_HEAD,
     HEAD_BYTES,
     Frame,
     SegmentScan,
@@ -68,20 +67,15 @@ class Segment:
         self.outstanding: dict[int, OnReceipt | None] = dict.fromkeys(self.offsets)
         self.keys: dict[int, bytes] = {}
 
-    def has_room(self, length: int) -> bool:
-        """Return True if a frame with a body of `length` bytes fits."""
-        return self.size + FRAME_HEAD.size + length <= len(self.map)
-
     def write_frame(self, body: bytes, on_receipt: OnReceipt | None) -> int:
-        """Write a frame at the end, return its offset."""
+        """Write a frame at the end, where it must have room; return its offset."""
         start, number = self.size, self.number
         data = encode_frame(number, body)
-        end = start + len(data)
+        self.size = end = start + len(data)
         self.map[start:end] = data
-        self.number = number + 1
+        self.number = number = number + 1
         # Last: until then a reader takes the frame for one that was never there.
-        write_next(self.map, number + 1)
-        self.size = end
+        write_next(self.map, number)
         self.offsets.append(start)
         self.outstanding[start] = on_receipt
         return start

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked
 from sessionary.producers.delivery.spool.frame_queue import FrameQueue, StoredFrame
-from sessionary.producers.delivery.spool.frames import HEAD_BYTES, Frame, encode_body, encode_frame
+from sessionary.producers.delivery.spool.frames import FRAME_HEAD, Frame, encode_body, encode_frame
 from sessionary.producers.delivery.spool.orphans import Claim, claim_orphans, owner_of, segment_owners
 from sessionary.producers.delivery.spool.segment import FramePosition, Segment, create_segment
 from sessionary.producers.errors import SpoolDamaged, SpoolUnusable
@@ -95,12 +95,15 @@ class Spool:
     def append_frame(self, frame: Frame, on_receipt: OnReceipt | None) -> FramePosition:
         """Write one frame. Raises `OSError` if spool or disk is full; then nothing was written."""
         body = encode_body(frame)
-        own = self._own
-        if own.bytes_held + len(body) > self._bytes_max:
+        own, tail, length = self._own, self._tail, FRAME_HEAD.size + len(body)
+        if own.bytes_held + length > self._bytes_max:
             raise OSError(f"the spool holds {own.bytes_held} bytes, its limit is {self._bytes_max}")
-        if not self._tail.has_room(len(body)):
-            self._rotate_segment(len(body))
-        return own.append_frame(body, on_receipt)
+        if tail.size + length > len(tail.map):
+            tail = self._rotate_segment(length)
+        offset = tail.write_frame(body, on_receipt)
+        own.bytes_held += length
+        own.outstanding += 1
+        return FramePosition(tail, offset, tail.size)
 
     def read_frames(self, frames_max: int) -> list[StoredFrame]:
         """Return up to `frames_max` frames that are not done, of one of the queues in turn.
@@ -121,7 +124,10 @@ class Spool:
 
     def mark_sent(self, position: FramePosition) -> None:
         """Move the cursor behind a frame that was queued for Kafka."""
-        self._queue_of(position).mark_sent(position)
+        if position.segment.orphan:
+            self._orphans.mark_sent(position)
+        else:
+            self._own.cursor = position
 
     def rewind_cursor(self) -> None:
         """Move the cursors back to the oldest frames that are not done."""
@@ -130,15 +136,15 @@ class Spool:
 
     def mark_done(self, position: FramePosition) -> OnReceipt | None:
         """Remove a frame; return its receipt callback. Raises `KeyError` if it is done already."""
-        queue, segment = self._queue_of(position), position.segment
-        on_receipt = queue.mark_done(position)
-        if queue is self._orphans:
-            self._release_key(segment.keys.pop(position.offset, None))
+        segment = position.segment
+        on_receipt = segment.outstanding.pop(position.offset)
+        if segment.orphan:
+            self._settle_orphan(position)
+            return None
+        self._own.outstanding -= 1
         if not segment.outstanding:
             if segment.sealed:
-                queue.remove_if_done(segment)
-                if queue is self._orphans and not queue.segments:
-                    self._release_orphans()
+                self._own.remove_if_done(segment)
             elif segment.size >= _TRUNCATE_BYTES:
                 self.truncate_tail()
         return on_receipt
@@ -197,14 +203,19 @@ class Spool:
         for lock in (self._lock, *self._orphan_locks):
             lock.release()
 
-    def _queue_of(self, position: FramePosition) -> FrameQueue:
-        return self._orphans if position.segment.orphan else self._own
-
-    def _release_key(self, key: bytes | None) -> None:
-        if key is not None:
-            self._held_keys[key] -= 1
-            if not self._held_keys[key]:
-                del self._held_keys[key]
+    def _settle_orphan(self, position: FramePosition) -> None:
+        """Let an orphan go that is done; its session's own events may follow the last one."""
+        orphans, segment = self._orphans, position.segment
+        orphans.outstanding -= 1
+        orphans.bytes_sent -= position.end - position.offset
+        key = segment.keys.pop(position.offset)
+        self._held_keys[key] -= 1
+        if not self._held_keys[key]:
+            del self._held_keys[key]
+        if not segment.outstanding:
+            orphans.remove_if_done(segment)
+            if not orphans.segments:
+                self._release_orphans()
 
     def _release_orphans(self) -> None:
         for lock in self._orphan_locks:
@@ -223,17 +234,19 @@ class Spool:
         self.close()
 
     def _add_segment(self, length: int) -> Segment:
-        """Add a segment with room for a body of `length` bytes. Raises `OSError`."""
+        """Add a segment with room for a frame of `length` bytes. Raises `OSError`."""
         self._number += 1
         path = self._folder / f"{self._producer_id}.{self._number:08d}.seg"
-        segment = create_segment(path, max(self._segment_bytes, length + HEAD_BYTES))
+        segment = create_segment(path, max(self._segment_bytes, length))
         self._own.add_segment(segment)
         return segment
 
-    def _rotate_segment(self, length: int) -> None:
+    def _rotate_segment(self, length: int) -> Segment:
         former = self._tail
         self._tail = self._add_segment(length)
-        self._own.seal_segment(former)
+        former.sealed = True
+        self._own.remove_if_done(former)
+        return self._tail
 
 
 __all__ = ["AGE_LIMIT_MS", "Spool"]

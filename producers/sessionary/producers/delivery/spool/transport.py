@@ -23,8 +23,9 @@ from sessionary.producers.errors import ClientClosed, Invalid, SettingsError, Sp
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.process.guards import LATE_JOIN_S, join_thread
 from sessionary.producers.settings import ProducerSettings
-from sessionary.schemas.codec import Decoder, Event
-from sessionary.schemas.headers import event_headers
+from sessionary.schemas.codec import Decoder, Event, read_identity
+from sessionary.schemas.headers import EventIdentity, event_headers
+from sessionary.schemas.types import Envelope
 
 _FRAMES_PER_READ = 32
 _REPLACE_PAUSE_S = 1.0
@@ -45,10 +46,12 @@ _OWN_FAULT = frozenset(
 
 def record_from_frame(frame: Frame, decoder: Decoder) -> OutRecord:
     """Return the record that was written as `frame`. Raises `Invalid` if it cannot be read."""
-    event = decoder.decode_event(frame.value)
-    if not isinstance(event, Event):
-        raise Invalid("unknown_event_type", "the spool holds a tick, not an event")
-    envelope = event.envelope
+    envelope: Envelope | EventIdentity | None = read_identity(frame.value)
+    if envelope is None:
+        event = decoder.decode_event(frame.value)
+        if not isinstance(event, Event):
+            raise Invalid("unknown_event_type", "the spool holds a tick, not an event")
+        envelope = event.envelope
     return OutRecord(
         frame.key,
         frame.value,
@@ -112,6 +115,12 @@ class SpoolTransport(DirectTransport):
             spool_events, spool_bytes = self._spool.outstanding, self._spool.bytes_held
         age_s = 0.0 if oldest_ms is None else max(time.time() - oldest_ms / 1e3, 0.0)
         return Backlog(events, spool_events, spool_bytes, age_s)
+
+    @property
+    def may_take_over(self) -> bool:
+        """True while further dead processes' events wait for those that were taken over."""
+        with self._lock:
+            return not self._closed and self._spool.may_take_over
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         """Append one record to the file, and queue it unless earlier ones wait. Never blocks."""

@@ -11,6 +11,7 @@ from sessionary.producers import ClientClosed
 from sessionary.producers.delivery.spool import transport as spool_transport
 from sessionary.producers.delivery.spool.frames import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
+from sessionary.producers.errors import SpoolDamaged
 from sessionary.producers.ports import Receipt
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.codec import encode_event
@@ -126,3 +127,74 @@ def test_a_forked_child_sends_nothing_and_leaves_the_parent_s_spool_alone(closed
     left = Spool(new_settings(closed_address, tmp_path).spool_folder, "later", 1 << 20)
     assert left.taken_over == 5
     left.close()
+
+
+def test_dead_processes_spools_cost_a_new_client_no_event(closed_address: str, tmp_path: Path) -> None:
+    of = new_settings(closed_address, tmp_path, spool_bytes_max=1 << 18)
+    dead = [Spool(of.spool_folder, name, of.spool_bytes_max) for name in ("a", "b", "c")]
+    for one in dead:
+        for _ in range(180):
+            one.append_frame(Frame(time.time_ns() // 1_000_000, b"k", None, b"x" * 1_200), None)
+    for one in dead:
+        one.abandon()
+    errors: list[Exception] = []
+    with new_client(of, errors) as made:
+        s = made.session(user_id="u")
+        for _ in range(100):
+            s.activity("x", "y" * 1_000)
+        assert made.counters.dropped == 0
+        assert made.counters.replayed >= 180
+
+
+def test_what_is_damaged_is_counted_and_reported(closed_address: str, tmp_path: Path) -> None:
+    of = new_settings(closed_address, tmp_path)
+    dead = Spool(of.spool_folder, "dead", 1 << 20)
+    places = [dead.append_frame(Frame(1, b"k", None, b"x" * 100), None) for _ in range(3)]
+    places[1].segment.map[places[1].offset + 50] ^= 1
+    dead.abandon()
+    errors: list[Exception] = []
+    with new_client(of, errors) as made:
+        assert (made.counters.replayed, made.counters.damaged) == (2, 1)
+        assert made.counters.errors["damaged_segment"] == 1
+    (damaged,) = [error for error in errors if isinstance(error, SpoolDamaged)]
+    assert damaged.lost == 1
+    assert damaged.path.name == "dead.00000001.seg"
+
+
+def test_an_event_that_is_damaged_before_it_was_sent_has_a_receipt(closed_address: str, tmp_path: Path) -> None:
+    receipts: list[Receipt] = []
+    errors: list[Exception] = []
+    of = new_settings(closed_address, tmp_path, queue_bytes_max=1 << 16)
+    with new_client(of, errors) as made:
+        transport = made._ports.transport
+        assert isinstance(transport, spool_transport.SpoolTransport)
+        s = made.session(user_id="u")
+        with transport._lock:
+            transport._broken = True  # nothing is sent until a new producer is there
+        s._emitter.emit(SessionActivity("x", "y" * 1_000), on_receipt=receipts.append)
+        with transport._lock:
+            segment = transport._spool._tail
+            segment.map[segment.size - 100] ^= 1
+            transport._spool.rewind_cursor()
+            transport._work.notify()
+        wait_until(lambda: len(receipts) == 1, 20, "the receipt")
+        assert "damaged" in str(receipts[0].error)
+        assert (made.counters.failed, made.counters.damaged) == (1, 1)
+
+
+def test_the_next_dead_processes_follow_when_the_first_are_done(
+    closed_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their events are too old, so that they are done without a broker."""
+    monkeypatch.setattr(spool_transport, "AGE_LIMIT_MS", -1)
+    of = new_settings(closed_address, tmp_path, spool_bytes_max=1 << 16)
+    dead = [Spool(of.spool_folder, name, of.spool_bytes_max) for name in ("a", "b", "c")]
+    for one in dead:
+        for _ in range(50):
+            one.append_frame(Frame(1, b"k", None, b"x" * 1_000), None)
+    for one in dead:
+        one.abandon()
+    with new_client(of, []) as made:
+        wait_until(lambda: made.counters.expired == 150, 20, "all of them")
+        assert made.counters.replayed == 150
+    assert {path.suffix for path in of.spool_folder.iterdir()} <= {".expired"}
