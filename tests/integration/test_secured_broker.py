@@ -127,10 +127,14 @@ def test_every_role_works_with_the_rights_of_the_document(
         control_ca_location=str(secured.authority.file),
     )
     processes.start("sessionary.stream_processors", env=processor, name=f"processor-{way}")
+    administrator = environment(secured.settings(way, "administrator", plain))
+    applied = processes.run([COMMAND, "topics", "apply"], env=administrator, name=f"apply-{way}")
+    assert applied.wait(60)
+    assert applied.exit_code == 0, applied.log.read_text()
     sink = environment(secured.settings(way, "sink", plain), clickhouse, sink_idle_seconds="0.5")
     migrated = processes.run([COMMAND, "db", "migrate"], env=sink, name="migrate")
     assert migrated.wait(60)
-    for kind in ("audit", "batches"):
+    for kind in ("audit", "history"):
         processes.run([COMMAND, "sink", kind], env=sink, name=f"sink-{kind}-{way}")
     agent = secured.settings(way, "agent", plain)
     client = SessionClient(
@@ -158,6 +162,7 @@ def test_every_role_works_with_the_rights_of_the_document(
     assert {audit.session_id for audit in audits} >= {session.session_id}
     count = f"SELECT count() FROM {clickhouse.clickhouse_database}.audit WHERE session_id = '{session.session_id}'"
     wait_until(lambda: int(run_sql(clickhouse, count)), 60, "rows of the audit sink")
+    wait_until(lambda: int(run_sql(clickhouse, count.replace(".audit", ".history"))), 60, "rows of the history sink")
     forged = _refusal_of(agent, plain.topics.audit)
     assert forged is not None
     assert forged.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED

@@ -18,6 +18,7 @@ from tests.support.waiting import wait_until
 
 PASSWORD = "s3cret"
 _JAAS = "org.apache.kafka.common.security"
+_PRINCIPALS = ("agent", "processor", "sink", "observer", "administrator")
 _TIMEOUT_S = 30.0
 
 
@@ -49,7 +50,7 @@ class SecuredBroker:
             "listener.name.mtls.ssl.client.auth=required\n"
             "listener.name.password.sasl.enabled.mechanisms=PLAIN\n"
             f"listener.name.password.plain.sasl.jaas.config={_JAAS}.plain.PlainLoginModule required "
-            + " ".join(f'user_{name}="{PASSWORD}"' for name in ("agent", "processor", "sink", "observer"))
+            + " ".join(f'user_{name}="{PASSWORD}"' for name in _PRINCIPALS)
             + ";\n"
             "listener.name.oauth.sasl.enabled.mechanisms=OAUTHBEARER\n"
             f"listener.name.oauth.oauthbearer.sasl.jaas.config={_JAAS}.oauthbearer.OAuthBearerLoginModule required "

@@ -17,14 +17,17 @@ code  meaning
 130   interrupted
 """
 
+import re
 import sys
 
 from sessionary.infra.local.errors import LocalStackError
 from sessionary.schemas.errors import Invalid, SessionaryError, SettingsError, Unavailable
+from sessionary.schemas.settings.librdkafka_options import option_variable
 
 FAILED, USAGE, UNREACHABLE, NOT_FOUND, REFUSED, SET_UP, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
 
+_KAFKA_SETTING = re.compile(r"\b(?:ssl|sasl|https)(?:\.[a-z]+)+")
 # Of librdkafka: a configuration is wrong, such as a certificate that cannot be read.
 _KAFKA_INVALID_ARGUMENT = -186
 
@@ -82,9 +85,17 @@ def error_text(error: BaseException) -> str:
         return "interrupted"
     if isinstance(error, Invalid):
         return error.detail
+    if type(error).__name__ == "KafkaException" and error.args:
+        return _kafka_text(str(error.args[0].str()))
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
+
+
+def _kafka_text(text: str) -> str:
+    """Return librdkafka's text, with the variables of the settings that it names."""
+    variables = sorted({option_variable(name) for name in _KAFKA_SETTING.findall(text)})
+    return f"{text}: check {', '.join(variables)}" if variables else text
 
 
 __all__ = [

@@ -101,7 +101,11 @@ def read_options(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def option_variable(name: str) -> str:
-    """Return the variable of a setting of librdkafka."""
+    """Return the variable of a setting of librdkafka; some settings have one of their own."""
+    return _OWN_VARIABLES.get(name) or _passing_variable(name)
+
+
+def _passing_variable(name: str) -> str:
     return OPTION_PREFIX + name.upper().replace(".", "_")
 
 
@@ -110,7 +114,7 @@ def check_options(options: Mapping[str, str]) -> None:
 
     Opens no connection. A certificate that cannot be read shows later, if a client is made.
     """
-    faults = [f"{option_variable(name)}: {fault}" for name in options if (fault := _refusal(name)) is not None]
+    faults = [f"{_passing_variable(name)}: {fault}" for name in options if (fault := _refusal(name)) is not None]
     allowed = {name: value for name, value in options.items() if _refusal(name) is None}
     if allowed and (together := _librdkafka_fault(allowed)) is not None:
         single = {name: _librdkafka_fault({name: value}) for name, value in allowed.items()}

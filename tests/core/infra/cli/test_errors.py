@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sessionary.infra.cli.errors import CheckFailed, NotFound, exit_code
+from sessionary.infra.cli.errors import CheckFailed, NotFound, error_text, exit_code
 from sessionary.infra.local.errors import StartFailed
 from sessionary.producers.errors import AuthenticationFailed, SessionLost
 from sessionary.schemas.errors import Invalid, SessionaryError, SettingsError, Unavailable
@@ -35,3 +35,10 @@ from sessionary.sinks.errors import OperatorError
 )
 def test_every_expected_error_has_its_code_and_a_fault_of_ours_has_none(error: BaseException, code: int | None) -> None:
     assert exit_code(error) == code
+
+
+def test_a_configuration_that_librdkafka_refuses_names_the_variable() -> None:
+    text = "Failed to create consumer: ssl.certificate.location failed: error:0A080002:SSL routines::system lib"
+    error = KafkaException(KafkaError(KafkaError._INVALID_ARG, text))
+    assert error_text(error) == f"{text}: check SESSIONARY_KAFKA_SSL_CERTIFICATE_LOCATION"
+    assert error_text(KafkaException(KafkaError(KafkaError._TRANSPORT, "no broker"))) == "no broker"

@@ -25,6 +25,7 @@ def test_a_name_is_its_variable_in_lower_case_with_dots() -> None:
     environ = {"SESSIONARY_KAFKA_SSL_KEY_LOCATION": "key.pem", "SESSIONARY_TOPIC_PREFIX": "x", "KAFKA_SSL_CA": "y"}
     assert read_options(environ) == {"ssl.key.location": "key.pem"}
     assert option_variable("ssl.key.location") == "SESSIONARY_KAFKA_SSL_KEY_LOCATION"
+    assert option_variable("ssl.ca.location") == "SESSIONARY_SSL_CA_LOCATION"
 
 
 @pytest.mark.parametrize(
@@ -75,5 +76,6 @@ def test_whatever_our_clients_set_themselves_is_refused() -> None:
     ],
 )
 def test_a_refusal_says_what_to_do(name: str, advice: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(option_variable(name))}: .*{advice}"):
+    variable = "SESSIONARY_KAFKA_" + name.upper().replace(".", "_")
+    with pytest.raises(ValueError, match=f"^{re.escape(variable)}: .*{advice}"):
         check_options({name: "x"})
