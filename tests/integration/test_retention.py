@@ -136,7 +136,10 @@ def test_settings_change_what_is_kept_once_and_never_beyond_the_end_of_personal_
         "history is kept for 730 days, no longer for 365",
         "idle is kept for 60 days, no longer for 30",
     ]
-    assert lines == [f"changing what is kept: ALTER TABLE {engine.clickhouse.clickhouse_database}.history"]
+    assert lines == [
+        f"changing what is kept: ALTER TABLE {engine.clickhouse.clickhouse_database}.{table}"
+        for table in ("history", "rejected")  # a refusal marks its row of history
+    ]
     engine.insert(ROWS)
     assert engine.kept_offsets() == [0, 1, 2, 5, 6, 7, 8]
     assert apply_retention(wanted) == []

@@ -1,24 +1,40 @@
-"""The document for analysts names every table and view, and each of its queries runs."""
-
-import re
-from pathlib import Path
+"""The document for analysts is drawn from the engine's comments, and each question runs."""
 
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
+from tests.support.clickhouse_page import PAGE, draw_page
 from tests.support.pipelines import run_sql
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "clickhouse.md"
+
+def test_the_document_says_what_is_there_and_what_its_questions_answer(clickhouse: ClickHouseSettings) -> None:
+    text = PAGE.read_text("utf-8")
+    assert draw_page(text, clickhouse) == text, "make docs redraws it"
+    assert text.count("```sql\n") == text.count("```text\n") > 10, "each question has its answer"
 
 
-def test_the_document_names_what_is_there_and_its_questions_are_answered(clickhouse: ClickHouseSettings) -> None:
+def test_every_column_of_every_table_and_view_has_a_comment(clickhouse: ClickHouseSettings) -> None:
     migrate.apply_migrations(clickhouse)
-    text = DOCUMENT.read_text("utf-8")
+    inside = f"WHERE database = '{clickhouse.clickhouse_database}' AND comment = ''"
+    assert run_sql(clickhouse, f"SELECT table, name FROM system.columns {inside}") == ""
+    assert run_sql(clickhouse, f"SELECT name FROM system.tables {inside}") == ""
+
+
+def test_views_name_their_time_alike_and_those_of_a_time_have_the_columns_of_the_others(
+    clickhouse: ClickHouseSettings,
+) -> None:
+    migrate.apply_migrations(clickhouse)
     database = clickhouse.clickhouse_database
-    there = set(run_sql(clickhouse, f"SELECT name FROM system.tables WHERE database = '{database}'").split())
-    named = set(re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE))
-    assert {name for cell in named for name in re.findall(r"`(\w+)`", cell)} == there
-    questions = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
-    assert len(questions) > 5
-    for question in questions:
-        ask = re.sub(r"\b(FROM|JOIN) (\w+)", rf"\1 {database}.\2", question)
-        run_sql(clickhouse, ask)  # raises if the engine refuses it
+
+    def columns(query: str) -> list[str]:
+        return [line.partition("\t")[0] for line in run_sql(clickhouse, f"DESCRIBE ({query})").splitlines()]
+
+    views = run_sql(
+        clickhouse, f"SELECT name FROM system.tables WHERE database = '{database}' AND engine = 'View' ORDER BY name"
+    ).split()
+    plain = {view: columns(f"SELECT * FROM {database}.{view}") for view in views if not view.endswith("_between")}
+    without_time = {view for view, names in plain.items() if names[0] != "time"}
+    assert without_time == {"v_integrity", "v_kpi", "v_stored_bytes", "v_usage"}
+    times = "from = '2026-01-01 00:00:00', to = '2026-02-01 00:00:00'"
+    for view in views:
+        if view.endswith("_between") and view not in ("v_integrity_between", "v_kpi_between"):
+            assert columns(f"SELECT * FROM {database}.{view}({times})") == plain[view.removesuffix("_between")]

@@ -9,6 +9,8 @@ from sessionary.schemas.settings import ClickHouseSettings, EnvSettings, KafkaSe
 # `v_integrity` compares rows of the last 22 days by the time of their transaction, and Kafka may
 # have held a record for a week before that.
 _DAYS_MIN: Final = 30
+# 50 years: the end of a later period would not fit ClickHouse's DateTime, which ends in 2106.
+_DAYS_MAX: Final = 18_262
 
 
 class IdleSettings(EnvSettings):
@@ -34,7 +36,7 @@ class RetentionSettings(ClickHouseSettings):
         365,
         description="days for which history keeps events without a class of data; applied by db migrate",
         ge=_DAYS_MIN,
-        le=36_500,
+        le=_DAYS_MAX,
     )
     retention_idle_days: int = Field(
         30,
@@ -48,7 +50,7 @@ class RetentionSettings(ClickHouseSettings):
         description="days for which transactions and acknowledgements are kept: latencies and integrity of older "
         "audit records are unknown; applied by db migrate",
         ge=_DAYS_MIN,
-        le=36_500,
+        le=_DAYS_MAX,
     )
 
     @property

@@ -115,8 +115,8 @@ SELECT
     (SELECT count() FROM audit FINAL WHERE session_id IN {_SESSIONS}) AS audit_rows,
     (SELECT count() FROM history FINAL WHERE session_id IN {_SESSIONS} OR (source_partition, source_offset) IN
         (SELECT at_partition, at_offset FROM {_JOURNAL})) AS history_rows,
-    (SELECT count() FROM v_timeouts WHERE transition != 'T08' AND session_id IN {_SESSIONS}) AS timeouts,
-    (SELECT count() FROM v_timeouts WHERE transition != 'T08' AND session_id IN
+    (SELECT count() FROM v_deadlines WHERE transition != 'T08' AND session_id IN {_SESSIONS}) AS timeouts,
+    (SELECT count() FROM v_deadlines WHERE transition != 'T08' AND session_id IN
         (SELECT session_id FROM demo_sessions WHERE demo_id = {{demo:String}} AND NOT silent)) AS false_timeouts,
     (SELECT count() FROM demo_sessions WHERE demo_id = {{demo:String}} AND silent) AS silent_sessions"""
 
@@ -133,7 +133,7 @@ AUDIT_WRITE_LATENCY = (
 )
 TIMEOUT_LATENESS = (
     "SELECT quantileExactOrNull(0.95)(lateness_s) AS p95, maxOrNull(lateness_s) AS max "
-    f"FROM v_timeouts WHERE transition != 'T08' AND session_id IN {_SESSIONS}"
+    f"FROM v_deadlines WHERE transition != 'T08' AND session_id IN {_SESSIONS}"
 )
 # Clean-ups of timed-out sessions: from the timeout to the confirmed release. Sessions whose host
 # was lost are no part of the reclaim rate.

@@ -12,12 +12,16 @@ _HISTORY_TTL: Final = """ALTER TABLE {database}.history MODIFY TTL
     least(toDateTime(retain_until), toDateTime(appended_at) + INTERVAL {idle} DAY) DELETE
         WHERE retention_class = 'idle',
     toDateTime(appended_at) + INTERVAL 1 DAY RECOMPRESS CODEC(ZSTD(1))"""
+# A refusal marks its row of history for as long as that can live: eight years, or by the setting.
+_REFUSALS_TTL: Final = (
+    "ALTER TABLE {database}.rejected MODIFY TTL toDateTime(appended_at) + INTERVAL greatest(2923, {history} + 1) DAY"
+)
 _BATCHES_TTL: Final = (
     "ALTER TABLE {database}.batches MODIFY TTL toDateTime(started_at) + INTERVAL {batches} DAY",
     "ALTER TABLE {database}.batch_acknowledgements MODIFY TTL toDateTime(acknowledged_at) + INTERVAL {batches} DAY",
 )
 # By the names of `retention_days`: what to run if one of them differs.
-_STATEMENTS: Final = {"history": (_HISTORY_TTL,), "idle": (_HISTORY_TTL,), "batches": _BATCHES_TTL}
+_STATEMENTS: Final = {"history": (_HISTORY_TTL, _REFUSALS_TTL), "idle": (_HISTORY_TTL,), "batches": _BATCHES_TTL}
 _DEFAULTS: Final = RetentionSettings().days  # as the migration makes the tables
 
 

@@ -27,7 +27,7 @@ from sessionary.schemas.settings import KafkaSettings
 
 app = typer.Typer(no_args_is_help=True, help="List, show and replay refused records.")
 PlaceArgument = Annotated[str, typer.Argument(help="Where the record was in the events topic: PARTITION:OFFSET.")]
-_COLUMNS = ("place", "appended_at", "reason", "session_id", "event_type", "tenant_id", "security", "detail")
+_COLUMNS = ("place", "time", "reason", "session_id", "event_type", "tenant_id", "security", "detail")
 _PLACE = re.compile(r"(\d{1,9}):(\d{1,18})")
 _REPLAYS_MAX = 1_000
 _FLUSH_S = 15.0
@@ -51,8 +51,8 @@ def list_rejected(
         "WHERE ({reason:String} = '' OR reason = {reason:String}) "
         "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
         "AND ({session:String} = '' OR session_id = {session:String}) AND ({security:UInt8} = 0 OR security) "
-        "AND appended_at >= {since:DateTime64(6)} "
-        "ORDER BY appended_at DESC, source_partition, source_offset DESC LIMIT {limit:UInt32}",
+        "AND time >= {since:DateTime64(6)} "
+        "ORDER BY time DESC, source_partition, source_offset DESC LIMIT {limit:UInt32}",
         reason=reason or "",
         tenant=tenant or "",
         session=session or "",
@@ -71,7 +71,9 @@ def _find_rejected(source: ClickHouseClient, place: str) -> Row:
         "SELECT appended_at, reason, detail, security, tenant_id, session_id, event_id, event_type, service_id, "
         "source_topic, source_partition, source_offset, base64Encode(key) AS key_base64, "
         "base64Encode(value) AS value_base64, mapApply((k, v) -> (k, base64Encode(v)), headers) AS headers_base64 "
-        "FROM rejected FINAL WHERE source_partition = {partition:UInt32} AND source_offset = {offset:UInt64}",
+        "FROM rejected FINAL WHERE source_partition = {partition:UInt32} AND source_offset = {offset:UInt64} "
+        # What is left of an older refusal only marks its row of history.
+        "AND retain_until > now64(6)",
         partition=int(match[1]),
         offset=int(match[2]),
     )

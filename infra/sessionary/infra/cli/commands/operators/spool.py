@@ -34,7 +34,7 @@ def list_spools(folder: DirOption = None, data: DataOption = None, as_json: Json
     """
     from sessionary.producers.delivery.spool.inspection import spool_folders, summarize_folder
 
-    root = folder or _settings(data).spool_dir
+    root = folder or _spool_dir(data)
     found = [one for path in spool_folders(root) for one in summarize_folder(path)]
     rows: list[dict[str, Json]] = [
         {
@@ -61,7 +61,7 @@ def verify_spools(folder: DirOption = None, data: DataOption = None, as_json: Js
     """Read every event of every spool on this machine. The exit code is 1 if one is damaged."""
     from sessionary.producers.delivery.spool.inspection import spool_folders, verify_folder
 
-    root = folder or _settings(data).spool_dir
+    root = folder or _spool_dir(data)
     found = [one for path in spool_folders(root) for one in verify_folder(path)]
     rows: list[dict[str, Json]] = [
         {
@@ -145,6 +145,11 @@ def _settings(data: Path | None) -> "ProducerSettings":
     from sessionary.producers.settings import ProducerSettings
 
     return ProducerSettings.from_env(stack_environment(data))
+
+
+def _spool_dir(data: Path | None) -> Path:
+    """Return the folder of all spools. Raises `SpoolUnusable` if this user has no home."""
+    return _settings(data).spool_folder.parent
 
 
 def _life_text(alive: bool) -> str:

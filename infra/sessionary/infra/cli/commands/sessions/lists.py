@@ -28,7 +28,7 @@ _TRANSITION_COLUMNS = (
     "transition",
     "from_state",
     "to_state",
-    "appended_at",
+    "time",
     "reason",
     "reason_code",
     "due_at",
@@ -96,7 +96,7 @@ def show_session(
     names = {"tenant": found["tenant_id"], "session": found["session_id"]}
     of_session = "WHERE tenant_id = {tenant:String} AND session_id = {session:String}"
     found["transition_list"] = source.fetch_rows(
-        "SELECT transition, from_state, to_state, reason_code, reason, appended_at, due_at, fired_at "
+        "SELECT transition, from_state, to_state, reason_code, reason, time, appended_at, due_at, fired_at "
         f"FROM v_transitions {of_session} ORDER BY audit_seq",
         **names,
     )

@@ -10,7 +10,7 @@ import typer
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.tables import Json
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
-from sessionary.infra.environment import tenant_tokens
+from sessionary.infra.environment import control_api_context, tenant_tokens
 from sessionary.schemas.errors import Invalid
 
 SessionArgument = Annotated[str, typer.Argument(help="Session id, or its beginning if that is unique.")]
@@ -46,8 +46,9 @@ def fetch_live_state(environ: Mapping[str, str], tenant: str, session: str) -> J
     if url is None or token is None:
         return None
     request = urllib.request.Request(f"{url}/v1/sessions/{session}", headers={"Authorization": f"Bearer {token}"})
+    context = control_api_context(environ)
     try:
-        with urllib.request.urlopen(request, timeout=_LIVE_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=_LIVE_TIMEOUT_S, context=context) as answer:
             return json.load(answer)
     except (OSError, ValueError):
         return None

@@ -1,0 +1,184 @@
+"""The drawn parts of `docs/clickhouse.md`: tables, views, columns, and what the questions answer.
+
+`python -m tests.support.clickhouse_page` redraws them. Tables, views and columns are told by their
+comments in the real engine. The answers are those to the questions over the rows of `sample_rows`.
+"""
+
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.events import Payload, SessionActivity, ToolCallStarted, ToolCallSucceeded, UsageRecorded
+from sessionary.schemas.records import RejectedEvent
+from sessionary.schemas.settings import ClickHouseSettings
+from sessionary.sinks.clickhouse import migrate
+from tests.support.aged_rows import agent_event
+from tests.support.clickhouse_rows import insert_records
+from tests.support.pipelines import new_clickhouse
+from tests.support.sink_records import DAY_US, NOW_US, audit_record, batch_record
+
+PAGE = Path(__file__).parents[2] / "docs" / "clickhouse.md"
+_S = 1_000_000
+_TYPE_CHARACTERS = 60
+
+
+def draw_page(text: str, clickhouse: ClickHouseSettings) -> str:
+    """Return the page with its drawn parts as the database says. The database must be empty."""
+    migrate.apply_migrations(clickhouse)
+    sample_rows(clickhouse)
+    source = ClickHouseClient(clickhouse)
+    objects = source.fetch_rows(
+        "SELECT name, comment, engine = 'View' AS is_view FROM system.tables WHERE database = currentDatabase() "
+        "ORDER BY name"
+    )
+    tables, views = ([row for row in objects if bool(row["is_view"]) is is_view] for is_view in (False, True))
+    for mark, drawn in (
+        ("tables", _object_lines("table", tables)),
+        ("views", _object_lines("view", views)),
+        ("columns", _column_lines(source, objects)),
+    ):
+        begin, end = f"<!-- {mark}: drawn -->", f"<!-- end of {mark} -->"
+        before, found, rest = text.partition(begin)
+        _, also_found, after = rest.partition(end)
+        if not (found and also_found):
+            raise ValueError(f"the page lacks {begin} or {end}")
+        text = "\n".join([before + begin, "", *drawn, "", end]) + after
+    return re.sub(
+        r"```sql\n(.*?)```\n\n```text\n.*?```",
+        lambda match: f"```sql\n{match[1]}```\n\n```text\n{answer_text(source.fetch_rows(match[1]))}\n```",
+        text,
+        flags=re.DOTALL,
+    )
+
+
+def _object_lines(kind: str, rows: Sequence[Row]) -> list[str]:
+    return [f"| {kind} | holds |", "|---|---|", *(f"| `{row['name']}` | {row['comment']} |" for row in rows)]
+
+
+def _column_lines(source: ClickHouseClient, objects: Sequence[Row]) -> list[str]:
+    lines: list[str] = []
+    for row in sorted(objects, key=lambda row: (row["is_view"], row["name"])):
+        columns = source.fetch_rows(
+            "SELECT name, type, comment FROM system.columns WHERE database = currentDatabase() "
+            "AND table = {name:String} ORDER BY position",
+            name=row["name"],
+        )
+        if not columns:
+            continue  # a view of a time: it has the columns of the one without
+        lines += ["", f"### `{row['name']}`", "", "| column | type | meaning |", "|---|---|---|"]
+        lines += [f"| `{column['name']}` | {_type_name(column['type'])} | {column['comment']} |" for column in columns]
+    return lines[1:]
+
+
+def _type_name(name: str) -> str:
+    """Return a type's name without what only storage needs."""
+    plain = (
+        re.sub(r"LowCardinality\((\w+|Nullable\(\w+\))\)", r"\1", name).replace(", 'UTC'", "").replace("('UTC')", "")
+    )
+    return f"`{plain}`"
+
+
+def answer_text(rows: Sequence[Row]) -> str:
+    """Return rows as text in columns."""
+    if not rows:
+        return "no rows"
+    cells = [list(rows[0]), *([_cell_text(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
+    )
+
+
+def _cell_text(value: object) -> str:
+    text = "" if value is None else str(value)
+    return text if len(text) <= _TYPE_CHARACTERS else f"{text[:_TYPE_CHARACTERS]}…"
+
+
+def sample_rows(clickhouse: ClickHouseSettings) -> None:
+    """Insert what two sessions leave: the first one times out, the second one is closed."""
+
+    def transition(number: int, seq: int, name: str | None, after_s: float, **fields: Any) -> bytes:
+        kept = {"retain_until": NOW_US + 2_557 * DAY_US, "retention_class": "sox_audit", "source_partition": 0}
+        at = NOW_US + round(after_s * _S)
+        return encode_record(audit_record(number, seq, transition=name, at=at, batch_number=number, **(kept | fields)))
+
+    due = NOW_US + 66 * _S
+    ended = {"from_state": "Active", "owner_service": "search"}
+    lines = [
+        transition(1, 1, "T01", 0, from_state="UNKNOWN", to_state="Idle", event_type="session_created"),
+        transition(1, 2, "T02", 1, reason="session_started"),
+        transition(
+            1,
+            3,
+            "T06",
+            66.5,
+            from_state="Active",
+            to_state="Timeout",
+            due_at=due,
+            fired_at=due + _S // 2,
+            reason_code="inactive",
+            reason="Agent timeout after 60s: nothing was heard",
+            cleanup_id="c1",
+            context_bytes=4_096,
+        ),
+        transition(2, 1, "T01", 0, from_state="UNKNOWN", to_state="Idle", owner_service="search"),
+        transition(2, 2, "T02", 1, owner_service="search"),
+        transition(
+            2, 3, "T13", 5, to_state="Terminated", reason_code="closed", reason="closed", cleanup_id="c2", **ended
+        ),
+        transition(2, 4, None, 6, kind="release", cleanup_id="c2", **ended),
+    ]
+    insert_records(clickhouse, "audit", lines, NOW_US)
+    tool = ("t1", "web_search", "k1")
+
+    def call(model: str, cost: int, *, retry: bool = False) -> UsageRecorded:
+        return UsageRecorded(model, 1_200, 300, cost, 0, is_timeout_retry=retry)
+
+    payloads: tuple[tuple[int, Payload, dict[str, Any]], ...] = (
+        (1, SessionActivity("llm", "planning the search"), {}),
+        (1, call("m-large", 9_000), {}),
+        (1, ToolCallStarted(*tool, "{}", 1, side_effect=False, queryable=False), {}),
+        (1, ToolCallSucceeded(*tool, None, None, 1, 820), {}),
+        (1, call("m-small", 1_000, retry=True), {}),
+        (2, call("m-small", 500), {"service_id": "search", "agent_id": "agent-2"}),
+        (2, call("m-large", 7_000), {"service_id": "search", "epoch": 1}),
+    )
+    events = [
+        agent_event(payload, "financial", session=session, seq=seq, occurred_at=NOW_US + seq * _S, **fields)
+        for seq, (session, payload, fields) in enumerate(payloads, 1)
+    ]
+    insert_records(clickhouse, "history", events, NOW_US)
+    refusal = RejectedEvent(
+        *("stale_epoch", "epoch 1 is over, the session is at 2", True, "acme", None, "event-2-7", "usage_recorded"),
+        *("search", "t", 0, len(events) - 1, NOW_US),
+    )
+    insert_records(clickhouse, "rejected", [encode_record(refusal)], NOW_US)
+    batches = [
+        batch_record(0, 1, first_offset=0, last_offset=4, started_at=NOW_US, applied=5, audited=3),
+        batch_record(0, 2, first_offset=5, last_offset=6, started_at=NOW_US + _S, applied=1, refused=1, audited=4),
+        batch_record(0, 3, first_offset=7, last_offset=6, started_at=NOW_US + 70 * _S, applied=0, audited=0),
+    ]
+    insert_records(clickhouse, "batches", [encode_record(record) for record in batches], NOW_US)
+
+
+def main() -> None:
+    """Redraw the page with an engine of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = LocalClickHouse(Path(folder), None, Path(folder) / "clickhouse.log")
+        server.start()
+        try:
+            server.wait_ready()
+            PAGE.write_text(draw_page(PAGE.read_text("utf-8"), new_clickhouse(server.url)), "utf-8")
+        finally:
+            server.stop()
+    sys.stdout.write(f"wrote {PAGE.name}\n")
+
+
+if __name__ == "__main__":
+    main()
