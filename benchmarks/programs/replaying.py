@@ -37,6 +37,10 @@ def _leave_spool(settings: ProducerSettings, events: int) -> int:
     return held
 
 
+def _print_error(error: Exception) -> None:
+    sys.stderr.write(f"{error}\n")
+
+
 def main() -> int:
     """Measure, print, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs.replaying")
@@ -46,7 +50,7 @@ def main() -> int:
         settings = ProducerSettings.from_env(spool_dir=Path(folder), spool_bytes_max=2 << 30)
         held = _leave_spool(settings, given.events)
         cpu_s, began_s = time.process_time(), time.monotonic()
-        transport = SpoolTransport(settings, str(uuid.uuid4()), lambda error: sys.stderr.write(f"{error}\n"))
+        transport = SpoolTransport(settings, str(uuid.uuid4()), _print_error)
         started_s = time.monotonic()
         left = transport.flush(_FLUSH_S)
         ended_s, cpu_s = time.monotonic(), time.process_time() - cpu_s
