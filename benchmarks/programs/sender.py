@@ -58,7 +58,7 @@ class _ClientScript:
         if n in (1, 2):
             self._session.enter_phase("validating" if n == 1 else "connecting")
         elif n == 3:
-            self._session._mark_started()
+            self._session._mark_started({})
         elif n == SCRIPT_EVENTS - 1:
             self._session.complete()
         elif n > 3:
