@@ -80,9 +80,7 @@ class SessionClient(TenantClients):
     @property
     def counters(self) -> Counters:
         """Numbers of events and heartbeats sent, delivered and lost so far."""
-        if self._is_left:
-            return Counters()
-        return self._ports.transport.counters._replace(refused=self._refused)
+        return Counters() if self._is_left else self._read_counters()
 
     @property
     def backlog(self) -> Backlog:

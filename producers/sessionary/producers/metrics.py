@@ -18,7 +18,7 @@ MetricName = Literal[
     "sessionary_client_spool_events",
     "sessionary_client_spool_bytes",
     "sessionary_client_oldest_event_age_seconds",
-    "sessionary_client_delivery_policy",
+    "sessionary_client_policy_clients",
 ]
 
 HELP: Final[Mapping[MetricName, str]] = {
@@ -26,7 +26,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "(given up after an error), expired (too old to be replayed), refused (delivered ones whose agent waited for the "
     "verdict).",
     "sessionary_client_delivery_errors_total": "Errors of delivery, by reason: librdkafka's name of the error in lower "
-    "case, queue_full, spool_full, expired, unreadable_frame or damaged_segment.",
+    "case, queue_full, spool_full, expired, unreadable_frame or damaged_segment; control_authentication if the control "
+    "API refuses the token.",
     "sessionary_client_spool_damaged_events_total": "Events in the spool that could not be read, so that they are "
     "lost: a disk or machine failed.",
     "sessionary_client_queue_events": "Events that Kafka has not acknowledged and that are not given up.",
@@ -34,14 +35,14 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_client_spool_bytes": "Bytes that the spool holds; delivered events count until their file is cleared.",
     "sessionary_client_oldest_event_age_seconds": "Seconds since the oldest event that Kafka has not acknowledged was "
     "taken; 0 without one.",
-    "sessionary_client_delivery_policy": "Clients by the delivery policy in force: spool, block, drop, disabled or (in "
+    "sessionary_client_policy_clients": "Clients by the delivery policy in force: spool, block, drop, disabled or (in "
     "tests) memory. A client of policy spool whose folder cannot be used has drop.",
 }
 
 LABELS: Final[Mapping[MetricName, tuple[str, ...]]] = {
     "sessionary_client_events_total": ("outcome",),
     "sessionary_client_delivery_errors_total": ("reason",),
-    "sessionary_client_delivery_policy": ("policy",),
+    "sessionary_client_policy_clients": ("policy",),
 }
 """The labels of those that have any."""
 
@@ -106,7 +107,7 @@ class ClientMeter:
             "sessionary_client_oldest_event_age_seconds": [
                 Sample(None, max((one.oldest_age_s for one in backlogs), default=0.0))
             ],
-            "sessionary_client_delivery_policy": [Sample(*found) for found in sorted(policies.items())],
+            "sessionary_client_policy_clients": [Sample(*found) for found in sorted(policies.items())],
         }
 
 

@@ -28,7 +28,7 @@ AMOUNTS: Final[dict[MetricName, tuple[str, str]]] = {
     "sessionary_client_queue_events": ("sessionary.client.queue_events", "{event}"),
     "sessionary_client_spool_events": ("sessionary.client.spool_events", "{event}"),
     "sessionary_client_spool_bytes": ("sessionary.client.spool", "By"),
-    "sessionary_client_delivery_policy": ("sessionary.client.delivery_policy", "{client}"),
+    "sessionary_client_policy_clients": ("sessionary.client.policy_clients", "{client}"),
 }
 GAUGES: Final[dict[MetricName, tuple[str, str]]] = {
     "sessionary_client_oldest_event_age_seconds": ("sessionary.client.oldest_event_age", "s"),

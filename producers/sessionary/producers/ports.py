@@ -70,7 +70,7 @@ class Counters(NamedTuple):
     expired: int = 0  # Spooled events too old to be replayed; kept in a file
     refused: int = 0  # Delivered events that were refused while an agent waited for the verdict
     damaged: int = 0  # Events in the spool that could not be read: a disk or machine failed
-    errors: Mapping[str, int] = MappingProxyType({})  # Errors of delivery by reason
+    errors: Mapping[str, int] = MappingProxyType({})  # Errors of delivery and of the log-in, by reason
 
 
 class Backlog(NamedTuple):

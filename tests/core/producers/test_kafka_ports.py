@@ -68,7 +68,7 @@ def test_a_spool_that_cannot_be_used_is_reported_once_and_events_wait_in_memory(
         assert why in str(told)
         assert "volume" in str(told)
         assert client.delivery_policy == AsyncSessionClient.wrap(client).delivery_policy == "drop"
-        assert ClientMeter(client).read_samples()["sessionary_client_delivery_policy"] == [Sample("drop", 1)]
+        assert ClientMeter(client).read_samples()["sessionary_client_policy_clients"] == [Sample("drop", 1)]
         assert not client.may_block
         session = client.session(user_id="u")
         for _ in range(200):

@@ -59,7 +59,7 @@ def test_the_events_of_a_client_are_counted_by_outcome() -> None:
         "sessionary_client_spool_events": 0,
         "sessionary_client_spool_bytes": 0,
         "sessionary_client_oldest_event_age_seconds": 0,
-        'sessionary_client_delivery_policy{policy="memory"}': 1,
+        'sessionary_client_policy_clients{policy="memory"}': 1,
     }
 
 
@@ -193,7 +193,7 @@ def test_opentelemetry_exports_the_same_values_with_units() -> None:
         "sessionary.client.spool_events",
         "sessionary.client.spool",
         "sessionary.client.oldest_event_age",
-        "sessionary.client.delivery_policy",
+        "sessionary.client.policy_clients",
     }
     assert {found[f"sessionary.client.{name}"].unit for name in ("events", "queue_events")} == {"{event}"}
     assert (found["sessionary.client.spool"].unit, found["sessionary.client.oldest_event_age"].unit) == ("By", "s")

@@ -9,14 +9,17 @@ import contextlib
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder
 from sessionary.producers.control.data_class_lookup import DataClassLookup
+from sessionary.producers.control.token_check import start_token_check
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry
 from sessionary.producers.errors import ClientClosed
 from sessionary.producers.kafka_ports import kafka_ports
-from sessionary.producers.ports import OnError, Ports
+from sessionary.producers.ports import Counters, OnError, Ports
 from sessionary.producers.process.guards import guard_callback
 from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, keep_forever
 from sessionary.producers.session.handle import SharedServices
@@ -60,13 +63,15 @@ class ProcessBoundClient:
         """Make what belongs to one process: threads, connections, files, sequence numbers."""
         self._gate = SendGate()
         self._sequences = SequenceRegistry(self._producer_id)
-        self._refused, self._refused_lock = 0, threading.Lock()
+        self._refused, self._errors, self._counts_lock = 0, Counter[str](), threading.Lock()
         self._ports = self._given_ports or kafka_ports(
             self._settings, self._tenant_id, self._identity.service_id, self._producer_id, self._on_error
         )
         self._heartbeats = Heartbeats(self._on_error)
         if self._settings.disabled:
             self._heartbeats.close()
+        elif self._given_ports is None and self._settings.control_url is not None:
+            start_token_check(self._ports.control, self._on_error, self._count_error)
         self._services = SharedServices(
             self._ports.control,
             self._heartbeats,
@@ -151,8 +156,19 @@ class ProcessBoundClient:
             self._on_error(ClientClosed(f"{left} events were not acknowledged before the client closed; {fate}"))
 
     def _count_refusal(self) -> None:
-        with self._refused_lock:
+        with self._counts_lock:
             self._refused += 1
+
+    def _count_error(self, reason: str) -> None:
+        with self._counts_lock:
+            self._errors[reason] += 1
+
+    def _read_counters(self) -> Counters:
+        """Return the transport's numbers with those of the client itself."""
+        counters = self._ports.transport.counters._replace(refused=self._refused)
+        if not self._errors:
+            return counters
+        return counters._replace(errors=MappingProxyType({**counters.errors, **self._errors}))
 
     def _new_emitter(
         self, key: SessionKey, user_id: str | None, data_classes: Sequence[DataClass], *, new: bool = False
