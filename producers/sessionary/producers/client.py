@@ -18,6 +18,7 @@ from sessionary.producers.process_exit import bind_to_process, exit_on_sigterm, 
 from sessionary.producers.session.handle import SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats
 from sessionary.producers.session.life import Session, Step
+from sessionary.producers.session.local_checks import check_limits, check_user
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
@@ -153,8 +154,9 @@ class SessionClient:
         else:
             key = SessionKey(self._tenant_id, checked_session_id(session_id))
         parent_id = None if parent is None else checked_session_id(parent, "parent session id")
+        limits = check_limits(limits)
         session = Session(
-            self._new_emitter(key, user_id, data_classes, new=session_id is None),
+            self._new_emitter(key, check_user(user_id), data_classes, new=session_id is None),
             self._services,
             limits=limits,
             state=state,

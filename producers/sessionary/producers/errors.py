@@ -2,7 +2,8 @@
 
 SessionaryError
 ├── Invalid(reason, detail)        bad input: a name, id or value; retrying does not help
-│   └── EncodeError                a value does not fit its event's schema
+│   ├── EncodeError                a value does not fit its event's schema
+│   └── NotAllowed(state, event_type)  the session's state or owner does not allow the verb
 ├── Unavailable(retry_after_s)     Kafka or the control API does not answer; retry the call
 ├── SettingsError                  a setting is missing or malformed
 └── ProducerError
@@ -22,6 +23,25 @@ SessionaryError
 
 from sessionary.schemas.errors import DecodeError, EncodeError, Invalid, SessionaryError, SettingsError, Unavailable
 from sessionary.schemas.types import RefusalReason
+
+
+class NotAllowed(Invalid):
+    """The session's state, or its owner, does not allow this verb. Nothing was sent.
+
+    It is raised only if the processor is certain to refuse the event. What another process may have
+    made possible is sent, and judged.
+
+    Attributes:
+        reason: The reason that the processor would give, for example `illegal_transition`.
+        detail: What is not allowed, and what to do, for people.
+        state: The session's state, as this object knows it.
+        event_type: The type of the event that the verb sends.
+    """
+
+    def __init__(self, reason: RefusalReason, detail: str, state: str, event_type: str) -> None:
+        super().__init__(reason, detail)
+        self.state = state
+        self.event_type = event_type
 
 
 class ProducerError(SessionaryError):
@@ -171,6 +191,7 @@ __all__ = [
     "DeliveryFailed",
     "EncodeError",
     "Invalid",
+    "NotAllowed",
     "ProducerConflict",
     "ProducerError",
     "QueueFull",

@@ -66,12 +66,13 @@ class ProducerSequence:
     `data_classes` are those of the session, as far as the client knows.
     """
 
-    __slots__ = ("_changed", "_position", "_settled", "data_classes", "last", "lock", "producer_id")
+    __slots__ = ("_changed", "_position", "_settled", "data_classes", "last", "lock", "lost", "producer_id")
 
     def __init__(self, producer_id: str, changed: Condition | None = None) -> None:
         """`changed` is notified of each receipt; sequences may share one."""
         self.producer_id = producer_id
         self.last = 0
+        self.lost = 0  # events that were not delivered, as far as their receipts tell
         self.data_classes: tuple[DataClass, ...] = ()
         self.lock = RLock()
         self._changed = changed or Condition()
@@ -92,6 +93,7 @@ class ProducerSequence:
         """Take an event's receipt; every number has one. Called on any thread."""
         with self._changed:
             self._settled += 1
+            self.lost += receipt.error is not None
             if receipt.error is None and receipt.partition is not None and receipt.offset is not None:
                 position = (receipt.partition, receipt.offset)
                 self._position = position if self._position is None else max(self._position, position)
@@ -171,6 +173,11 @@ class Emitter:
     def last_seq(self) -> int:
         """The last sequence number taken; 0 before the first event."""
         return self._sequence.last
+
+    @property
+    def lost_events(self) -> int:
+        """How many events of the session were not delivered, as far as is known."""
+        return self._sequence.lost
 
     @property
     def producer_id(self) -> str:

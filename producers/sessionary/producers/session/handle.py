@@ -22,6 +22,7 @@ from sessionary.producers.errors import (
 )
 from sessionary.producers.ports import Control, Json, OnError, OnReceipt, SessionView
 from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
+from sessionary.producers.session.local_checks import NO_BARS, Bar, Bars, barred_events, find_objection
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
@@ -58,7 +59,7 @@ class SessionHandle:
         self._lock = emitter.lock
         self._services = services
         self._limits = limits or Limits()
-        self._state_json = canonical_json(state or {})
+        self._state_json = canonical_json({} if state is None else state)
         self._schema_version = state_schema_version
         self._local_state: str = "Idle"
         self._phase: str | None = None
@@ -71,6 +72,8 @@ class SessionHandle:
         self._detached = False
         self._is_holder = False  # this client created the session, or took it over
         self._fenced_by: str | None = None
+        self._bars: Bars = NO_BARS  # events that the processor is certain to refuse in this state
+        self._lost_before = 0  # events that were lost before the state was last certain
         self._user_thread: Thread = current_thread()
 
     @property
@@ -147,8 +150,17 @@ class SessionHandle:
             raise SessionFenced(self.session_id, self._fenced_by)
         if self._local_state == "Terminated":
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
+        if (bar := self._bars.get(type(payload))) is not None:
+            self._require_passing(payload, bar)
         self._follow_thread()
         return self._emitter.emit(payload, fields, on_receipt)
+
+    def _require_passing(self, payload: Payload, bar: Bar) -> None:
+        """Raise `NotAllowed` if the processor is certain to refuse an event."""
+        objection = find_objection(payload, bar, self._local_state, self._emitter.service_id)
+        # If an event was lost, the session may not be in the state that it led to.
+        if objection is not None and self._emitter.lost_events == self._lost_before:
+            raise objection
 
     def _send_phases(self, *phases: Phase) -> None:
         for phase in phases:
@@ -162,6 +174,7 @@ class SessionHandle:
             pending = self._pending
             if pending is None:
                 self._services.control.check_configured()
+                self._bars = NO_BARS  # the verdict tells, and the state with it
                 for payload in payloads[:-1]:
                     self._send_event(payload)
                 pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])])
@@ -227,7 +240,7 @@ class SessionHandle:
         self._schema_version = view.state_schema_version
         self._snapshot_id = view.snapshot_id
         self._limits = view.limits
-        self._set_state("Terminated" if view.state == "Archived" else view.state)
+        self._set_state("Terminated" if view.state == "Archived" else view.state, committed=True)
 
     def _leave_shared_producer(self, view: SessionView) -> None:
         """Take a new producer id if another process was found to use ours."""
@@ -241,8 +254,14 @@ class SessionHandle:
     def _new_snapshot(self) -> Snapshot:
         return full_snapshot(self._state_json, self._schema_version, self._snapshot_id)
 
-    def _set_state(self, state: str) -> None:
+    def _set_state(self, state: str, *, committed: bool = False) -> None:
+        """Enter a state, which the processor has told if it is `committed`."""
         self._local_state = state
+        if committed:
+            self._lost_before = self._emitter.lost_events
+        # In a shared session, another process may keep it from the state that we asked for.
+        certain = committed or self._is_holder
+        self._bars = barred_events(state, is_owner=self._sends_phases, rules=self._rules) if certain else NO_BARS
         if state != "Active":
             self._stop_heartbeats()
         elif self._heartbeat_token is None and not self._detached:
