@@ -6,6 +6,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     client          `SessionClient`: makes sessions, answers clean-up requests
     async_client    `AsyncSessionClient`: the same for asyncio
     session/        one session: its verbs, its heartbeats, waiting for verdicts
+    judgement/      what the processor decides: checks before, and news afterwards
     delivery/       from a payload to an acknowledged record in Kafka
     control/        the control API, and clean-up requests
     ports           the protocols of what the client needs of the outside
@@ -27,6 +28,7 @@ from sessionary.producers.errors import (
     ClientClosed,
     DeliveryFailed,
     EncodeError,
+    EventRefused,
     Invalid,
     NotAllowed,
     ProducerConflict,
@@ -38,11 +40,13 @@ from sessionary.producers.errors import (
     SessionEnded,
     SessionFenced,
     SessionLost,
+    SessionTimedOut,
     SettingsError,
     Unavailable,
     UnreadableRequest,
     VerdictPending,
 )
+from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports, SessionView, Verdict
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep
 from sessionary.producers.session.life import Session, Step
@@ -56,6 +60,7 @@ from sessionary.schemas.types import (
     Limits,
     PauseKind,
     Phase,
+    Refusal,
     RefusalReason,
     Snapshot,
     StartFailureReason,
@@ -77,11 +82,15 @@ __all__ = [
     "DeliveryPolicy",
     "EncodeError",
     "ErrorInfo",
+    "EventRefused",
     "Invalid",
     "Json",
     "Limits",
     "NotAllowed",
     "OnError",
+    "OnFenced",
+    "OnRefused",
+    "OnTimedOut",
     "PauseKind",
     "Payload",
     "Phase",
@@ -90,6 +99,7 @@ __all__ = [
     "ProducerError",
     "ProducerSettings",
     "QueueFull",
+    "Refusal",
     "RefusalReason",
     "Refused",
     "RulesTooOld",
@@ -98,6 +108,7 @@ __all__ = [
     "SessionEnded",
     "SessionFenced",
     "SessionLost",
+    "SessionTimedOut",
     "SessionView",
     "SessionaryError",
     "SettingsError",

@@ -12,13 +12,15 @@ from sessionary.producers.control.cleanup_responder import CleanupHandler, Clean
 from sessionary.producers.control.data_class_lookup import DataClassLookup
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry
 from sessionary.producers.errors import ClientClosed
+from sessionary.producers.judgement.local_checks import check_limits, check_user
+from sessionary.producers.judgement.notices import Callbacks, Notices, OnFenced, OnRefused, OnTimedOut
+from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.kafka_ports import kafka_ports
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports
 from sessionary.producers.process_exit import bind_to_process, exit_on_sigterm, log_error
 from sessionary.producers.session.handle import SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats
 from sessionary.producers.session.life import Session, Step
-from sessionary.producers.session.local_checks import check_limits, check_user
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
@@ -47,6 +49,9 @@ class SessionClient:
         actor: str | None = None,
         settings: ProducerSettings | None = None,
         on_error: OnError = log_error,
+        on_refused: OnRefused | None = None,
+        on_timed_out: OnTimedOut | None = None,
+        on_fenced: OnFenced | None = None,
         ports: Ports | None = None,
     ) -> None:
         """Connect to Kafka in the background. Does not block.
@@ -61,6 +66,10 @@ class SessionClient:
             on_error: Called, on any thread, with errors that no call can raise: Kafka is
                 unavailable, the spool is full, events were lost. Default: a warning in the log
                 `sessionary.producers`.
+            on_refused: Called, on any thread, with each event that the processor refused. Needs the
+                setting `control_url`, as the next two do; without a callback `on_error` is called.
+            on_timed_out: Called, on any thread, if a clock of a session has fired.
+            on_fenced: Called, on any thread, if another process took over a session of this client.
             ports: Replaces Kafka and the control API, for tests.
 
         Raises:
@@ -77,17 +86,21 @@ class SessionClient:
         self._gate = SendGate()
         self._sequences = SequenceRegistry(self._producer_id)
         self._heartbeats = Heartbeats(on_error)
+        self._watch = SessionWatch(
+            self._ports.polls,
+            Notices(Callbacks(on_error, on_refused, on_timed_out, on_fenced)),
+            self._settings.poll_interval_s,
+        )
         self._services = SharedServices(
             self._ports.control,
             self._heartbeats,
             self._settings.heartbeat_interval_s,
             self._settings.verdict_timeout_s,
             on_error,
-            self._count_refusal,
+            self._watch,
             self._settings.rules,
         )
         self._on_error = on_error
-        self._refused, self._refused_lock = 0, threading.Lock()
         self._closing = threading.Lock()
         self._pid = os.getpid()
         bind_to_process(self, self._gate)
@@ -102,7 +115,7 @@ class SessionClient:
     @property
     def counters(self) -> Counters:
         """Numbers of events and heartbeats sent, delivered and lost so far."""
-        return self._ports.transport.counters._replace(refused=self._refused)
+        return self._ports.transport.counters._replace(refused=self._watch.notices.refused)
 
     @property
     def backlog(self) -> Backlog:
@@ -307,6 +320,7 @@ class SessionClient:
         if self._pid != os.getpid():
             return  # a forked child must not touch the parent's spool
         with self._closing:
+            self._watch.close()
             self._ports.cleanups.close()
             self._heartbeats.close()
             self._gate.open = False
@@ -323,10 +337,6 @@ class SessionClient:
     ) -> Literal[False]:
         self.close()
         return False
-
-    def _count_refusal(self) -> None:
-        with self._refused_lock:
-            self._refused += 1
 
     def _new_emitter(
         self, key: SessionKey, user_id: str | None, data_classes: Sequence[DataClass], *, new: bool = False

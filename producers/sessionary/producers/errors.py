@@ -11,6 +11,8 @@ SessionaryError
     ├── QueueFull                  policy `block`: no room within the bounded wait
     ├── DeliveryFailed(event_id)   an event that the caller waits for was not delivered
     ├── Refused(reason)            the processor refused an event that the caller waits for
+    ├── EventRefused(reason)       the processor refused an event: for `on_refused`
+    ├── SessionTimedOut(state)     a clock of the session has fired: for `on_timed_out`
     ├── SessionLost                the session does not exist, or is archived
     ├── SessionEnded               a verb on a session that this object has ended
     ├── SessionFenced(holder)      another process took the session over
@@ -88,6 +90,45 @@ class Refused(ProducerError):
         self.reason: RefusalReason = reason
 
 
+class EventRefused(ProducerError):
+    """The processor refused an event that this client sent. The session is unchanged.
+
+    `on_refused` is called with it; no verb raises it.
+
+    Attributes:
+        session_id: The session.
+        event_id: The event's id.
+        event_type: The event's type, for example `session_activity`.
+        reason: One of the refusal reasons; `UNKNOWN` if the processor no longer knows it.
+    """
+
+    def __init__(self, session_id: str, event_id: str, event_type: str, reason: RefusalReason) -> None:
+        super().__init__(f"session {session_id}: {event_type} (event {event_id}) was refused: {reason}")
+        self.session_id = session_id
+        self.event_id = event_id
+        self.event_type = event_type
+        self.reason: RefusalReason = reason
+
+
+class SessionTimedOut(ProducerError):
+    """A clock of the session has fired. `on_timed_out` is called with it; no verb raises it.
+
+    Attributes:
+        session_id: The session.
+        state: `Timeout`: `resume` leads back to Active within the limit `grace_ms`; `Terminated`:
+            the session is over.
+        reason_code: Which clock: `inactive`, `idle`, `max_duration`, `timeout_cleanup`,
+            `init_timeout` or `recovery_failed`.
+    """
+
+    def __init__(self, session_id: str, state: str, reason_code: str) -> None:
+        cure = "resume() within its grace period continues it" if state == "Timeout" else "create a new one"
+        super().__init__(f"session {session_id} timed out ({reason_code}) and is in {state}: {cure}")
+        self.session_id = session_id
+        self.state = state
+        self.reason_code = reason_code
+
+
 class SessionLost(ProducerError):
     """The processor has no such session, or no longer has it."""
 
@@ -102,6 +143,7 @@ class SessionFenced(ProducerError):
     To take the session back, call `client.attach(session_id, take_over=True)`.
 
     Attributes:
+        session_id: The session.
         holder: The producer id of the other client.
     """
 
@@ -110,6 +152,7 @@ class SessionFenced(ProducerError):
             f"session {session_id} was taken over by the client {holder}; "
             "attach(session_id, take_over=True) takes it back"
         )
+        self.session_id = session_id
         self.holder = holder
 
 
@@ -190,6 +233,7 @@ __all__ = [
     "ClientClosed",
     "DeliveryFailed",
     "EncodeError",
+    "EventRefused",
     "Invalid",
     "NotAllowed",
     "ProducerConflict",
@@ -200,6 +244,7 @@ __all__ = [
     "SessionEnded",
     "SessionFenced",
     "SessionLost",
+    "SessionTimedOut",
     "SessionaryError",
     "SettingsError",
     "Unavailable",

@@ -16,11 +16,12 @@ def kafka_ports(
 ) -> Ports:
     """Return the ports of a client with these settings. Raises `SettingsError`."""
     spooling = settings.delivery_policy == "spool"
-    trace = _tracing(settings)
+    trace, control = _tracing(settings), HttpControl(settings, tenant_id)
     return Ports(
         trace(SpoolTransport(settings, producer_id, on_error) if spooling else DirectTransport(settings, on_error)),
-        HttpControl(settings),
+        control,
         KafkaCleanupConsumer(settings, tenant_id, service_id, on_error),
+        control if settings.control_url is not None else None,
     )
 
 

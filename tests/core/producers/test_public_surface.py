@@ -32,7 +32,7 @@ from sessionary.producers import testing as testing_module
 from sessionary.producers.testing import InMemoryTransport, memory_client
 
 SESSION = {
-    *("session_id", "local_state", "epoch", "version", "state", "context_bytes"),
+    *("session_id", "local_state", "epoch", "version", "state", "context_bytes", "lost"),
     *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot"),
     *("start", "fail_start", "enter_phase", "pause", "resume", "error", "recover", "sync"),
     *("complete", "cancel", "force_close", "close", "detach"),
@@ -145,7 +145,7 @@ def annotated_names(owner: type) -> Iterator[str]:
         tree = ast.parse(inspect.getsource(importlib.import_module(base.__module__)))
         body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == base.__name__).body
         for node in body:
-            if isinstance(node, ast.AnnAssign):
+            if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_"):
                 yield from names_in(node.annotation)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
                 not node.name.startswith("_") or (node.name == "__init__" and owner in (SessionClient, Refused))

@@ -111,6 +111,12 @@ class ProducerSequence:
                 raise Unavailable(f"{last - self._settled} events of the session are not delivered yet", 1.0)
             return self._position
 
+    def settled_position(self) -> tuple[int, int] | None:
+        """Return partition and offset of the last event, or None while one is on its way."""
+        last = self.last
+        with self._changed:
+            return self._position if self._settled >= last else None
+
 
 class SequenceRegistry:
     """The sequences of one client, at most `SEQUENCES_MAX`.
@@ -196,6 +202,10 @@ class Emitter:
     def wait_position(self, timeout_s: float) -> tuple[int, int] | None:
         """Wait as `ProducerSequence.wait_position` does."""
         return self._sequence.wait_position(timeout_s)
+
+    def settled_position(self) -> tuple[int, int] | None:
+        """Return what `ProducerSequence.settled_position` does."""
+        return self._sequence.settled_position()
 
     def emit(self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None) -> str:
         """Send one event, return its id.

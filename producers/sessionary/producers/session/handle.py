@@ -5,7 +5,7 @@ and to know when heartbeats are due.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from threading import Thread, current_thread
 from typing import NamedTuple
 
@@ -20,9 +20,11 @@ from sessionary.producers.errors import (
     SessionLost,
     VerdictPending,
 )
+from sessionary.producers.judgement.judged_handle import JudgedHandle
+from sessionary.producers.judgement.local_checks import NO_BARS
+from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import Control, Json, OnError, OnReceipt, SessionView
 from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
-from sessionary.producers.session.local_checks import NO_BARS, Bar, Bars, barred_events, find_objection
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
@@ -39,11 +41,11 @@ class SharedServices(NamedTuple):
     heartbeat_interval_s: float
     verdict_timeout_s: float
     on_error: OnError
-    count_refusal: Callable[[], None]
+    watch: SessionWatch
     rules: int = 1  # version of the rules by which events are judged, as far as the client knows
 
 
-class SessionHandle:
+class SessionHandle(JudgedHandle):
     """The properties of a session, and what its verbs are made of. Thread-safe."""
 
     def __init__(
@@ -72,8 +74,7 @@ class SessionHandle:
         self._detached = False
         self._is_holder = False  # this client created the session, or took it over
         self._fenced_by: str | None = None
-        self._bars: Bars = NO_BARS  # events that the processor is certain to refuse in this state
-        self._lost_before = 0  # events that were lost before the state was last certain
+        self._begin_judgement(emitter, services.watch)
         self._user_thread: Thread = current_thread()
 
     @property
@@ -148,19 +149,15 @@ class SessionHandle:
             raise VerdictPending(self._pending.verb)
         if self._fenced_by is not None:
             raise SessionFenced(self.session_id, self._fenced_by)
-        if self._local_state == "Terminated":
+        if self._local_state == "Terminated" and not self._told_lost:
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
         if (bar := self._bars.get(type(payload))) is not None:
             self._require_passing(payload, bar)
         self._follow_thread()
-        return self._emitter.emit(payload, fields, on_receipt)
-
-    def _require_passing(self, payload: Payload, bar: Bar) -> None:
-        """Raise `NotAllowed` if the processor is certain to refuse an event."""
-        objection = find_objection(payload, bar, self._local_state, self._emitter.service_id)
-        # If an event was lost, the session may not be in the state that it led to.
-        if objection is not None and self._emitter.lost_events == self._lost_before:
-            raise objection
+        event_id = self._emitter.emit(payload, fields, on_receipt)
+        if (sent := self._sent_events) is not None:  # a poll may end the watch at any moment
+            sent.add_event(event_id, EVENT_TYPES[type(payload)])
+        return event_id
 
     def _send_phases(self, *phases: Phase) -> None:
         for phase in phases:
@@ -192,8 +189,9 @@ class SessionHandle:
             self._detached = False
             self._adopt_view(view)
         if not self._is_reached(verb, view):
-            self._services.count_refusal()
-            raise Refused(pending.event_type, (view.verdict and view.verdict.reason) or "UNKNOWN")
+            reason = (view.verdict and view.verdict.reason) or "UNKNOWN"
+            self._tell_refused(pending.event_id, pending.event_type, reason)
+            raise Refused(pending.event_type, reason)
         return view
 
     def _is_reached(self, verb: str, view: SessionView) -> bool:
@@ -228,8 +226,9 @@ class SessionHandle:
         if self._is_holder and view.holder not in (None, self._emitter.producer_id):
             self._fenced_by, self._detached = view.holder, True
             self._stop_heartbeats()
-            raise SessionFenced(self.session_id, f"{view.holder}")
+            raise self._tell_fenced(f"{view.holder}")
         self._fenced_by = None
+        self._tell_view(view)
         self._emitter.epoch = view.epoch
         self._emitter.add_data_classes(view.data_classes)
         self._version = view.version
@@ -257,11 +256,7 @@ class SessionHandle:
     def _set_state(self, state: str, *, committed: bool = False) -> None:
         """Enter a state, which the processor has told if it is `committed`."""
         self._local_state = state
-        if committed:
-            self._lost_before = self._emitter.lost_events
-        # In a shared session, another process may keep it from the state that we asked for.
-        certain = committed or self._is_holder
-        self._bars = barred_events(state, is_owner=self._sends_phases, rules=self._rules) if certain else NO_BARS
+        self._update_bars(committed=committed)
         if state != "Active":
             self._stop_heartbeats()
         elif self._heartbeat_token is None and not self._detached:

@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self
 
+from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.errors import (
     RulesTooOld,
     SessionaryError,
+    SessionLost,
 )
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.session.error_info import error_message, to_error_info
@@ -224,7 +226,11 @@ class Session(SessionWork):
         control, deadline = self._services.control, time.monotonic() + self._services.verdict_timeout_s
         control.check_configured()
         position = self._emitter.wait_position(self._services.verdict_timeout_s)
-        view = control.fetch_session(self.session_id, position, max(deadline - time.monotonic(), 0.1))
+        try:
+            view = control.fetch_session(self.session_id, position, max(deadline - time.monotonic(), 0.1))
+        except SessionLost:
+            self._lost = True
+            raise
         with self._lock:
             self._adopt_view(view)
         return view
@@ -249,7 +255,9 @@ class Session(SessionWork):
     def _register_session(self, parent_session_id: str | None, restored_from_snapshot_id: str | None) -> None:
         with self._lock:
             snapshot = self._new_snapshot()
-            self._send_event(SessionCreated(self._limits, snapshot, parent_session_id, restored_from_snapshot_id))
+            created = SessionCreated(self._limits, snapshot, parent_session_id, restored_from_snapshot_id)
+            sent = self._sent_events
+            self._send_event(created, NO_FIELDS, None if sent is None else sent.on_creation_receipt)
             self._snapshot_id = snapshot.snapshot_id
             self._is_holder = True
 

@@ -65,8 +65,8 @@ class SessionWork(SessionHandle):
                 a name of more than 256 characters), the event is larger than 1 MiB, or
                 `occurred_at` has no timezone.
             QueueFull: Under delivery policy `block` there was no room in time.
-            NotAllowed: The session's state, or its owner, does not allow the event, as far as that is
-                certain; what another process may have made possible is sent.
+            NotAllowed: The session's state, or its owner, does not allow the event. What another
+                process may have made possible is sent.
             SessionEnded: This object has ended the session.
             SessionFenced: Another process took the session over, and `sync` has found out.
             VerdictPending: A verdict is awaited.
@@ -142,8 +142,8 @@ class SessionWork(SessionHandle):
             The version of the new content; the old one if the session is not Active.
 
         Raises:
-            Invalid: `state` is not a dict, has a key that is not a text, cannot be written as JSON, or
-                is too large.
+            Invalid: `state` is not a dict, has a key that is not a text, cannot be written as JSON,
+                or is too large.
 
         Otherwise raises as `emit` does.
         """

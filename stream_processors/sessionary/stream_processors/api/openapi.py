@@ -47,6 +47,7 @@ _SESSION: Final = _object_schema(
     tenant_id=_TEXT,
     state=_TEXT,
     phase=_TEXT_OR_NULL,
+    reason_code={**_TEXT, "description": "why it is in its state"},
     epoch=_NUMBER,
     version=_NUMBER,
     owner_service=_TEXT,

@@ -194,6 +194,7 @@ def session_document(
         "tenant_id": row.tenant_id,
         "state": row.state,
         "phase": row.phase,
+        "reason_code": row.reason_code,
         "epoch": row.epoch,
         "version": row.version,
         "owner_service": row.owner_service,

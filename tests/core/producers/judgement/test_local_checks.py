@@ -9,8 +9,8 @@ import pytest
 
 from sessionary.producers import Invalid, Limits, NotAllowed, Session, SessionEnded
 from sessionary.producers.errors import EncodeError
+from sessionary.producers.judgement.local_checks import RAISE_EPOCH, barred_events, later_states
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
-from sessionary.producers.session.local_checks import RAISE_EPOCH, barred_events, later_states
 from sessionary.schemas.enums import Phase, SessionStateName, StartFailureReason, TerminationReason
 from sessionary.schemas.events import (
     EVENT_TYPES,

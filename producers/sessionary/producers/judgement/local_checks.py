@@ -123,6 +123,18 @@ def _bar_of(event_type: str, states: Set[str]) -> Bar | None:
     return Bar("invalid_reason", "reason", frozenset().union(*(each.reasons for each in ways)))
 
 
+def is_clock_reason(reason_code: str) -> bool:
+    """Return whether a session is in its state because one of its clocks has fired."""
+    return reason_code in _clock_reasons()
+
+
+@cache
+def _clock_reasons() -> Set[str]:
+    from sessionary.stream_processors.core.session.transitions import TRANSITIONS
+
+    return {clock.reason_code for each in TRANSITIONS if each.target != "Archived" for clock in each.clocks}
+
+
 def find_objection(payload: Payload, bar: Bar, state: str, service_id: str) -> NotAllowed | None:
     """Return the error that an event is, which its class's bar may concern; None if it passes."""
     event_type = EVENT_TYPES[type(payload)]
@@ -162,5 +174,6 @@ __all__ = [
     "check_limits",
     "check_user",
     "find_objection",
+    "is_clock_reason",
     "later_states",
 ]
