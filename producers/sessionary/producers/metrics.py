@@ -22,8 +22,8 @@ MetricName = Literal[
 
 HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_client_events_total": "Events without heartbeats, by outcome: delivered, dropped (no room), failed "
-    "(given up after an error), expired (too old to be replayed), refused (delivered ones whose agent waited for the "
-    "verdict).",
+    "(given up after an error), expired (too old to be replayed), refused (delivered ones, as far as the client was "
+    "told).",
     "sessionary_client_delivery_errors_total": "Errors of delivery, by reason: librdkafka's name of the error in lower "
     "case, queue_full, spool_full, expired or unreadable_frame.",
     "sessionary_client_queue_events": "Events that Kafka has not acknowledged and that are not given up.",

@@ -130,6 +130,8 @@ class JudgedHandle:
         if not self._lock.acquire(blocking=False):
             return None  # the next poll finds it again
         try:
+            if change.refusals:
+                self._bars = NO_BARS  # what was refused may be what led to the known state
             is_own_end = self._local_state == "Terminated" and not self._told_lost
             if self._pending is not None or self._lost or is_own_end:
                 return None

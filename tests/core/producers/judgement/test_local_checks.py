@@ -254,6 +254,18 @@ def test_what_a_shared_session_did_itself_is_left_to_the_judge_as_another_one_ma
     assert kafka.outcomes[-1] == "applied"
 
 
+def test_a_pause_that_was_told_refused_leaves_everything_to_the_judge() -> None:
+    kafka = JudgedMemory()
+    client = kafka.polling_client(on_refused=lambda refused: None)
+    session = client.session(user_id="u")
+    kafka.client()[0].attach(session.session_id).snapshot()
+    session.pause()
+    assert kafka.outcomes[-1] == "refused broken_chain"
+    client._watch.poll_now()
+    session.activity("llm")
+    assert kafka.outcomes[-1] == "applied"
+
+
 def test_the_state_that_the_processor_told_counts_for_a_shared_session_too() -> None:
     kafka = JudgedMemory()
     first, second = kafka.client()[0], kafka.client()[0]
