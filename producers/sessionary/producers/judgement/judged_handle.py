@@ -135,17 +135,13 @@ class JudgedHandle:
             is_own_end = self._local_state == "Terminated" and not self._told_lost
             if self._pending is not None or self._lost or is_own_end:
                 return None
-            epoch = self._emitter.epoch if change.epoch is None else change.epoch
-            if (
-                epoch > self._emitter.epoch
-                and self._is_holder
-                and change.holder not in (None, self._emitter.producer_id)
-            ):
+            known, own_id = self._emitter.epoch, self._emitter.producer_id
+            epoch = known if change.epoch is None else change.epoch
+            if epoch > known and self._is_holder and change.holder not in (None, own_id):
                 self._lose_session()
                 return SessionFenced(self._session_id, f"{change.holder}")
-            return (
-                self._adopt_told_state(change) if epoch == self._emitter.epoch or change.state == "Archived" else None
-            )
+            is_over = change.state in ("Terminated", "Archived")
+            return self._adopt_told_state(change) if epoch == known or is_over else None
         finally:
             self._lock.release()
 

@@ -195,6 +195,9 @@ def test_the_session_that_took_over_is_not_fenced_and_a_shared_one_is_left_alone
     taken.resume()
     scene.poll()
     assert not shared.lost, "its epoch is an old one, but its client holds the session"
+    taken.complete()
+    scene.poll()
+    assert shared.lost
 
 
 def test_an_end_by_others_is_told_to_on_error() -> None:
