@@ -15,6 +15,7 @@ class ControlRequest(NamedTuple):
     session_id: str
     query: dict[str, str]
     authorization: str | None
+    body: bytes = b""
 
 
 class ControlResponse(NamedTuple):
@@ -27,13 +28,15 @@ class ControlResponse(NamedTuple):
 
 @contextmanager
 def control_server(answer: Callable[[ControlRequest], ControlResponse]) -> Iterator[str]:
-    """Serve `GET /v1/sessions/{id}` with the answers of `answer`; yield the base URL."""
+    """Serve `/v1/sessions/{id}` and `/v1/sessions/poll` as `answer` says; yield the base URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
-            response = answer(ControlRequest(url.path.rpartition("/")[2], query, self.headers.get("Authorization")))
+            content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            name, token = url.path.rpartition("/")[2], self.headers.get("Authorization")
+            response = answer(ControlRequest(name, query, token, content))
             body = response.body if isinstance(response.body, bytes) else json.dumps(response.body).encode()
             self.send_response(response.status)
             for name, value in response.headers.items():
@@ -41,6 +44,9 @@ def control_server(answer: Callable[[ControlRequest], ControlResponse]) -> Itera
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.do_GET()
 
         def log_message(self, format: str, *args: object) -> None:
             return None

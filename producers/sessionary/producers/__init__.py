@@ -7,6 +7,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     async_client    `AsyncSessionClient`: the same for asyncio
     lifetime/       what a client makes once per process: its opening, its end, forks
     session/        one session: its verbs, its heartbeats, waiting for verdicts
+    judgement/      what the processor decides: checks before, and news afterwards
     delivery/       from a payload to an acknowledged record in Kafka
     control/        the control API, and clean-up requests
     ports           the protocols of what the client needs of the outside
@@ -32,7 +33,9 @@ from sessionary.producers.errors import (
     ClientClosed,
     DeliveryFailed,
     EncodeError,
+    EventRefused,
     Invalid,
+    NotAllowed,
     ProducerConflict,
     ProducerError,
     QueueFull,
@@ -42,6 +45,7 @@ from sessionary.producers.errors import (
     SessionEnded,
     SessionFenced,
     SessionLost,
+    SessionTimedOut,
     SettingsError,
     SpoolDamaged,
     SpoolUnusable,
@@ -49,6 +53,7 @@ from sessionary.producers.errors import (
     UnreadableRequest,
     VerdictPending,
 )
+from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, SessionView, Verdict
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep, current_session
 from sessionary.producers.session.life import Session, Step
@@ -62,6 +67,7 @@ from sessionary.schemas.types import (
     Limits,
     PauseKind,
     Phase,
+    Refusal,
     RefusalReason,
     Snapshot,
     StartFailureReason,
@@ -84,12 +90,17 @@ __all__ = [
     "DeliveryPolicy",
     "EncodeError",
     "ErrorInfo",
+    "EventRefused",
     "Invalid",
     "Json",
     "Limits",
     "Marks",
     "ModelCall",
+    "NotAllowed",
     "OnError",
+    "OnFenced",
+    "OnRefused",
+    "OnTimedOut",
     "PauseKind",
     "Payload",
     "Phase",
@@ -99,6 +110,7 @@ __all__ = [
     "ProducerError",
     "ProducerSettings",
     "QueueFull",
+    "Refusal",
     "RefusalReason",
     "Refused",
     "RulesTooOld",
@@ -107,6 +119,7 @@ __all__ = [
     "SessionEnded",
     "SessionFenced",
     "SessionLost",
+    "SessionTimedOut",
     "SessionView",
     "SessionaryError",
     "SettingsError",

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from sessionary.producers.client import SessionClient
 from sessionary.producers.context.traced_calls import F
 from sessionary.producers.control.cleanup_responder import CleanupHandler
+from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep
@@ -44,6 +45,9 @@ class AsyncSessionClient:
         actor: str | None = None,
         settings: ProducerSettings | None = None,
         on_error: OnError = log_error,
+        on_refused: OnRefused | None = None,
+        on_timed_out: OnTimedOut | None = None,
+        on_fenced: OnFenced | None = None,
         ports: Ports | None = None,
     ) -> None:
         """Connect to Kafka in the background. Does not block, whatever does not answer.
@@ -59,6 +63,10 @@ class AsyncSessionClient:
                 unavailable, credentials are refused, the spool is full or cannot be used, events
                 were lost. What it raises is logged. Default: a warning in the log
                 `sessionary.producers`.
+            on_refused: Called, on any thread, with each event that the processor refused. Needs the
+                setting `control_url`, as the next two do; without a callback `on_error` is called.
+            on_timed_out: Called, on any thread, if a clock of a session has fired.
+            on_fenced: Called, on any thread, if another process took over a session of this client.
             ports: Replaces Kafka and the control API, for tests.
 
         Raises:
@@ -74,6 +82,9 @@ class AsyncSessionClient:
             actor=actor,
             settings=settings,
             on_error=on_error,
+            on_refused=on_refused,
+            on_timed_out=on_timed_out,
+            on_fenced=on_fenced,
             ports=ports,
         )
 

@@ -8,6 +8,8 @@ from typing import Literal, Self
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.delivery.emitter import SenderIdentity
 from sessionary.producers.errors import Invalid
+from sessionary.producers.judgement.local_checks import check_limits, check_user
+from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.lifetime.tenant_clients import TenantClients
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
@@ -44,6 +46,9 @@ class SessionClient(TenantClients):
         actor: str | None = None,
         settings: ProducerSettings | None = None,
         on_error: OnError = log_error,
+        on_refused: OnRefused | None = None,
+        on_timed_out: OnTimedOut | None = None,
+        on_fenced: OnFenced | None = None,
         ports: Ports | None = None,
     ) -> None:
         """Connect to Kafka in the background. Does not block, whatever does not answer.
@@ -59,6 +64,10 @@ class SessionClient(TenantClients):
                 unavailable, credentials are refused, the spool is full or cannot be used, events
                 were lost. What it raises is logged. Default: a warning in the log
                 `sessionary.producers`.
+            on_refused: Called, on any thread, with each event that the processor refused. Needs the
+                setting `control_url`, as the next two do; without a callback `on_error` is called.
+            on_timed_out: Called, on any thread, if a clock of a session has fired.
+            on_fenced: Called, on any thread, if another process took over a session of this client.
             ports: Replaces Kafka and the control API, for tests.
 
         Raises:
@@ -70,7 +79,8 @@ class SessionClient(TenantClients):
             checked_name("service", service_id), checked_name("agent", agent_id), agent_role, actor
         )
         given = settings if settings is not None else ProducerSettings.from_env()
-        self._open_client(checked_name("tenant", tenant_id), identity, given, on_error, ports)
+        callbacks = Callbacks(on_error, on_refused, on_timed_out, on_fenced)
+        self._open_client(checked_name("tenant", tenant_id), identity, given, callbacks, ports)
 
     @property
     def producer_id(self) -> str:
@@ -139,8 +149,9 @@ class SessionClient(TenantClients):
             key = SessionKey(self._tenant_id, new_session_id(time.time_ns() // 1_000_000 if time_ordered else None))
         else:
             key = SessionKey(self._tenant_id, checked_session_id(session_id))
+        limits = check_limits(limits)
         session = Session(
-            self._new_emitter(key, user_id, data_classes, new=session_id is None),
+            self._new_emitter(key, check_user(user_id), data_classes, new=session_id is None),
             self._services,
             limits=limits,
             state=state,

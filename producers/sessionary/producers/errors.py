@@ -2,7 +2,8 @@
 
 SessionaryError
 ├── Invalid(reason, detail)        bad input: a name, id or value; retrying does not help
-│   └── EncodeError                a value does not fit its event's schema
+│   ├── EncodeError                a value does not fit its event's schema
+│   └── NotAllowed(state, event_type)  the session's state or owner does not allow the verb
 ├── Unavailable(retry_after_s)     Kafka or the control API does not answer; retry the call
 ├── SettingsError                  a setting is missing or malformed
 │   └── SpoolUnusable              the spool's folder cannot be used
@@ -11,6 +12,8 @@ SessionaryError
     ├── QueueFull                  policy `block`: no room within the bounded wait
     ├── DeliveryFailed(event_id)   an event that the caller waits for was not delivered
     ├── Refused(reason)            the processor refused an event that the caller waits for
+    ├── EventRefused(reason)       the processor refused an event: for `on_refused`
+    ├── SessionTimedOut(state)     a clock of the session has fired: for `on_timed_out`
     ├── SessionLost                the session does not exist, or is archived
     ├── SessionEnded               a verb on a session that this object has ended
     ├── SessionFenced(holder)      another process took the session over
@@ -26,6 +29,25 @@ from pathlib import Path
 
 from sessionary.schemas.errors import DecodeError, EncodeError, Invalid, SessionaryError, SettingsError, Unavailable
 from sessionary.schemas.types import RefusalReason
+
+
+class NotAllowed(Invalid):
+    """The session's state, or its owner, does not allow this verb. Nothing was sent.
+
+    It is raised only if the processor is certain to refuse the event. What another process may have
+    made possible is sent, and judged.
+
+    Attributes:
+        reason: The reason that the processor would give, for example `illegal_transition`.
+        detail: What is not allowed, and what to do, for people.
+        state: The session's state, as this object knows it.
+        event_type: The type of the event that the verb sends.
+    """
+
+    def __init__(self, reason: RefusalReason, detail: str, state: str, event_type: str) -> None:
+        super().__init__(reason, detail)
+        self.state = state
+        self.event_type = event_type
 
 
 class ProducerError(SessionaryError):
@@ -76,6 +98,45 @@ class Refused(ProducerError):
         self.reason: RefusalReason = reason
 
 
+class EventRefused(ProducerError):
+    """The processor refused an event that this client sent. The session is unchanged.
+
+    `on_refused` is called with it; no verb raises it.
+
+    Attributes:
+        session_id: The session.
+        event_id: The event's id.
+        event_type: The event's type, for example `session_activity`.
+        reason: One of the refusal reasons; `UNKNOWN` if the processor no longer knows it.
+    """
+
+    def __init__(self, session_id: str, event_id: str, event_type: str, reason: RefusalReason) -> None:
+        super().__init__(f"session {session_id}: {event_type} (event {event_id}) was refused: {reason}")
+        self.session_id = session_id
+        self.event_id = event_id
+        self.event_type = event_type
+        self.reason: RefusalReason = reason
+
+
+class SessionTimedOut(ProducerError):
+    """A clock of the session has fired. `on_timed_out` is called with it; no verb raises it.
+
+    Attributes:
+        session_id: The session.
+        state: `Timeout`: `resume` leads back to Active within the limit `grace_ms`; `Terminated`:
+            the session is over.
+        reason_code: Which clock: `inactive`, `idle`, `max_duration`, `timeout_cleanup`,
+            `init_timeout` or `recovery_failed`.
+    """
+
+    def __init__(self, session_id: str, state: str, reason_code: str) -> None:
+        cure = "resume() within its grace period continues it" if state == "Timeout" else "create a new one"
+        super().__init__(f"session {session_id} timed out ({reason_code}) and is in {state}: {cure}")
+        self.session_id = session_id
+        self.state = state
+        self.reason_code = reason_code
+
+
 class SessionLost(ProducerError):
     """The processor has no such session, or no longer has it."""
 
@@ -90,6 +151,7 @@ class SessionFenced(ProducerError):
     To take the session back, call `client.attach(session_id, take_over=True)`.
 
     Attributes:
+        session_id: The session.
         holder: The producer id of the other client.
     """
 
@@ -98,6 +160,7 @@ class SessionFenced(ProducerError):
             f"session {session_id} was taken over by the client {holder}; "
             "attach(session_id, take_over=True) takes it back"
         )
+        self.session_id = session_id
         self.holder = holder
 
 
@@ -197,7 +260,9 @@ __all__ = [
     "ClientClosed",
     "DeliveryFailed",
     "EncodeError",
+    "EventRefused",
     "Invalid",
+    "NotAllowed",
     "ProducerConflict",
     "ProducerError",
     "QueueFull",
@@ -206,6 +271,7 @@ __all__ = [
     "SessionEnded",
     "SessionFenced",
     "SessionLost",
+    "SessionTimedOut",
     "SessionaryError",
     "SettingsError",
     "SpoolDamaged",

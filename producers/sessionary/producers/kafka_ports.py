@@ -7,7 +7,7 @@ from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.producers.errors import SpoolUnusable
-from sessionary.producers.ports import OnError, PolicyInForce, Ports, Transport
+from sessionary.producers.ports import OnError, PolicyInForce, Ports, SessionPolls, Transport
 from sessionary.producers.process.disabled_ports import disabled_ports
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.errors import SettingsError
@@ -24,15 +24,17 @@ def kafka_ports(
     if settings.disabled:
         return disabled_ports()
     trace = _tracing(settings)
-    control = HttpControl(settings)
+    control = HttpControl(settings, tenant_id)
     cleanups = KafkaCleanupConsumer(settings, tenant_id, service_id, on_error)
 
     def ports_over(transport: Transport, policy: PolicyInForce) -> Ports:
         def tenant_ports(tenant: str, own: ProducerSettings) -> Ports:
             tenant_cleanups = KafkaCleanupConsumer(own, tenant, service_id, on_error)
-            return Ports(transport, HttpControl(own), tenant_cleanups, policy)
+            tenant_control = HttpControl(own, tenant)
+            return Ports(transport, tenant_control, tenant_cleanups, policy, polls=_polls_of(tenant_control, own))
 
-        return Ports(transport, control, cleanups, policy, tenant_ports=tenant_ports)
+        polls = _polls_of(control, settings)
+        return Ports(transport, control, cleanups, policy, tenant_ports=tenant_ports, polls=polls)
 
     if settings.delivery_policy == "spool":
         try:
@@ -49,6 +51,10 @@ def kafka_ports(
         else:
             return ports_over(trace(spooling), "spool")._replace(abandon_files=spooling.abandon_files)
     return ports_over(trace(DirectTransport(settings, on_error)), settings.delivery_policy)
+
+
+def _polls_of(control: HttpControl, settings: ProducerSettings) -> SessionPolls | None:
+    return None if settings.control_url is None else control
 
 
 def _tracing(settings: ProducerSettings) -> Callable[[Transport], Transport]:

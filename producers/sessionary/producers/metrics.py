@@ -23,8 +23,8 @@ MetricName = Literal[
 
 HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_client_events_total": "Events without heartbeats, by outcome: delivered, dropped (no room), failed "
-    "(given up after an error), expired (too old to be replayed), refused (delivered ones whose agent waited for the "
-    "verdict).",
+    "(given up after an error), expired (too old to be replayed), refused (delivered ones, as far as the client was "
+    "told).",
     "sessionary_client_delivery_errors_total": "Errors of delivery, by reason: librdkafka's name of the error in lower "
     "case, queue_full, spool_full, expired, unreadable_frame or damaged_segment; control_authentication if the control "
     "API refuses the token.",

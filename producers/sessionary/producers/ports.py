@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from sessionary.producers.errors import DeliveryFailed
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import DataClass, Limits, RefusalReason
+from sessionary.schemas.types import DataClass, Limits, Refusal, RefusalReason
 
 OnError = Callable[[Exception], None]
 """Called with an error that no call can raise, on any thread. Must not block for long."""
@@ -68,7 +68,7 @@ class Counters(NamedTuple):
     heartbeats_dropped: int = 0
     replayed: int = 0  # Events that an earlier process left in its spool
     expired: int = 0  # Spooled events too old to be replayed; kept in a file
-    refused: int = 0  # Delivered events that were refused while an agent waited for the verdict
+    refused: int = 0  # Delivered events that were refused, as far as the client was told
     damaged: int = 0  # Events in the spool that could not be read: a disk or machine failed
     errors: Mapping[str, int] = MappingProxyType({})  # Errors of delivery and of the log-in, by reason
 
@@ -156,6 +156,8 @@ class SessionView(NamedTuple):
     rules: int | None = None  # Version of the rules by which its events are judged, if known
     agent_id: str | None = None  # Of the client that created it or took it over last
     holder: str | None = None  # The producer id of that client; None by rules 1
+    refusals: Sequence[Refusal] = ()  # The session's last ones
+    reason_code: str | None = None  # Why it is in its state, if the processor says so
 
 
 class Control(Protocol):
@@ -170,6 +172,50 @@ class Control(Protocol):
 
         Raises `SessionLost`, `AuthenticationFailed`, `Invalid`, and `Unavailable` if there is no
         answer within `timeout_s`.
+        """
+        ...
+
+
+class KnownSession(NamedTuple):
+    """What a client knows of a session, for a poll."""
+
+    session_id: str
+    state: str
+    epoch: int
+    holder: str | None  # the client's producer id, if it holds the session
+    refused_after: int  # offset up to which refusals are known; -1: none is
+    after: tuple[int, int] | None  # place of an event whose verdict is wanted if there is no such session
+
+
+class ChangedSession(NamedTuple):
+    """A session that differs from what the client knows, or that refused an event."""
+
+    session_id: str
+    state: str | None  # None: there is no such session
+    epoch: int | None
+    holder: str | None
+    reason_code: str | None  # why it is in its state, if that is known
+    refusals: Sequence[Refusal]  # the last ones after `refused_after`
+    verdict: Verdict | None  # on the event at `after`, if there is no such session and it is judged
+
+
+class SessionChanges(NamedTuple):
+    """The answer to a poll.
+
+    A partition that is missing in `positions` has not answered: nothing is known of its sessions.
+    """
+
+    positions: Mapping[int, int]  # partition → next offset to be judged
+    sessions: Sequence[ChangedSession]
+
+
+class SessionPolls(Protocol):
+    """Asks the processor about many sessions at once. Thread-safe; blocks."""
+
+    def poll_sessions(self, known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
+        """Return the sessions that differ from what is known; at most 1,000 may be asked for.
+
+        Raises `AuthenticationFailed`, `Invalid`, and `Unavailable` if there is no answer.
         """
         ...
 
@@ -246,15 +292,18 @@ class Ports(NamedTuple):
     abandon_files: Callable[[], None] = _do_nothing
     tenant_ports: "Callable[[str, ProducerSettings], Ports] | None" = None
     heartbeats: HeartbeatTimer | None = None  # None: a thread of the client, in real time
+    polls: SessionPolls | None = None  # None: refusals and time-outs are told by verdicts only
 
 
 __all__ = [
     "Backlog",
+    "ChangedSession",
     "CleanupConsumer",
     "Control",
     "Counters",
     "HeartbeatTimer",
     "Json",
+    "KnownSession",
     "OnCleanupRequest",
     "OnError",
     "OnReceipt",
@@ -262,6 +311,8 @@ __all__ = [
     "PolicyInForce",
     "Ports",
     "Receipt",
+    "SessionChanges",
+    "SessionPolls",
     "SessionView",
     "Transport",
     "Verdict",

@@ -80,6 +80,13 @@ class ProducerSettings(KafkaSettings):
         120.0, description="policies block and drop give an event up after this; spool never does", ge=1, le=3600
     )
     verdict_timeout_s: float = Field(30.0, description="longest wait of resume, recover, sync and attach", gt=0, le=600)
+    poll_interval_s: float = Field(
+        5.0,
+        description="time between two questions to the control API about all live sessions, for on_refused, "
+        "on_timed_out and on_fenced; 0 asks none",
+        ge=0,
+        le=3600,
+    )
     close_timeout_s: float = Field(10.0, description="longest drain on close, exit and SIGTERM", ge=0, le=600)
     heartbeat_interval_s: float = Field(
         10.0, description="time between heartbeats; at most a sixth of a session's inactivity budget", gt=0, le=60

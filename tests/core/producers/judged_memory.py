@@ -1,13 +1,18 @@
 """Clients in memory whose events the processor's own fold judges."""
 
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
 from sessionary.producers import ProducerSettings, SessionClient
-from sessionary.producers.control.http_control import parse_session
+from sessionary.producers.control.http_control import parse_changes, parse_session
 from sessionary.producers.errors import SessionLost
-from sessionary.producers.ports import OnReceipt, OutRecord, Receipt, SessionView
+from sessionary.producers.ports import KnownSession, OnReceipt, OutRecord, Receipt, SessionChanges, SessionView
 from sessionary.producers.testing import InMemoryTransport, memory_ports
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.stream_processors.api.session_poll import SessionQuestion, find_difference
 from sessionary.stream_processors.api.sessions import Question, session_document
 from sessionary.stream_processors.api.verdicts import verdict_document
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
@@ -21,6 +26,8 @@ class JudgedMemory(InMemoryTransport):
         super().__init__(partitions=1)
         self.rig = FoldRig()
         self.outcomes: list[str] = []
+        self.polled: list[Sequence[KnownSession]] = []
+        self.poll_error: Exception | None = None
         self._recent = RecentOutcomes()
         if rules == NEWEST_RULES.version:
             self.rig.activate(NEWEST_RULES)
@@ -28,16 +35,25 @@ class JudgedMemory(InMemoryTransport):
     def client(self, service_id: str = "billing", agent_id: str = "agent-1") -> tuple[SessionClient, list[Exception]]:
         """Return a client, and the errors that it reports."""
         errors: list[Exception] = []
-        settings = ProducerSettings.from_env({}, heartbeat_interval_s=60.0)
-        client = SessionClient(
+        return self.polling_client(service_id, agent_id, poll_interval_s=0.0, on_error=errors.append), errors
+
+    def polling_client(
+        self,
+        service_id: str = "billing",
+        agent_id: str = "agent-1",
+        poll_interval_s: float = 3_600.0,
+        **callbacks: Any,
+    ) -> SessionClient:
+        """Return a client that asks about its sessions; by default once, and when a test polls."""
+        settings = ProducerSettings.from_env({}, heartbeat_interval_s=60.0, poll_interval_s=poll_interval_s)
+        return SessionClient(
             tenant_id="acme",
             service_id=service_id,
             agent_id=agent_id,
             settings=settings,
-            on_error=errors.append,
-            ports=memory_ports(self),
+            ports=memory_ports(self)._replace(polls=self),
+            **callbacks,
         )
-        return client, errors
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         offset = self.rig.offset
@@ -55,6 +71,24 @@ class JudgedMemory(InMemoryTransport):
         verdict = None if after is None else verdict_document(self._recent, row, key.encoded(), *after)
         question = Question(key, 0, None if after is None else after[1], 0)
         return parse_session(session_document(row, question, self.rig.fold, verdict))
+
+    def forget_outcomes(self) -> None:
+        """Know of the last records no more than another worker does."""
+        self._recent = RecentOutcomes()
+
+    def poll_sessions(self, known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
+        self.polled.append(known)
+        if self.poll_error is not None:
+            raise self.poll_error
+        owner: Any = SimpleNamespace(state=self.rig.fold, recent_outcomes=self._recent)
+        found: list[dict[str, Any]] = []
+        for each in known:
+            after = None if each.after is None else each.after[1]
+            key = SessionKey("acme", each.session_id)
+            question = SessionQuestion(key, 0, each.state, each.epoch, each.holder, each.refused_after, after, {})
+            if (document := find_difference(owner, question)) is not None:
+                found.append(document)
+        return parse_changes({"positions": {"0": self.rig.offset}, "sessions": found})
 
 
 __all__ = ["JudgedMemory"]

@@ -32,7 +32,7 @@ from sessionary.producers import testing as testing_module
 from sessionary.producers.testing import InMemoryTransport, memory_client
 
 SESSION = {
-    *("session_id", "local_state", "epoch", "version", "state", "context_bytes"),
+    *("session_id", "local_state", "epoch", "version", "state", "context_bytes", "lost"),
     *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot", "llm", "marks", "bind"),
     *("start", "fail_start", "enter_phase", "pause", "resume", "error", "recover", "sync"),
     *("complete", "cancel", "force_close", "close", "detach"),

@@ -159,6 +159,7 @@ class PlanRunner:
                 journal_path=self._journal_path(f"{session.tenant_id}-{session.service_id}"),
                 spool_dir=self._folder / "spool",
                 handle_sigterm=False,
+                poll_interval_s=0.0,  # time-outs and refusals are planned
             )
             client = SessionClient(
                 tenant_id=session.tenant_id,

@@ -13,10 +13,10 @@ from http.client import HTTPException
 from typing import Any, get_args
 
 from sessionary.producers.errors import AuthenticationFailed, Invalid, SessionLost, SettingsError, Unavailable
-from sessionary.producers.ports import SessionView, Verdict
+from sessionary.producers.ports import ChangedSession, KnownSession, SessionChanges, SessionView, Verdict
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.tls import trusting_context
-from sessionary.schemas.types import DataClass, Limits
+from sessionary.schemas.types import DataClass, Limits, Refusal
 
 _WAIT_MS_MAX = 10_000
 _RETRY_S_MAX = 1.0
@@ -25,12 +25,16 @@ _NETWORK_MARGIN_S = 2.0
 
 
 class HttpControl:
-    """`Control` by the processor's HTTP API. Thread-safe."""
+    """`Control` and `SessionPolls` by the processor's HTTP API. Thread-safe."""
 
-    def __init__(self, settings: ProducerSettings) -> None:
-        """Connect to nothing. Raises `SettingsError` if the file of authorities cannot be read."""
+    def __init__(self, settings: ProducerSettings, tenant_id: str | None = None) -> None:
+        """Connect to nothing. Raises `SettingsError` if the file of authorities cannot be read.
+
+        `tenant_id`: the client's; a token of another tenant raises `AuthenticationFailed`.
+        """
         self._url = settings.control_url
         self._token = settings.api_token
+        self._tenant_id = tenant_id
         self._tls = (
             trusting_context("SESSIONARY_CONTROL_CA_LOCATION", settings.control_ca_location)
             if (settings.control_url or "").startswith("https:")
@@ -66,19 +70,11 @@ class HttpControl:
         query = {"wait_ms": str(min(int(left_s * 1000), _WAIT_MS_MAX))}
         if after is not None:
             query["after"] = f"{after[0]}:{after[1]}"
-        url = f"{str(self._url).rstrip('/')}/v1/sessions/{session_id}?{urllib.parse.urlencode(query)}"
-        request = urllib.request.Request(url, headers={"Accept": "application/json"})
-        if self._token is not None:
-            request.add_header("Authorization", f"Bearer {self._token.get_secret_value()}")
+        if self._tenant_id is not None:
+            query["tenant"] = self._tenant_id
+        request = self._new_request(f"{session_id}?{urllib.parse.urlencode(query)}")
         wait_s = min(left_s, _WAIT_MS_MAX / 1000) + _NETWORK_MARGIN_S
-        try:
-            with urllib.request.urlopen(request, timeout=wait_s, context=self._tls) as answer:
-                body = answer.read(_ANSWER_BYTES_MAX)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _error_from(session_id, error) from None
-        except (OSError, HTTPException) as error:
-            raise Unavailable(f"control API at {self._url}: {error}", 0.5) from None
+        body = self._read_answer(request, wait_s, f"session {session_id}")
         try:
             return parse_session(json.loads(body))
         except (ValueError, KeyError, TypeError) as error:
@@ -86,8 +82,51 @@ class HttpControl:
                 f"control API at {self._url} sent an answer that is not a session: {error!r}", 1.0
             ) from None
 
+    def poll_sessions(self, known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
+        """Ask once about many sessions.
 
-def _error_from(session_id: str, error: urllib.error.HTTPError) -> Exception:
+        Raises `AuthenticationFailed`, `Invalid`, `Unavailable`, `SettingsError`.
+        """
+        self.check_configured()
+        request = self._new_request("poll")
+        request.add_header("Content-Type", "application/json")
+        request.data = json.dumps({"tenant": self._tenant_id, "sessions": list(map(_known_document, known))}).encode()
+        try:
+            body = self._read_answer(request, timeout_s, "the poll of sessions")
+        except SessionLost:
+            raise Unavailable(f"control API at {self._url} knows no polls: upgrade the processors", 60.0) from None
+        try:
+            return parse_changes(json.loads(body))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Unavailable(
+                f"control API at {self._url} sent an answer that is not one to a poll: {error!r}", 1.0
+            ) from None
+
+    def _new_request(self, path: str) -> urllib.request.Request:
+        url = f"{str(self._url).rstrip('/')}/v1/sessions/{path}"
+        request = urllib.request.Request(url, headers={"Accept": "application/json"})
+        if self._token is not None:
+            request.add_header("Authorization", f"Bearer {self._token.get_secret_value()}")
+        return request
+
+    def _read_answer(self, request: urllib.request.Request, timeout_s: float, about: str) -> bytes:
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+                body: bytes = answer.read(_ANSWER_BYTES_MAX)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _error_from(about, error) from None
+        except (OSError, HTTPException) as error:
+            raise Unavailable(f"control API at {self._url}: {error}", 0.5) from None
+        return body
+
+
+def _known_document(known: KnownSession) -> dict[str, Any]:
+    after = None if known.after is None else f"{known.after[0]}:{known.after[1]}"
+    return {**known._asdict(), "after": after}
+
+
+def _error_from(about: str, error: urllib.error.HTTPError) -> Exception:
     """Return the error that an answer with an RFC 9457 problem means."""
     try:
         detail = str(json.loads(error.read(65_536)).get("detail") or error.reason)
@@ -95,8 +134,8 @@ def _error_from(session_id: str, error: urllib.error.HTTPError) -> Exception:
         detail = str(error.reason)
     if error.code in (401, 403):
         return AuthenticationFailed(f"control API: {detail}")
-    if error.code in (404, 410):
-        return SessionLost(f"session {session_id}: {detail}")
+    if error.code in (404, 405, 410):
+        return SessionLost(f"{about}: {detail}")
     if error.code == 400:
         return Invalid("invalid_value", f"control API: {detail}")
     try:
@@ -127,7 +166,34 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         rules=body.get("rules"),
         agent_id=body.get("agent_id"),
         holder=body.get("holder"),
+        refusals=_parse_refusals(body.get("refusals") or ()),
+        reason_code=body.get("reason_code"),
     )
+
+
+def parse_changes(body: dict[str, Any]) -> SessionChanges:
+    """Return the answer to a poll in the API's JSON.
+
+    Raises `KeyError`, `TypeError`, `ValueError`, `AttributeError`.
+    """
+    positions = {int(partition): int(offset) for partition, offset in body["positions"].items()}
+    sessions = [
+        ChangedSession(
+            each["session_id"],
+            each["state"],
+            each["epoch"],
+            each["holder"],
+            each["reason_code"],
+            _parse_refusals(each["refusals"]),
+            _parse_verdict(each["verdict"]) if each["verdict"] else None,
+        )
+        for each in body["sessions"]
+    ]
+    return SessionChanges(positions, sessions)
+
+
+def _parse_refusals(documents: Sequence[dict[str, Any]]) -> tuple[Refusal, ...]:
+    return tuple(Refusal(int(each["offset"]), each["reason"], each["event_id"]) for each in documents)
 
 
 def _known_classes(names: Sequence[str]) -> tuple[DataClass, ...]:
@@ -139,4 +205,4 @@ def _parse_verdict(body: dict[str, Any]) -> Verdict:
     return Verdict(body["outcome"] == "applied", body.get("reason"), body["outcome"] != "not_kept")
 
 
-__all__ = ["HttpControl", "parse_session"]
+__all__ = ["HttpControl", "parse_changes", "parse_session"]

@@ -73,12 +73,13 @@ class ProducerSequence:
     `data_classes` are those of the session, as far as the client knows.
     """
 
-    __slots__ = ("_changed", "_position", "_settled", "data_classes", "last", "lock", "producer_id")
+    __slots__ = ("_changed", "_position", "_settled", "data_classes", "last", "lock", "lost", "producer_id")
 
     def __init__(self, producer_id: str, changed: Condition | None = None) -> None:
         """`changed` is notified of each receipt; sequences may share one."""
         self.producer_id = producer_id
         self.last = 0
+        self.lost = 0  # events that were not delivered, as far as their receipts tell
         self.data_classes: tuple[DataClass, ...] = ()
         self.lock = RLock()
         self._changed = changed or Condition()
@@ -99,6 +100,7 @@ class ProducerSequence:
         """Take an event's receipt; every number has one. Called on any thread."""
         with self._changed:
             self._settled += 1
+            self.lost += receipt.error is not None
             if receipt.error is None and receipt.partition is not None and receipt.offset is not None:
                 position = (receipt.partition, receipt.offset)
                 self._position = position if self._position is None else max(self._position, position)
@@ -115,6 +117,12 @@ class ProducerSequence:
             if not self._changed.wait_for(lambda: self._settled >= last, timeout_s):
                 raise Unavailable(f"{last - self._settled} events of the session are not delivered yet", 1.0)
             return self._position
+
+    def settled_position(self) -> tuple[int, int] | None:
+        """Return partition and offset of the last event, or None while one is on its way."""
+        last = self.last
+        with self._changed:
+            return self._position if self._settled >= last else None
 
 
 class SequenceRegistry:
@@ -195,6 +203,11 @@ class Emitter:
         return self._gate.open
 
     @property
+    def lost_events(self) -> int:
+        """How many events of the session were not delivered, as far as is known."""
+        return self._sequence.lost
+
+    @property
     def producer_id(self) -> str:
         """The producer id of the session's events."""
         return self._sequence.producer_id
@@ -211,6 +224,10 @@ class Emitter:
     def wait_position(self, timeout_s: float) -> tuple[int, int] | None:
         """Wait as `ProducerSequence.wait_position` does."""
         return self._sequence.wait_position(timeout_s)
+
+    def settled_position(self) -> tuple[int, int] | None:
+        """Return what `ProducerSequence.settled_position` does."""
+        return self._sequence.settled_position()
 
     def emit(self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None) -> str:
         """Send one event, return its id.

@@ -15,11 +15,13 @@ from types import MappingProxyType
 
 from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder
 from sessionary.producers.control.data_class_lookup import DataClassLookup
-from sessionary.producers.control.token_check import start_token_check
+from sessionary.producers.control.token_check import REFUSED_TOKEN, start_token_check
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry
-from sessionary.producers.errors import ClientClosed
+from sessionary.producers.errors import AuthenticationFailed, ClientClosed
+from sessionary.producers.judgement.notices import Callbacks, Notices
+from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.kafka_ports import kafka_ports
-from sessionary.producers.ports import Counters, OnError, Ports
+from sessionary.producers.ports import Counters, Ports
 from sessionary.producers.process.guards import guard_callback
 from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, keep_forever
 from sessionary.producers.session.handle import SharedServices
@@ -37,14 +39,15 @@ class ProcessBoundClient:
         tenant_id: str,
         identity: SenderIdentity,
         settings: ProducerSettings,
-        on_error: OnError,
+        callbacks: Callbacks,
         ports: Ports | None,
     ) -> None:
         """Open the client; `ports` replace Kafka and the control API. Raises `SettingsError`."""
         self._tenant_id = tenant_id
         self._identity = identity
         self._settings = settings
-        self._on_error = guard_callback(on_error)
+        self._on_error = guard_callback(callbacks.on_error)
+        self._callbacks = callbacks._replace(on_error=self._report_finding)
         self._given_ports = ports
         self._cleanup_handler: CleanupHandler | None = None
         self._producer_id = str(uuid.uuid4())
@@ -63,24 +66,35 @@ class ProcessBoundClient:
         """Make what belongs to one process: threads, connections, files, sequence numbers."""
         self._gate = SendGate()
         self._sequences = SequenceRegistry(self._producer_id)
-        self._refused, self._errors, self._counts_lock = 0, Counter[str](), threading.Lock()
+        self._errors, self._counts_lock = Counter[str](), threading.Lock()
         self._ports = self._given_ports or kafka_ports(
             self._settings, self._tenant_id, self._identity.service_id, self._producer_id, self._on_error
         )
         self._heartbeats = self._ports.heartbeats or Heartbeats(self._on_error)
         if self._settings.disabled:
             self._heartbeats.close()
-        elif self._given_ports is None and self._settings.control_url is not None:
-            start_token_check(self._ports.control, self._on_error, self._count_error)
+        self._start_watch()
         self._services = SharedServices(
             self._ports.control,
             self._heartbeats,
             self._settings.heartbeat_interval_s,
             self._settings.verdict_timeout_s,
             self._on_error,
-            self._count_refusal,
+            self._watch,
             self._settings.rules,
         )
+
+    def _start_watch(self) -> None:
+        """Begin to ask about sessions, which also checks the token."""
+        self._watch = SessionWatch(self._ports.polls, Notices(self._callbacks), self._settings.poll_interval_s)
+        is_asking = self._ports.polls is not None and self._settings.poll_interval_s > 0
+        if not is_asking and self._given_ports is None and self._settings.control_url and not self._settings.disabled:
+            start_token_check(self._ports.control, self._on_error, self._count_error)
+
+    def _report_finding(self, error: Exception) -> None:
+        if isinstance(error, AuthenticationFailed):
+            self._count_error(REFUSED_TOKEN)
+        self._on_error(error)
 
     def _leave_parent(self) -> None:
         """Part from the parent process, in a forked child before anything else runs there.
@@ -128,6 +142,7 @@ class ProcessBoundClient:
 
         left = 0
         try:
+            self._watch.close()
             self._ports.cleanups.close(left_s())
             self._heartbeats.close()
         except Exception as error:  # noqa: BLE001 - the events must be delivered whatever else fails
@@ -155,17 +170,13 @@ class ProcessBoundClient:
             fate = "kept in the spool" if self._ports.delivery_policy == "spool" else "lost"
             self._on_error(ClientClosed(f"{left} events were not acknowledged before the client closed; {fate}"))
 
-    def _count_refusal(self) -> None:
-        with self._counts_lock:
-            self._refused += 1
-
     def _count_error(self, reason: str) -> None:
         with self._counts_lock:
             self._errors[reason] += 1
 
     def _read_counters(self) -> Counters:
         """Return the transport's numbers with those of the client itself."""
-        counters = self._ports.transport.counters._replace(refused=self._refused)
+        counters = self._ports.transport.counters._replace(refused=self._watch.notices.refused)
         if not self._errors:
             return counters
         return counters._replace(errors=MappingProxyType({**counters.errors, **self._errors}))

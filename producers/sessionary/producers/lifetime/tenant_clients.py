@@ -13,8 +13,9 @@ from sessionary.producers.context.thread_inheritance import inherit_in_threads
 from sessionary.producers.context.traced_calls import F, traced
 from sessionary.producers.delivery.emitter import SenderIdentity, SendGate
 from sessionary.producers.errors import ClientClosed, ProducerError
+from sessionary.producers.judgement.notices import Callbacks
 from sessionary.producers.lifetime.bound_client import ProcessBoundClient
-from sessionary.producers.ports import OnError, Ports
+from sessionary.producers.ports import Ports
 from sessionary.producers.process.process_exit import keep_forever
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import checked_name
@@ -99,11 +100,11 @@ class TenantClients(ProcessBoundClient):
         tenant_id: str,
         identity: SenderIdentity,
         settings: ProducerSettings,
-        on_error: OnError,
+        callbacks: Callbacks,
         ports: Ports | None,
     ) -> None:
         self._shared, self._tenants = None, weakref.WeakSet()
-        super()._open_client(tenant_id, identity, settings, on_error, ports)
+        super()._open_client(tenant_id, identity, settings, callbacks, ports)
         if settings.inherit_in_threads:
             inherit_in_threads()
 
@@ -117,10 +118,10 @@ class TenantClients(ProcessBoundClient):
             raise ProducerError("these ports serve one tenant only; make a client for each tenant")
         self._gate = TenantGate(shared._gate)
         self._producer_id, self._sequences = shared._producer_id, shared._sequences
-        self._refused = 0
         self._ports = shared._ports.tenant_ports(self._tenant_id, self._settings)
         self._heartbeats = shared._heartbeats
-        self._services = shared._services._replace(control=self._ports.control, count_refusal=self._count_refusal)
+        self._start_watch()
+        self._services = shared._services._replace(control=self._ports.control, watch=self._watch)
 
     def _leave_parent(self) -> None:
         sending = [client for client in self._tenants if client._gate.open]
@@ -139,6 +140,7 @@ class TenantClients(ProcessBoundClient):
             for client in tenants:
                 client._close_ports(deadline)
             return super()._close_ports(deadline)
+        self._watch.close()
         try:
             self._ports.cleanups.close(max(deadline - time.monotonic(), 0.0))
         except Exception as error:  # noqa: BLE001 - closing never raises into the agent

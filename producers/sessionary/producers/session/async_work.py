@@ -57,6 +57,15 @@ class AsyncSessionWork:
         return self.sync_session.state
 
     @property
+    def lost(self) -> bool:
+        """True if the processor refuses what this object sends, as far as this object knows.
+
+        It was timed out for good, ended or taken over by others, or its creation was refused. Verbs
+        go on as before: what they send is kept on the rejected topic.
+        """
+        return self.sync_session.lost
+
+    @property
     def context_bytes(self) -> int | None:
         """Size of the agent's context in bytes, sent with each further event; None if unknown."""
         return self.sync_session.context_bytes

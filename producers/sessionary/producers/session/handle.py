@@ -5,7 +5,7 @@ and to know when heartbeats are due.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from threading import Thread, current_thread
 from typing import NamedTuple
 
@@ -21,6 +21,9 @@ from sessionary.producers.errors import (
     SessionLost,
     VerdictPending,
 )
+from sessionary.producers.judgement.judged_handle import JudgedHandle
+from sessionary.producers.judgement.local_checks import NO_BARS
+from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
 from sessionary.producers.session.heartbeat import heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict
@@ -39,11 +42,11 @@ class SharedServices(NamedTuple):
     heartbeat_interval_s: float
     verdict_timeout_s: float
     on_error: OnError
-    count_refusal: Callable[[], None]
+    watch: SessionWatch
     rules: int = 1  # version of the rules by which events are judged, as far as the client knows
 
 
-class SessionHandle:
+class SessionHandle(JudgedHandle):
     """The properties of a session, and what its verbs are made of. Thread-safe."""
 
     def __init__(
@@ -59,7 +62,7 @@ class SessionHandle:
         self._lock = emitter.lock
         self._services = services
         self._limits = limits or Limits()
-        self._state_json = canonical_json(state or {})
+        self._state_json = canonical_json({} if state is None else state)
         self._schema_version = state_schema_version
         self._local_state: str = "Idle"
         self._phase: str | None = None
@@ -72,6 +75,7 @@ class SessionHandle:
         self._detached = False
         self._is_holder = False  # this client created the session, or took it over
         self._fenced_by: str | None = None
+        self._begin_judgement(emitter, services.watch)
         self._user_thread: Thread = current_thread()
 
     @property
@@ -151,10 +155,15 @@ class SessionHandle:
             raise VerdictPending(self._pending.verb)
         if self._fenced_by is not None:
             raise SessionFenced(self.session_id, self._fenced_by)
-        if self._local_state == "Terminated":
+        if self._local_state == "Terminated" and not self._told_lost:
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
+        if (bar := self._bars.get(type(payload))) is not None:
+            self._require_passing(payload, bar)
         self._follow_thread()
-        return self._emitter.emit(payload, complete_fields(self.session_id, fields), on_receipt)
+        event_id = self._emitter.emit(payload, complete_fields(self.session_id, fields), on_receipt)
+        if (sent := self._sent_events) is not None:  # a poll may end the watch at any moment
+            sent.add_event(event_id, EVENT_TYPES[type(payload)])
+        return event_id
 
     def _send_phases(self, *phases: Phase, fields: EnvelopeFields = NO_FIELDS) -> None:
         for phase in phases:
@@ -168,6 +177,7 @@ class SessionHandle:
             pending = self._pending
             if pending is None:
                 self._services.control.check_configured()
+                self._bars = NO_BARS  # the verdict tells, and the state with it
                 for payload in payloads[:-1]:
                     self._send_event(payload, fields)
                 pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])])
@@ -185,8 +195,9 @@ class SessionHandle:
             self._detached = False
             self._adopt_view(view)
         if not self._is_reached(verb, view):
-            self._services.count_refusal()
-            raise Refused(pending.event_type, (view.verdict and view.verdict.reason) or "UNKNOWN")
+            reason = (view.verdict and view.verdict.reason) or "UNKNOWN"
+            self._tell_refused(pending.event_id, pending.event_type, reason)
+            raise Refused(pending.event_type, reason)
         return view
 
     def _is_reached(self, verb: str, view: SessionView) -> bool:
@@ -221,8 +232,9 @@ class SessionHandle:
         if self._is_holder and view.holder not in (None, self._emitter.producer_id):
             self._fenced_by, self._detached = view.holder, True
             self._stop_heartbeats()
-            raise SessionFenced(self.session_id, f"{view.holder}")
+            raise self._tell_fenced(f"{view.holder}")
         self._fenced_by = None
+        self._tell_view(view)
         self._emitter.epoch = view.epoch
         self._emitter.add_data_classes(view.data_classes)
         self._version = view.version
@@ -233,7 +245,7 @@ class SessionHandle:
         self._schema_version = view.state_schema_version
         self._snapshot_id = view.snapshot_id
         self._limits = view.limits
-        self._set_state("Terminated" if view.state == "Archived" else view.state)
+        self._set_state("Terminated" if view.state == "Archived" else view.state, committed=True)
 
     def _leave_shared_producer(self, view: SessionView) -> None:
         """Take a new producer id if another process was found to use ours."""
@@ -247,8 +259,10 @@ class SessionHandle:
     def _new_snapshot(self) -> Snapshot:
         return full_snapshot(self._state_json, self._schema_version, self._snapshot_id)
 
-    def _set_state(self, state: str) -> None:
+    def _set_state(self, state: str, *, committed: bool = False) -> None:
+        """Enter a state, which the processor has told if it is `committed`."""
         self._local_state = state
+        self._update_bars(committed=committed)
         if state != "Active":
             self._stop_heartbeats()
         elif self._heartbeat_token is None and not self._detached:

@@ -8,9 +8,11 @@ from typing import Literal, Self, Unpack
 from sessionary.producers.context.error_info import error_message, to_error_info
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.scope import SessionBlock, enter_block, leave_block
+from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.errors import (
     RulesTooOld,
     SessionaryError,
+    SessionLost,
 )
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.session.work import SessionWork
@@ -235,7 +237,11 @@ class Session(SessionWork):
         control, deadline = self._services.control, time.monotonic() + self._services.verdict_timeout_s
         control.check_configured()
         position = self._emitter.wait_position(self._services.verdict_timeout_s)
-        view = control.fetch_session(self.session_id, position, max(deadline - time.monotonic(), 0.1))
+        try:
+            view = control.fetch_session(self.session_id, position, max(deadline - time.monotonic(), 0.1))
+        except SessionLost:
+            self._lost = True
+            raise
         with self._lock:
             self._adopt_view(view)
         return view
@@ -265,7 +271,9 @@ class Session(SessionWork):
     def _register_session(self, parent_session_id: str | None, restored_from_snapshot_id: str | None) -> None:
         with self._lock:
             snapshot = self._new_snapshot()
-            self._send_event(SessionCreated(self._limits, snapshot, parent_session_id, restored_from_snapshot_id))
+            created = SessionCreated(self._limits, snapshot, parent_session_id, restored_from_snapshot_id)
+            sent = self._sent_events
+            self._send_event(created, NO_FIELDS, None if sent is None else sent.on_creation_receipt)
             self._snapshot_id = snapshot.snapshot_id
             self._is_holder = True
 

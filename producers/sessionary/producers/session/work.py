@@ -59,6 +59,8 @@ class SessionWork(SessionHandle):
                 a name of more than 256 characters), the event is larger than 1 MiB, or
                 `occurred_at` has no timezone.
             QueueFull: Under delivery policy `block` there was no room in time.
+            NotAllowed: The session's state, or its owner, does not allow the event. What another
+                process may have made possible is sent.
             SessionEnded: This object has ended the session.
             SessionFenced: Another process took the session over, and `sync` has found out.
             VerdictPending: A verdict is awaited.
@@ -137,7 +139,8 @@ class SessionWork(SessionHandle):
             The version of the new content; the old one if the session is not Active.
 
         Raises:
-            Invalid: `state` cannot be written as JSON, or is too large.
+            Invalid: `state` is not a dict, has a key that is not a text, cannot be written as JSON,
+                or is too large.
 
         Otherwise raises as `emit` does.
         """
@@ -145,6 +148,8 @@ class SessionWork(SessionHandle):
         text, fields = canonical_json(state), envelope_fields(marks)
         with self._lock:
             update = StateUpdated(self._version, self._version + 1, text)
+            if (bar := self._bars.get(StateUpdated)) is not None:  # before any phase is sent
+                self._require_passing(update, bar)
             if self._sends_phases and self._rules >= 2:
                 update = update._replace(updating_at=updating_at, persisting_at=_now_us())
             elif self._sends_phases:

@@ -48,6 +48,7 @@ from sessionary.schemas.codec.formats import (
     record_format,
     record_formats,
 )
+from sessionary.schemas.codec.mapping import find_wrong_field
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import Payload
 from sessionary.schemas.headers import EventIdentity
@@ -172,8 +173,18 @@ def write_generally(value: Event | Record, header: bytes, format_: Format | None
     try:
         schemaless_writer(out, format_.schema, format_.to_avro(value))
     except (ValueError, TypeError, OverflowError, AttributeError, KeyError, struct.error) as error:
-        raise EncodeError("invalid_value", f"{format_.cls.__name__}: {error}") from error
+        raise EncodeError(
+            "invalid_value", f"{format_.cls.__name__}: {_find_wrong_value(value, format_) or error}"
+        ) from error
     return out.getvalue()
+
+
+def _find_wrong_value(value: Event | Record, format_: Format) -> str:
+    """Return which field of a value does not fit, and what would; '' if none is found."""
+    fields = format_.schema["fields"]
+    if not isinstance(value, Event):
+        return find_wrong_field(value, fields)
+    return find_wrong_field(value.payload, fields) or find_wrong_field(value, fields)
 
 
 def encode_event(event: Event) -> bytes:

@@ -4,10 +4,11 @@ What each field needs is planned once per class, from its schema. fastavro check
 writes any object as a boolean, and any int as an `int`), so the types are checked here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
+from reprlib import repr as brief_repr
 from types import MappingProxyType, NoneType
-from typing import Any
+from typing import Any, get_args
 
 from sessionary.schemas import types
 from sessionary.schemas.codec.catalogue import Json
@@ -162,6 +163,60 @@ def record_writer(cls: Any, schema: Mapping[str, Json]) -> Callable[[Any], dict[
     return write_record
 
 
+def find_misfit(value: Any, schema: Json, path: str) -> str:
+    """Return which part of a value does not fit its schema, and what would; '' if none is found.
+
+    Names the part by `path` and by the fields that lead to it. For people; slow.
+    """
+    if type(value) not in types_of(schema):
+        return f"{path} is {brief_repr(value)}, {_with_article(type(value))}; allowed: {_type_names(schema)}"
+    match schema:
+        case ["null", branch]:
+            return "" if value is None else find_misfit(value, branch, path)
+        case {"type": "record", "fields": fields}:
+            return find_wrong_field(value, fields, f"{path}.")
+        case {"type": "array", "items": items}:
+            return _first(find_misfit(item, items, f"{path}[{n}]") for n, item in enumerate(value))
+        case {"type": "map", "values": values}:
+            wrong_key = _first(find_misfit(key, "string", f"a key of {path}") for key in value)
+            return wrong_key or _first(find_misfit(item, values, f"{path}[{key!r}]") for key, item in value.items())
+        case {"type": "enum", "symbols": symbols}:
+            return _find_foreign_symbol(value, symbols, path)
+        case {"type": inner}:
+            return find_misfit(value, inner, path)
+        case "int" | "long":
+            bits = 32 if schema == "int" else 64
+            return "" if -(1 << bits - 1) <= value < 1 << bits - 1 else f"{path} is beyond {bits} bits"
+        case str() if schema not in _TYPES:
+            return _find_foreign_symbol(value, get_args(_class_named(schema)), path)
+    return ""
+
+
+def find_wrong_field(record: Any, fields: Sequence[Mapping[str, Json]], prefix: str = "") -> str:
+    """Return what `find_misfit` finds in the first field of a record that does not fit; or ''."""
+    named = [field for field in fields if field["name"] in record._fields]
+    return _first(find_misfit(getattr(record, f["name"]), f["type"], f"{prefix}{f['name']}") for f in named)
+
+
+def _first(findings: Iterable[str]) -> str:
+    return next((found for found in findings if found), "")
+
+
+def _find_foreign_symbol(value: str, symbols: Sequence[str], path: str) -> str:
+    if value in symbols:
+        return ""
+    allowed = ", ".join(symbol for symbol in symbols if symbol != "UNKNOWN")
+    return f"{path} is {brief_repr(value)}; allowed: {allowed}"
+
+
+def _type_names(schema: Json) -> str:
+    return ", ".join(sorted("None" if cls is NoneType else cls.__name__ for cls in types_of(schema)))
+
+
+def _with_article(cls: type[Any]) -> str:
+    return f"{'an' if cls.__name__[0] in 'aeiou' else 'a'} {cls.__name__}"
+
+
 def _value_reader(schema: Json) -> Callable[[Any], Any] | None:
     """Return what turns fastavro's value into ours; None if the two are the same."""
     match schema:
@@ -194,4 +249,12 @@ def record_reader(cls: Any, schema: Mapping[str, Json]) -> Callable[[dict[str, A
     return read_record
 
 
-__all__ = ["absent_fields", "record_reader", "record_writer", "type_check", "types_of"]
+__all__ = [
+    "absent_fields",
+    "find_misfit",
+    "find_wrong_field",
+    "record_reader",
+    "record_writer",
+    "type_check",
+    "types_of",
+]

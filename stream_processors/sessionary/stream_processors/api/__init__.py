@@ -6,6 +6,7 @@ In the order in which a request passes:
     connections       closes connections that are slow, or too many
     tokens            which bearer tokens are known, and which caller each one stands for
     sessions          a session's committed state, and the worker's health
+    session_poll      which of many sessions differ from what a client knows of them
     verdicts          what became of the record that a request waits for
     partitions        the operators' pages: partitions' states, a new start for a halted one
     rules             the operators' pages of the rules: those in force, and newer ones' activation

@@ -26,11 +26,28 @@ def _snapshot_schema() -> dict[str, Any]:
     )
 
 
+_REFUSALS: Final = {
+    "type": "array",
+    "description": "the last refused events, at most 16",
+    "items": _object_schema(offset=_NUMBER, reason=_TEXT, event_id=_TEXT),
+}
+_VERDICT: Final = {
+    "oneOf": [
+        _object_schema(
+            partition=_NUMBER,
+            offset=_NUMBER,
+            outcome={"type": "string", "enum": ["applied", "refused", "not_kept"]},
+            reason=_TEXT_OR_NULL,
+        ),
+        {"type": "null"},
+    ],
+}
 _SESSION: Final = _object_schema(
     session_id={**_TEXT, "format": "uuid"},
     tenant_id=_TEXT,
     state=_TEXT,
     phase=_TEXT_OR_NULL,
+    reason_code={**_TEXT, "description": "why it is in its state"},
     epoch=_NUMBER,
     version=_NUMBER,
     owner_service=_TEXT,
@@ -45,26 +62,65 @@ _SESSION: Final = _object_schema(
     limits=_object_schema(**dict.fromkeys(SessionLimits._fields, _NUMBER)),
     data_classes={"type": "array", "description": "classes of the data that it handles", "items": _TEXT},
     deadline_ms={**_NUMBER, "description": "when the next clock fires, in ms of log time since the epoch"},
-    refusals={
-        "type": "array",
-        "description": "the last refused events, at most 16",
-        "items": _object_schema(offset=_NUMBER, reason=_TEXT, event_id=_TEXT),
-    },
+    refusals=_REFUSALS,
     verdict={
+        **_VERDICT,
         "description": "what became of the record at `after`; null without `after`. The session's last "
         "events and refusals have a verdict; what is no longer known, or is another session's record, is `not_kept`",
-        "oneOf": [
-            _object_schema(
-                partition=_NUMBER,
-                offset=_NUMBER,
-                outcome={"type": "string", "enum": ["applied", "refused", "not_kept"]},
-                reason=_TEXT_OR_NULL,
-            ),
-            {"type": "null"},
-        ],
     },
     position=_object_schema(partition=_NUMBER, next_offset=_NUMBER),
     rules={**_NUMBER, "description": "version of the rules by which its events are judged"},
+)
+_AFTER: Final = {**_TEXT_OR_NULL, "pattern": "^[0-9]+:[0-9]+$"}
+_KNOWN_SESSION: Final = {
+    **_object_schema(
+        session_id={**_TEXT, "format": "uuid"},
+        state={**_TEXT, "description": "the session's state as far as the client knows"},
+        epoch={**_NUMBER, "default": 1},
+        holder={**_TEXT_OR_NULL, "description": "the client's producer id, if it holds the session"},
+        refused_after={**_NUMBER, "default": -1, "description": "offset up to which it knows the refused events"},
+        after={
+            **_AFTER,
+            "description": "<partition>:<offset> of an event, to tell its verdict if the session does not exist",
+        },
+    ),
+    "required": ["session_id", "state"],
+}
+_CHANGED_SESSION: Final = _object_schema(
+    session_id={**_TEXT, "format": "uuid"},
+    state={**_TEXT_OR_NULL, "description": "null if the tenant has no such session"},
+    epoch={**_NUMBER_OR_NULL, "description": "null if it does not exist, or is archived"},
+    holder={**_TEXT_OR_NULL, "description": "as in `Session`"},
+    reason_code={**_TEXT_OR_NULL, "description": "why it is in its state; null if that is not known"},
+    refusals={**_REFUSALS, "description": "the last refused events after `refused_after`, at most 16"},
+    verdict={
+        **_VERDICT,
+        "description": "on the event at `after`, if the session does not exist or is archived; "
+        "null if it is not judged yet",
+    },
+)
+_SESSION_POLL: Final = {
+    **_object_schema(
+        tenant={
+            **_TEXT_OR_NULL,
+            "description": "the tenant that the client means; another one than the token's is 403",
+        },
+        sessions={"type": "array", "maxItems": 1_000, "items": {"$ref": "#/components/schemas/KnownSession"}},
+    ),
+    "required": ["sessions"],
+}
+_SESSION_CHANGES: Final = _object_schema(
+    tenant={**_TEXT, "description": "the token's"},
+    positions={
+        "type": "object",
+        "description": "by partition, the next offset to be judged; a partition that does not answer is left out",
+        "additionalProperties": _NUMBER,
+    },
+    sessions={
+        "type": "array",
+        "description": "only the sessions that differ from what the client knows",
+        "items": {"$ref": "#/components/schemas/ChangedSession"},
+    },
 )
 _PARTITION_STATE: Final = {
     "type": "string",
@@ -132,6 +188,8 @@ def _open_operation(summary: str, media_type: str, **more: str) -> dict[str, Any
 _UNAUTHORIZED: Final = _problem_response("no bearer token, or an unknown one")
 _NO_OPERATOR: Final = _problem_response("the token's caller does not have the role operator")
 
+_NO_READER: Final = _problem_response("the token's caller does not have the role reader, or is of another tenant")
+
 _REASON: Final = {
     **_TEXT,
     "minLength": 1,
@@ -183,6 +241,7 @@ DOCUMENT: Final[dict[str, Any]] = {
                         {**_NUMBER, "minimum": 0, "maximum": 10_000, "default": 5_000},
                         "how long to wait for that, in ms",
                     ),
+                    _query_parameter("tenant", _TEXT, "the tenant that the client means; default: the token's"),
                 ],
                 "responses": {
                     "200": _json_answer("the session's committed state", "Session"),
@@ -190,12 +249,27 @@ DOCUMENT: Final[dict[str, Any]] = {
                         "the session id, `after` or `wait_ms` is malformed; or `after` names another partition"
                     ),
                     "401": _UNAUTHORIZED,
-                    "403": _problem_response("the token's caller does not have the role reader"),
+                    "403": _NO_READER,
                     "404": _problem_response("the tenant has no such session"),
                     "410": _problem_response("the session was archived"),
                     "503": _problem_response(
                         "the partition is not open, or `after` is not folded in time; see Retry-After"
                     ),
+                },
+            }
+        },
+        "/v1/sessions/poll": {
+            "post": {
+                "summary": "Which of many sessions of the caller's tenant differ from what a client knows of them",
+                "requestBody": {
+                    "required": True,
+                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/SessionPoll"}}},
+                },
+                "responses": {
+                    "200": _json_answer("the sessions that differ, after at most 3 s", "SessionChanges"),
+                    "400": _problem_response("the body is malformed, or has more than 1,000 sessions"),
+                    "401": _UNAUTHORIZED,
+                    "403": _NO_READER,
                 },
             }
         },
@@ -280,6 +354,10 @@ DOCUMENT: Final[dict[str, Any]] = {
         "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         "schemas": {
             "Session": _SESSION,
+            "SessionPoll": _SESSION_POLL,
+            "KnownSession": _KNOWN_SESSION,
+            "SessionChanges": _SESSION_CHANGES,
+            "ChangedSession": _CHANGED_SESSION,
             "PartitionList": _object_schema(
                 partitions={"type": "array", "items": {"$ref": "#/components/schemas/Partition"}}
             ),

@@ -108,14 +108,20 @@ class OtherWorkers:
 
         Waits at most `timeout_s`.
         """
-        asked = list(urls)
+        return await self.ask_each(request, dict.fromkeys(urls, body), method=method, timeout_s=timeout_s)
+
+    async def ask_each(
+        self, request: Request, bodies: Mapping[str, bytes | None], *, method: str, timeout_s: float = _ASK_S
+    ) -> dict[str, Any]:
+        """Ask as `ask_all` does, with a body for each URL."""
         answers = await asyncio.gather(
-            *(self._ask_one(request, url, method, body, timeout_s) for url in asked), return_exceptions=True
+            *(self._ask_one(request, url, method, body, timeout_s) for url, body in bodies.items()),
+            return_exceptions=True,
         )
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, NoAnswer):
                 raise answer
-        return dict(zip(asked, answers, strict=True))
+        return dict(zip(bodies, answers, strict=True))
 
     async def _ask_one(self, request: Request, url: str, method: str, body: bytes | None, timeout_s: float) -> Any:
         if not has_api(url):

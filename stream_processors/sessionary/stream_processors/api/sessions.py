@@ -1,6 +1,7 @@
 """The control API: one session's committed state, read-your-writes, and the worker's health.
 
     GET /v1/sessions/{session_id}?after=<partition>:<offset>&wait_ms=<ms>     bearer token → tenant
+    POST /v1/sessions/poll     many sessions at once: see `session_poll`
     GET /healthz   GET /readyz   GET /metrics   GET /openapi.json
 
 These pages only read. A request for another worker's partition is passed on to that worker; the
@@ -20,6 +21,7 @@ from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number
 from sessionary.stream_processors.api.routing import WAIT_MS_MAX, Group, OtherWorkers
+from sessionary.stream_processors.api.session_poll import SessionPolls, parse_after, require_tenant
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.api.verdicts import verdict_document
 from sessionary.stream_processors.core.partition import PartitionState
@@ -70,6 +72,7 @@ class ControlApi:
         self._stalled = stalled
         self._hung = hung
         self._has_started = False
+        self._polls = SessionPolls(settings, tokens, assignment, group, others)
 
     async def session(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}` with `session_document`. Raises `Problem`.
@@ -81,6 +84,10 @@ class ControlApi:
         if owner is None:
             return await self._others.pass_on(request, question.partition)
         return json_response(await self._read_session(owner, question))
+
+    async def poll_sessions(self, request: Request) -> Response:
+        """Answer `POST /v1/sessions/poll` as `SessionPolls.answer` does. Raises `Problem`."""
+        return await self._polls.answer(request)
 
     async def healthz(self, request: Request) -> Response:
         """Answer 200, or 503 once the worker is told to end, and while a part of it hangs.
@@ -122,19 +129,14 @@ class ControlApi:
         self._has_started = self._has_started or self._assignment.is_ready
         return self._has_started
 
-    def _tenant_of(self, request: Request) -> str:
-        caller = self._tokens.require_role(request.headers.get("Authorization"), "reader")
-        assert caller.tenant is not None  # a reader has one
-        return caller.tenant
-
     def _parse_question(self, request: Request) -> Question:
-        tenant_id = self._tenant_of(request)
+        tenant_id = require_tenant(self._tokens, request, request.query.get("tenant"))
         try:
             key = SessionKey(tenant_id, checked_session_id(request.match_info["session_id"]))
         except Invalid as error:
             raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
         partition = partition_of(key.encoded(), self._settings.partitions)
-        after = _parse_after(request.query.get("after"), partition)
+        after = parse_after(request.query.get("after"), partition)
         wait_ms = parse_number("wait_ms", request.query.get("wait_ms", str(WAIT_MS_DEFAULT)))
         if wait_ms > WAIT_MS_MAX:
             raise Problem(400, "invalid_value", "Bad wait_ms", f"wait_ms must not exceed {WAIT_MS_MAX}")
@@ -192,6 +194,7 @@ def session_document(
         "tenant_id": row.tenant_id,
         "state": row.state,
         "phase": row.phase,
+        "reason_code": row.reason_code,
         "epoch": row.epoch,
         "version": row.version,
         "owner_service": row.owner_service,
@@ -208,18 +211,6 @@ def session_document(
         "position": {"partition": question.partition, "next_offset": state.position.next_offset},
         "rules": state.position.rules.version,
     }
-
-
-def _parse_after(text: str | None, partition: int) -> int | None:
-    if text is None:
-        return None
-    first, colon, second = text.partition(":")
-    if not colon:
-        raise Problem(400, "invalid_value", "Bad after", f"after={text!r}: use <partition>:<offset>")
-    if parse_number("after", first) != partition:
-        detail = f"after={text!r}: this session is in partition {partition}"
-        raise Problem(400, "invalid_value", "Bad after", detail)
-    return parse_number("after", second)
 
 
 __all__ = ["WAIT_MS_DEFAULT", "ControlApi", "Question", "session_document"]

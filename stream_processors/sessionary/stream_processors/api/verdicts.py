@@ -18,14 +18,16 @@ _NOT_KEPT: _Judgement = ("not_kept", None)
 
 
 def verdict_document(
-    recent: RecentOutcomes, row: SessionState, key: bytes, partition: int, offset: int
+    recent: RecentOutcomes, row: SessionState | None, key: bytes, partition: int, offset: int
 ) -> dict[str, Any]:
     """Return the verdict on the session's record at `offset`, as `/openapi.json` describes it.
 
-    `applied` is said only of an event that was applied, or of a repetition of one. What neither the
-    row nor this worker knows is `not_kept`.
+    Without a row there is no such session, or it is archived. `applied` is said only of an event
+    that was applied, or of a repetition of one. What neither the row nor this worker knows is
+    `not_kept`.
     """
-    outcome, reason = _row_judgement(row, offset) or _recent_judgement(recent.find(offset, key), row)
+    found = None if row is None else _row_judgement(row, offset)
+    outcome, reason = found or _recent_judgement(recent.find(offset, key), row)
     return {"partition": partition, "offset": offset, "outcome": outcome, "reason": reason}
 
 
@@ -41,14 +43,14 @@ def _row_judgement(row: SessionState, offset: int) -> _Judgement | None:
     return None
 
 
-def _recent_judgement(found: RecordOutcome | None, row: SessionState) -> _Judgement:
+def _recent_judgement(found: RecordOutcome | None, row: SessionState | None) -> _Judgement:
     if found is None:
         return _NOT_KEPT
     if found.refusal is not None:
         return "refused", found.refusal
     if found.duplicate_of is None:
         return _APPLIED
-    if not found.duplicate_of:
+    if not found.duplicate_of or row is None:
         return _NOT_KEPT
     # The verdict on a repetition is that on the original. Every refusal that leaves a repetition
     # is in the row, until others push it out.

@@ -1,5 +1,7 @@
 """The control API's client against a server that says what it is told to."""
 
+import json
+import re
 from collections import deque
 from typing import Any
 
@@ -14,7 +16,8 @@ from sessionary.producers import (
     Unavailable,
 )
 from sessionary.producers.control.http_control import HttpControl, parse_session
-from sessionary.producers.ports import Verdict
+from sessionary.producers.ports import KnownSession, Verdict
+from sessionary.schemas.types import Refusal
 from tests.support.fake_control import ControlRequest, ControlResponse, control_server
 
 BODY: dict[str, Any] = {
@@ -127,3 +130,69 @@ def test_nobody_there_is_unavailable_and_no_url_is_a_settings_error() -> None:
         control(url).fetch_session("s", None, 0.1)
     with pytest.raises(SettingsError, match="SESSIONARY_CONTROL_URL"):
         control(None).check_configured()
+
+
+CHANGES: dict[str, Any] = {
+    "tenant": "acme",
+    "positions": {"1": 8},
+    "sessions": [
+        {
+            "session_id": "s",
+            "state": "Timeout",
+            "epoch": 2,
+            "holder": None,
+            "reason_code": "inactive",
+            "refusals": [{"offset": 7, "reason": "late", "event_id": "e"}],
+            "verdict": None,
+        }
+    ],
+}
+
+
+def test_it_polls_for_many_sessions_and_names_its_tenant() -> None:
+    asked: list[ControlRequest] = []
+
+    def answer(one: ControlRequest) -> ControlResponse:
+        asked.append(one)
+        return ControlResponse(200, CHANGES if one.session_id == "poll" else BODY)
+
+    with control_server(answer) as url:
+        settings = ProducerSettings.from_env({}, control_url=url, api_token="token-1")
+        polling = HttpControl(settings, "acme")
+        changes = polling.poll_sessions([KnownSession("s", "Active", 2, "p", 5, (1, 7))], 5)
+        polling.fetch_session("s", None, 5)
+    assert changes.positions == {1: 8}
+    (session,) = changes.sessions
+    assert (session.state, session.epoch, session.reason_code, session.verdict) == ("Timeout", 2, "inactive", None)
+    assert session.refusals == (Refusal(7, "late", "e"),)
+    assert json.loads(asked[0].body) == {
+        "tenant": "acme",
+        "sessions": [
+            {"session_id": "s", "state": "Active", "epoch": 2, "holder": "p", "refused_after": 5, "after": "1:7"}
+        ],
+    }
+    assert asked[0].authorization == "Bearer token-1"
+    assert asked[1].query["tenant"] == "acme"
+
+
+@pytest.mark.parametrize(
+    ("response", "error", "says"),
+    [
+        (
+            ControlResponse(403, {"detail": "the token is for acme, the client says globex"}),
+            AuthenticationFailed,
+            "globex",
+        ),
+        (ControlResponse(405, {"detail": "POST"}), Unavailable, "knows no polls: upgrade the processors"),
+        (ControlResponse(404, {"detail": "POST"}), Unavailable, "knows no polls: upgrade the processors"),
+        (ControlResponse(503, {"detail": "later"}), Unavailable, "later"),
+        (ControlResponse(200, {"positions": {"x": 1}, "sessions": []}), Unavailable, "not one to a poll"),
+        (ControlResponse(200, [1]), Unavailable, "not one to a poll"),
+        (ControlResponse(400, {"detail": "sessions[0]"}), Invalid, "sessions[0]"),
+    ],
+)
+def test_an_answer_to_a_poll_that_is_no_answer_is_an_error(
+    response: ControlResponse, error: type[Exception], says: str
+) -> None:
+    with control_server(lambda _: response) as url, pytest.raises(error, match=re.escape(says)):
+        control(url).poll_sessions([], 5)

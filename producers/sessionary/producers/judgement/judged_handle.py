@@ -1,0 +1,174 @@
+"""What the processor decides, as one session knows it: checks before, news afterwards."""
+
+from threading import RLock
+
+from sessionary.producers.delivery.emitter import Emitter
+from sessionary.producers.errors import (
+    EventRefused,
+    ProducerError,
+    SessionEnded,
+    SessionFenced,
+    SessionLost,
+    SessionTimedOut,
+)
+from sessionary.producers.judgement.local_checks import (
+    NO_BARS,
+    Bar,
+    Bars,
+    barred_events,
+    find_objection,
+    is_clock_reason,
+)
+from sessionary.producers.judgement.session_watch import SessionWatch
+from sessionary.producers.ports import ChangedSession, SessionView
+from sessionary.schemas.events import Payload
+from sessionary.schemas.types import RefusalReason
+
+
+class JudgedHandle:
+    """The part of a session that knows of verdicts. Hold the lock, except for `_adopt_change`."""
+
+    _emitter: Emitter
+    _lock: "RLock"
+    _local_state: str
+    _rules: int
+    _sends_phases: bool
+    _pending: object | None
+    _is_holder: bool
+    _detached: bool
+
+    @property
+    def lost(self) -> bool:
+        """True if the processor refuses what this object sends, as far as this object knows.
+
+        It was timed out for good, ended or taken over by others, or its creation was refused. Verbs
+        go on as before: what they send is kept on the rejected topic. If the setting `control_url`
+        is set, this is known within some seconds (`poll_interval_s`), else after a `sync`.
+        """
+        return self._lost
+
+    @property
+    def _session_id(self) -> str:
+        return self._emitter.key.session_id
+
+    def _begin_judgement(self, emitter: Emitter, watch: SessionWatch) -> None:
+        """Begin to watch the session."""
+        self._watch = watch
+        self._bars: Bars = NO_BARS  # events that the processor is certain to refuse in this state
+        self._lost_before = 0  # events that were lost before the state was last certain
+        self._lost = self._told_lost = False  # told: by a poll, which makes no verb raise
+        self._sent_events = watch.watch_session(self, emitter)
+
+    def _set_state(self, state: str, *, committed: bool = False) -> None:
+        """Enter a state, which the processor has told if it is `committed`."""
+        raise NotImplementedError
+
+    def _stop_heartbeats(self) -> None:
+        raise NotImplementedError
+
+    def _update_bars(self, *, committed: bool) -> None:
+        """Find out what is certain to be refused in a state that was entered."""
+        if committed:
+            self._lost_before = self._emitter.lost_events
+        # In a shared session, another process may keep it from the state that we asked for.
+        if committed or self._is_holder:
+            self._bars = barred_events(self._local_state, is_owner=self._sends_phases, rules=self._rules)
+        else:
+            self._bars = NO_BARS
+
+    def _require_passing(self, payload: Payload, bar: Bar) -> None:
+        """Raise `NotAllowed` if the processor is certain to refuse an event."""
+        objection = find_objection(payload, bar, self._local_state, self._emitter.service_id)
+        # If an event was lost, the session may not be in the state that it led to.
+        if objection is not None and self._emitter.lost_events == self._lost_before:
+            raise objection
+
+    # After an answer
+
+    def _tell_fenced(self, holder: str) -> SessionFenced:
+        """Tell `on_fenced`, unless that was done; return what a verb is to raise."""
+        fenced = SessionFenced(self._session_id, holder)
+        if not self._lost:
+            self._watch.notices.tell(fenced, raised=True)
+        self._lost = True
+        return fenced
+
+    def _tell_view(self, view: SessionView) -> None:
+        """Tell the callbacks what is new in an answer to a verb, before it is adopted."""
+        notices, before = self._watch.notices, self._local_state
+        if self._sent_events is not None:
+            for refused in self._sent_events.match_refusals(view.refusals):
+                notices.tell(refused, raised=True)
+        is_over = view.state in ("Terminated", "Archived")
+        is_clocks = view.state == "Terminated" and is_clock_reason(view.reason_code or "UNKNOWN")
+        is_news = view.state != before and before in ("Active", "Paused", "Error", "Timeout")
+        if is_news and (view.state == "Timeout" or is_clocks):
+            notices.tell(SessionTimedOut(self._session_id, view.state, view.reason_code or "UNKNOWN"), raised=True)
+        self._lost = is_over and (before != "Terminated" or self._lost)
+        self._told_lost = False
+
+    def _tell_refused(self, event_id: str, event_type: str, reason: RefusalReason) -> None:
+        """Tell `on_refused` of an event whose verdict a verb waited for, unless that was done."""
+        refused: EventRefused | None = EventRefused(self._session_id, event_id, event_type, reason)
+        if self._sent_events is not None:
+            refused = self._sent_events.take_refused(event_id, reason)
+        if refused is not None:
+            self._watch.notices.tell(refused, raised=True)
+
+    # For the watch
+
+    def _describe_session(self) -> tuple[str, int, str | None]:
+        """Return state, epoch, and the producer id if this client holds the session."""
+        return self._local_state, self._emitter.epoch, self._emitter.producer_id if self._is_holder else None
+
+    def _adopt_change(self, change: ChangedSession) -> ProducerError | None:
+        """Take what a poll found; return what is to be told, if it is news. Never blocks.
+
+        In one epoch a session does not come back from Timeout, and never from its end, so that this
+        holds whatever was sent since.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None  # the next poll finds it again
+        try:
+            if change.refusals:
+                self._bars = NO_BARS  # what was refused may be what led to the known state
+            is_own_end = self._local_state == "Terminated" and not self._told_lost
+            if self._pending is not None or self._lost or is_own_end:
+                return None
+            known, own_id = self._emitter.epoch, self._emitter.producer_id
+            epoch = known if change.epoch is None else change.epoch
+            if epoch > known and self._is_holder and change.holder not in (None, own_id):
+                self._lose_session()
+                return SessionFenced(self._session_id, f"{change.holder}")
+            is_over = change.state in ("Terminated", "Archived")
+            return self._adopt_told_state(change) if epoch == known or is_over else None
+        finally:
+            self._lock.release()
+
+    def _adopt_told_state(self, change: ChangedSession) -> ProducerError | None:
+        reason_code = change.reason_code or "UNKNOWN"
+        if change.state is None:
+            self._lost = True  # still beating: the control API may be another pipeline's
+            return SessionLost(f"session {self._session_id} does not exist: its creation was refused or lost")
+        if change.state == "Timeout" and self._local_state != "Timeout":
+            self._set_state("Timeout")
+            self._bars = NO_BARS
+            return SessionTimedOut(self._session_id, "Timeout", reason_code)
+        if change.state not in ("Terminated", "Archived"):
+            return None
+        self._lose_session()
+        self._told_lost = True
+        self._set_state("Terminated")
+        self._bars = NO_BARS
+        if change.state == "Terminated" and is_clock_reason(reason_code):
+            return SessionTimedOut(self._session_id, change.state, reason_code)
+        how = "is archived" if change.state == "Archived" else f"was ended ({reason_code})"
+        return SessionEnded(f"session {self._session_id} {how}: what is sent in it is refused")
+
+    def _lose_session(self) -> None:
+        self._lost = self._detached = True
+        self._sent_events = None
+        self._stop_heartbeats()
+
+
+__all__ = ["JudgedHandle"]

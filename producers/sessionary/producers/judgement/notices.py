@@ -1,0 +1,67 @@
+"""Tells the user's callbacks what became of sessions and events. Thread-safe."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+from typing import NamedTuple
+
+from sessionary.producers.errors import EventRefused, ProducerError, SessionFenced, SessionTimedOut
+from sessionary.producers.ports import OnError
+
+OnRefused = Callable[[EventRefused], None]
+"""Called once for each refused event, on any thread. Must not block for long."""
+
+OnTimedOut = Callable[[SessionTimedOut], None]
+"""Called if a clock of a session has fired, on any thread. Must not block for long."""
+
+OnFenced = Callable[[SessionFenced], None]
+"""Called if another process took a session over, on any thread. Must not block for long."""
+
+
+class Callbacks(NamedTuple):
+    """A user's callbacks; without one, `on_error` is called."""
+
+    on_error: OnError
+    on_refused: OnRefused | None = None
+    on_timed_out: OnTimedOut | None = None
+    on_fenced: OnFenced | None = None
+
+
+class Notices:
+    """Calls the callbacks, and counts refused events. What a callback raises goes to `on_error`."""
+
+    def __init__(self, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
+        self._lock = Lock()
+        self._refused = 0
+
+    @property
+    def refused(self) -> int:
+        """How many delivered events were refused, as far as the client was told."""
+        return self._refused
+
+    def tell(self, finding: ProducerError, *, raised: bool = False) -> None:
+        """Call the callback of a finding; `on_error` if there is none, unless a verb raised it."""
+        if isinstance(finding, EventRefused):
+            with self._lock:
+                self._refused += 1
+        on_error, on_refused, on_timed_out, on_fenced = self._callbacks
+        try:
+            if isinstance(finding, EventRefused) and on_refused is not None:
+                on_refused(finding)
+            elif isinstance(finding, SessionTimedOut) and on_timed_out is not None:
+                on_timed_out(finding)
+            elif isinstance(finding, SessionFenced) and on_fenced is not None:
+                on_fenced(finding)
+            elif not raised:
+                on_error(finding)
+        except Exception as error:  # noqa: BLE001 - a user's callback must not end the thread that calls it
+            self.report(error)
+
+    def report(self, error: Exception) -> None:
+        """Call `on_error`; what it raises is dropped, as no one is left to be told."""
+        with suppress(Exception):  # a user's callback must not end the thread that calls it
+            self._callbacks.on_error(error)
+
+
+__all__ = ["Callbacks", "Notices", "OnFenced", "OnRefused", "OnTimedOut"]

@@ -1,0 +1,192 @@
+"""Asks the control API about all sessions of a client, every few seconds, on a thread of its own.
+
+Finds what no verb waits for: refused events, time-outs, take-overs, and ends by others. It never
+makes a verb raise: what an agent reports later is sent, refused, and kept on the rejected topic.
+"""
+
+import random
+import weakref
+from collections.abc import Sequence
+from threading import Condition, Thread
+from typing import NamedTuple, Protocol
+
+from sessionary.producers.delivery.emitter import Emitter
+from sessionary.producers.errors import AuthenticationFailed, Invalid, ProducerError, SettingsError, Unavailable
+from sessionary.producers.judgement.notices import Notices
+from sessionary.producers.judgement.sent_events import SentEvents, SentSoFar
+from sessionary.producers.ports import ChangedSession, KnownSession, SessionChanges, SessionPolls
+
+SESSIONS_MAX = 1_000  # of one request
+_SENT_MAX = 100_000  # events that are remembered until they are judged, about 150 bytes each
+_FIRST_S = 0.5  # at most, until the first poll, which also checks the token
+_POLL_S = 10.0
+_BACKOFF_S_MAX = 60.0
+_REPORT_AFTER = 3  # polls in a row without an answer
+
+
+class WatchedHandle(Protocol):
+    """What the watch needs of a session."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the processor refuses what the session sends."""
+        ...
+
+    def _describe_session(self) -> tuple[str, int, str | None]:
+        """Return state, epoch, and the producer id if this client holds the session."""
+        ...
+
+    def _adopt_change(self, change: ChangedSession) -> ProducerError | None:
+        """Take what a poll found; return what is to be told, if it is news."""
+        ...
+
+
+class _Watched(NamedTuple):
+    sent: SentEvents
+    handle: "weakref.ref[WatchedHandle]"
+
+
+class _Asked(NamedTuple):
+    """A session in a poll, and what was sent before it."""
+
+    watched: _Watched
+    so_far: SentSoFar
+    known: KnownSession
+
+
+class SessionWatch:
+    """The watch of one client; its thread starts at once, unless there is no control API.
+
+    Sessions are held weakly. One that ended is forgotten once its events are judged.
+    """
+
+    def __init__(self, polls: SessionPolls | None, notices: Notices, interval_s: float) -> None:
+        """`interval_s`: between two polls; 0 means that there are none."""
+        self.notices = notices
+        self._polls = polls if interval_s > 0 else None
+        self._interval_s = interval_s
+        self._wake = Condition()
+        self._watched: list[_Watched] = []
+        self._new: list[_Watched] = []
+        self._is_token_checked = False
+        self._failures = 0
+        self._reported = ""
+        self._closed = False
+        self._thread: Thread | None = None
+        if self._polls is not None:
+            self._thread = Thread(target=self._run_polls, name="sessionary-watch", daemon=True)
+            self._thread.start()
+
+    def watch_session(self, handle: WatchedHandle, emitter: Emitter) -> SentEvents | None:
+        """Watch a session. Return where its events are to be kept; None if there are no polls."""
+        if self._polls is None:
+            return None
+        sent = SentEvents(emitter)
+        with self._wake:
+            self._new.append(_Watched(sent, weakref.ref(handle)))
+        return sent
+
+    def close(self) -> None:
+        """Ask and tell no more. Does not wait; a second call does nothing."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+
+    def poll_now(self) -> None:
+        """Ask about all sessions, and tell what is found.
+
+        Raises `AuthenticationFailed`, `Unavailable`, `Invalid`, `SettingsError`.
+        """
+        polls = self._polls
+        if polls is None:
+            return
+        asked = self._list_sessions()
+        chunks = [asked[first : first + SESSIONS_MAX] for first in range(0, len(asked), SESSIONS_MAX)]
+        for chunk in chunks or [[]] * (not self._is_token_checked):
+            changes = polls.poll_sessions([each.known for each in chunk], _POLL_S)
+            self._is_token_checked = True
+            self._take_answer(chunk, changes)
+
+    def _run_polls(self) -> None:
+        pause_s = random.uniform(0, min(_FIRST_S, self._interval_s))
+        while self._wait_pause(pause_s):
+            try:
+                self.poll_now()
+                self._failures, self._reported = 0, ""
+            except (AuthenticationFailed, Invalid, SettingsError) as error:
+                self._report_failure(error, at_once=True)
+            except Unavailable as error:
+                self._report_failure(error, at_once=False)
+            except Exception as error:  # noqa: BLE001 - an error of one poll must not end the watch
+                self._report_failure(error, at_once=True)
+            backoff_s = min(self._interval_s * 2.0**self._failures, max(_BACKOFF_S_MAX, self._interval_s))
+            pause_s = backoff_s * random.uniform(0.8, 1.2)
+
+    def _wait_pause(self, pause_s: float) -> bool:
+        """Wait; return False once closed."""
+        with self._wake:
+            return not self._wake.wait_for(lambda: self._closed, pause_s)
+
+    def _report_failure(self, error: Exception, *, at_once: bool) -> None:
+        """Tell `on_error` of a failure once, until a poll succeeds or fails for another reason."""
+        self._failures = min(self._failures + 1, 16)
+        kind = f"{type(error).__name__}: {error}" if at_once else type(error).__name__
+        if not self._closed and kind != self._reported and (at_once or self._failures >= _REPORT_AFTER):
+            self._reported = kind
+            self.notices.report(error)
+
+    def _list_sessions(self) -> list[_Asked]:
+        """Return the sessions to ask about; forget those that need no more watching."""
+        with self._wake:
+            self._watched += self._new
+            self._new = []
+        asked: list[_Asked] = []
+        kept: list[_Watched] = []
+        for watched in self._watched:
+            handle = watched.handle()
+            state, epoch, holder = handle._describe_session() if handle is not None else ("Terminated", 1, None)
+            if (handle is not None and handle.lost) or (state == "Terminated" and not watched.sent):
+                continue
+            kept.append(watched)
+            so_far = watched.sent.list_sent()
+            place = watched.sent.creation or so_far.position
+            known = KnownSession(watched.sent.session_id, state, epoch, holder, watched.sent.refused_after, place)
+            asked.append(_Asked(watched, so_far, known))
+        self._watched = kept
+        is_full = sum(len(each.so_far.event_ids) for each in asked) > _SENT_MAX
+        for watched in kept:
+            watched.sent.is_full = is_full
+        return asked
+
+    def _take_answer(self, asked: Sequence[_Asked], changes: SessionChanges) -> None:
+        changed = {change.session_id: change for change in changes.sessions}
+        for watched, so_far, known in asked:
+            if self._closed:
+                return
+            place = so_far.position
+            is_judged = place is not None and changes.positions.get(place[0], -1) > place[1]
+            if (change := changed.get(known.session_id)) is not None:
+                for finding in _find_news(watched, so_far, change, is_judged=is_judged):
+                    self.notices.tell(finding)
+            if is_judged:
+                watched.sent.forget_events(so_far.event_ids)
+
+
+def _find_news(watched: _Watched, so_far: SentSoFar, change: ChangedSession, *, is_judged: bool) -> list[ProducerError]:
+    """Return what is to be told of a session that differs."""
+    handle, sent = watched.handle(), watched.sent
+    news: list[ProducerError] = [*sent.match_refusals(change.refusals)]
+    verdict = change.verdict
+    if change.state is None and not is_judged and (verdict is None or verdict.applied or not verdict.kept):
+        return news  # its creation is not judged yet
+    if change.state is None and not (verdict is not None and verdict.applied):
+        judged = so_far.event_ids if is_judged else so_far.event_ids[:1]
+        news += sent.refuse_creation(judged, (verdict and verdict.reason) or "UNKNOWN")
+    elif change.state == "Archived" and verdict is not None and verdict.reason is not None and so_far.event_ids:
+        refused = sent.take_refused(so_far.event_ids[0 if sent.creation else -1], verdict.reason)
+        news += [] if refused is None else [refused]
+    finding = handle._adopt_change(change) if handle is not None else None
+    return news if finding is None else [*news, finding]
+
+
+__all__ = ["SESSIONS_MAX", "SessionWatch", "WatchedHandle"]

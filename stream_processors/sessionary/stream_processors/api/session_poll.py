@@ -1,0 +1,210 @@
+"""One cheap question about many sessions: which of them differ from what a client knows of them?
+
+    POST /v1/sessions/poll     bearer token → tenant
+
+A client asks every few seconds for all its sessions. Only sessions that differ, or that refused an
+event, are in the answer. A worker answers for its own partitions, and asks the owners of the others
+at once; the sessions of a partition without an answer are left out, and so is its position.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from aiohttp.web import Request, Response
+
+from sessionary.schemas.errors import Invalid
+from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
+from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.stream_processors.api.problems import Problem, json_response, parse_number, parse_object
+from sessionary.stream_processors.api.routing import Group, OtherWorkers, was_passed_on
+from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.api.verdicts import verdict_document
+from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.settings import ProcessorSettings
+
+SESSIONS_MAX = 1_000
+_SLICE = 50  # rows that are read before other requests have their turn
+_OTHERS_S = 3.0
+_SAID_MAX = 128
+
+
+class SessionQuestion(NamedTuple):
+    """What a client knows of one session, validated."""
+
+    key: SessionKey
+    partition: int  # the session's
+    state: str
+    epoch: int
+    holder: str | None  # the client's producer id, if it holds the session
+    refused_after: int  # offset up to which refusals are known; -1: none is
+    after: int | None  # offset of an event whose verdict is wanted if there is no such session
+    document: Mapping[str, Any]  # as it was asked
+
+
+class SessionPolls:
+    """Answers the polls of one worker."""
+
+    def __init__(
+        self,
+        settings: ProcessorSettings,
+        tokens: TokenStore,
+        assignment: Assignment,
+        group: Group,
+        others: OtherWorkers,
+    ) -> None:
+        self._settings = settings
+        self._tokens = tokens
+        self._assignment = assignment
+        self._group = group
+        self._others = others
+
+    async def answer(self, request: Request) -> Response:
+        """Answer `POST /v1/sessions/poll`, as `/openapi.json` describes it. Raises `Problem`.
+
+        Waits at most 3 s for other workers.
+        """
+        body = await parse_object(request)
+        tenant_id = require_tenant(self._tokens, request, body.get("tenant"))
+        questions = self._parse_questions(tenant_id, body.get("sessions"))
+        positions: dict[str, int] = {}
+        found: list[dict[str, Any]] = []
+        elsewhere: dict[str, list[Mapping[str, Any]]] = {}
+        for partition, asked in _by_partition(questions).items():
+            owner = self._assignment.owners.get(partition)
+            if owner is not None:
+                if self._may_answer(owner):
+                    # Rows may be newer than the position, never older.
+                    positions[f"{partition}"] = owner.state.position.next_offset
+                    found += await _find_differences(owner, asked)
+            elif not was_passed_on(request) and (url := self._others.owner_url(partition)) is not None:
+                elsewhere.setdefault(url, []).extend(question.document for question in asked)
+        bodies = {url: json.dumps({**body, "sessions": asked}).encode() for url, asked in elsewhere.items()}
+        for answer in (await self._others.ask_each(request, bodies, method="POST", timeout_s=_OTHERS_S)).values():
+            if isinstance(answer, dict) and answer.keys() >= {"positions", "sessions"}:
+                positions |= answer["positions"]
+                found += answer["sessions"]
+        return json_response({"tenant": tenant_id, "positions": positions, "sessions": found})
+
+    def _may_answer(self, owner: PartitionOwner) -> bool:
+        """Return whether a partition is open, and surely this worker's."""
+        heard_s = max(owner.committed_s, self._group.heartbeat_s())
+        return owner.is_readable and time.monotonic() - heard_s <= self._settings.session_timeout_ms / 1_000
+
+    def _parse_questions(self, tenant_id: str, asked: Any) -> list[SessionQuestion]:
+        if not isinstance(asked, list) or len(asked) > SESSIONS_MAX:
+            detail = f"`sessions` must be a list of at most {SESSIONS_MAX}"
+            raise Problem(400, "invalid_value", "Bad sessions", detail)
+        return [self._parse_question(tenant_id, n, document) for n, document in enumerate(asked)]
+
+    def _parse_question(self, tenant_id: str, n: int, document: Any) -> SessionQuestion:
+        values = document if isinstance(document, dict) else {}
+        session_id, state, epoch = values.get("session_id"), values.get("state"), values.get("epoch", 1)
+        refused_after, holder, after = values.get("refused_after", -1), values.get("holder"), values.get("after")
+        is_malformed = type(epoch) is not int or type(refused_after) is not int
+        if is_malformed or not isinstance(session_id, str) or not isinstance(state, str):
+            detail = f"sessions[{n}]: session_id and state must be texts, epoch and refused_after whole numbers"
+            raise Problem(400, "invalid_value", "Bad sessions", detail)
+        if not all(isinstance(text, str | None) for text in (holder, after)):
+            raise Problem(
+                400, "invalid_value", "Bad sessions", f"sessions[{n}]: holder and after must be texts or null"
+            )
+        try:
+            key = SessionKey(tenant_id, checked_session_id(session_id))
+        except Invalid as error:
+            raise Problem(400, "invalid_value", "Bad session id", f"sessions[{n}]: {error.detail}") from None
+        partition = partition_of(key.encoded(), self._settings.partitions)
+        place = parse_after(after, partition)
+        return SessionQuestion(key, partition, state, epoch, holder, refused_after, place, values)
+
+
+def require_tenant(tokens: TokenStore, request: Request, said: Any) -> str:
+    """Return the tenant of a request's token.
+
+    Raises `Problem`: 401 without a known token; 403 if its caller is no reader, or if it is of
+    another tenant than the client says, in `said`, which may be None.
+    """
+    caller = tokens.require_role(request.headers.get("Authorization"), "reader")
+    assert caller.tenant is not None  # a reader has one
+    if said is not None and said != caller.tenant:
+        detail = f"the token is for {caller.tenant}, the client says {f'{said}'[:_SAID_MAX]}"
+        raise Problem(403, "wrong_tenant", "Wrong tenant", detail)
+    return caller.tenant
+
+
+def parse_after(text: str | None, partition: int) -> int | None:
+    """Return the offset in `<partition>:<offset>`.
+
+    Raises `Problem` 400, also for another partition than the session's.
+    """
+    if text is None:
+        return None
+    first, colon, second = text.partition(":")
+    if not colon:
+        raise Problem(400, "invalid_value", "Bad after", f"after={text!r}: use <partition>:<offset>")
+    if parse_number("after", first) != partition:
+        detail = f"after={text!r}: this session is in partition {partition}"
+        raise Problem(400, "invalid_value", "Bad after", detail)
+    return parse_number("after", second)
+
+
+def _by_partition(questions: Sequence[SessionQuestion]) -> dict[int, list[SessionQuestion]]:
+    found: dict[int, list[SessionQuestion]] = {}
+    for question in questions:
+        found.setdefault(question.partition, []).append(question)
+    return found
+
+
+async def _find_differences(owner: PartitionOwner, asked: Sequence[SessionQuestion]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for first in range(0, len(asked), _SLICE):
+        if first:
+            await asyncio.sleep(0)
+        documents = (find_difference(owner, question) for question in asked[first : first + _SLICE])
+        found += [document for document in documents if document is not None]
+    return found
+
+
+def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[str, Any] | None:
+    """Return what a client does not know of its session, as `/openapi.json` describes it, or None.
+
+    `state` is null if the tenant has no such session. The verdict on the event at `after` is given
+    only if the session does not exist, or is archived; it is null if that event is not judged yet.
+    """
+    key, state = question.key.encoded(), owner.state
+    row = state.rows.get(key)
+    if isinstance(row, SessionState):
+        refusals = [each._asdict() for each in row.refusals if each.offset > question.refused_after]
+        is_other = question.holder is not None and row.holder not in ("", question.holder)
+        if not refusals and not is_other and (row.state, row.epoch) == (question.state, question.epoch):
+            return None
+        return {
+            "session_id": question.key.session_id,
+            "state": row.state,
+            "epoch": row.epoch,
+            "holder": row.holder or None,
+            "reason_code": row.reason_code,
+            "refusals": refusals,
+            "verdict": None,
+        }
+    is_archived = isinstance(row, Gravestone) or state.is_packed(key)
+    verdict = None
+    if question.after is not None and question.after < state.position.next_offset:
+        verdict = verdict_document(owner.recent_outcomes, None, key, question.partition, question.after)
+    if is_archived and question.state == "Terminated" and (verdict is None or verdict["outcome"] != "refused"):
+        return None
+    return {
+        "session_id": question.key.session_id,
+        "state": "Archived" if is_archived else None,
+        "epoch": row.epoch if isinstance(row, Gravestone) else None,
+        "holder": None,
+        "reason_code": row.reason_code if isinstance(row, Gravestone) else None,
+        "refusals": [],
+        "verdict": verdict,
+    }
+
+
+__all__ = ["SESSIONS_MAX", "SessionPolls", "SessionQuestion", "find_difference", "parse_after", "require_tenant"]

@@ -1,0 +1,400 @@
+"""What a client finds by polls: refusals, time-outs, take-overs and ends; the real fold judges."""
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from sessionary.producers import (
+    AsyncSessionClient,
+    AuthenticationFailed,
+    EventRefused,
+    Limits,
+    Refused,
+    Session,
+    SessionEnded,
+    SessionFenced,
+    SessionLost,
+    SessionTimedOut,
+    Unavailable,
+)
+from sessionary.producers.judgement.session_watch import SESSIONS_MAX
+from sessionary.producers.ports import OnReceipt, OutRecord
+from sessionary.schemas.events import SessionPhaseChanged, SessionResumed
+from tests.core.producers.judged_memory import JudgedMemory
+from tests.support.waiting import wait_until
+
+BRIEF = Limits(model_ms=3_000, tool_ms=3_000, network_ms=3_000, grace_ms=30_000, override=True)
+
+
+class Told:
+    """What a client's callbacks were told."""
+
+    def __init__(self) -> None:
+        self.refused: list[EventRefused] = []
+        self.timed_out: list[SessionTimedOut] = []
+        self.fenced: list[SessionFenced] = []
+        self.errors: list[Exception] = []
+
+    @property
+    def callbacks(self) -> dict[str, Any]:
+        return {
+            "on_error": self.errors.append,
+            "on_refused": self.refused.append,
+            "on_timed_out": self.timed_out.append,
+            "on_fenced": self.fenced.append,
+        }
+
+    @property
+    def total(self) -> int:
+        return len(self.refused) + len(self.timed_out) + len(self.fenced) + len(self.errors)
+
+
+class Scene:
+    """A client of an in-memory judge; nothing is asked but by `poll`."""
+
+    def __init__(self, rules: int = 2) -> None:
+        self.kafka, self.told = JudgedMemory(rules), Told()
+        self.client = self.kafka.polling_client(**self.told.callbacks)
+        wait_until(lambda: len(self.kafka.polled) == 1, 20, "the first poll, which checks the token")
+
+    def poll(self) -> None:
+        self.client._watch.poll_now()
+
+
+def resume_raw(session: Session) -> str:
+    """Send what the judge refuses, past the local checks."""
+    return session.emit(SessionResumed(None, None))
+
+
+@pytest.mark.parametrize("rules", [1, 2])
+def test_a_refused_event_is_told_once_and_counted(rules: int) -> None:
+    scene = Scene(rules)
+    session = scene.client.session(user_id="u")
+    event_id = resume_raw(session)
+    session.activity("fine")
+    assert scene.client.counters.refused == 0
+    scene.poll()
+    scene.poll()
+    (refused,) = scene.told.refused
+    assert (refused.session_id, refused.event_id) == (session.session_id, event_id)
+    assert (refused.event_type, refused.reason) == ("session_resumed", "illegal_transition")
+    assert "session_resumed" in f"{refused}"
+    assert (scene.client.counters.refused, scene.told.total) == (1, 1)
+    assert not session.lost
+
+
+def test_another_clients_refused_event_is_not_told() -> None:
+    scene = Scene()
+    session = scene.client.session(user_id="u")
+    shared = scene.kafka.client()[0].attach(session.session_id)
+    resume_raw(shared)
+    assert scene.kafka.outcomes[-1] == "refused illegal_transition"
+    scene.poll()
+    assert scene.told.total == 0
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_refused_creation_is_told_with_its_reason(keeps: bool) -> None:
+    scene = Scene()
+    session = scene.client.create(user_id="u", session_id="0" * 7 + "1-0000-7000-8000-000000000000")  # of 1970
+    session.activity("into the void")
+    assert scene.kafka.outcomes == ["refused too_old", "refused unknown_session"]
+    if not keeps:
+        scene.kafka.forget_outcomes()
+    scene.poll()
+    scene.poll()
+    assert [(told.event_type, told.reason) for told in scene.told.refused] == [
+        ("session_created", "too_old" if keeps else "UNKNOWN"),
+        ("session_activity", "unknown_session"),
+    ]
+    assert session.lost
+    (error,) = scene.told.errors
+    assert isinstance(error, SessionLost)
+    session.activity("goes on")  # what is sent is kept on the rejected topic
+
+
+def test_a_timed_out_session_is_told_beats_no_more_and_can_be_resumed() -> None:
+    scene = Scene()
+    session = scene.client.session(user_id="u", limits=BRIEF)
+    session.sync()
+    scene.kafka.rig.advance(10_000)
+    scene.poll()
+    scene.poll()
+    (told,) = scene.told.timed_out
+    assert (told.session_id, told.state, told.reason_code) == (session.session_id, "Timeout", "inactive")
+    assert (session.local_state, session.lost) == ("Timeout", False)
+    assert not session._send_heartbeat()
+    session.activity("late")  # what a poll found makes no verb raise
+    scene.poll()
+    assert [each.reason for each in scene.told.refused] == ["late"]
+    session.resume()
+    session.activity("work")
+    assert scene.kafka.outcomes[-1] == "applied"
+    assert scene.told.total == 2
+
+
+def test_a_session_that_timed_out_for_good_is_lost() -> None:
+    scene = Scene()
+    with scene.client.session(user_id="u", limits=BRIEF) as session:
+        scene.kafka.rig.advance(10_000)
+        scene.poll()
+        scene.kafka.rig.advance(31_000)
+        scene.poll()
+        assert [told.state for told in scene.told.timed_out] == ["Timeout", "Terminated"]
+        assert (session.local_state, session.lost) == ("Terminated", True)
+        session.activity("goes on")
+        sent = len(scene.kafka.outcomes)
+    assert len(scene.kafka.outcomes) == sent, "an end was sent"
+    asked = len(scene.kafka.polled)
+    scene.poll()
+    assert len(scene.kafka.polled) == asked, "a lost session is asked for"
+
+
+@pytest.mark.parametrize("rules", [1, 2])
+def test_an_archived_session_is_lost(rules: int) -> None:
+    scene = Scene(rules)
+    session = scene.client.session(user_id="u", limits=BRIEF)
+    scene.kafka.rig.advance(800_000)
+    scene.poll()
+    assert session.lost
+    (error,) = scene.told.errors
+    assert isinstance(error, SessionEnded)
+    assert "is archived" in f"{error}"
+
+
+def test_a_take_over_is_told_and_stops_the_heartbeats() -> None:
+    scene = Scene()
+    session = scene.client.session(user_id="u")
+    second, _ = scene.kafka.client(agent_id="agent-2")
+    second.attach(session.session_id, take_over=True)
+    scene.poll()
+    scene.poll()
+    (fenced,) = scene.told.fenced
+    assert (fenced.session_id, fenced.holder) == (session.session_id, second.producer_id)
+    assert session.lost
+    assert not session._send_heartbeat()
+    session.activity("goes on")
+    with pytest.raises(SessionFenced):
+        session.sync()
+    assert scene.told.total == 1
+
+
+def test_the_session_that_took_over_is_not_fenced_and_a_shared_one_is_left_alone() -> None:
+    scene = Scene()
+    first, _ = scene.kafka.client()
+    session = first.session(user_id="u")
+    taken = scene.client.attach(session.session_id, take_over=True)
+    shared = scene.client.attach(session.session_id)
+    scene.poll()
+    assert scene.told.total == 0
+    assert not taken.lost
+    assert not shared.lost
+    taken.pause()
+    taken.resume()
+    scene.poll()
+    assert not shared.lost, "its epoch is an old one, but its client holds the session"
+    taken.complete()
+    scene.poll()
+    assert shared.lost
+
+
+def test_an_end_by_others_is_told_to_on_error() -> None:
+    scene = Scene()
+    session = scene.client.session(user_id="u")
+    scene.kafka.client()[0].attach(session.session_id).complete()
+    scene.poll()
+    (error,) = scene.told.errors
+    assert isinstance(error, SessionEnded)
+    assert "was ended (completed)" in f"{error}"
+    assert session.lost
+
+
+def test_an_own_end_is_no_news_and_leaves_nothing() -> None:
+    scene = Scene()
+    with scene.client.session(user_id="u") as session:
+        scene.poll()
+    del session
+    gc.collect()
+    scene.poll()
+    assert scene.told.total == 0
+    asked = len(scene.kafka.polled)
+    scene.poll()
+    assert (len(scene.kafka.polled), scene.client._watch._watched) == (asked, [])
+
+
+def test_a_refused_last_event_is_told_although_its_session_is_gone() -> None:
+    scene = Scene()
+    session = scene.client.session(user_id="u")
+    scene.kafka.client()[0].attach(session.session_id).pause()
+    session.complete()  # not the end of a paused session
+    assert scene.kafka.outcomes[-1] == "refused invalid_reason"
+    del session
+    gc.collect()
+    scene.poll()
+    assert [told.event_type for told in scene.told.refused] == ["session_terminated"]
+
+
+def test_what_is_not_judged_yet_is_neither_told_nor_forgotten() -> None:
+    class SlowJudge(JudgedMemory):
+        held: list[tuple[OutRecord, OnReceipt | None]] | None = None
+
+        def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
+            if self.held is None:
+                super().send(record, on_receipt)
+            else:
+                self.held.append((record, on_receipt))
+
+    kafka, told = SlowJudge(), Told()
+    client = kafka.polling_client(**told.callbacks)
+    session = client.session(user_id="u")
+    client._watch.poll_now()
+    kafka.held = []
+    resume_raw(session)
+    client._watch.poll_now()
+    assert told.total == 0
+    held, kafka.held = kafka.held, None
+    for each in held:
+        kafka.send(*each)
+    client._watch.poll_now()
+    assert [each.event_type for each in told.refused] == ["session_resumed"]
+
+
+def test_a_verdict_that_a_verb_waits_for_is_told_once() -> None:
+    scene = Scene()
+    session = scene.client.session(user_id="u")
+    with pytest.raises(Refused):
+        session.resume()
+    assert [told.event_type for told in scene.told.refused] == ["session_resumed"]
+    scene.poll()
+    assert (scene.told.total, scene.client.counters.refused) == (1, 1)
+
+
+def test_sync_tells_what_it_finds() -> None:
+    scene = Scene()
+    session = scene.client.session(user_id="u", limits=BRIEF)
+    resume_raw(session)
+    scene.kafka.rig.advance(10_000)
+    assert session.sync().state == "Timeout"
+    assert [told.event_type for told in scene.told.refused] == ["session_resumed"]
+    assert [told.reason_code for told in scene.told.timed_out] == ["inactive"]
+    scene.poll()
+    assert scene.told.total == 2
+    fenced = scene.client.session(user_id="u")
+    scene.kafka.client()[0].attach(fenced.session_id, take_over=True)
+    for _ in range(2):
+        with pytest.raises(SessionFenced):
+            fenced.sync()
+    assert (len(scene.told.fenced), fenced.lost) == (1, True)
+
+
+def test_without_a_callback_on_error_is_told() -> None:
+    kafka, errors = JudgedMemory(), list[Exception]()
+    client = kafka.polling_client(on_error=errors.append)
+    session = client.session(user_id="u")
+    resume_raw(session)
+    client._watch.poll_now()
+    (error,) = errors
+    assert isinstance(error, EventRefused)
+    with pytest.raises(Refused):
+        session.resume()
+    assert len(errors) == 1, "the verb has raised it"
+
+
+def test_a_callback_that_raises_ends_nothing() -> None:
+    def fail(refused: EventRefused) -> None:
+        seen.append(refused)
+        raise RuntimeError("a bug of the user's")
+
+    kafka, seen, errors = JudgedMemory(), list[EventRefused](), list[Exception]()
+
+    def report(error: Exception) -> None:
+        errors.append(error)
+        raise RuntimeError("one more")
+
+    client = kafka.polling_client(poll_interval_s=0.01, on_error=report, on_refused=fail)
+    session = client.session(user_id="u")
+    for n in range(1, 4):
+        resume_raw(session)
+        wait_until(lambda n=n: len(seen) == n, 20, "the refusal to be told")  # type: ignore[misc]
+    wait_until(lambda: len(errors) == 3, 20, "what the callback raised to be reported")
+    assert [f"{error}" for error in errors] == ["a bug of the user's"] * 3
+    client.close()
+
+
+def test_a_token_that_is_refused_is_reported_at_once_and_once() -> None:
+    kafka, errors = JudgedMemory(), list[Exception]()
+    kafka.poll_error = AuthenticationFailed("control API: the token is for acme, the client says globex")
+    client = kafka.polling_client(poll_interval_s=0.01, on_error=errors.append)
+    wait_until(lambda: len(kafka.polled) >= 4, 20, "several polls")
+    assert [f"{error}" for error in errors] == [f"{kafka.poll_error}"]
+    kafka.poll_error = None
+    session = client.session(user_id="u")
+    wait_until(lambda: any(len(known) == 1 for known in kafka.polled), 20, "polls that go on")
+    session.close()
+    client.close()
+
+
+def test_a_control_api_that_does_not_answer_is_reported_once_after_several_polls() -> None:
+    kafka, errors = JudgedMemory(), list[Exception]()
+    kafka.poll_error = Unavailable("the control API is away", 1.0)
+    client = kafka.polling_client(poll_interval_s=0.01, on_error=errors.append)
+    wait_until(lambda: len(kafka.polled) >= 5, 20, "several polls")
+    assert errors == [kafka.poll_error]
+    client.close()
+
+
+def test_many_sessions_are_asked_for_in_several_requests() -> None:
+    scene = Scene()
+    sessions = [scene.client.create(user_id="u") for _ in range(SESSIONS_MAX + 1)]
+    scene.kafka.polled.clear()
+    scene.poll()
+    assert [len(known) for known in scene.kafka.polled] == [SESSIONS_MAX, 1]
+    assert scene.told.total == 0
+    assert len(sessions) == SESSIONS_MAX + 1
+
+
+def test_events_are_remembered_only_until_they_are_judged() -> None:
+    scene = Scene()
+    session = scene.client.session(user_id="u")
+    for _ in range(50):
+        session.emit(SessionPhaseChanged("updating"))
+    assert session._sent_events is not None
+    assert len(session._sent_events) > 50
+    scene.poll()
+    assert len(session._sent_events) == 0
+    assert len(scene.told.refused) == 16, "the processor remembers the last 16 of a session"
+
+
+def test_nothing_is_asked_for_without_a_control_api_or_if_it_is_turned_off() -> None:
+    kafka = JudgedMemory()
+    client, errors = kafka.client()
+    session = client.session(user_id="u")
+    resume_raw(session)
+    client._watch.poll_now()
+    assert (kafka.polled, errors, session._sent_events) == ([], [], None)
+
+
+def test_a_closed_client_asks_and_tells_no_more() -> None:
+    kafka, told = JudgedMemory(), Told()
+    client = kafka.polling_client(poll_interval_s=0.01, **told.callbacks)
+    thread = client._watch._thread
+    assert thread is not None
+    client.close()
+    wait_until(lambda: not thread.is_alive(), 20, "the thread to end")
+    assert told.total == 0
+
+
+def test_the_asyncio_face_has_the_callbacks_and_lost() -> None:
+    kafka, told = JudgedMemory(), Told()
+
+    async def story() -> bool:
+        client = AsyncSessionClient.wrap(kafka.polling_client(**told.callbacks))
+        async with client, client.session(user_id="u") as session:
+            kafka.client()[0].attach(session.session_id, take_over=True)
+            client.sync_client._watch.poll_now()
+            return session.lost
+
+    assert asyncio.run(story())
+    assert len(told.fenced) == 1

@@ -1,0 +1,247 @@
+"""The poll of many sessions: what differs, what was refused, whose token it is, other workers."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessionary.infra.local.ports import free_port
+from sessionary.schemas.ids import new_session_id, partition_of
+from sessionary.schemas.records import Gravestone
+from sessionary.schemas.types import Limits
+from sessionary.stream_processors.api.session_poll import SESSIONS_MAX
+from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from tests.core.fold_rig import FoldRig
+from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
+from tests.support.event_factory import EventFactory
+
+PARTITIONS = 4
+
+
+class RigOwner:
+    """Owns a partition whose committed state is that of a fold."""
+
+    def __init__(self) -> None:
+        self.rig, self.recent_outcomes = FoldRig(), RecentOutcomes()
+        self.committed_s, self.is_readable = time.monotonic(), True
+
+    @property
+    def state(self) -> Any:
+        return self.rig.fold
+
+    def send(self, agent: EventFactory, event_type: str, **fields: Any) -> str:
+        outcome = self.rig.send(agent, event_type, **fields)
+        assert self.rig.outcome is not None
+        self.recent_outcomes.add_batch(self.rig.outcome.judged)
+        return outcome
+
+
+def owning(owner: RigOwner, *partitions: int) -> FakeAssignment:
+    assignment = FakeAssignment()
+    assignment.owners = dict.fromkeys(partitions or range(PARTITIONS), owner)
+    return assignment
+
+
+def known(agent: EventFactory, **values: Any) -> dict[str, Any]:
+    return {"session_id": agent.key.session_id, "state": "Active", "epoch": 1, **values}
+
+
+async def poll(server: Server, *sessions: Any, more: bytes = b"", **fields: Any) -> Answer:
+    body = json.dumps({"sessions": list(sessions), **fields}).encode()
+    return await server.ask(b"/v1/sessions/poll", method=b"POST", body=body, more=more)
+
+
+def changes(answer: Answer) -> list[dict[str, Any]]:
+    assert answer.status == 200, answer
+    found: list[dict[str, Any]] = answer.body["sessions"]
+    return found
+
+
+def home(agent: EventFactory) -> int:
+    return partition_of(agent.key.encoded(), PARTITIONS)
+
+
+def test_only_what_differs_is_told(tmp_path: Path) -> None:
+    owner = RigOwner()
+    agents = [EventFactory(f"s{n}") for n in range(3)]
+    for agent in agents:
+        owner.rig.start(agent)
+    same, paused, ended = agents
+    owner.send(paused, "session_paused")
+    owner.send(ended, "session_terminated")
+
+    async def story() -> None:
+        async with running_server(tmp_path, owning(owner)) as server:
+            answer = await poll(server, *map(known, agents), tenant="acme")
+            assert answer.body["tenant"] == "acme"
+            assert answer.body["positions"] == {f"{home(agent)}": owner.rig.offset for agent in agents}
+            found = {document["session_id"]: document for document in changes(answer)}
+            assert found.keys() == {paused.key.session_id, ended.key.session_id}
+            assert found[paused.key.session_id] == {
+                "session_id": paused.key.session_id,
+                "state": "Paused",
+                "epoch": 1,
+                "holder": None,
+                "reason_code": "manual",
+                "refusals": [],
+                "verdict": None,
+            }
+            assert changes(await poll(server, known(paused, state="Paused"), known(ended, state="Terminated"))) == []
+            assert changes(await poll(server, known(same, epoch=2)))[0]["epoch"] == 1
+
+    asyncio.run(story())
+
+
+def test_refused_events_are_told_once(tmp_path: Path) -> None:
+    owner, agent = RigOwner(), EventFactory()
+    owner.rig.start(agent)
+    assert owner.send(agent, "session_started") == "refused illegal_transition"
+    offset = owner.rig.offset - 1
+
+    async def story() -> None:
+        async with running_server(tmp_path, owning(owner)) as server:
+            (document,) = changes(await poll(server, known(agent)))
+            (refusal,) = document["refusals"]
+            assert (refusal["offset"], refusal["reason"]) == (offset, "illegal_transition")
+            assert changes(await poll(server, known(agent, refused_after=offset))) == []
+
+    asyncio.run(story())
+
+
+def test_a_session_whose_creation_was_refused_is_told_with_the_verdict(tmp_path: Path) -> None:
+    owner, agent = RigOwner(), EventFactory()
+    assert owner.send(agent, "session_created", limits=Limits(idle_ms=-1)) == "refused invalid_limits"
+    partition, offset = home(agent), owner.rig.offset - 1
+
+    async def story() -> None:
+        async with running_server(tmp_path, owning(owner)) as server:
+            (document,) = changes(await poll(server, known(agent, state="Idle", after=f"{partition}:{offset}")))
+            assert document["state"] is None
+            assert document["verdict"] == {
+                "partition": partition,
+                "offset": offset,
+                "outcome": "refused",
+                "reason": "invalid_limits",
+            }
+            owner.recent_outcomes = RecentOutcomes()  # another worker took the partition over
+            (document,) = changes(await poll(server, known(agent, state="Idle", after=f"{partition}:{offset}")))
+            assert document["verdict"]["outcome"] == "not_kept"
+            (document,) = changes(await poll(server, known(agent, state="Idle", after=f"{partition}:{offset + 1}")))
+            assert (document["state"], document["verdict"]) == (None, None), "that event is not judged yet"
+
+    asyncio.run(story())
+
+
+def test_an_archived_session_is_told_unless_the_client_has_ended_it(tmp_path: Path) -> None:
+    owner, agent = RigOwner(), EventFactory()
+    owner.rig.fold.rows[agent.key.encoded()] = Gravestone("acme", agent.key.session_id, (), "closed", 1, 7, 1 << 60)
+
+    async def story() -> None:
+        async with running_server(tmp_path, owning(owner)) as server:
+            (document,) = changes(await poll(server, known(agent)))
+            assert (document["state"], document["reason_code"]) == ("Archived", "closed")
+            assert changes(await poll(server, known(agent, state="Terminated"))) == []
+
+    asyncio.run(story())
+
+
+def test_a_session_of_another_tenant_does_not_exist(tmp_path: Path) -> None:
+    owner, agent = RigOwner(), EventFactory(tenant="globex")
+    owner.rig.start(agent)
+
+    async def story() -> None:
+        async with running_server(tmp_path, owning(owner)) as server:
+            (document,) = changes(await poll(server, known(agent)))
+            assert document["state"] is None
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("path", [b"/v1/sessions/poll", b"/v1/sessions/%s?tenant=globex" % new_session_id().encode()])
+def test_a_token_of_another_tenant_is_said_so(tmp_path: Path, path: bytes) -> None:
+    async def story() -> None:
+        async with running_server(tmp_path, owning(RigOwner())) as server:
+            if path.endswith(b"poll"):
+                answer = await poll(server, tenant="globex")
+            else:
+                answer = await server.ask(path)
+            assert answer.is_problem
+            assert (answer.status, answer.body["reason"]) == (403, "wrong_tenant")
+            assert answer.body["detail"] == "the token is for acme, the client says globex"
+            assert (await poll(server)).body == {"tenant": "acme", "positions": {}, "sessions": []}
+
+    asyncio.run(story())
+
+
+CASES: list[tuple[object, str]] = [
+    ({"sessions": 5}, "a list of at most 1000"),
+    ({}, "a list of at most 1000"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active"}] * (SESSIONS_MAX + 1)}, "at most 1000"),
+    ({"sessions": [5]}, "sessions[0]: session_id and state"),
+    ({"sessions": [{"session_id": "x", "state": "Active"}]}, "sessions[0]: session id 'x' is not a UUID"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "epoch": True}]}, "epoch and refused_after"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "holder": 5}]}, "holder and after"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "after": "x"}]}, "use <partition>:<offset>"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "after": "9:1"}]}, "is in partition"),
+    ([], "the body is no JSON object"),
+]
+
+
+def test_a_malformed_poll_is_a_problem_document_that_names_the_place(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running_server(tmp_path, owning(RigOwner())) as server:
+            for body, says in CASES:
+                content = json.dumps(body).encode()
+                answer = await server.ask(b"/v1/sessions/poll", method=b"POST", body=content)
+                assert answer.is_problem, body
+                assert (answer.status, answer.body["reason"]) == (400, "invalid_value"), body
+                assert says in answer.body["detail"]
+            assert (await server.ask(b"/v1/sessions/poll", None, b"POST", body=b"{}")).status == 401
+            assert (await server.ask(b"/v1/sessions/poll", b"Bearer op", b"POST", body=b"{}")).status == 403
+
+    asyncio.run(story())
+
+
+def test_the_owners_of_other_partitions_are_asked_and_those_that_do_not_answer_are_left_out(tmp_path: Path) -> None:
+    ports = [free_port(), free_port(), free_port()]
+    urls = {n: f"http://127.0.0.1:{port}" for n, port in enumerate([*ports, ports[0]])}
+    agents = {home(agent): agent for agent in (EventFactory(f"s{n}") for n in range(100))}
+    owners = [RigOwner(), RigOwner()]
+    for n, owner in enumerate(owners):
+        owner.rig.start(agents[n])
+        owner.send(agents[n], "session_paused")
+    closed = RigOwner()
+    closed.is_readable = False
+    ours = owning(owners[0], 0)
+    ours.owners[3] = closed
+
+    async def story() -> None:
+        async with (
+            running_server(tmp_path, ours, urls, "w1", ports[0]) as first,
+            running_server(tmp_path, owning(owners[1], 1), urls, "w2", ports[1]) as second,
+        ):
+            asked = [known(agents[n]) for n in range(PARTITIONS)]
+            answer = await poll(first, *asked)
+            assert {document["session_id"] for document in changes(answer)} == {
+                agents[0].key.session_id,
+                agents[1].key.session_id,
+            }
+            assert answer.body["positions"] == {"0": owners[0].rig.offset, "1": owners[1].rig.offset}
+            routed = await poll(second, *asked, more=b"Sessionary-Routed: w1\r\n")
+            assert routed.body["positions"].keys() == {"1"}, "a request is passed on at most once"
+
+    asyncio.run(story())
+
+
+def test_a_worker_that_its_group_does_not_hear_answers_for_no_partition(tmp_path: Path) -> None:
+    owner, agent = RigOwner(), EventFactory()
+    owner.committed_s = 0.0
+
+    async def story() -> None:
+        async with running_server(tmp_path, owning(owner), heartbeat_age_s=3_600.0) as server:
+            assert (await poll(server, known(agent))).body == {"tenant": "acme", "positions": {}, "sessions": []}
+
+    asyncio.run(story())

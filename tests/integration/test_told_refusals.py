@@ -1,0 +1,85 @@
+"""An agent is told what the processor decides, through a real broker and a processor."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sessionary.producers import (
+    AuthenticationFailed,
+    EventRefused,
+    ProducerSettings,
+    SessionClient,
+    SessionFenced,
+    SessionLost,
+    SessionTimedOut,
+)
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.settings import KafkaSettings
+from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
+from tests.integration.processor_load import begin_with
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+OLD_ID = "00000001-0000-7000-8000-000000000000"  # made in 1970, by its own time
+
+
+def client_of(settings: ProducerSettings, tenant_id: str = TENANT, **callbacks: Callable[[Any], None]) -> SessionClient:
+    return SessionClient(
+        tenant_id=tenant_id,
+        service_id="billing",
+        agent_id="agent-1",
+        settings=settings,
+        **callbacks,  # type: ignore[arg-type]
+    )
+
+
+def test_refusals_time_outs_take_overs_and_a_foreign_token_reach_the_callbacks(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    begin_with(kafka, NEWEST_RULES)
+    pipeline = PipelineRig(kafka, None, processes)
+    pipeline.start_processor()
+    first, second, third = (
+        pipeline.client_settings(tmp_path, name).model_copy(update={"poll_interval_s": 0.5})
+        for name in ("first", "second", "third")
+    )
+    refused: list[EventRefused] = []
+    timed_out: list[SessionTimedOut] = []
+    fenced: list[SessionFenced] = []
+    errors: list[Exception] = []
+    with (
+        client_of(
+            first,
+            on_error=errors.append,
+            on_refused=refused.append,
+            on_timed_out=timed_out.append,
+            on_fenced=fenced.append,
+        ) as client,
+        client_of(second) as other,
+    ):
+        never = client.create(user_id="u", session_id=OLD_ID)
+        wait_until(lambda: never.lost, 60, "the refused creation to be told")
+        assert [(told.event_type, told.reason) for told in refused] == [("session_created", "too_old")]
+        assert [type(error) for error in errors] == [SessionLost]
+
+        silent = client.session(user_id="u", limits=brief_limits(3_000, grace_ms=60_000))
+        silent.detach()  # no heartbeat
+        wait_until(lambda: bool(timed_out), 60, "the time-out to be told")
+        assert [(told.session_id, told.reason_code) for told in timed_out] == [(silent.session_id, "inactive")]
+        assert (silent.local_state, silent.lost) == ("Timeout", False)
+        silent.resume()
+        silent.close()
+
+        taken = client.session(user_id="u")
+        taken.sync()
+        other.attach(taken.session_id, take_over=True)
+        wait_until(lambda: bool(fenced), 60, "the take-over to be told")
+        assert [(told.session_id, told.holder) for told in fenced] == [(taken.session_id, other.producer_id)]
+        assert taken.lost
+        assert client.counters.refused == 1
+    foreign: list[Exception] = []
+    with client_of(third, "globex", on_error=foreign.append):
+        wait_until(lambda: bool(foreign), 10, "the foreign token to be told")
+    (error,) = foreign
+    assert isinstance(error, AuthenticationFailed)
+    assert f"the token is for {TENANT}, the client says globex" in f"{error}"
