@@ -44,6 +44,7 @@ from sessionary.producers.errors import (
 )
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports, SessionView, Verdict
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep
+from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.life import Session, Step
 from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
 from sessionary.schemas.events import Payload
@@ -66,6 +67,7 @@ __all__ = [
     "AsyncStep",
     "AuthenticationFailed",
     "Backlog",
+    "BeatsWith",
     "CleanupAction",
     "CleanupHandler",
     "CleanupRequest",

@@ -10,14 +10,15 @@ from typing import Literal, Self
 
 from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder
 from sessionary.producers.control.data_class_lookup import DataClassLookup
-from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry
+from sessionary.producers.delivery.emitter import Emitter, ProducerSequence, SenderIdentity, SendGate, SequenceRegistry
 from sessionary.producers.errors import ClientClosed
 from sessionary.producers.kafka_ports import kafka_ports
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, Ports
 from sessionary.producers.process_exit import bind_to_process, exit_on_sigterm, log_error
 from sessionary.producers.session.handle import SharedServices
-from sessionary.producers.session.heartbeat import Heartbeats
+from sessionary.producers.session.heartbeat import BeatsWith, Heartbeats, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session, Step
+from sessionary.producers.session.pending_verdict import VerdictFollower
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
@@ -76,9 +77,11 @@ class SessionClient:
         self._gate = SendGate()
         self._sequences = SequenceRegistry(self._producer_id)
         self._heartbeats = Heartbeats(on_error)
+        self._follower = VerdictFollower(on_error)
         self._services = SharedServices(
             self._ports.control,
             self._heartbeats,
+            self._follower,
             self._settings.heartbeat_interval_s,
             self._settings.verdict_timeout_s,
             on_error,
@@ -124,6 +127,7 @@ class SessionClient:
         state_schema_version: int = 1,
         parent: str | None = None,
         restored_from_snapshot_id: str | None = None,
+        beats_with: BeatsWith = "process",
     ) -> Session:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
 
@@ -138,6 +142,8 @@ class SessionClient:
             state_schema_version: Version of the content's schema, the agent's own.
             parent: Id of the session that this one belongs to.
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
+            beats_with: What the session's heartbeats end with: the process, or the thread or
+                asyncio task that calls this. See `Session`.
 
         Returns:
             The session.
@@ -153,12 +159,14 @@ class SessionClient:
         else:
             key = SessionKey(self._tenant_id, checked_session_id(session_id))
         parent_id = None if parent is None else checked_session_id(parent, "parent session id")
+        is_alive = lifeline_of(beats_with)
         session = Session(
-            self._new_emitter(key, user_id, data_classes, new=session_id is None),
+            self._new_emitter(key, user_id, data_classes, self._sequences.sequence_for(key, new=session_id is None)),
             self._services,
             limits=limits,
             state=state,
             state_schema_version=state_schema_version,
+            is_alive=is_alive,
         )
         session._register_session(parent_id, restored_from_snapshot_id)
         return session
@@ -174,6 +182,7 @@ class SessionClient:
         parent: str | None = None,
         validate: Step | None = None,
         connect: Step | None = None,
+        beats_with: BeatsWith = "process",
     ) -> Session:
         """Create and start a session. Use it in `with`, which ends it.
 
@@ -188,6 +197,8 @@ class SessionClient:
                 `invalid_config`, and the exception is raised again.
             connect: Called in phase `connecting`. If it raises, the session ends with
                 `connection_failed`, and the exception is raised again.
+            beats_with: What the session's heartbeats end with: the process, or the thread or
+                asyncio task that calls this. See `Session`.
 
         Returns:
             The session, in state Active.
@@ -204,10 +215,18 @@ class SessionClient:
             data_classes=data_classes,
             session_id=session_id,
             parent=parent,
+            beats_with=beats_with,
         )
         return created.start(validate=validate, connect=connect)
 
-    def attach(self, session_id: str, *, user_id: str | None = None, take_over: bool = False) -> Session:
+    def attach(
+        self,
+        session_id: str,
+        *,
+        user_id: str | None = None,
+        take_over: bool = False,
+        beats_with: BeatsWith = "process",
+    ) -> Session:
         """Continue a session that exists: read its state, epoch and content from the processor.
 
         Further events carry the session's data classes. Without `take_over` the session is shared
@@ -227,6 +246,8 @@ class SessionClient:
             session_id: The session's UUID.
             user_id: The user in the envelope of further events.
             take_over: Take the session over from the process that holds it.
+            beats_with: What the session's heartbeats end with: the process, or the thread or
+                asyncio task that calls this. See `Session`.
 
         Returns:
             The session, in the state in which the processor has it.
@@ -246,11 +267,10 @@ class SessionClient:
             Invalid: `session_id` is not a UUID.
             ClientClosed: The client is closed.
         """
-        key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        session = Session(self._new_emitter(key, user_id, ()), self._services)
+        session = self._open_attached(session_id, user_id, lifeline_of(beats_with))
         view = session.sync()
         if take_over:
-            session._take_over()
+            session._await_take_over(session._ask_take_over())
         elif view.owner_service != self._identity.service_id:
             session.detach()
         return session
@@ -281,10 +301,11 @@ class SessionClient:
         def emitter_at(key: SessionKey, epoch: int) -> Emitter:
             emitter = self._new_emitter(key, None, ())
             emitter.epoch = epoch
-            if not emitter.last_seq:  # the session of another client
+            if not emitter.last_seq:  # of another client, or ended and forgotten
                 emitter.add_data_classes(lookup.find_classes(key.session_id))
             return emitter
 
+        self._sequences.keep_ended()
         self._ports.cleanups.start(CleanupResponder(handler, emitter_at, self._on_error))
 
     def flush(self, timeout_s: float = 10.0) -> int:
@@ -298,17 +319,19 @@ class SessionClient:
     def close(self) -> None:
         """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions.
 
-        Blocks for at most the setting `close_timeout_s` while events are not acknowledged; a spool
-        keeps the rest for the next client, and `on_error` is told how many. A second call does
-        nothing.
+        Blocks for at most the setting `close_timeout_s` while events are not acknowledged, or
+        while the verdict is open on a session that was left. A spool keeps the rest for the next
+        client, and `on_error` is told how many. A second call does nothing.
         """
         if self._pid != os.getpid():
             return  # a forked child must not touch the parent's spool
         with self._closing:
+            deadline_s = time.monotonic() + self._settings.close_timeout_s
             self._ports.cleanups.close()
             self._heartbeats.close()
+            self._follower.close(self._settings.close_timeout_s)
             self._gate.open = False
-            left = self._ports.transport.close(self._settings.close_timeout_s)
+            left = self._ports.transport.close(max(deadline_s - time.monotonic(), 0.0))
         if left:
             fate = "kept in the spool" if self._settings.delivery_policy == "spool" else "lost"
             self._on_error(ClientClosed(f"{left} events were not acknowledged before the client closed; {fate}"))
@@ -326,8 +349,17 @@ class SessionClient:
         with self._refused_lock:
             self._refused += 1
 
+    def _open_attached(self, session_id: str, user_id: str | None, is_alive: IsAlive | None = None) -> Session:
+        """Return a session that exists, before anything is read of it."""
+        key = SessionKey(self._tenant_id, checked_session_id(session_id))
+        return Session(self._new_emitter(key, user_id, ()), self._services, is_alive=is_alive)
+
     def _new_emitter(
-        self, key: SessionKey, user_id: str | None, data_classes: Sequence[DataClass], *, new: bool = False
+        self,
+        key: SessionKey,
+        user_id: str | None,
+        data_classes: Sequence[DataClass],
+        sequence: ProducerSequence | None = None,
     ) -> Emitter:
         if not self._gate.open:
             raise ClientClosed("the client is closed; create a new one")
@@ -336,9 +368,10 @@ class SessionClient:
             self._gate,
             self._identity,
             key,
-            self._sequences.sequence_for(key, new=new),
+            sequence or self._sequences.sequence_for(key),
             user_id=user_id,
             data_classes=data_classes,
+            registry=self._sequences,
         )
 
 

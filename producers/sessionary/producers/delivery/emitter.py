@@ -6,7 +6,7 @@ transport took uses a number. A dropped event counts as taken, so that its loss 
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Condition, Lock, RLock
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from sessionary.schemas.types import DataClass, Envelope
 
 ENVELOPE_VERSION = 1
 SEQUENCES_MAX = 100_000
+ENDED_MAX = 1_000
 
 
 class SenderIdentity(NamedTuple):
@@ -66,7 +67,16 @@ class ProducerSequence:
     `data_classes` are those of the session, as far as the client knows.
     """
 
-    __slots__ = ("_changed", "_position", "_settled", "data_classes", "last", "lock", "producer_id")
+    __slots__ = (
+        "_changed",
+        "_forget",
+        "_position",
+        "_settled",
+        "data_classes",
+        "last",
+        "lock",
+        "producer_id",
+    )
 
     def __init__(self, producer_id: str, changed: Condition | None = None) -> None:
         """`changed` is notified of each receipt; sequences may share one."""
@@ -77,6 +87,7 @@ class ProducerSequence:
         self._changed = changed or Condition()
         self._settled = 0  # receipts so far
         self._position: tuple[int, int] | None = None
+        self._forget: Callable[[], None] | None = None  # once the last event of an ended session is settled
 
     def add_data_classes(self, data_classes: Sequence[DataClass]) -> None:
         """Add classes of the session. Events carry them from now on."""
@@ -96,6 +107,21 @@ class ProducerSequence:
                 position = (receipt.partition, receipt.offset)
                 self._position = position if self._position is None else max(self._position, position)
             self._changed.notify_all()
+        if self._forget is not None:
+            self._forget_settled()
+
+    def forget_when_settled(self, forget: Callable[[], None]) -> None:
+        """Call `forget` once, as soon as every event sent so far has its receipt."""
+        self._forget = forget
+        self._forget_settled()
+
+    def _forget_settled(self) -> None:
+        with self._changed:
+            if self._settled < self.last:
+                return
+            forget, self._forget = self._forget, None
+        if forget is not None:
+            forget()
 
     def wait_position(self, timeout_s: float) -> tuple[int, int] | None:
         """Wait until all events sent so far are delivered or lost.
@@ -111,10 +137,10 @@ class ProducerSequence:
 
 
 class SequenceRegistry:
-    """The sequences of one client, at most `SEQUENCES_MAX`.
+    """The sequences of a client's sessions that have not ended, at most `SEQUENCES_MAX`.
 
-    A sequence that was evicted never restarts at 1 under the same producer id, as the processor
-    would take its events for duplicates. The session continues with a new producer id instead.
+    A sequence that was evicted or forgotten never restarts at 1 under the same producer id, as the
+    processor would take its events for duplicates. The session continues with a new producer id.
     """
 
     def __init__(self, producer_id: str, limit: int = SEQUENCES_MAX) -> None:
@@ -124,11 +150,13 @@ class SequenceRegistry:
         self._lock = Lock()
         self._changed = Condition()
         self._sequences: dict[SessionKey, ProducerSequence] = {}
+        self._ended: dict[SessionKey, ProducerSequence] = {}
+        self._ended_max = 0
 
     def sequence_for(self, key: SessionKey, *, new: bool = False) -> ProducerSequence:
         """Return the session's sequence; pass `new` if its session id was generated just now."""
         with self._lock:
-            found = self._sequences.get(key)
+            found = self._sequences.get(key) or self._ended.get(key)
             if found is None:
                 may_be_evicted = self._evicted and not new
                 producer_id = str(uuid.uuid4()) if may_be_evicted else self._producer_id
@@ -137,6 +165,20 @@ class SequenceRegistry:
                     del self._sequences[next(iter(self._sequences))]
                     self._evicted = True
             return found
+
+    def keep_ended(self, most: int = ENDED_MAX) -> None:
+        """Keep the sequences of the last `most` ended sessions, for answers that come later."""
+        self._ended_max = most
+
+    def forget_sequence(self, key: SessionKey, sequence: ProducerSequence) -> None:
+        """Forget the sequence of a session that has ended, if it is still the session's."""
+        with self._lock:
+            if self._sequences.get(key) is sequence:
+                del self._sequences[key]
+                self._ended[key] = sequence
+            if len(self._ended) > self._ended_max:
+                del self._ended[next(iter(self._ended))]
+                self._evicted = True
 
 
 class Emitter:
@@ -153,8 +195,11 @@ class Emitter:
         user_id: str | None = None,
         data_classes: Sequence[DataClass] = (),
         epoch: int = 1,
+        registry: SequenceRegistry | None = None,
     ) -> None:
+        """`registry`: where `sequence` is kept until the session has ended, if it is kept."""
         self._transport = transport
+        self._registry = registry
         self._gate = gate
         self._identity = identity
         self.service_id = identity.service_id
@@ -181,6 +226,15 @@ class Emitter:
         """Send further events of the session with a new producer id."""
         with self._sequence.lock:
             self._sequence.renew_producer()
+
+    def forget_sequence(self) -> None:
+        """Let the client forget the sequence once all events are settled: the session has ended.
+
+        Further events of this object go on with it. Others begin one with a new producer id.
+        """
+        if self._registry is not None:
+            registry, key, sequence = self._registry, self.key, self._sequence
+            sequence.forget_when_settled(lambda: registry.forget_sequence(key, sequence))
 
     def add_data_classes(self, data_classes: Sequence[DataClass]) -> None:
         """Let the session's further events carry these classes too."""

@@ -6,11 +6,11 @@ and to know when heartbeats are due.
 
 import time
 from collections.abc import Callable, Mapping
-from threading import Thread, current_thread
 from typing import NamedTuple
 
 from sessionary.producers.delivery.emitter import NO_FIELDS, Emitter, EnvelopeFields
 from sessionary.producers.errors import (
+    AuthenticationFailed,
     DeliveryFailed,
     Invalid,
     ProducerConflict,
@@ -18,16 +18,19 @@ from sessionary.producers.errors import (
     SessionEnded,
     SessionFenced,
     SessionLost,
+    SettingsError,
+    Unavailable,
     VerdictPending,
 )
 from sessionary.producers.ports import Control, Json, OnError, OnReceipt, SessionView
-from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
-from sessionary.producers.session.pending_verdict import PendingVerdict
+from sessionary.producers.session.heartbeat import Heartbeats, IsAlive, heartbeat_interval_s
+from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
 from sessionary.schemas.types import Limits, Phase, Snapshot
 
 _EPOCH_PAUSE_S = 0.1
+_FINAL = (AuthenticationFailed, DeliveryFailed, SessionLost, Invalid, SettingsError)  # waiting longer does not help
 
 
 class SharedServices(NamedTuple):
@@ -35,6 +38,7 @@ class SharedServices(NamedTuple):
 
     control: Control
     heartbeats: Heartbeats
+    follower: VerdictFollower
     heartbeat_interval_s: float
     verdict_timeout_s: float
     on_error: OnError
@@ -53,7 +57,9 @@ class SessionHandle:
         limits: Limits | None = None,
         state: Mapping[str, Json] | None = None,
         state_schema_version: int = 1,
+        is_alive: IsAlive | None = None,
     ) -> None:
+        """`is_alive`: of the thread or task that the heartbeats end with, if there is one."""
         self._emitter = emitter
         self._lock = emitter.lock
         self._services = services
@@ -71,7 +77,8 @@ class SessionHandle:
         self._detached = False
         self._is_holder = False  # this client created the session, or took it over
         self._fenced_by: str | None = None
-        self._user_thread: Thread = current_thread()
+        self._is_alive = is_alive
+        self._departures = 0  # how often the session was ended, detached or left
 
     @property
     def session_id(self) -> str:
@@ -113,7 +120,7 @@ class SessionHandle:
     # For the client, the heartbeat timer and `AsyncSession`
 
     def _send_heartbeat(self) -> bool:
-        """Send a heartbeat if the session is Active and its agent's thread is alive.
+        """Send a heartbeat if the session is Active and what its heartbeats end with is alive.
 
         Return False if no further heartbeat is due. Never blocks.
         """
@@ -121,7 +128,8 @@ class SessionHandle:
         if not self._lock.acquire(blocking=False):
             return True
         try:
-            if self._local_state != "Active" or self._detached or not self._user_thread.is_alive():
+            alive = self._is_alive is None or self._is_alive()
+            if self._local_state != "Active" or self._detached or not alive:
                 self._heartbeat_token = None
                 return False
             if self._pending is None:
@@ -130,11 +138,9 @@ class SessionHandle:
         finally:
             self._lock.release()
 
-    def _follow_thread(self) -> None:
-        """Tie the heartbeats to the calling thread: they end when it dies. Every verb does this."""
-        self._user_thread = current_thread()
-        if self._local_state == "Active" and self._heartbeat_token is None and not self._detached:
-            self._start_heartbeats()
+    def _bind_heartbeats(self, is_alive: IsAlive | None) -> None:
+        """Let the heartbeats end with what `is_alive` tells of; None: with the process."""
+        self._is_alive = is_alive
 
     # For verbs
 
@@ -147,7 +153,6 @@ class SessionHandle:
             raise SessionFenced(self.session_id, self._fenced_by)
         if self._local_state == "Terminated":
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
-        self._follow_thread()
         return self._emitter.emit(payload, fields, on_receipt)
 
     def _send_phases(self, *phases: Phase) -> None:
@@ -157,31 +162,101 @@ class SessionHandle:
 
     def _request_verdict(self, verb: str, payloads: list[Payload]) -> SessionView:
         """Send `payloads`, unless done before; wait for the verdict on the last; adopt it."""
-        deadline = time.monotonic() + self._services.verdict_timeout_s
+        return self._await_verdict(self._ask_verdict(verb, payloads))
+
+    def _ask_verdict(self, verb: str, payloads: list[Payload]) -> PendingVerdict:
+        """Send `payloads`, unless done before; return what `_await_verdict` takes."""
         with self._lock:
             pending = self._pending
-            if pending is None:
-                self._services.control.check_configured()
-                for payload in payloads[:-1]:
-                    self._send_event(payload)
-                pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])])
-                pending.event_id = self._send_event(payloads[-1], NO_FIELDS, pending.on_receipt)
-                self._pending = pending
-            elif pending.verb != verb:
-                raise VerdictPending(pending.verb)
+            if pending is not None:
+                if pending.verb != verb:
+                    raise VerdictPending(pending.verb)
+                return pending
+            self._services.control.check_configured()
+            for payload in payloads[:-1]:
+                self._send_event(payload)
+            pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])], self._local_state)
+            pending.event_id = self._send_event(payloads[-1], NO_FIELDS, pending.on_receipt)
+            self._pending = pending
+            self._detached = False
+            return pending
+
+    def _await_verdict(self, pending: PendingVerdict) -> SessionView:
+        """Wait for a verdict and adopt it, unless the session was left meanwhile."""
         try:
-            view = self._wait_verdict(pending, deadline)
-        except (DeliveryFailed, SessionLost, Invalid):
-            self._pending = None
+            view = self._wait_verdict(pending, time.monotonic() + self._services.verdict_timeout_s)
+        except _FINAL:
+            with self._lock:
+                if self._pending is pending:
+                    self._pending = None
             raise
         with self._lock:
-            self._pending = None
-            self._detached = False
-            self._adopt_view(view)
-        if not self._is_reached(verb, view):
+            if self._pending is pending:
+                self._pending, pending.adopted = None, True
+                self._adopt_view(view)
+            elif not pending.adopted:
+                raise SessionEnded(f"session {self.session_id} was left before the verdict on {pending.verb}()")
+        if not self._is_reached(pending.verb, view):
             self._services.count_refusal()
             raise Refused(pending.event_type, (view.verdict and view.verdict.reason) or "UNKNOWN")
         return view
+
+    def _end_despite_verdict(self, end: Callable[[], None]) -> None:
+        """Call `end`, which ends the session, although a verdict may be awaited. Hold the lock.
+
+        If that verdict comes later and raised the epoch, the processor has refused what `end`
+        sent. Then another thread calls it again, in the state and epoch that the verdict led to.
+        """
+        pending, self._pending = self._pending, None
+        self._departures += 1
+        try:
+            end()
+        except BaseException:
+            self._pending = pending
+            raise
+        if pending is not None:
+            self._services.follower.follow_verdict(self._follow_verdict(pending, end))
+
+    def _follow_verdict(self, pending: PendingVerdict, end: Callable[[], None]) -> Callable[[float], bool]:
+        """Return a step of waiting for the verdict: True once nothing more is to be done."""
+        epoch, departures, deadline_s = self.epoch, self._departures, 0.0
+
+        def follow(timeout_s: float) -> bool:
+            nonlocal deadline_s
+            if not pending.settled:
+                return False
+            deadline_s = deadline_s or time.monotonic() + self._services.verdict_timeout_s
+            try:
+                position = pending.wait_position(0.0)
+                view = self._services.control.fetch_session(self.session_id, position, timeout_s)
+            except Unavailable as error:
+                if time.monotonic() < deadline_s:
+                    return False
+                self._services.on_error(error)
+                return True
+            except _FINAL:
+                return True  # it was not granted, or this process may never know: the first end holds
+            if view.epoch <= epoch:
+                return position is not None or time.monotonic() >= deadline_s
+            with self._lock:
+                if self._departures == departures and self._is_reached(pending.verb, view):
+                    self._end_granted(view, end)
+            return True
+
+        return follow
+
+    def _end_granted(self, view: SessionView, end: Callable[[], None]) -> None:
+        """End the session in the state and epoch that a late verdict led to. Hold the lock."""
+        self._detached = True  # no heartbeat
+        self._adopt_view(view)
+        if self._local_state in ("Terminated", "Timeout"):
+            return
+        self._detached = False
+        try:
+            end()
+        finally:
+            self._detached = True
+            self._stop_heartbeats()
 
     def _is_reached(self, verb: str, view: SessionView) -> bool:
         """Return True if a verb has led where it should.
@@ -243,6 +318,9 @@ class SessionHandle:
 
     def _set_state(self, state: str) -> None:
         self._local_state = state
+        if state == "Terminated":
+            self._departures += 1
+            self._emitter.forget_sequence()
         if state != "Active":
             self._stop_heartbeats()
         elif self._heartbeat_token is None and not self._detached:

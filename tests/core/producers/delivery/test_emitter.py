@@ -1,14 +1,19 @@
 """Sequence numbers."""
 
+import gc
+import sys
 from collections.abc import Callable
 
 import pytest
 
+from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.producers.delivery.emitter import SequenceRegistry
 from sessionary.producers.errors import Invalid
-from sessionary.producers.testing import memory_client
+from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
+from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
 from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.records import CleanupRequest
 
 
 def test_every_event_of_a_session_takes_the_next_number_and_heartbeats_none() -> None:
@@ -37,6 +42,92 @@ def test_a_forgotten_sequence_goes_on_as_a_new_producer() -> None:
     again = sequences.sequence_for(keys[0])
     assert again.producer_id != "first"
     assert again.last == 0
+
+
+@pytest.mark.parametrize("has_handler", [False, True])
+def test_ten_thousand_ended_sessions_leave_nothing_once_their_events_are_acknowledged(has_handler: bool) -> None:
+    transport = LateTransport()
+    client = SessionClient(
+        tenant_id="acme",
+        service_id="s",
+        agent_id="a",
+        settings=ProducerSettings.from_env({}),
+        ports=memory_ports(InMemoryTransport())._replace(transport=transport),
+    )
+
+    def run_sessions(count: int) -> int:
+        for _ in range(count):
+            client.create(user_id="u").close()
+        assert len(client._sequences._sequences) == count
+        transport.acknowledge_all()
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    if has_handler:
+        client.on_cleanup(lambda _: None)
+    before = run_sessions(9_000)  # fills the caches of encoded times
+    after = run_sessions(10_000)
+    assert client._sequences._sequences == {}
+    assert len(client._sequences._ended) == (1_000 if has_handler else 0)  # for answers to clean-up requests
+    assert (after - before) / 10_000 < 0.1
+    client.close()
+
+
+class LateTransport(InMemoryTransport):
+    """Keeps nothing but receipts, and acknowledges only when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._receipts: list[OnReceipt] = []
+
+    def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
+        assert on_receipt is not None
+        self._receipts.append(on_receipt)
+
+    def acknowledge_all(self) -> None:
+        receipts, self._receipts = self._receipts, []
+        for number, on_receipt in enumerate(receipts):
+            on_receipt(Receipt(0, number))
+
+
+def test_an_ended_session_that_is_attached_again_goes_on_as_a_new_producer() -> None:
+    client, memory = memory_client()
+    with client:
+        ended = client.session(user_id="u")
+        ended.close()
+        again = client.attach(ended.session_id)
+        again._emitter.emit(SessionActivity("late"))
+        live = client.session(user_id="u")
+        kept = client.attach(live.session_id)
+        kept.activity("x")
+        late, (*_, last) = memory.events(ended.session_id)[-1], memory.events(live.session_id)
+    assert late.envelope.producer_id != client.producer_id
+    assert late.envelope.producer_seq == 1
+    assert (last.envelope.producer_id, last.envelope.producer_seq) == (client.producer_id, 5)
+
+
+def test_a_clean_up_is_answered_without_a_gap_or_a_duplicate_also_after_the_session_was_forgotten() -> None:
+    client, memory = memory_client()
+    with client:
+        client.on_cleanup(lambda _: None)
+        client._sequences.keep_ended(2)
+        sessions = [client.session(user_id="u") for _ in range(4)]
+        for session in sessions:
+            session.close()
+        for session in reversed(sessions):
+            request = CleanupRequest(
+                "c" + session.session_id, "acme", session.session_id, "service", 1, "closed", "", [], 1
+            )
+            memory.request_cleanup(request)
+        for number, session in enumerate(sessions):
+            sent = [
+                (event.envelope.producer_id, event.envelope.producer_seq) for event in memory.events(session.session_id)
+            ]
+            assert len(set(sent)) == len(sent) == 7
+            assert [seq for producer, seq in sent if producer == client.producer_id] == list(
+                range(1, 6 if number < 2 else 8)
+            )
+            assert [seq for producer, seq in sent if producer != client.producer_id] == ([1, 2] if number < 2 else [])
 
 
 def test_an_event_out_of_bounds_is_refused_at_the_call_and_takes_no_number() -> None:
