@@ -9,6 +9,7 @@
     sinks           f: rows into ClickHouse
     sink_delay      f: from an audit record to its visible row, for `sinks`
     client_cost     g: what the client costs its agent
+    heartbeat_cost  g: what the heartbeats of 10,000 sessions cost
     growth          h: cost per event as live sessions grow
     million         m: a million sessions: recovery, restart in place, gravestones
     many_partitions p: idle partitions, and latency with many
@@ -45,6 +46,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("e", "footprint", "What an idle session costs"),
     Measurement("f", "sinks", "Rows into ClickHouse"),
     Measurement("g", "client_cost", "What the client costs its agent"),
+    Measurement("g", "heartbeat_cost", "What heartbeats cost"),
     Measurement("h", "growth", "Cost per event as live sessions grow"),
     Measurement("m", "million", "A million sessions and their gravestones"),
     Measurement("p", "many_partitions", "One processor with many partitions"),

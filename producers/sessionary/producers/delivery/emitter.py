@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Lock, RLock
 from typing import NamedTuple
 
+from sessionary.producers.delivery.record_ids import HeartbeatTemplate, new_event_id
 from sessionary.producers.errors import ClientClosed, Invalid, QueueFull, Unavailable
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt, Transport
 from sessionary.schemas.codec import Event, encode_event
@@ -211,6 +212,7 @@ class Emitter:
         self.lock = sequence.lock
         self.epoch = epoch
         self.context_bytes: int | None = None
+        self._heartbeat: HeartbeatTemplate | None = None
 
     @property
     def last_seq(self) -> int:
@@ -263,7 +265,20 @@ class Emitter:
 
     def emit_heartbeat(self) -> None:
         """Send a heartbeat; it uses no number. Never blocks."""
-        self._transport.send_heartbeat(self._build_record(Heartbeat(self._sequence.last), NO_FIELDS, 0))
+        if not self._gate.open:
+            raise ClientClosed("the client is closed; create a new one")
+        sequence = self._sequence
+        facts = (sequence.last, sequence.producer_id, self.epoch, sequence.data_classes, self.context_bytes)
+        template, now_us = self._heartbeat, time.time_ns() // 1000
+        if template is not None and template.is_current(facts):
+            self._transport.send_heartbeat(template.make_heartbeat(new_event_id(), now_us))
+            return
+        record = self._build_record(Heartbeat(sequence.last), EnvelopeFields(occurred_at=now_us), 0)
+        try:
+            self._heartbeat = HeartbeatTemplate(record, now_us, facts)
+        except ValueError:
+            self._heartbeat = None
+        self._transport.send_heartbeat(record)
 
     def _build_record(self, payload: Payload, fields: EnvelopeFields, seq: int) -> OutRecord:
         if not self._gate.open:
@@ -275,7 +290,7 @@ class Emitter:
                 f"{type(payload).__name__} is not an event class; use one of sessionary.schemas.events",
             )
         identity, key, producer_id = self._identity, self.key, self._sequence.producer_id
-        event_id = str(uuid.uuid4())
+        event_id = new_event_id()
         envelope = Envelope(
             event_id,
             event_type,

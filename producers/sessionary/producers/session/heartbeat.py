@@ -25,7 +25,7 @@ IsAlive = Callable[[], bool]
 
 # Heartbeats that are due within this time, and this part of their interval, go out together: each
 # wake-up of the timer costs more than a heartbeat.
-_TOGETHER_S, _TOGETHER_PART = 0.05, 0.02
+_TOGETHER_S, _TOGETHER_PART = 0.2, 0.02
 _ENDED_MIN = 64  # entries of ended sessions that the queue may hold besides as many as live ones
 # First heartbeats are spread over the interval by the golden ratio, so that the sessions of a
 # process that starts thousands at once do not beat at once.

@@ -1,19 +1,26 @@
 """Sequence numbers."""
 
 import gc
+import os
 import sys
+import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.producers.delivery.emitter import SequenceRegistry
+from sessionary.producers.delivery.record_ids import EventIds
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
-from sessionary.schemas.events import SessionActivity
+from sessionary.schemas.codec import Decoder, Event
+from sessionary.schemas.events import Heartbeat, Payload, SessionActivity
+from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.types import Envelope
 
 
 def test_every_event_of_a_session_takes_the_next_number_and_heartbeats_none() -> None:
@@ -31,6 +38,69 @@ def test_every_event_of_a_session_takes_the_next_number_and_heartbeats_none() ->
             assert [event.envelope.producer_seq for event in events] == list(range(1, len(events) + 1))
         assert {event.envelope.producer_id for event in memory.events()} == {client.producer_id}
         assert [event.envelope.producer_seq for event in memory.heartbeats()] == [0, 0]
+
+
+def test_a_heartbeat_from_a_template_says_what_the_session_says_now() -> None:
+    client, memory = memory_client()
+    with client:
+        session = client.session(user_id="u", data_classes=("personal",))
+
+        def check_beats() -> None:
+            first, *others = [beat_now() for _ in range(3)]
+            for envelope, payload, headers in others:
+                assert envelope.event_id != first[0].event_id
+                assert envelope.occurred_at >= first[0].occurred_at
+                assert envelope == first[0]._replace(event_id=envelope.event_id, occurred_at=envelope.occurred_at)
+                assert payload == first[1]
+                assert headers == event_headers(envelope)
+
+        def beat_now() -> tuple[Envelope, Payload, list[tuple[str, bytes]]]:
+            sent: list[OutRecord] = []
+            session._emitter._transport = Recorder(sent.append)  # type: ignore[assignment]
+            session._emitter.emit_heartbeat()
+            session._emitter._transport = memory
+            (record,) = sent
+            event = Decoder().decode_event(record.value)
+            assert isinstance(event, Event)
+            assert (record.event_id, record.producer_seq) == (event.envelope.event_id, 0)
+            assert event.payload == Heartbeat(session._emitter.last_seq)
+            assert event.envelope.epoch == session.epoch
+            assert event.envelope.context_bytes == session.context_bytes
+            assert event.envelope.producer_id == session._emitter.producer_id
+            return event.envelope, event.payload, record.headers
+
+        check_beats()
+        session.activity("x")
+        check_beats()
+        session.context_bytes = 77
+        check_beats()
+        session.pause()
+        session.resume()
+        check_beats()
+        session._emitter.renew_producer()
+        check_beats()
+
+
+class Recorder:
+    """A transport that keeps heartbeats."""
+
+    def __init__(self, keep: Callable[[OutRecord], None]) -> None:
+        self.send_heartbeat = keep
+
+
+def test_event_ids_are_random_uuids_also_in_a_forked_child(tmp_path: Path) -> None:
+    ids = EventIds()
+    own = [ids.new_id() for _ in range(1_000)]
+    assert all(str(uuid.UUID(one)) == one and uuid.UUID(one).version == 4 for one in own)
+    assert {uuid.UUID(one).variant for one in own} == {uuid.RFC_4122}
+    told = tmp_path / "told"
+    child = os.fork()
+    if child == 0:
+        told.write_text("\n".join(ids.new_id() for _ in range(1_000)))
+        os._exit(0)
+    os.waitpid(child, 0)
+    everything = [*own, *told.read_text().split(), *(ids.new_id() for _ in range(1_000))]
+    assert len(set(everything)) == 3_000
 
 
 def test_a_forgotten_sequence_goes_on_as_a_new_producer() -> None:
