@@ -3,7 +3,7 @@
 In the order in which an event passes:
 
     emitter           builds records: identity, sequence number, epoch, bytes
-    record_ids        event ids, and heartbeats from a template
+    record_ids        event ids, and records from templates
     spool_transport   policy spool: a file first, then Kafka; replays what a dead process left
     spool             the queue of spool segments, with a read cursor
     spool_segment     one memory-mapped spool file and the frames in it

@@ -1,19 +1,21 @@
 """Builds records from payloads: identity, sequence number, epoch, bytes. Knows no session state.
 
 Sequence numbers count per session and producer, from 1, without holes. Only an event that the
-transport took uses a number. A dropped event counts as taken, so that its loss shows as a gap.
+transport took uses one. A dropped event counts as taken, so that its loss shows as a gap.
 """
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from threading import Condition, Lock, RLock
 from typing import NamedTuple
 
-from sessionary.producers.delivery.record_ids import HeartbeatTemplate, new_event_id
-from sessionary.producers.errors import ClientClosed, Invalid, QueueFull, Unavailable
+from sessionary.producers.delivery.record_ids import EventTemplate, HeartbeatTemplate, new_event_id
+from sessionary.producers.errors import ClientClosed, EncodeError, Invalid, QueueFull, Unavailable
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt, Transport
 from sessionary.schemas.codec import Event, encode_event
+from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP
 from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
 from sessionary.schemas.events import EVENT_TYPES, Heartbeat, Payload
 from sessionary.schemas.headers import event_headers
@@ -23,6 +25,7 @@ from sessionary.schemas.types import DataClass, Envelope
 
 ENVELOPE_VERSION = 1
 SEQUENCES_MAX = 100_000
+_SEEN_MIN = 3  # events of a type before it has a template: every session sends some types twice
 ENDED_MAX = 1_000
 
 
@@ -68,16 +71,7 @@ class ProducerSequence:
     `data_classes` are those of the session, as far as the client knows.
     """
 
-    __slots__ = (
-        "_changed",
-        "_forget",
-        "_position",
-        "_settled",
-        "data_classes",
-        "last",
-        "lock",
-        "producer_id",
-    )
+    __slots__ = ("_changed", "_forget", "_position", "_settled", "data_classes", "last", "lock", "producer_id")
 
     def __init__(self, producer_id: str, changed: Condition | None = None) -> None:
         """`changed` is notified of each receipt; sequences may share one."""
@@ -213,6 +207,9 @@ class Emitter:
         self.epoch = epoch
         self.context_bytes: int | None = None
         self._heartbeat: HeartbeatTemplate | None = None
+        self._templates: dict[str, EventTemplate | None] = {}  # by event type; None: it can have none
+        self._seen: dict[str, int] = {}
+        self._template_facts: tuple[object, ...] = ()
 
     @property
     def last_seq(self) -> int:
@@ -289,9 +286,46 @@ class Emitter:
                 "unknown_event_type",
                 f"{type(payload).__name__} is not an event class; use one of sessionary.schemas.events",
             )
-        identity, key, producer_id = self._identity, self.key, self._sequence.producer_id
-        event_id = new_event_id()
-        envelope = Envelope(
+        sequence, event_id = self._sequence, new_event_id()
+        occurred_at = fields.occurred_at if fields.occurred_at is not None else time.time_ns() // 1000
+        if fields is NO_FIELDS:
+            facts = (sequence.producer_id, self.epoch, sequence.data_classes, self.context_bytes)
+            template = self._template_of(event_type, facts, payload)
+            value = None if template is None else template.encode_payload(payload, event_id, seq, occurred_at)
+            if template is not None and value is not None:
+                self._check_event(Event(template.envelope, payload), value)
+                headers = template.make_headers(event_id, occurred_at)
+                return self._new_record(value, headers, event_id, event_type, seq, None)
+        event = Event(self._envelope_of(event_type, fields, event_id, seq, occurred_at), payload)
+        value = encode_event(event)
+        if detail := find_long_text(event.envelope):
+            raise Invalid("invalid_value", f"{event_type}: {detail}")
+        self._check_event(event, value)
+        headers = event_headers(event.envelope, fields.traceparent)
+        return self._new_record(value, headers, event_id, event_type, seq, fields.traceparent)
+
+    def _template_of(self, event_type: str, facts: tuple[object, ...], payload: Payload) -> EventTemplate | None:
+        """Return the template of this type's events; None for the first ones, or if it has none."""
+        if facts != self._template_facts:
+            self._template_facts = facts
+            self._templates.clear()
+        if event_type in self._templates:
+            return self._templates[event_type]
+        self._seen[event_type] = seen = self._seen.get(event_type, 0) + 1
+        if seen < _SEEN_MIN:
+            return None
+        self._templates[event_type] = None
+        envelope = self._envelope_of(event_type, NO_FIELDS, "", 0, 0)
+        if not find_long_text(envelope):
+            with contextlib.suppress(ValueError, EncodeError, *WRITER_GAVE_UP):
+                self._templates[event_type] = EventTemplate(envelope, payload)
+        return self._templates[event_type]
+
+    def _envelope_of(
+        self, event_type: str, fields: EnvelopeFields, event_id: str, seq: int, occurred_at: int
+    ) -> Envelope:
+        identity, key = self._identity, self.key
+        return Envelope(
             event_id,
             event_type,
             ENVELOPE_VERSION,
@@ -303,39 +337,40 @@ class Emitter:
             identity.service_id,
             fields.actor or identity.actor,
             self.epoch,
-            producer_id,
+            self._sequence.producer_id,
             seq,
             fields.run_id,
             fields.run_seq,
             fields.step_id,
             fields.causation_id,
-            fields.occurred_at if fields.occurred_at is not None else time.time_ns() // 1000,
+            occurred_at,
             self._sequence.data_classes,
             self.context_bytes,
         )
-        event = Event(envelope, payload)
-        value = encode_event(event)
-        if detail := find_long_text(envelope) or find_invalid_value(event):
-            raise Invalid("invalid_value", f"{event_type}: {detail}")
+
+    def _check_event(self, event: Event, value: bytes) -> None:
+        """Raise `Invalid` for a value that is out of bounds, or too many bytes."""
+        if detail := find_invalid_value(event):
+            raise Invalid("invalid_value", f"{event.envelope.event_type}: {detail}")
         if len(value) > VALUE_BYTES_MAX:
             raise Invalid(
                 "invalid_value",
-                f"{event_type} has {len(value)} bytes, more than {VALUE_BYTES_MAX}: store the content "
+                f"{event.envelope.event_type} has {len(value)} bytes, more than {VALUE_BYTES_MAX}: store the content "
                 "elsewhere and send a reference",
             )
-        headers = event_headers(envelope, fields.traceparent)
-        return OutRecord(
-            self._key_bytes,
-            value,
-            headers,
-            event_id,
-            event_type,
-            key.tenant_id,
-            key.session_id,
-            producer_id,
-            seq,
-            fields.traceparent,
-        )
+
+    def _new_record(
+        self,
+        value: bytes,
+        headers: list[tuple[str, bytes]],
+        event_id: str,
+        event_type: str,
+        seq: int,
+        trace: str | None,
+    ) -> OutRecord:
+        (tenant_id, session_id), producer_id = self.key, self._sequence.producer_id
+        ids = (event_id, event_type, tenant_id, session_id, producer_id, seq)
+        return OutRecord(self._key_bytes, value, headers, *ids, trace)
 
 
 def _both(first: OnReceipt, second: OnReceipt) -> OnReceipt:

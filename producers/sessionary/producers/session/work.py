@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
 from sessionary.producers.session.handle import SessionHandle
@@ -71,9 +71,8 @@ class SessionWork(SessionHandle):
             ClientClosed: The client is closed.
         """
         occurred_us = None if occurred_at is None else _epoch_us(occurred_at)
-        return self._send_event(
-            payload, EnvelopeFields(run_id, run_seq, step_id, causation_id, actor, traceparent, occurred_us)
-        )
+        fields = EnvelopeFields(run_id, run_seq, step_id, causation_id, actor, traceparent, occurred_us)
+        return self._send_event(payload, fields if fields != NO_FIELDS else NO_FIELDS)
 
     def activity(self, kind: str, text: str | None = None) -> str:
         """Report work of some kind (`llm`, `tool`, `user` …). It counts as a sign of life.

@@ -1,5 +1,6 @@
 """Sequence numbers."""
 
+import contextlib
 import gc
 import os
 import sys
@@ -8,19 +9,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sessionary.producers import ProducerSettings, SessionClient
-from sessionary.producers.delivery.emitter import SequenceRegistry
+from sessionary.producers.delivery.emitter import Emitter, ProducerSequence, SenderIdentity, SendGate, SequenceRegistry
 from sessionary.producers.delivery.record_ids import EventIds
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
-from sessionary.schemas.codec import Decoder, Event
-from sessionary.schemas.events import Heartbeat, Payload, SessionActivity
+from sessionary.schemas.codec import Decoder, Event, encode_event
+from sessionary.schemas.events import EVENT_TYPES, Heartbeat, Payload, SessionActivity
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import Envelope
+from tests.support.values import values
 
 
 def test_every_event_of_a_session_takes_the_next_number_and_heartbeats_none() -> None:
@@ -79,6 +83,33 @@ def test_a_heartbeat_from_a_template_says_what_the_session_says_now() -> None:
         check_beats()
         session._emitter.renew_producer()
         check_beats()
+
+
+@pytest.mark.parametrize("cls", list(EVENT_TYPES), ids=lambda cls: cls.__name__)
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_an_event_from_a_template_has_the_bytes_and_headers_of_any_other(
+    cls: type[Payload], data: st.DataObject
+) -> None:
+    memory = InMemoryTransport()
+    sent: list[OutRecord] = []
+    memory.send = lambda record, on_receipt=None: sent.append(record)  # type: ignore[method-assign]
+    sequence = ProducerSequence(str(uuid.uuid4()))
+    key, identity = SessionKey("acme", str(uuid.uuid4())), SenderIdentity("s", "a", "role")
+    emitter = Emitter(memory, SendGate(), identity, key, sequence, user_id="u", data_classes=("personal",))
+    emitter.context_bytes = data.draw(st.none() | st.integers(0, 1 << 40))
+    sequence.last = data.draw(st.integers(0, 1 << 50))
+    for payload in data.draw(st.lists(values(cls), min_size=5, max_size=6)):
+        with contextlib.suppress(Invalid):
+            emitter.emit(payload)
+            record = sent[-1]
+            event = Decoder().decode_event(record.value)
+            assert isinstance(event, Event)
+            assert event.payload == payload
+            assert (event.envelope.producer_seq, event.envelope.event_id) == (sequence.last, record.event_id)
+            assert record.producer_seq == sequence.last
+            assert record.value == encode_event(event)
+            assert record.headers == event_headers(event.envelope)
 
 
 class Recorder:
