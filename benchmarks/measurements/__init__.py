@@ -10,6 +10,7 @@
     sink_delay      f: from an audit record to its visible row, for `sinks`
     client_cost     g: what the client costs its agent
     spool_replay    g: how fast a client sends what a dead process left
+    heartbeat_cost  g: what the heartbeats of 10,000 sessions cost
     growth          h: cost per event as live sessions grow
     million         m: a million sessions: recovery, restart in place, gravestones
     many_partitions p: idle partitions, and latency with many
@@ -47,6 +48,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("f", "sinks", "Rows into ClickHouse"),
     Measurement("g", "client_cost", "What the client costs its agent"),
     Measurement("g", "spool_replay", "Replay of a dead process's spool"),
+    Measurement("g", "heartbeat_cost", "What heartbeats cost"),
     Measurement("h", "growth", "Cost per event as live sessions grow"),
     Measurement("m", "million", "A million sessions and their gravestones"),
     Measurement("p", "many_partitions", "One processor with many partitions"),

@@ -5,6 +5,7 @@
     transactional_hop    the baseline of a latency: reads, passes on, commits in one transaction
     emitting             measures what a call of the client costs its agent
     replaying            measures how fast a dead process's spool is sent
+    beating              measures what the heartbeats of many sessions cost
     quix_app             how the programs on Quix Streams are configured
     run_quix_core        the processor's pure core in Quix Streams
 

@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,15 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.producers import ProducerSettings, SessionClient
-from sessionary.producers.delivery import kafka_producer
-from sessionary.producers.delivery.spool import transport as spool_transport
+from sessionary.producers.delivery import kafka_producer, stall_watch
+from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.schemas.codec import Event, encode_record
 from sessionary.schemas.events import Heartbeat, SessionTerminated
+from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.settings import KafkaSettings
+from tests.support.mock_cluster import mock_cluster
 from tests.support.pipelines import environment, new_pipeline
 from tests.support.processes import Processes
 from tests.support.reading import read_events, read_topic
@@ -166,7 +168,7 @@ def test_after_a_fatal_error_everything_open_is_sent_again_in_order(kafka: Kafka
         for _ in range(3):
             for _ in range(300):
                 session.activity("work", "x" * 200)
-            transport._resend_open(transport._generation, KafkaError(KafkaError._FATAL))
+            transport._give_producer_up(transport._generation, KafkaError(KafkaError._FATAL))
         session.complete()
         assert client.flush(60) == 0
         assert client.counters.delivered == client.counters.sent == 905
@@ -174,15 +176,26 @@ def test_after_a_fatal_error_everything_open_is_sent_again_in_order(kafka: Kafka
     assert errors
 
 
-def test_a_producer_that_finds_no_broker_is_replaced_and_everything_open_is_sent_again_in_order(
-    kafka: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spool_transport, "_STALL_S", 2.0)
-    lost = iter([{"bootstrap.servers": f"127.0.0.1:{free_port()}"}])  # of the first one only
+def find_no_broker_at_first(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Let the first producer find no broker, and clients notice soon that it is stuck."""
+    monkeypatch.setattr(stall_watch, "_STALL_S", 2.0)
+    lost = iter([{"bootstrap.servers": f"127.0.0.1:{free_port()}"}])
     config = kafka_producer.producer_config
-    monkeypatch.setattr(kafka_producer, "producer_config", lambda of: {**config(of), **next(lost, {})})
+    monkeypatch.setattr(
+        kafka_producer,
+        "producer_config",
+        lambda of: {**config(of), "statistics.interval.ms": 500, **next(lost, {})},
+    )
+    return lost
+
+
+@pytest.mark.parametrize("policy", ["spool", "block", "drop"])
+def test_a_producer_that_finds_no_broker_is_replaced_and_everything_open_is_sent_again_in_order(
+    policy: str, kafka: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = find_no_broker_at_first(monkeypatch)
     errors: list[Exception] = []
-    with new_client(new_settings(kafka, tmp_path / "spool"), errors) as client:
+    with new_client(new_settings(kafka, tmp_path / "spool", delivery_policy=policy), errors) as client:
         session = client.session(user_id="u")
         for _ in range(300):
             session.activity("work", "x" * 200)
@@ -193,6 +206,40 @@ def test_a_producer_that_finds_no_broker_is_replaced_and_everything_open_is_sent
     assert first_seen(numbers) == list(range(1, client.counters.sent + 1))
     assert next(lost, None) is None
     assert errors
+
+
+@pytest.mark.parametrize("policy", ["spool", "block", "drop"])
+def test_a_producer_whose_partition_is_stuck_is_replaced_though_only_heartbeats_are_open(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stall_watch, "_STALL_S", 2.0)
+    config = kafka_producer.producer_config
+    monkeypatch.setattr(kafka_producer, "producer_config", lambda of: {**config(of), "statistics.interval.ms": 500})
+    with mock_cluster() as cluster:
+        kafka = KafkaSettings(bootstrap_servers=cluster.bootstrap_servers, topic_prefix="stuck")
+        cluster.create_topic(kafka.topics.events, [1, 2])
+        of = new_settings(
+            kafka, tmp_path / "spool", delivery_policy=policy, heartbeat_interval_s=0.2, close_timeout_s=0.1
+        )
+        with new_client(of) as client:
+            sessions = [client.session(user_id="u") for _ in range(8)]
+            partitions = [partition_of(session._emitter.key.encoded(), 2) for session in sessions]
+            assert set(partitions) == {0, 1}
+            assert client.flush(60) == 0
+            cluster.silence_broker(2)
+            alive = sessions[partitions.index(0)]
+            for session, partition in zip(sessions, partitions, strict=True):
+                if partition == 0 and session is not alive:
+                    session.detach()
+            transport = client._ports.transport
+            assert isinstance(transport, DirectTransport)
+
+            def is_replaced() -> bool:
+                alive.activity("work")  # the other partition goes on
+                return transport._generation > 0
+
+            wait_until(is_replaced, 60, "a new producer")
+            assert client.counters.delivered > 8 * 4
 
 
 def test_drop_leaves_a_visible_gap(broker: LocalBroker, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ from sessionary.producers.errors import (
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, SessionView, Verdict
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep, current_session
+from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.life import Session, Step
 from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
 from sessionary.schemas.events import Payload
@@ -79,6 +80,7 @@ __all__ = [
     "AsyncStep",
     "AuthenticationFailed",
     "Backlog",
+    "BeatsWith",
     "BlockMarks",
     "CleanupAction",
     "CleanupHandler",

@@ -12,6 +12,7 @@ from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedO
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep
+from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
 from sessionary.producers.session.life import Session
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.types import DataClass, Limits
@@ -142,6 +143,7 @@ class AsyncSessionClient:
         state_schema_version: int = 1,
         parent: str | Session | AsyncSession | None = None,
         restored_from_snapshot_id: str | None = None,
+        beats_with: BeatsWith = "process",
     ) -> AsyncSession:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
 
@@ -156,6 +158,8 @@ class AsyncSessionClient:
             state_schema_version: Version of the content's schema, the agent's own.
             parent: The session that this one belongs to, or its id.
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
+            beats_with: What the session's heartbeats end with: the process, or the thread or task
+                that calls this. See `AsyncSession`.
 
         Returns:
             The session.
@@ -178,7 +182,7 @@ class AsyncSessionClient:
                 restored_from_snapshot_id=restored_from_snapshot_id,
             )
 
-        return await AsyncSession(open_session, may_block=self.may_block)._open()
+        return await AsyncSession(open_session, may_block=self.may_block, beats_with=beats_with)._open()
 
     def session(
         self,
@@ -191,6 +195,7 @@ class AsyncSessionClient:
         parent: str | Session | AsyncSession | None = None,
         validate: AsyncStep | None = None,
         connect: AsyncStep | None = None,
+        beats_with: BeatsWith = "process",
     ) -> AsyncSession:
         """Return a session that `async with` creates, starts and ends. Not a coroutine.
 
@@ -205,6 +210,8 @@ class AsyncSessionClient:
                 `invalid_config`, and the exception is raised again.
             connect: Awaited in phase `connecting`. If it raises, the session ends with
                 `connection_failed`, and the exception is raised again.
+            beats_with: What the session's heartbeats end with: the process, or the thread or task
+                that enters the block. See `AsyncSession`.
 
         Returns:
             The session, not created yet. Entering `async with` raises `Invalid`, `QueueFull` and
@@ -221,9 +228,23 @@ class AsyncSessionClient:
                 parent=parent,
             )
 
-        return AsyncSession(open_session, may_block=self.may_block, starts=True, validate=validate, connect=connect)
+        return AsyncSession(
+            open_session,
+            may_block=self.may_block,
+            starts=True,
+            validate=validate,
+            connect=connect,
+            beats_with=beats_with,
+        )
 
-    async def attach(self, session_id: str, *, user_id: str | None = None, take_over: bool = False) -> AsyncSession:
+    async def attach(
+        self,
+        session_id: str,
+        *,
+        user_id: str | None = None,
+        take_over: bool = False,
+        beats_with: BeatsWith = "process",
+    ) -> AsyncSession:
         """Continue a session that exists: read its state, epoch and content from the processor.
 
         Further events carry the session's data classes. Without `take_over` the session is shared
@@ -242,7 +263,10 @@ class AsyncSessionClient:
         Args:
             session_id: The session's UUID.
             user_id: The user in the envelope of further events.
-            take_over: Take the session over from the process that holds it.
+            take_over: Take the session over from the process that holds it. A call that is
+                cancelled before the verdict may still take it over, but sends no heartbeat.
+            beats_with: What the session's heartbeats end with: the process, or the thread or task
+                that calls this. See `AsyncSession`.
 
         Returns:
             The session, in the state in which the processor has it.
@@ -262,8 +286,19 @@ class AsyncSessionClient:
             Invalid: `session_id` is not a UUID.
             ClientClosed: The client is closed.
         """
-        attached = await asyncio.to_thread(self._client.attach, session_id, user_id=user_id, take_over=take_over)
-        return await AsyncSession(lambda: attached, may_block=self.may_block)._open()
+        attached = self._client._open_attached(session_id, user_id)
+        session = AsyncSession(lambda: attached, may_block=self.may_block)
+        session._use_session(attached, lifeline_of(beats_with))
+        try:
+            view = await session.sync()
+            if take_over:
+                await session._take_over()
+            elif view.owner_service != self._client._identity.service_id:
+                session.detach()
+        except BaseException:
+            attached._abandon_session()
+            raise
+        return session
 
     def for_tenant(self, tenant_id: str, *, api_token: str | None = None) -> Self:
         """Return a client of another tenant that uses this one's producer, spool and heartbeats.

@@ -14,6 +14,7 @@ from sessionary.producers.lifetime.tenant_clients import TenantClients
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.session.async_session import AsyncSession
+from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session, Step
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
@@ -121,6 +122,7 @@ class SessionClient(TenantClients):
         state_schema_version: int = 1,
         parent: str | Session | AsyncSession | None = None,
         restored_from_snapshot_id: str | None = None,
+        beats_with: BeatsWith = "process",
     ) -> Session:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
 
@@ -135,6 +137,8 @@ class SessionClient(TenantClients):
             state_schema_version: Version of the content's schema, the agent's own.
             parent: The session that this one belongs to, or its id.
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
+            beats_with: What the session's heartbeats end with: the process, or the thread or
+                asyncio task that calls this. See `Session`.
 
         Returns:
             The session.
@@ -149,13 +153,14 @@ class SessionClient(TenantClients):
             key = SessionKey(self._tenant_id, new_session_id(time.time_ns() // 1_000_000 if time_ordered else None))
         else:
             key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        limits = check_limits(limits)
+        limits, is_alive = check_limits(limits), lifeline_of(beats_with)
         session = Session(
             self._new_emitter(key, check_user(user_id), data_classes, new=session_id is None),
             self._services,
             limits=limits,
             state=state,
             state_schema_version=state_schema_version,
+            is_alive=is_alive,
         )
         session._register_session(self._id_of(parent), restored_from_snapshot_id)
         return session
@@ -171,6 +176,7 @@ class SessionClient(TenantClients):
         parent: str | Session | AsyncSession | None = None,
         validate: Step | None = None,
         connect: Step | None = None,
+        beats_with: BeatsWith = "process",
     ) -> Session:
         """Create and start a session. Use it in `with`, which ends it.
 
@@ -185,6 +191,8 @@ class SessionClient(TenantClients):
                 `invalid_config`, and the exception is raised again.
             connect: Called in phase `connecting`. If it raises, the session ends with
                 `connection_failed`, and the exception is raised again.
+            beats_with: What the session's heartbeats end with: the process, or the thread or
+                asyncio task that calls this. See `Session`.
 
         Returns:
             The session, in state Active.
@@ -201,10 +209,18 @@ class SessionClient(TenantClients):
             data_classes=data_classes,
             session_id=session_id,
             parent=parent,
+            beats_with=beats_with,
         )
         return created.start(validate=validate, connect=connect)
 
-    def attach(self, session_id: str, *, user_id: str | None = None, take_over: bool = False) -> Session:
+    def attach(
+        self,
+        session_id: str,
+        *,
+        user_id: str | None = None,
+        take_over: bool = False,
+        beats_with: BeatsWith = "process",
+    ) -> Session:
         """Continue a session that exists: read its state, epoch and content from the processor.
 
         Further events carry the session's data classes. Without `take_over` the session is shared
@@ -224,6 +240,8 @@ class SessionClient(TenantClients):
             session_id: The session's UUID.
             user_id: The user in the envelope of further events.
             take_over: Take the session over from the process that holds it.
+            beats_with: What the session's heartbeats end with: the process, or the thread or
+                asyncio task that calls this. See `Session`.
 
         Returns:
             The session, in the state in which the processor has it.
@@ -243,11 +261,10 @@ class SessionClient(TenantClients):
             Invalid: `session_id` is not a UUID.
             ClientClosed: The client is closed.
         """
-        key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        session = Session(self._new_emitter(key, user_id, ()), self._services)
+        session = self._open_attached(session_id, user_id, lifeline_of(beats_with))
         view = session.sync()
         if take_over:
-            session._take_over()
+            session._await_take_over(session._ask_take_over())
         elif view.owner_service != self._identity.service_id:
             session.detach()
         return session
@@ -287,9 +304,10 @@ class SessionClient(TenantClients):
     def close(self, timeout_s: float | None = None) -> None:
         """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions. Never raises.
 
-        Blocks for at most `timeout_s` seconds while events are not acknowledged or a clean-up
-        handler runs, and two seconds more for the client's threads; a spool keeps the rest for the
-        next client, and `on_error` is told how many. A second call does nothing.
+        Blocks for at most `timeout_s` seconds while events are not acknowledged, a clean-up handler
+        runs, or the verdict is open on a session that was left, and two seconds more for the
+        client's threads; a spool keeps the rest for the next client, and `on_error` is told how
+        many. A second call does nothing.
 
         Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and
         leaves the other tenants as they are.
@@ -307,6 +325,11 @@ class SessionClient(TenantClients):
     ) -> Literal[False]:
         self.close()
         return False
+
+    def _open_attached(self, session_id: str, user_id: str | None, is_alive: IsAlive | None = None) -> Session:
+        """Return a session that exists, before anything is read of it."""
+        key = SessionKey(self._tenant_id, checked_session_id(session_id))
+        return Session(self._new_emitter(key, user_id, ()), self._services, is_alive=is_alive)
 
     def _id_of(self, parent: str | Session | AsyncSession | None) -> str | None:
         """Return a parent's session id. Raises `Invalid`."""

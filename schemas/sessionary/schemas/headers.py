@@ -54,15 +54,21 @@ def _iso_second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 
+def time_header(at_us: int) -> bytes:
+    """Return the value of `ce_time` for a time in µs since the epoch.
+
+    Raises `ValueError`, `OverflowError` or `OSError` beyond the years 1 to 9999.
+    """
+    second, rest = divmod(at_us, 1_000_000)
+    return f"{_iso_second(second)}.{rest:06}+00:00".encode() if rest else f"{_iso_second(second)}+00:00".encode()
+
+
 def _envelope_headers(envelope: Envelope | EventIdentity) -> list[tuple[str, bytes]]:
     """Return the CloudEvents attributes of an envelope.
 
     Raises `ValueError`, `OverflowError` or `OSError` for a time beyond the years 1 to 9999.
     """
     source, kind = _source_and_type(envelope.tenant_id, envelope.service_id, envelope.event_type)
-    at = envelope.occurred_at
-    rest = at % 1_000_000
-    time = f"{_iso_second(at // 1_000_000)}.{rest:06}+00:00" if rest else f"{_iso_second(at // 1_000_000)}+00:00"
     return [
         _CONTENT_TYPE,
         _VERSION,
@@ -70,7 +76,7 @@ def _envelope_headers(envelope: Envelope | EventIdentity) -> list[tuple[str, byt
         source,
         kind,
         ("ce_subject", envelope.session_id.encode()),
-        ("ce_time", time.encode()),
+        ("ce_time", time_header(envelope.occurred_at)),
     ]
 
 
@@ -149,4 +155,5 @@ __all__ = [
     "header_pairs",
     "headers_beyond_envelope",
     "read_headers",
+    "time_header",
 ]

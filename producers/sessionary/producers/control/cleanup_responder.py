@@ -128,6 +128,7 @@ class CleanupResponder:
             raise
         if request.reason_code not in _TIMEOUTS:
             self._send_clearing(emitter)
+            emitter.forget_sequence()  # an ended session says nothing after it
 
     def _send_clearing(self, emitter: Emitter) -> None:
         """Report that the ended session clears its context, after it released its resources."""

@@ -3,9 +3,12 @@
 In the order in which an event passes:
 
     emitter           builds records: identity, sequence number, epoch, bytes
+    sequences         sequence numbers per session and producer
+    record_ids        event ids, and records from templates
     spool             policy spool: a file first, then Kafka; replays what a dead process left
     direct_transport  policies block and drop: librdkafka's queue in memory only
     kafka_producer    the librdkafka producer, its poll thread, the meaning of its errors
+    stall_watch       finds out from librdkafka's statistics that a producer is stuck
     tracing_transport  a span for each event, around one of the two transports, if asked for
     event_counts      the counters of a client while they change
     journal           one NDJSON line for each delivered or lost event

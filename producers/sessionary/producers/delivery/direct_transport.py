@@ -4,8 +4,12 @@ spool   the event stays in the spool file and follows in order; `send` never blo
         (package `spool`)
 block   `send` waits for a bounded time, then raises `QueueFull`
 drop    the event is lost and counted; its sequence number is used, so the loss is audited as a gap
+
+A producer that is stuck, or that has failed for good, is replaced: the new one sends all events
+that are not acknowledged again, in order, unless they are older than `delivery_timeout_s`.
 """
 
+import threading
 import time
 from collections import deque
 from typing import NamedTuple
@@ -14,21 +18,47 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from sessionary.producers.delivery.event_counts import EventCounts
 from sessionary.producers.delivery.journal import Journal
-from sessionary.producers.delivery.kafka_producer import KafkaProducer
+from sessionary.producers.delivery.kafka_producer import KafkaProducer, error_reason
+from sessionary.producers.delivery.stall_watch import StallWatch
 from sessionary.producers.errors import ClientClosed, QueueFull, SettingsError
 from sessionary.producers.ports import Backlog, Counters, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.settings import ProducerSettings
 
 _ROOM_WAIT_S = 0.05
+_REPLACE_PAUSE_S = 1.0
+# Errors after which an idempotent producer sends nothing any more.
+_FATAL = frozenset(
+    {
+        KafkaError._FATAL,
+        KafkaError._FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        KafkaError.UNKNOWN_PRODUCER_ID,
+    }
+)
 
 
-class _DeliveryReport(NamedTuple):
-    """A delivery report that is not counted yet."""
+class _OpenEvent(NamedTuple):
+    """An event that is not acknowledged."""
 
     record: OutRecord
     on_receipt: OnReceipt | None
-    error: KafkaError | None
-    receipt: Receipt
+    taken_s: float
+
+
+class _Attempt:
+    """One delivery of an event: its delivery callback."""
+
+    __slots__ = ("event", "generation", "owner")
+
+    def __init__(self, owner: "DirectTransport", event: _OpenEvent, generation: int) -> None:
+        self.owner = owner
+        self.event = event
+        self.generation = generation
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        self.owner.attempts.append((self, error, receipt_of(error, message)))
 
 
 class DirectTransport:
@@ -42,9 +72,18 @@ class DirectTransport:
         self._journal = _open_journal(settings, on_error)
         self._closed = False
         self._close_begun = False
-        self._reports: deque[_DeliveryReport] = deque()
-        self._taken_s: dict[str, float] = {}  # of the events in librdkafka's queue, by their ids
-        self._kafka = KafkaProducer(settings, on_error, self._settle_reports, self._counts.count_error)
+        self.attempts: deque[tuple[_Attempt, KafkaError | None, Receipt]] = deque()
+        self._open: dict[str, _OpenEvent] = {}  # in the order in which they were taken, by their ids
+        self._queueing = threading.Lock()  # held while an event is queued, and while the producer changes
+        self._generation = 0  # of the producer
+        self._replace_at_s: float | None = None  # the producer is unusable, and will be replaced then
+        self._waiting: deque[_OpenEvent] = deque()  # open, and not queued in the current producer
+        self._waiting_bytes = 0
+        self._watch = StallWatch(settings.topics.events)
+        self._stalled_s = 0.0
+        self._kafka = KafkaProducer(
+            settings, on_error, self._settle_reports, self._counts.count_error, self._read_statistics
+        )
 
     @property
     def may_block(self) -> bool:
@@ -59,55 +98,83 @@ class DirectTransport:
     @property
     def backlog(self) -> Backlog:
         """The events that are not acknowledged now."""
-        oldest_s = min(list(self._taken_s.values()), default=None)
+        oldest_s = min((event.taken_s for event in list(self._open.values())), default=None)
         age_s = 0.0 if oldest_s is None else time.monotonic() - oldest_s
         return Backlog(max(self._counts.outstanding, 0), oldest_age_s=age_s)
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         """Take one record. Blocks only under policy `block`. Raises `QueueFull`, `ClientClosed`."""
+        event = _OpenEvent(record, on_receipt, time.monotonic())
+        while not self._queue_event(event):
+            if not self.may_block:
+                self._drop_record(record, on_receipt, "dropped: the queue is full", "queue_full")
+                return
+            left_s = event.taken_s + self._settings.block_timeout_s - time.monotonic()
+            if left_s <= 0:
+                self._counts.count_error("queue_full")
+                raise QueueFull(
+                    f"the delivery queue stayed full for {self._settings.block_timeout_s:g} s; the event was not taken"
+                )
+            with self._lock:
+                self._counts.changed.wait(min(_ROOM_WAIT_S, left_s))
 
-        def on_delivery(error: KafkaError | None, message: Message) -> None:
-            self._reports.append(_DeliveryReport(record, on_receipt, error, receipt_of(error, message)))
-
-        deadline: float | None = None
-        while True:
+    def _queue_event(self, event: _OpenEvent) -> bool:
+        """Take an event; False if there is no room for it. Counts it as sent, and never blocks."""
+        error: KafkaError | None = None
+        with self._queueing:
             if self._closed:
                 raise ClientClosed("the client is closed; create a new one")
             # Before the queue has it: its delivery report may come at once.
-            self._taken_s[record.event_id] = time.monotonic()
+            self._open[event.record.event_id] = event
             try:
-                self._kafka.produce_record(record, on_delivery)
-                break
-            except BufferError:
-                del self._taken_s[record.event_id]
-                if not self.may_block:
-                    self._drop_record(record, on_receipt, "dropped: the queue is full", "queue_full")
-                    return
-                now = time.monotonic()
-                deadline = deadline if deadline is not None else now + self._settings.block_timeout_s
-                if now >= deadline:
-                    self._counts.count_error("queue_full")
-                    raise QueueFull(
-                        f"the delivery queue stayed full for {self._settings.block_timeout_s:g} s; "
-                        "the event was not taken"
-                    ) from None
-                with self._lock:
-                    self._counts.changed.wait(min(_ROOM_WAIT_S, deadline - now))
-            except KafkaException as error:
-                del self._taken_s[record.event_id]
-                self._kafka.report_error(error.args[0])
-                self._drop_record(record, on_receipt, f"dropped: {error}")
-                return
-        with self._lock:
-            self._counts.sent += 1
+                if not self._has_room(event):
+                    del self._open[event.record.event_id]
+                    return False
+            except KafkaException as raised:
+                error = raised.args[0]
+                if _is_fatal(raised.args[0]):
+                    self._let_wait(event)
+                else:
+                    del self._open[event.record.event_id]
+        if error is None:
+            with self._lock:
+                self._counts.sent += 1
+        elif event.record.event_id in self._open:
+            with self._lock:
+                self._counts.sent += 1
+            self._give_producer_up(self._generation, error)
+        else:
+            self._kafka.report_error(error)
+            self._drop_record(event.record, event.on_receipt, f"dropped: {error}")
+        return True
+
+    def _has_room(self, event: _OpenEvent) -> bool:
+        """Queue an event in the producer, or behind those that wait for a new one."""
+        if self._replace_at_s is not None or self._waiting:
+            if self._waiting_bytes >= self._settings.queue_bytes_max:
+                return False
+            self._let_wait(event)
+            return True
+        try:
+            self._kafka.produce_record(event.record, _Attempt(self, event, self._generation))
+        except BufferError:
+            return False
+        return True
+
+    def _let_wait(self, event: _OpenEvent) -> None:
+        self._waiting.append(event)
+        self._waiting_bytes += len(event.record.value)
 
     def send_heartbeat(self, record: OutRecord) -> None:
         """Queue a heartbeat, or drop it if there is no room. Never blocks."""
+        generation = self._generation
         try:
             self._kafka.produce_record(record, None)
-        except (BufferError, KafkaException):
+        except (BufferError, KafkaException) as error:
             with self._lock:
                 self._counts.heartbeats_dropped += 1
+            if isinstance(error, KafkaException) and _is_fatal(error.args[0]):
+                self._give_producer_up(generation, error.args[0])
         else:
             with self._lock:
                 self._counts.heartbeats += 1
@@ -153,24 +220,93 @@ class DirectTransport:
     def _stop_threads(self) -> None:
         self._kafka.close()
         self._settle_reports()  # counts what was purged as failed
+        left = [(event, Receipt(None, None, "the client was closed")) for event in self._open.values()]
+        self._settle_events(left)
+
+    def _read_statistics(self, statistics: str) -> None:
+        """Take librdkafka's statistics. Called on the poll thread, before `_settle_reports`."""
+        self._stalled_s = self._watch.find_stall(statistics, time.monotonic())
+
+    def _check_progress(self) -> None:
+        """Give a producer up that is stuck. Called on the poll thread."""
+        stalled_s, self._stalled_s = self._stalled_s, 0.0
+        if stalled_s:
+            what = f"a partition acknowledged nothing for {stalled_s:.0f} s; all open events are sent again"
+            self._give_producer_up(self._generation, KafkaError(KafkaError._TIMED_OUT, what))
 
     def _settle_reports(self) -> None:
-        """Count one round of delivery reports. Takes the lock once, as the agent needs it too."""
-        reports = [self._reports.popleft() for _ in range(len(self._reports))]
-        if not reports:
-            return
-        failed = [report.error for report in reports if report.error is not None]
-        for error in failed:
-            self._kafka.report_error(error)
-        if len(failed) < len(reports):
+        """Count one round of delivery reports. Takes the locks once, as the agent needs them."""
+        attempts = [self.attempts.popleft() for _ in range(len(self.attempts))]
+        settled: list[tuple[_OpenEvent, Receipt]] = []
+        for attempt, error, receipt in attempts:
+            if attempt.generation != self._generation:
+                continue  # sent again; if the broker has it, the processor drops the duplicate
+            if error is not None and _is_fatal(error):
+                self._give_producer_up(attempt.generation, error)
+                continue
+            if error is not None:
+                self._kafka.report_error(error)
+            settled.append((attempt.event, receipt))
+        if settled:
+            self._settle_events(settled)
+        self._check_progress()
+        if self._replace_at_s is not None or self._waiting:
+            self._queue_waiting()
+
+    def _settle_events(self, settled: list[tuple[_OpenEvent, Receipt]]) -> None:
+        """Report the receipts of events, and count them."""
+        failed = 0
+        for event, receipt in settled:
+            failed += receipt.error is not None
+            self._open.pop(event.record.event_id, None)
+            self._report_receipt(event.record, receipt, event.on_receipt)
+        if failed < len(settled):
             self._kafka.clear_errors()
-        for report in reports:
-            self._taken_s.pop(report.record.event_id, None)
-            self._report_receipt(report.record, report.receipt, report.on_receipt)
         with self._lock:
-            self._counts.delivered += len(reports) - len(failed)
-            self._counts.failed += len(failed)
+            self._counts.delivered += len(settled) - failed
+            self._counts.failed += failed
             self._counts.changed.notify_all()
+
+    def _give_producer_up(self, generation: int, error: KafkaError) -> None:
+        """Have the producer replaced, unless it was since. All open events wait for the new one."""
+        with self._queueing:
+            if generation != self._generation or self._closed:
+                return
+            self._generation += 1
+            self._replace_at_s = time.monotonic() + _REPLACE_PAUSE_S
+            self._waiting.clear()
+            self._waiting_bytes = 0
+            for event in self._open.values():
+                self._let_wait(event)
+        self._kafka.report_error(error)
+
+    def _queue_waiting(self) -> None:
+        """Replace the producer if it is time, and queue what waits for it. On the poll thread."""
+        now_s = time.monotonic()
+        if self._replace_at_s is not None:
+            if now_s < self._replace_at_s:
+                return
+            self._kafka.replace_producer()
+        expired: list[tuple[_OpenEvent, Receipt]] = []
+        with self._queueing:
+            self._replace_at_s = None
+            while self._waiting:
+                event = self._waiting[0]
+                if now_s - event.taken_s > self._settings.delivery_timeout_s:
+                    expired.append((event, Receipt(None, None, "not acknowledged in time")))
+                else:
+                    try:
+                        self._kafka.produce_record(event.record, _Attempt(self, event, self._generation))
+                    except BufferError:
+                        break
+                    except KafkaException as error:
+                        self._replace_at_s = now_s + _REPLACE_PAUSE_S
+                        self._counts.count_error(error_reason(error.args[0]))
+                        break
+                self._waiting.popleft()
+                self._waiting_bytes -= len(event.record.value)
+        if expired:
+            self._settle_events(expired)
 
     def _drop_record(
         self, record: OutRecord, on_receipt: OnReceipt | None, why: str, reason: str | None = None
@@ -188,6 +324,10 @@ class DirectTransport:
             self._journal.append_line(record, receipt)
         if on_receipt is not None:
             on_receipt(receipt)
+
+
+def _is_fatal(error: KafkaError) -> bool:
+    return error.fatal() or error.code() in _FATAL
 
 
 def receipt_of(error: KafkaError | None, message: Message) -> Receipt:

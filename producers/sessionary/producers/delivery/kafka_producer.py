@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from sessionary.producers.delivery.stall_watch import STATISTICS_MS
 from sessionary.producers.errors import AuthenticationFailed, SettingsError, Unavailable
 from sessionary.producers.ports import OnError, OutRecord
 from sessionary.producers.process.guards import LATE_JOIN_S, join_thread
@@ -71,6 +72,7 @@ def producer_config(settings: ProducerSettings) -> dict[str, object]:
         # Only the spool may retry an event for ever: it is on disk.
         "message.timeout.ms": 0 if spooling else int(settings.delivery_timeout_s * 1000),
         "socket.keepalive.enable": True,
+        "statistics.interval.ms": STATISTICS_MS,
     }
 
 
@@ -101,7 +103,7 @@ class KafkaProducer:
     Thread-safe; `replace_producer` and `close` by one thread at a time. `on_error` is called once
     per kind of error until `clear_errors`, `count_error` with the reason of each one. `on_poll` is
     called on the poll thread after each round of delivery reports, which holds many reports under
-    load, and at least every 0.1 s.
+    load, and at least every 0.1 s; `on_statistics` there too, every few seconds, with librdkafka's.
     """
 
     def __init__(
@@ -110,11 +112,13 @@ class KafkaProducer:
         on_error: OnError,
         on_poll: Callable[[], None],
         count_error: Callable[[str], None],
+        on_statistics: Callable[[str], None],
     ) -> None:
         self._settings = settings
         self._on_error = on_error
         self._on_poll = on_poll
         self._count_error = count_error
+        self._on_statistics = on_statistics
         self._topic = settings.topics.events
         self._reported: set[type[Exception]] = set()
         self.authentication_error: AuthenticationFailed | None = None
@@ -155,7 +159,8 @@ class KafkaProducer:
         join_thread(self._thread, _POLL_S + LATE_JOIN_S)
 
     def _new_producer(self) -> Producer:
-        return open_producer({**producer_config(self._settings), "error_cb": self.report_error})
+        callbacks = {"error_cb": self.report_error, "stats_cb": self._on_statistics}
+        return open_producer({**producer_config(self._settings), **callbacks})
 
     def _poll_until_closed(self) -> None:
         while not self._stop.is_set():

@@ -16,7 +16,8 @@ from types import MappingProxyType
 from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder
 from sessionary.producers.control.data_class_lookup import DataClassLookup
 from sessionary.producers.control.token_check import REFUSED_TOKEN, start_token_check
-from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate, SequenceRegistry
+from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate
+from sessionary.producers.delivery.sequences import SequenceRegistry
 from sessionary.producers.errors import AuthenticationFailed, ClientClosed
 from sessionary.producers.judgement.notices import Callbacks, Notices
 from sessionary.producers.judgement.session_watch import SessionWatch
@@ -26,6 +27,7 @@ from sessionary.producers.process.guards import guard_callback
 from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, keep_forever
 from sessionary.producers.session.handle import SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats
+from sessionary.producers.session.pending_verdict import VerdictFollower
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.types import DataClass
@@ -74,9 +76,11 @@ class ProcessBoundClient:
         if self._settings.disabled:
             self._heartbeats.close()
         self._start_watch()
+        self._follower = VerdictFollower(self._on_error)
         self._services = SharedServices(
             self._ports.control,
             self._heartbeats,
+            self._follower,
             self._settings.heartbeat_interval_s,
             self._settings.verdict_timeout_s,
             self._on_error,
@@ -128,10 +132,11 @@ class ProcessBoundClient:
         def emitter_at(key: SessionKey, epoch: int) -> Emitter:
             emitter = self._new_emitter(key, None, ())
             emitter.epoch = epoch
-            if not emitter.last_seq:  # the session of another client
+            if not emitter.last_seq:  # of another client, or ended and forgotten
                 emitter.add_data_classes(lookup.find_classes(key.session_id))
             return emitter
 
+        self._sequences.keep_ended()
         self._ports.cleanups.start(CleanupResponder(handler, emitter_at, self._on_error))
 
     def _close_ports(self, deadline: float) -> int:
@@ -145,6 +150,7 @@ class ProcessBoundClient:
             self._watch.close()
             self._ports.cleanups.close(left_s())
             self._heartbeats.close()
+            self._follower.close(left_s())
         except Exception as error:  # noqa: BLE001 - the events must be delivered whatever else fails
             self._on_error(error)
         self._gate.open = False
@@ -195,6 +201,7 @@ class ProcessBoundClient:
             self._sequences.sequence_for(key, new=new),
             user_id=user_id,
             data_classes=data_classes,
+            registry=self._sequences,
         )
 
 

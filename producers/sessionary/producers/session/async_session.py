@@ -1,6 +1,7 @@
 """The verbs of a session's life for asyncio."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Literal, Self, Unpack
@@ -9,6 +10,7 @@ from sessionary.producers.context.marks import Marks
 from sessionary.producers.context.scope import SessionBlock, active_session, enter_block, leave_block
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.session.async_work import AsyncSessionWork
+from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session
 from sessionary.schemas.types import ErrorInfo, PauseKind, Phase, StartFailureReason
 
@@ -35,6 +37,12 @@ class AsyncSession(AsyncSessionWork):
 
     A session that was detached, or that the processor has timed out, is left as it is. In the block
     the session is the current one: see `current_session`.
+
+    Every verb may be cancelled, for example by `asyncio.timeout`. A cancelled `resume` or `recover`
+    may still be granted: call it again to go on waiting. If the block is left instead, the session
+    ends all the same: the client waits for the verdict on another thread, and ends it once more if
+    that was granted. Heartbeats go on and stop as those of `Session` do; `beats_with="task"` ties
+    them to the task that entered the block, or that awaited `create` or `attach`.
     """
 
     def __init__(
@@ -45,9 +53,11 @@ class AsyncSession(AsyncSessionWork):
         starts: bool = False,
         validate: AsyncStep | None = None,
         connect: AsyncStep | None = None,
+        beats_with: BeatsWith = "process",
     ) -> None:
         super().__init__(may_block=may_block)
         self._open_session = open_session
+        self._beats_with: BeatsWith = beats_with
         self._starts = starts
         self._validate = validate
         self._connect = connect
@@ -128,7 +138,9 @@ class AsyncSession(AsyncSessionWork):
 
         Otherwise raises as `emit` does.
         """
-        return await self._run_in_thread(self.sync_session.resume, resume_plan, **marks)
+        # Sent before anything is awaited: a cancelled call never sends it after the block was left.
+        pending = await self._run_verb(self.sync_session._ask_resume, resume_plan, marks)
+        return await asyncio.to_thread(self.sync_session._await_resume, pending)
 
     async def error(
         self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]
@@ -157,7 +169,8 @@ class AsyncSession(AsyncSessionWork):
         Returns:
             The session's content. Raises as `resume` does.
         """
-        return await self._run_in_thread(self.sync_session.recover, resume_plan, **marks)
+        pending = await self._run_verb(self.sync_session._ask_recovery, resume_plan, marks)
+        return await asyncio.to_thread(self.sync_session._await_recovery, pending)
 
     async def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session because its work is done. Raises as `emit` does."""
@@ -208,7 +221,8 @@ class AsyncSession(AsyncSessionWork):
             AuthenticationFailed: The control API rejects our token.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
         """
-        return await self._run_in_thread(self.sync_session.sync)
+        session = self.sync_session
+        return await asyncio.to_thread(session._sync_unless_left, session._departures)
 
     async def __aenter__(self) -> Self:
         await self._open()
@@ -230,14 +244,49 @@ class AsyncSession(AsyncSessionWork):
     async def _open(self) -> Self:
         """Create the session, and start it if asked, without making it the current one."""
         if self._session is None:
-            session = await asyncio.to_thread(self._open_session) if self._may_block else self._open_session()
-            self._session = session
-            session._follow_thread()
+            is_alive = lifeline_of(self._beats_with)
+            session = await self._open_in_thread() if self._may_block else self._open_session()
+            self._use_session(session, is_alive)
             if self._starts:
-                await self.start(validate=self._validate, connect=self._connect)
+                try:
+                    await self.start(validate=self._validate, connect=self._connect)
+                except BaseException as error:
+                    session.__exit__(type(error), error, None)  # nothing else ends it: the block is not entered
+                    raise
         return self
 
     # Inside
+
+    def _use_session(self, session: Session, is_alive: IsAlive | None) -> None:
+        session._bind_heartbeats(is_alive)
+        self._session = session
+
+    async def _open_in_thread(self) -> Session:
+        """Open the session in a thread; if the caller is cancelled, end what the thread opens."""
+        lock, opened, error = threading.Lock(), list[Session](), list[BaseException]()
+
+        def open_session() -> Session:
+            session = self._open_session()
+            with lock:
+                opened.append(session)
+                cancelled = bool(error)
+            if cancelled:
+                session.__exit__(type(error[0]), error[0], None)
+            return session
+
+        try:
+            return await asyncio.to_thread(open_session)
+        except BaseException as raised:
+            with lock:
+                error.append(raised)
+            for session in opened:
+                session.__exit__(type(raised), raised, None)
+            raise
+
+    async def _take_over(self) -> None:
+        """Take an attached session over, as `AsyncSessionClient.attach` describes it."""
+        pending = await self._run_verb(self.sync_session._ask_take_over)
+        await asyncio.to_thread(self.sync_session._await_take_over, pending)
 
     async def _take_start_step(
         self, phase: Phase, failure: StartFailureReason, step: AsyncStep | None, marks: Marks

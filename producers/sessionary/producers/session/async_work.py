@@ -244,14 +244,8 @@ class AsyncSessionWork:
 
     async def _run_verb(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._may_block:
-            return await self._run_in_thread(verb, *args, **kwargs)
-        return verb(*args, **kwargs)
-
-    async def _run_in_thread(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
             return await asyncio.to_thread(verb, *args, **kwargs)
-        finally:
-            self.sync_session._follow_thread()  # the agent's thread is the loop's, not the executor's
+        return verb(*args, **kwargs)
 
 
 __all__ = ["AsyncSessionWork"]

@@ -5,13 +5,13 @@ and to know when heartbeats are due.
 """
 
 import time
-from collections.abc import Mapping
-from threading import Thread, current_thread
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from sessionary.producers.context.marks import complete_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS, Emitter, EnvelopeFields
 from sessionary.producers.errors import (
+    AuthenticationFailed,
     DeliveryFailed,
     Invalid,
     ProducerConflict,
@@ -19,19 +19,22 @@ from sessionary.producers.errors import (
     SessionEnded,
     SessionFenced,
     SessionLost,
+    SettingsError,
+    Unavailable,
     VerdictPending,
 )
 from sessionary.producers.judgement.judged_handle import JudgedHandle
 from sessionary.producers.judgement.local_checks import NO_BARS
 from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
-from sessionary.producers.session.heartbeat import heartbeat_interval_s
-from sessionary.producers.session.pending_verdict import PendingVerdict
+from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
+from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
 from sessionary.schemas.types import Limits, Phase, Snapshot
 
 _EPOCH_PAUSE_S = 0.1
+_FINAL = (AuthenticationFailed, DeliveryFailed, SessionLost, Invalid, SettingsError)  # waiting longer does not help
 
 
 class SharedServices(NamedTuple):
@@ -39,6 +42,7 @@ class SharedServices(NamedTuple):
 
     control: Control
     heartbeats: HeartbeatTimer
+    follower: VerdictFollower
     heartbeat_interval_s: float
     verdict_timeout_s: float
     on_error: OnError
@@ -57,7 +61,9 @@ class SessionHandle(JudgedHandle):
         limits: Limits | None = None,
         state: Mapping[str, Json] | None = None,
         state_schema_version: int = 1,
+        is_alive: IsAlive | None = None,
     ) -> None:
+        """`is_alive`: of the thread or task that the heartbeats end with, if there is one."""
         self._emitter = emitter
         self._lock = emitter.lock
         self._services = services
@@ -76,7 +82,8 @@ class SessionHandle(JudgedHandle):
         self._is_holder = False  # this client created the session, or took it over
         self._fenced_by: str | None = None
         self._begin_judgement(emitter, services.watch)
-        self._user_thread: Thread = current_thread()
+        self._is_alive = is_alive
+        self._departures = 0  # how often the session was ended, detached or left
 
     @property
     def session_id(self) -> str:
@@ -118,7 +125,7 @@ class SessionHandle(JudgedHandle):
     # For the client, the heartbeat timer and `AsyncSession`
 
     def _send_heartbeat(self) -> bool:
-        """Send a heartbeat if the session is Active and its agent's thread is alive.
+        """Send a heartbeat if the session is Active and what its heartbeats end with is alive.
 
         Return False if no further heartbeat is due. Never blocks.
         """
@@ -126,12 +133,8 @@ class SessionHandle(JudgedHandle):
         if not self._lock.acquire(blocking=False):
             return True
         try:
-            if (
-                self._local_state != "Active"
-                or self._detached
-                or not self._user_thread.is_alive()
-                or not self._emitter.is_open
-            ):
+            alive = self._emitter.is_open and (self._is_alive is None or self._is_alive())
+            if self._local_state != "Active" or self._detached or not alive:
                 self._heartbeat_token = None
                 return False
             if self._pending is None:
@@ -140,11 +143,9 @@ class SessionHandle(JudgedHandle):
         finally:
             self._lock.release()
 
-    def _follow_thread(self) -> None:
-        """Tie the heartbeats to the calling thread: they end when it dies. Every verb does this."""
-        self._user_thread = current_thread()
-        if self._local_state == "Active" and self._heartbeat_token is None and not self._detached:
-            self._start_heartbeats()
+    def _bind_heartbeats(self, is_alive: IsAlive | None) -> None:
+        """Let the heartbeats end with what `is_alive` tells of; None: with the process."""
+        self._is_alive = is_alive
 
     # For verbs
 
@@ -159,7 +160,6 @@ class SessionHandle(JudgedHandle):
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
         if (bar := self._bars.get(type(payload))) is not None:
             self._require_passing(payload, bar)
-        self._follow_thread()
         event_id = self._emitter.emit(payload, complete_fields(self.session_id, fields), on_receipt)
         if (sent := self._sent_events) is not None:  # a poll may end the watch at any moment
             sent.add_event(event_id, EVENT_TYPES[type(payload)])
@@ -172,33 +172,103 @@ class SessionHandle(JudgedHandle):
 
     def _request_verdict(self, verb: str, payloads: list[Payload], fields: EnvelopeFields = NO_FIELDS) -> SessionView:
         """Send `payloads`, unless done before; wait for the verdict on the last; adopt it."""
-        deadline = time.monotonic() + self._services.verdict_timeout_s
+        return self._await_verdict(self._ask_verdict(verb, payloads, fields))
+
+    def _ask_verdict(self, verb: str, payloads: list[Payload], fields: EnvelopeFields = NO_FIELDS) -> PendingVerdict:
+        """Send `payloads`, unless done before; return what `_await_verdict` takes."""
         with self._lock:
             pending = self._pending
-            if pending is None:
-                self._services.control.check_configured()
-                self._bars = NO_BARS  # the verdict tells, and the state with it
-                for payload in payloads[:-1]:
-                    self._send_event(payload, fields)
-                pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])])
-                pending.event_id = self._send_event(payloads[-1], fields, pending.on_receipt)
-                self._pending = pending
-            elif pending.verb != verb:
-                raise VerdictPending(pending.verb)
+            if pending is not None:
+                if pending.verb != verb:
+                    raise VerdictPending(pending.verb)
+                return pending
+            self._services.control.check_configured()
+            self._bars = NO_BARS  # the verdict tells, and the state with it
+            for payload in payloads[:-1]:
+                self._send_event(payload, fields)
+            pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])], self._local_state)
+            pending.event_id = self._send_event(payloads[-1], fields, pending.on_receipt)
+            self._pending = pending
+            self._detached = False
+            return pending
+
+    def _await_verdict(self, pending: PendingVerdict) -> SessionView:
+        """Wait for a verdict and adopt it, unless the session was left meanwhile."""
         try:
-            view = self._wait_verdict(pending, deadline)
-        except (DeliveryFailed, SessionLost, Invalid):
-            self._pending = None
+            view = self._wait_verdict(pending, time.monotonic() + self._services.verdict_timeout_s)
+        except _FINAL:
+            with self._lock:
+                if self._pending is pending:
+                    self._pending = None
             raise
         with self._lock:
-            self._pending = None
-            self._detached = False
-            self._adopt_view(view)
-        if not self._is_reached(verb, view):
+            if self._pending is pending:
+                self._pending, pending.adopted = None, True
+                self._adopt_view(view)
+            elif not pending.adopted:
+                raise SessionEnded(f"session {self.session_id} was left before the verdict on {pending.verb}()")
+        if not self._is_reached(pending.verb, view):
             reason = (view.verdict and view.verdict.reason) or "UNKNOWN"
             self._tell_refused(pending.event_id, pending.event_type, reason)
             raise Refused(pending.event_type, reason)
         return view
+
+    def _end_despite_verdict(self, end: Callable[[], None]) -> None:
+        """Call `end`, which ends the session, although a verdict may be awaited. Hold the lock.
+
+        If that verdict comes later and raised the epoch, the processor has refused what `end`
+        sent. Then another thread calls it again, in the state and epoch that the verdict led to.
+        """
+        pending, self._pending = self._pending, None
+        self._departures += 1
+        try:
+            end()
+        except BaseException:
+            self._pending = pending
+            raise
+        if pending is not None:
+            self._services.follower.follow_verdict(self._follow_verdict(pending, end))
+
+    def _follow_verdict(self, pending: PendingVerdict, end: Callable[[], None]) -> Callable[[float], bool]:
+        """Return a step of waiting for the verdict: True once nothing more is to be done."""
+        epoch, departures, deadline_s = self.epoch, self._departures, 0.0
+
+        def follow(timeout_s: float) -> bool:
+            nonlocal deadline_s
+            if not pending.settled:
+                return False
+            deadline_s = deadline_s or time.monotonic() + self._services.verdict_timeout_s
+            try:
+                position = pending.wait_position(0.0)
+                view = self._services.control.fetch_session(self.session_id, position, timeout_s)
+            except Unavailable as error:
+                if time.monotonic() < deadline_s:
+                    return False
+                self._services.on_error(error)
+                return True
+            except _FINAL:
+                return True  # it was not granted, or this process may never know: the first end holds
+            if view.epoch <= epoch:
+                return position is not None or time.monotonic() >= deadline_s
+            with self._lock:
+                if self._departures == departures and self._is_reached(pending.verb, view):
+                    self._end_granted(view, end)
+            return True
+
+        return follow
+
+    def _end_granted(self, view: SessionView, end: Callable[[], None]) -> None:
+        """End the session in the state and epoch that a late verdict led to. Hold the lock."""
+        self._detached = True  # no heartbeat
+        self._adopt_view(view)
+        if self._local_state in ("Terminated", "Timeout"):
+            return
+        self._detached = False
+        try:
+            end()
+        finally:
+            self._detached = True
+            self._stop_heartbeats()
 
     def _is_reached(self, verb: str, view: SessionView) -> bool:
         """Return True if a verb has led where it should.
@@ -263,6 +333,9 @@ class SessionHandle(JudgedHandle):
         """Enter a state, which the processor has told if it is `committed`."""
         self._local_state = state
         self._update_bars(committed=committed)
+        if state == "Terminated":
+            self._departures += 1
+            self._emitter.forget_sequence()
         if state != "Active":
             self._stop_heartbeats()
         elif self._heartbeat_token is None and not self._detached:

@@ -1,19 +1,36 @@
 """One timer thread sends the heartbeats of all sessions of a client.
 
 It holds sessions weakly and asks each before every heartbeat. So it keeps no session alive that
-has ended, that its agent dropped, or whose agent thread died.
+has ended, that its agent dropped, or whose thread or task has ended.
 """
 
 import heapq
 import itertools
+import os
+import threading
 import time
 import weakref
 from collections.abc import Callable
 from threading import Condition, Thread
+from typing import Literal, NamedTuple
 
+from sessionary.producers.errors import Invalid
 from sessionary.producers.process.guards import LATE_JOIN_S, join_thread
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms, with_defaults
 from sessionary.schemas.types import Limits
+
+BeatsWith = Literal["process", "thread", "task"]
+"""What must be alive for a session's heartbeats: the process, or the creating thread or task."""
+
+IsAlive = Callable[[], bool]
+
+# Heartbeats that are due within this time, and this part of their interval, go out together: each
+# wake-up of the timer costs more than a heartbeat.
+_TOGETHER_S, _TOGETHER_PART = 0.2, 0.02
+_ENDED_MIN = 64  # entries of ended sessions that the queue may hold besides as many as live ones
+# First heartbeats are spread over the interval by the golden ratio, so that the sessions of a
+# process that starts thousands at once do not beat at once.
+_SPREAD = 0.6180339887498949
 
 
 def heartbeat_interval_s(limits: Limits, wanted_s: float) -> float:
@@ -22,82 +39,156 @@ def heartbeat_interval_s(limits: Limits, wanted_s: float) -> float:
     return min(wanted_s, budget_ms / 1000 / HEARTBEATS_PER_BUDGET)
 
 
+def lifeline_of(beats_with: BeatsWith) -> IsAlive | None:
+    """Return what tells whether the calling thread or task lives; None for the process.
+
+    The thread or task is held weakly. Raises `Invalid` for an unknown name, and for `task` outside
+    an asyncio task.
+    """
+    if beats_with == "process":
+        return None
+    if beats_with == "thread":
+        thread = weakref.ref(threading.current_thread())
+        return lambda: (alive := thread()) is not None and alive.is_alive()
+    import asyncio  # the client for threads does without it
+
+    if beats_with != "task":
+        raise Invalid("invalid_value", f"beats_with is {beats_with!r}; use 'process', 'thread' or 'task'")
+    try:
+        current = asyncio.current_task()
+    except RuntimeError:
+        current = None
+    if current is None:
+        raise Invalid("invalid_value", "beats_with='task' is called outside an asyncio task; use 'thread' or 'process'")
+    task = weakref.ref(current)
+    return lambda: (running := task()) is not None and not running.done()
+
+
 # Sends one heartbeat; False if the session needs no more. Never blocks.
 SendHeartbeat = Callable[[], bool]
 
 
+class _Beating(NamedTuple):
+    """A session that beats."""
+
+    send: "weakref.WeakMethod[SendHeartbeat]"
+    interval_s: float
+
+
+class _DueBeat(NamedTuple):
+    """When a heartbeat is due. Compared by its time."""
+
+    at_s: float  # monotonic
+    token: int
+
+
 class Heartbeats:
-    """The timer; its thread starts with the first session. Thread-safe."""
+    """The timer; its thread starts with the first session. Thread-safe.
+
+    A forked child has none of its parent's heartbeats: its own begin with its first session.
+    """
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
         self._on_error = on_error
-        self._wake = Condition()
-        self._due: list[tuple[float, int]] = []  # (monotonic time, token)
-        self._live: dict[int, tuple[weakref.WeakMethod[SendHeartbeat], float]] = {}
         self._tokens = itertools.count(1)
-        self._thread: Thread | None = None
         self._closed = False
+        self._begin_empty()
+
+    def _begin_empty(self) -> None:
+        self._pid = os.getpid()
+        self._wake = Condition()
+        self._due: list[_DueBeat] = []
+        self._live: dict[int, _Beating] = {}
+        self._thread: Thread | None = None
 
     def start_heartbeat(self, send: SendHeartbeat, interval_s: float) -> int:
-        """Call `send` every `interval_s` from now on; return a token for `stop_heartbeat`.
+        """Call `send` every `interval_s` from now on, the first time sooner; return a token.
 
-        `send` is a bound method; its object is held weakly.
+        `stop_heartbeat` takes the token. `send` is a bound method; its object is held weakly.
         """
+        if self._pid != os.getpid():
+            self._begin_empty()  # the lock of the parent's timer may be held for ever
         with self._wake:
             token = next(self._tokens)
             if self._closed:
                 return token
-            self._live[token] = (weakref.WeakMethod(send), interval_s)
-            heapq.heappush(self._due, (time.monotonic() + interval_s, token))
+            self._live[token] = _Beating(weakref.WeakMethod(send), interval_s)
+            first = _DueBeat(time.monotonic() + interval_s * (1.0 - token * _SPREAD % 1.0), token)
+            if not self._due or first < self._due[0]:
+                self._wake.notify()
+            heapq.heappush(self._due, first)
             if self._thread is None:
                 self._thread = Thread(target=self._run_timer, name="sessionary-heartbeat", daemon=True)
                 self._thread.start()
-            self._wake.notify()
             return token
 
     def stop_heartbeat(self, token: int) -> None:
         """Stop the heartbeats of `token`, if there are any."""
         with self._wake:
             self._live.pop(token, None)
+            if len(self._due) > 2 * len(self._live) + _ENDED_MIN:
+                self._due = [due for due in self._due if due.token in self._live]
+                heapq.heapify(self._due)
 
     def close(self) -> None:
         """Stop the thread; a second call does nothing."""
         with self._wake:
             self._closed = True
             self._live.clear()
+            self._due.clear()
             self._wake.notify()
         join_thread(self._thread, LATE_JOIN_S)
 
-    def _next_due(self) -> tuple[int, SendHeartbeat, float] | None:
-        """Wait for the next due heartbeat; None once closed."""
+    def _wait_due(self) -> list[_DueBeat]:
+        """Wait until heartbeats are due, and take them out of the queue; empty once closed."""
+        taken: list[_DueBeat] = []
         with self._wake:
             while not self._closed:
-                now = time.monotonic()
-                if self._due and self._due[0][0] <= now:
-                    _, token = heapq.heappop(self._due)
-                    reference, interval_s = self._live.get(token, (None, 0.0))
-                    send = reference() if reference is not None else None
-                    if send is not None:
-                        return token, send, interval_s
-                    self._live.pop(token, None)
-                else:
-                    self._wake.wait(self._due[0][0] - now if self._due else None)
-        return None
+                now_s = time.monotonic()
+                while self._due and self._is_due(self._due[0], now_s, taken):
+                    due = heapq.heappop(self._due)
+                    if due.token in self._live:
+                        taken.append(due)
+                if taken:
+                    return taken
+                self._wake.wait(self._due[0].at_s - now_s if self._due else None)
+        return taken
+
+    def _is_due(self, due: _DueBeat, now_s: float, taken: list[_DueBeat]) -> bool:
+        beating = self._live.get(due.token)
+        if beating is None or due.at_s <= now_s:
+            return True
+        return bool(taken) and due.at_s <= now_s + min(_TOGETHER_S, beating.interval_s * _TOGETHER_PART)
 
     def _run_timer(self) -> None:
-        while (entry := self._next_due()) is not None:
-            token, send, interval_s = entry
-            try:
-                goes_on = send()
-            except Exception as error:  # noqa: BLE001 - one session's error must not end the heartbeats of the others
-                self._on_error(error)
-                goes_on = True
-            del send, entry  # the timer must not keep the session alive
-            with self._wake:
+        while taken := self._wait_due():
+            self._queue_next(taken, [self._send_heartbeat(due.token) for due in taken])
+
+    def _send_heartbeat(self, token: int) -> bool:
+        """Let a session send its heartbeat; False if it needs no more. The session may be gone."""
+        beating = self._live.get(token)
+        send = None if beating is None else beating.send()
+        if send is None:
+            return False
+        try:
+            return send()
+        except Exception as error:  # noqa: BLE001 - one session's error must not end the heartbeats of the others
+            self._on_error(error)
+            return True
+
+    def _queue_next(self, sent: list[_DueBeat], go_on: list[bool]) -> None:
+        with self._wake:
+            now_s = time.monotonic()
+            for due, goes_on in zip(sent, go_on, strict=True):
+                beating = self._live.get(due.token)
+                if beating is None:
+                    continue
                 if not goes_on:
-                    self._live.pop(token, None)
-                elif token in self._live:
-                    heapq.heappush(self._due, (time.monotonic() + interval_s, token))
+                    del self._live[due.token]
+                    continue
+                # Keeps its place in the interval, unless the process was suspended.
+                next_s = max(due.at_s, now_s - beating.interval_s) + beating.interval_s
+                heapq.heappush(self._due, _DueBeat(next_s, due.token))
 
 
-__all__ = ["Heartbeats", "SendHeartbeat", "heartbeat_interval_s"]
+__all__ = ["BeatsWith", "Heartbeats", "IsAlive", "SendHeartbeat", "heartbeat_interval_s", "lifeline_of"]

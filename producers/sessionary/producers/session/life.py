@@ -15,6 +15,7 @@ from sessionary.producers.errors import (
     SessionLost,
 )
 from sessionary.producers.ports import Json, SessionView
+from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.session.work import SessionWork
 from sessionary.schemas.events import (
     Payload,
@@ -43,8 +44,18 @@ class Session(SessionWork):
     """One session. Made by `SessionClient`; thread-safe; a context manager.
 
     Verbs hand an event over and return, without waiting for Kafka. `resume`, `recover` and `sync`
-    wait for the processor. While the session is Active, the client sends heartbeats for it, as
-    long as this object exists and the thread that last called a verb is alive.
+    wait for the processor.
+
+    While the session is Active, the client sends heartbeats for it, whichever threads use it, until
+
+    - the session ends, pauses, fails or is detached, or the `with` block is left;
+    - this object is garbage-collected, or the client is closed;
+    - the process exits. A forked child does not beat for its parent's sessions;
+    - with `beats_with="thread"` or `"task"`: the thread that created or attached it has died, or
+      the asyncio task is done.
+
+    Heartbeats say that the process lives, not that the agent makes progress: limits on idle time
+    and duration say that.
 
     Leaving the `with` block ends the session with the event that is legal in its state:
 
@@ -140,11 +151,7 @@ class Session(SessionWork):
 
         Otherwise raises as `emit` does.
         """
-        paused = self._local_state == "Paused"
-        view = self._request_verdict("resume", [SessionResumed(self._snapshot_id, resume_plan)], envelope_fields(marks))
-        if paused and view.snapshot_state_json is not None:
-            self._state_json = view.snapshot_state_json
-        return self.state
+        return self._await_resume(self._ask_resume(resume_plan, marks))
 
     def error(self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]) -> None:
         """Report an error from which the agent tries to recover; the session enters state Error.
@@ -173,9 +180,7 @@ class Session(SessionWork):
         Returns:
             The session's content. Raises as `resume` does.
         """
-        payloads: list[Payload] = [SessionPhaseChanged("recovery"), SessionRecovered(resume_plan)]
-        self._request_verdict("recover", payloads, envelope_fields(marks))
-        return self.state
+        return self._await_recovery(self._ask_recovery(resume_plan, marks))
 
     def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session because its work is done. Raises as `emit` does."""
@@ -188,25 +193,21 @@ class Session(SessionWork):
     def force_close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session at once, with the most severe reason that is legal in its state.
 
-        `forced` from Error, `cancelled` from Paused, else `abnormal_termination`. Raises as `emit`
-        does.
+        `forced` from Error, `cancelled` from Paused, else `abnormal_termination`. Like `close`, it
+        works while a verdict is awaited. Raises as `emit` does.
         """
-        reasons: dict[str, TerminationReason] = {"Error": "forced", "Paused": "cancelled"}
-        self._send_terminated(reasons.get(self._local_state, "abnormal_termination"), message, marks)
+        with self._lock:
+            self._end_despite_verdict(lambda: self._send_forced(message, marks))
 
     def close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session with the event that is legal in its state.
 
-        Does nothing if the session has ended, or if the processor has timed it out. Raises as
-        `emit` does.
+        Does nothing if the session has ended, or if the processor has timed it out. Works also
+        while a verdict is awaited: if that is granted later, another thread ends the session once
+        more, at its new epoch, unless the client is closed before. Raises as `emit` does.
         """
         with self._lock:
-            if self._local_state == "Idle":
-                self.fail_start("connection_failed", message or "closed before it was started", **marks)
-            elif self._local_state in _END_BY_STATE:
-                self._send_terminated(_END_BY_STATE[self._local_state], message, marks)
-            else:
-                self.detach()  # Timeout: only the processor ends it; Terminated: it has ended
+            self._end_despite_verdict(lambda: self._send_closed(message, marks))
 
     def detach(self) -> None:
         """Stop the heartbeats without ending the session, as if the agent had died.
@@ -215,6 +216,7 @@ class Session(SessionWork):
         """
         with self._lock:
             self._detached = True
+            self._departures += 1
             self._stop_heartbeats()
 
     def sync(self) -> SessionView:
@@ -234,17 +236,7 @@ class Session(SessionWork):
             AuthenticationFailed: The control API rejects our token.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
         """
-        control, deadline = self._services.control, time.monotonic() + self._services.verdict_timeout_s
-        control.check_configured()
-        position = self._emitter.wait_position(self._services.verdict_timeout_s)
-        try:
-            view = control.fetch_session(self.session_id, position, max(deadline - time.monotonic(), 0.1))
-        except SessionLost:
-            self._lost = True
-            raise
-        with self._lock:
-            self._adopt_view(view)
-        return view
+        return self._sync_unless_left(self._departures)
 
     def __enter__(self) -> Self:
         self._block = enter_block(self)
@@ -256,7 +248,7 @@ class Session(SessionWork):
         if self._emitter.is_of_parent:  # which ends it
             return False
         try:
-            self._end_after(error)
+            self._leave_session(error)
         except SessionaryError:
             if error is None:  # else the caller must see what the body raised
                 raise
@@ -277,21 +269,68 @@ class Session(SessionWork):
             self._snapshot_id = snapshot.snapshot_id
             self._is_holder = True
 
-    def _take_over(self) -> None:
-        """Take the session over, as `SessionClient.attach` describes it."""
+    def _sync_unless_left(self, departures: int) -> SessionView:
+        """Do what `sync` does, but adopt nothing if the session was ended or left meanwhile.
+
+        `departures`: their number when the caller began. A call may go on after its caller gave up.
+        """
+        control, deadline = self._services.control, time.monotonic() + self._services.verdict_timeout_s
+        control.check_configured()
+        position = self._emitter.wait_position(self._services.verdict_timeout_s)
+        try:
+            view = control.fetch_session(self.session_id, position, max(deadline - time.monotonic(), 0.1))
+        except SessionLost:
+            self._lost = True
+            raise
+        with self._lock:
+            if self._departures == departures:
+                self._adopt_view(view)
+        return view
+
+    def _ask_resume(self, resume_plan: str | None, marks: Marks) -> PendingVerdict:
+        return self._ask_verdict("resume", [SessionResumed(self._snapshot_id, resume_plan)], envelope_fields(marks))
+
+    def _await_resume(self, pending: PendingVerdict) -> dict[str, Json]:
+        view = self._await_verdict(pending)
+        if pending.local_state == "Paused" and view.snapshot_state_json is not None:
+            self._state_json = view.snapshot_state_json
+        return self.state
+
+    def _ask_recovery(self, resume_plan: str | None, marks: Marks) -> PendingVerdict:
+        payloads: list[Payload] = [SessionPhaseChanged("recovery"), SessionRecovered(resume_plan)]
+        return self._ask_verdict("recover", payloads, envelope_fields(marks))
+
+    def _await_recovery(self, pending: PendingVerdict) -> dict[str, Json]:
+        self._await_verdict(pending)
+        return self.state
+
+    def _ask_take_over(self) -> PendingVerdict:
+        """Begin to take the session over, as `SessionClient.attach` describes it."""
         if self._rules < _TAKE_OVER_RULES:
             raise RulesTooOld(
                 f"attach(take_over=True) needs rules {_TAKE_OVER_RULES}, but session {self.session_id} is judged by "
                 f"rules {self._rules}; activate them with `sessionary rules activate` once all processors are upgraded"
             )
         self.detach()  # no heartbeat before the verdict
+        return self._ask_verdict("attach", [SessionTakenOver()])
+
+    def _await_take_over(self, pending: PendingVerdict) -> None:
         try:
-            self._request_verdict("attach", [SessionTakenOver()])
+            self._await_verdict(pending)
         except SessionaryError:
             self.detach()
             raise
         with self._lock:
             self._is_holder = True
+
+    def _abandon_session(self) -> None:
+        """Leave the session without ending it: the call that opens it failed.
+
+        A verdict that comes later changes nothing.
+        """
+        with self._lock:
+            self._pending = None
+            self.detach()
 
     def _mark_started(self, marks: Marks) -> None:
         """Become Active: the last part of `start`."""
@@ -314,22 +353,39 @@ class Session(SessionWork):
             self._abort_start(failure, error, marks)
             raise
 
-    def _end_after(self, error: BaseException | None) -> None:
+    def _leave_session(self, error: BaseException | None) -> None:
         """End the session as leaving a `with` block by `error` does."""
         with self._lock:
-            self._pending = None
-            if self._detached or self._local_state in ("Terminated", "Timeout"):
-                return
-            if error is None:
-                self.close()
-            elif isinstance(error, Exception):
-                if self._local_state == "Active":
-                    self.error(error)
-                self.close(error_message(error))
-            elif self._local_state == "Idle":
-                self.close(type(error).__name__)
-            else:
-                self.force_close(type(error).__name__)
+            try:
+                self._end_despite_verdict(lambda: self._end_after(error))
+            finally:
+                self._pending = None
+
+    def _end_after(self, error: BaseException | None) -> None:
+        if self._detached or self._local_state in ("Terminated", "Timeout"):
+            return
+        if error is None:
+            self._send_closed(None, {})
+        elif isinstance(error, Exception):
+            if self._local_state == "Active":
+                self.error(error)
+            self._send_closed(error_message(error), {})
+        elif self._local_state == "Idle":
+            self._send_closed(type(error).__name__, {})
+        else:
+            self._send_forced(type(error).__name__, {})
+
+    def _send_closed(self, message: str | None, marks: Marks) -> None:
+        if self._local_state == "Idle":
+            self.fail_start("connection_failed", message or "closed before it was started", **marks)
+        elif self._local_state in _END_BY_STATE:
+            self._send_terminated(_END_BY_STATE[self._local_state], message, marks)
+        else:
+            self.detach()  # Timeout: only the processor ends it; Terminated: it has ended
+
+    def _send_forced(self, message: str | None, marks: Marks) -> None:
+        reasons: dict[str, TerminationReason] = {"Error": "forced", "Paused": "cancelled"}
+        self._send_terminated(reasons.get(self._local_state, "abnormal_termination"), message, marks)
 
     def _send_terminated(self, reason: TerminationReason, message: str | None, marks: Marks) -> None:
         with self._lock:

@@ -1,17 +1,25 @@
-"""The verb whose verdict a session waits for."""
+"""The verb whose verdict a session waits for, and what follows if the session is left before."""
 
-from threading import Event
+import time
+from collections.abc import Callable
+from threading import Condition, Event, Thread
 
 from sessionary.producers.errors import Unavailable
-from sessionary.producers.ports import Receipt
+from sessionary.producers.ports import OnError, Receipt
+
+_ROUND_S = 0.1
+# Asks for one verdict, for at most so many seconds; True once there is nothing more to do.
+FollowVerdict = Callable[[float], bool]
 
 
 class PendingVerdict:
-    """An event that was sent, and whose verdict the agent waits for."""
+    """An event that was sent in state `local_state`, and whose verdict the agent waits for."""
 
-    def __init__(self, verb: str, event_type: str) -> None:
+    def __init__(self, verb: str, event_type: str, local_state: str) -> None:
         self.verb = verb
         self.event_type = event_type
+        self.local_state = local_state
+        self.adopted = False  # a waiting call has brought the session up to date with the verdict
         self.event_id = ""
         self._receipt: Receipt | None = None
         self._delivered = Event()
@@ -20,6 +28,11 @@ class PendingVerdict:
         """Store the event's receipt. Called on any thread."""
         self._receipt = receipt
         self._delivered.set()
+
+    @property
+    def settled(self) -> bool:
+        """True once the event is delivered or lost."""
+        return self._delivered.is_set()
 
     def wait_position(self, timeout_s: float) -> tuple[int, int] | None:
         """Wait for the event's (partition, offset); None if it was delivered without an offset.
@@ -35,4 +48,57 @@ class PendingVerdict:
         return receipt.log_position(self.event_id)
 
 
-__all__ = ["PendingVerdict"]
+class VerdictFollower:
+    """Waits for the verdicts of sessions that were left before they were known. Thread-safe.
+
+    One thread asks for them in turn. It ends with the last one.
+    """
+
+    def __init__(self, on_error: OnError) -> None:
+        self._on_error = on_error
+        self._changed = Condition()
+        self._open: list[FollowVerdict] = []
+        self._thread: Thread | None = None
+        self._closed = False
+
+    def follow_verdict(self, follow: FollowVerdict) -> None:
+        """Call `follow` again and again, on another thread, until it returns True. Never blocks."""
+        with self._changed:
+            if self._closed:
+                return
+            self._open.append(follow)
+            if self._thread is None or not self._thread.is_alive():  # it does not outlive a fork
+                self._thread = Thread(target=self._run_rounds, name="sessionary-verdicts", daemon=True)
+                self._thread.start()
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for the open verdicts, for at most `timeout_s`; then give the rest up."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open, timeout_s)
+            self._closed = True
+            self._open.clear()
+            self._changed.notify_all()
+
+    def _run_rounds(self) -> None:
+        while True:
+            with self._changed:
+                if not self._open:
+                    self._thread = None
+                    return
+                current = list(self._open)
+            done = [follow for follow in current if self._ends_now(follow)]
+            with self._changed:
+                self._open = [follow for follow in self._open if follow not in done]
+                self._changed.notify_all()
+            if len(done) < len(current):
+                time.sleep(_ROUND_S)
+
+    def _ends_now(self, follow: FollowVerdict) -> bool:
+        try:
+            return follow(_ROUND_S)
+        except Exception as error:  # noqa: BLE001 - one session's error must not end the thread, which serves all
+            self._on_error(error)
+            return True
+
+
+__all__ = ["FollowVerdict", "PendingVerdict", "VerdictFollower"]

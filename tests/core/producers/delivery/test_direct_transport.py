@@ -1,16 +1,22 @@
 """Policies block and drop without a broker."""
 
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.producers import (
     AuthenticationFailed,
     QueueFull,
     Session,
+    SessionClient,
 )
+from sessionary.producers.delivery import direct_transport
+from sessionary.producers.delivery.direct_transport import DirectTransport
+from sessionary.producers.delivery.kafka_producer import DeliveryCallback
+from sessionary.producers.ports import OutRecord
 from tests.core.producers.kafka_clients import new_client, new_settings
 
 
@@ -58,3 +64,161 @@ def test_drop_counts_and_takes_the_number(closed_address: str, tmp_path: Path) -
         counters = made.counters
         assert counters.sent == s._emitter.last_seq == 304
         assert 0 < counters.dropped < 304
+
+
+class FakeKafka:
+    """Stands for `KafkaProducer`: keeps what each producer was given, and delivers when told to."""
+
+    def __init__(self, settings: object, on_error: object, on_poll: Callable[[], None], *more: object) -> None:
+        self.on_poll = on_poll
+        self.queued: list[list[tuple[OutRecord, DeliveryCallback | None]]] = [[]]
+        self.fatal = self.full = False
+        self.reported: list[KafkaError] = []
+        self.authentication_error = None
+
+    def produce_record(self, record: OutRecord, on_delivery: DeliveryCallback | None) -> None:
+        if self.fatal:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "the producer is lost", fatal=True))
+        if self.full:
+            raise BufferError
+        self.queued[-1].append((record, on_delivery))
+
+    def replace_producer(self) -> None:
+        self.queued.append([])
+        self.fatal = False
+
+    def report_error(self, error: KafkaError) -> None:
+        self.reported.append(error)
+
+    def clear_errors(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def deliver(self, error: KafkaError | None = None, producer: int = -1) -> None:
+        """Settle all that a producer has queued."""
+        queued, self.queued[producer] = self.queued[producer], []
+        for number, (_, on_delivery) in enumerate(queued):
+            if on_delivery is not None:
+                on_delivery(error, FakeMessage(number))  # type: ignore[arg-type]
+        self.on_poll()
+
+    def numbers(self) -> list[int]:
+        return [record.producer_seq for record, _ in self.queued[-1]]
+
+
+class FakeMessage:
+    """Where a record was written."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+
+@pytest.fixture(params=["block", "drop"])
+def faked(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[tuple[SessionClient, FakeKafka]]:
+    """A client over a fake producer."""
+    monkeypatch.setattr(direct_transport, "KafkaProducer", FakeKafka)
+    monkeypatch.setattr(direct_transport, "_REPLACE_PAUSE_S", 0.0)
+    of = new_settings(
+        "127.0.0.1:1", tmp_path, delivery_policy=request.param, block_timeout_s=0.1, queue_bytes_max=1 << 16
+    )
+    client = new_client(of, [])
+    yield client, client._ports.transport._kafka  # type: ignore[attr-defined]
+    client.close()
+
+
+def test_after_a_fatal_error_a_new_producer_sends_everything_open_again_in_order(
+    faked: tuple[SessionClient, FakeKafka],
+) -> None:
+    client, kafka = faked
+    s = client.session(user_id="u")
+    kafka.deliver()
+    for _ in range(3):
+        s.activity("before")
+    kafka.fatal = True
+    for _ in range(3):
+        s.activity("after")
+    assert kafka.numbers() == [5, 6, 7]
+    kafka.on_poll()
+    assert kafka.numbers() == [5, 6, 7, 8, 9, 10]
+    s.activity("later")
+    kafka.deliver(producer=0)  # reports of the producer that is lost change nothing
+    assert client.counters.delivered == 4
+    kafka.deliver()
+    counters = client.counters
+    assert (counters.sent, counters.delivered, counters.failed, counters.dropped) == (11, 11, 0, 0)
+    assert [error.code() for error in kafka.reported] == [KafkaError._FATAL]
+
+
+def test_events_that_a_lost_producer_gave_up_are_sent_again_and_too_old_ones_fail(
+    faked: tuple[SessionClient, FakeKafka],
+) -> None:
+    client, kafka = faked
+    s = client.session(user_id="u")
+    kafka.deliver(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    assert kafka.numbers() == [1, 2, 3, 4]
+    kafka.deliver(KafkaError(KafkaError._MSG_TIMED_OUT))
+    assert client.counters.failed == 4
+    s.activity("x")
+    transport = client._ports.transport
+    assert isinstance(transport, DirectTransport)
+    transport._settings = transport._settings.model_copy(update={"delivery_timeout_s": -1.0})
+    kafka.deliver(KafkaError(KafkaError._FATAL))
+    assert (client.counters.failed, client.counters.sent) == (5, 5)
+    assert kafka.numbers() == []
+
+
+def test_while_no_producer_is_usable_events_wait_up_to_the_size_of_the_queue(
+    faked: tuple[SessionClient, FakeKafka],
+) -> None:
+    client, kafka = faked
+    s = client.session(user_id="u")
+    kafka.fatal = True
+    refused = 0
+    for _ in range(80):
+        try:
+            s.activity("x", "y" * 1_000)
+        except QueueFull:
+            refused += 1
+            break
+    counters = client.counters
+    assert counters.dropped > 10 if not client.may_block else refused == 1
+    kafka.full = True
+    kafka.on_poll()
+    assert kafka.numbers() == []
+    kafka.full = False
+    kafka.on_poll()
+    assert kafka.numbers() == list(range(1, counters.sent - counters.dropped + 1))
+    assert client.counters.failed == 0
+
+
+def test_a_heartbeat_finds_out_that_the_producer_is_lost(faked: tuple[SessionClient, FakeKafka]) -> None:
+    client, kafka = faked
+    s = client.session(user_id="u")
+    kafka.deliver()
+    kafka.fatal = True
+    s._send_heartbeat()
+    assert client.counters.heartbeats_dropped == 1
+    kafka.on_poll()
+    s._send_heartbeat()
+    assert (len(kafka.queued), client.counters.heartbeats) == (2, 1)
+
+
+def test_events_that_wait_for_a_producer_when_the_client_closes_are_counted_as_failed(
+    faked: tuple[SessionClient, FakeKafka],
+) -> None:
+    client, kafka = faked
+    client.session(user_id="u")
+    kafka.fatal = True
+    client.session(user_id="u")
+    client.close()
+    assert client.counters.failed == client.counters.sent == 8

@@ -1,14 +1,31 @@
 """Sequence numbers."""
 
+import contextlib
+import gc
+import os
+import sys
+import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from sessionary.producers.delivery.emitter import SequenceRegistry
+from sessionary.producers import ProducerSettings, SessionClient
+from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate
+from sessionary.producers.delivery.record_ids import EventIds
+from sessionary.producers.delivery.sequences import ProducerSequence, SequenceRegistry
 from sessionary.producers.errors import Invalid
-from sessionary.producers.testing import memory_client
-from sessionary.schemas.events import SessionActivity
+from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
+from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
+from sessionary.schemas.codec import Decoder, Event, encode_event
+from sessionary.schemas.events import EVENT_TYPES, Heartbeat, Payload, SessionActivity
+from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.types import Envelope
+from tests.support.values import values
 
 
 def test_every_event_of_a_session_takes_the_next_number_and_heartbeats_none() -> None:
@@ -28,6 +45,96 @@ def test_every_event_of_a_session_takes_the_next_number_and_heartbeats_none() ->
         assert [event.envelope.producer_seq for event in memory.heartbeats()] == [0, 0]
 
 
+def test_a_heartbeat_from_a_template_says_what_the_session_says_now() -> None:
+    client, memory = memory_client()
+    with client:
+        session = client.session(user_id="u", data_classes=("personal",))
+
+        def check_beats() -> None:
+            first, *others = [beat_now() for _ in range(3)]
+            for envelope, payload, headers in others:
+                assert envelope.event_id != first[0].event_id
+                assert envelope.occurred_at >= first[0].occurred_at
+                assert envelope == first[0]._replace(event_id=envelope.event_id, occurred_at=envelope.occurred_at)
+                assert payload == first[1]
+                assert headers == event_headers(envelope)
+
+        def beat_now() -> tuple[Envelope, Payload, list[tuple[str, bytes]]]:
+            sent: list[OutRecord] = []
+            session._emitter._transport = Recorder(sent.append)  # type: ignore[assignment]
+            session._emitter.emit_heartbeat()
+            session._emitter._transport = memory
+            (record,) = sent
+            event = Decoder().decode_event(record.value)
+            assert isinstance(event, Event)
+            assert (record.event_id, record.producer_seq) == (event.envelope.event_id, 0)
+            assert event.payload == Heartbeat(session._emitter.last_seq)
+            assert event.envelope.epoch == session.epoch
+            assert event.envelope.context_bytes == session.context_bytes
+            assert event.envelope.producer_id == session._emitter.producer_id
+            return event.envelope, event.payload, record.headers
+
+        check_beats()
+        session.activity("x")
+        check_beats()
+        session.context_bytes = 77
+        check_beats()
+        session.pause()
+        session.resume()
+        check_beats()
+        session._emitter.renew_producer()
+        check_beats()
+
+
+@pytest.mark.parametrize("cls", list(EVENT_TYPES), ids=lambda cls: cls.__name__)
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_an_event_from_a_template_has_the_bytes_and_headers_of_any_other(
+    cls: type[Payload], data: st.DataObject
+) -> None:
+    memory = InMemoryTransport()
+    sent: list[OutRecord] = []
+    memory.send = lambda record, on_receipt=None: sent.append(record)  # type: ignore[method-assign]
+    sequence = ProducerSequence(str(uuid.uuid4()))
+    key, identity = SessionKey("acme", str(uuid.uuid4())), SenderIdentity("s", "a", "role")
+    emitter = Emitter(memory, SendGate(), identity, key, sequence, user_id="u", data_classes=("personal",))
+    emitter.context_bytes = data.draw(st.none() | st.integers(0, 1 << 40))
+    sequence.last = data.draw(st.integers(0, 1 << 50))
+    for payload in data.draw(st.lists(values(cls), min_size=5, max_size=6)):
+        with contextlib.suppress(Invalid):
+            emitter.emit(payload)
+            record = sent[-1]
+            event = Decoder().decode_event(record.value)
+            assert isinstance(event, Event)
+            assert event.payload == payload
+            assert (event.envelope.producer_seq, event.envelope.event_id) == (sequence.last, record.event_id)
+            assert record.producer_seq == sequence.last
+            assert record.value == encode_event(event)
+            assert record.headers == event_headers(event.envelope)
+
+
+class Recorder:
+    """A transport that keeps heartbeats."""
+
+    def __init__(self, keep: Callable[[OutRecord], None]) -> None:
+        self.send_heartbeat = keep
+
+
+def test_event_ids_are_random_uuids_also_in_a_forked_child(tmp_path: Path) -> None:
+    ids = EventIds()
+    own = [ids.new_id() for _ in range(1_000)]
+    assert all(str(uuid.UUID(one)) == one and uuid.UUID(one).version == 4 for one in own)
+    assert {uuid.UUID(one).variant for one in own} == {uuid.RFC_4122}
+    told = tmp_path / "told"
+    child = os.fork()
+    if child == 0:
+        told.write_text("\n".join(ids.new_id() for _ in range(1_000)))
+        os._exit(0)
+    os.waitpid(child, 0)
+    everything = [*own, *told.read_text().split(), *(ids.new_id() for _ in range(1_000))]
+    assert len(set(everything)) == 3_000
+
+
 def test_a_forgotten_sequence_goes_on_as_a_new_producer() -> None:
     sequences = SequenceRegistry("first", limit=2)
     keys = [SessionKey("t", str(n)) for n in range(3)]
@@ -37,6 +144,92 @@ def test_a_forgotten_sequence_goes_on_as_a_new_producer() -> None:
     again = sequences.sequence_for(keys[0])
     assert again.producer_id != "first"
     assert again.last == 0
+
+
+@pytest.mark.parametrize("has_handler", [False, True])
+def test_ten_thousand_ended_sessions_leave_nothing_once_their_events_are_acknowledged(has_handler: bool) -> None:
+    transport = LateTransport()
+    client = SessionClient(
+        tenant_id="acme",
+        service_id="s",
+        agent_id="a",
+        settings=ProducerSettings.from_env({}),
+        ports=memory_ports(InMemoryTransport())._replace(transport=transport),
+    )
+
+    def run_sessions(count: int) -> int:
+        for _ in range(count):
+            client.create(user_id="u").close()
+        assert len(client._sequences._sequences) == count
+        transport.acknowledge_all()
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    if has_handler:
+        client.on_cleanup(lambda _: None)
+    before = run_sessions(9_000)  # fills the caches of encoded times
+    after = run_sessions(10_000)
+    assert client._sequences._sequences == {}
+    assert len(client._sequences._ended) == (1_000 if has_handler else 0)  # for answers to clean-up requests
+    assert (after - before) / 10_000 < 0.1
+    client.close()
+
+
+class LateTransport(InMemoryTransport):
+    """Keeps nothing but receipts, and acknowledges only when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._receipts: list[OnReceipt] = []
+
+    def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
+        assert on_receipt is not None
+        self._receipts.append(on_receipt)
+
+    def acknowledge_all(self) -> None:
+        receipts, self._receipts = self._receipts, []
+        for number, on_receipt in enumerate(receipts):
+            on_receipt(Receipt(0, number))
+
+
+def test_an_ended_session_that_is_attached_again_goes_on_as_a_new_producer() -> None:
+    client, memory = memory_client()
+    with client:
+        ended = client.session(user_id="u")
+        ended.close()
+        again = client.attach(ended.session_id)
+        again._emitter.emit(SessionActivity("late"))
+        live = client.session(user_id="u")
+        kept = client.attach(live.session_id)
+        kept.activity("x")
+        late, (*_, last) = memory.events(ended.session_id)[-1], memory.events(live.session_id)
+    assert late.envelope.producer_id != client.producer_id
+    assert late.envelope.producer_seq == 1
+    assert (last.envelope.producer_id, last.envelope.producer_seq) == (client.producer_id, 5)
+
+
+def test_a_clean_up_is_answered_without_a_gap_or_a_duplicate_also_after_the_session_was_forgotten() -> None:
+    client, memory = memory_client()
+    with client:
+        client.on_cleanup(lambda _: None)
+        client._sequences.keep_ended(2)
+        sessions = [client.session(user_id="u") for _ in range(4)]
+        for session in sessions:
+            session.close()
+        for session in reversed(sessions):
+            request = CleanupRequest(
+                "c" + session.session_id, "acme", session.session_id, "service", 1, "closed", "", [], 1
+            )
+            memory.request_cleanup(request)
+        for number, session in enumerate(sessions):
+            sent = [
+                (event.envelope.producer_id, event.envelope.producer_seq) for event in memory.events(session.session_id)
+            ]
+            assert len(set(sent)) == len(sent) == 7
+            assert [seq for producer, seq in sent if producer == client.producer_id] == list(
+                range(1, 6 if number < 2 else 8)
+            )
+            assert [seq for producer, seq in sent if producer != client.producer_id] == ([1, 2] if number < 2 else [])
 
 
 def test_an_event_out_of_bounds_is_refused_at_the_call_and_takes_no_number() -> None:

@@ -46,7 +46,8 @@ def test_other_trouble_is_named_too(tmp_path: Path) -> None:
 def test_trouble_is_reported_once_until_it_is_over(closed_address: str, tmp_path: Path) -> None:
     reported: list[Exception] = []
     counted: list[str] = []
-    producer = KafkaProducer(new_settings(closed_address, tmp_path), reported.append, lambda: None, counted.append)
+    settings = new_settings(closed_address, tmp_path)
+    producer = KafkaProducer(settings, reported.append, lambda: None, counted.append, lambda statistics: None)
     try:
         for _ in range(3):
             producer.report_error(KafkaError(KafkaError._AUTHENTICATION))

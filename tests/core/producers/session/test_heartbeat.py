@@ -1,14 +1,20 @@
 """Heartbeats: for whom, how often, and that they stop."""
 
+import asyncio
 import gc
+import os
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sessionary.producers import Limits, ProducerSettings
+from sessionary.producers import AsyncSession, AsyncSessionClient, Invalid, Limits, ProducerSettings, Session
 from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
-from sessionary.producers.testing import memory_client
+from sessionary.producers.testing import InMemoryTransport, memory_client
 from tests.core.producers.beating_client import beating_client
 from tests.support.waiting import wait_until
 
@@ -67,29 +73,159 @@ def test_the_end_of_a_client_takes_less_than_100_ms_though_a_beat_is_hours_away(
     assert min(took) < 0.1
 
 
-def test_a_session_whose_thread_died_is_not_kept_alive() -> None:
-    client, memory = beating_client(fast())
-    kept = []
+def beats_of(memory: InMemoryTransport, session_id: str) -> int:
+    return sum(beat.envelope.session_id == session_id for beat in memory.heartbeats())
 
-    def agent() -> None:
-        kept.append(client.session(user_id="u"))
-        wait_until(lambda: len(memory.heartbeats()) >= 2, 10, "two beats")
 
-    thread = threading.Thread(target=agent)
+def run_in_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    sent = len(memory.heartbeats())
-    other = client.session(user_id="other")
-    wait_until(lambda: sum(b.envelope.session_id == other.session_id for b in memory.heartbeats()) >= 10, 10, "beats")
-    assert sum(b.envelope.session_id != other.session_id for b in memory.heartbeats()) <= sent + 1
-    before = len(memory.heartbeats())
-    kept[0].activity("back")  # another thread takes it up
-    wait_until(
-        lambda: any(b.envelope.session_id == kept[0].session_id for b in memory.heartbeats()[before:]),
-        10,
-        "a beat again",
-    )
-    client.close()
+
+
+def test_a_short_lived_thread_that_calls_a_verb_ends_no_heartbeats() -> None:
+    client, memory = beating_client(fast())
+    with client, client.session(user_id="u") as s:
+        run_in_thread(lambda: s.activity("tool"))
+        before = beats_of(memory, s.session_id)
+        wait_until(lambda: beats_of(memory, s.session_id) >= before + 10, 10, "beats after the tool's thread")
+
+
+def test_a_session_goes_on_when_the_thread_that_created_it_has_died() -> None:
+    client, memory = beating_client(fast())
+    kept: list[Session] = []
+    with client:
+        run_in_thread(lambda: kept.append(client.session(user_id="u")))
+        before = beats_of(memory, kept[0].session_id)
+        wait_until(lambda: beats_of(memory, kept[0].session_id) >= before + 10, 10, "beats of the process")
+
+
+@pytest.mark.parametrize("how", ["session", "create", "attach"])
+def test_bound_to_its_thread_a_session_is_not_kept_alive_after_it_by_any_verb(how: str) -> None:
+    client, memory = beating_client(fast())
+    kept: list[Session] = []
+    begun = client.session(user_id="u")
+    begun.detach()
+
+    def agent() -> None:
+        if how == "attach":
+            kept.append(client.attach(begun.session_id, beats_with="thread"))
+        elif how == "create":
+            kept.append(client.create(user_id="u", beats_with="thread").start())
+        else:
+            kept.append(client.session(user_id="u", beats_with="thread"))
+        wait_until(lambda: beats_of(memory, kept[0].session_id) >= 2, 10, "two beats")
+
+    with client:
+        run_in_thread(agent)
+        s = kept[0]
+        s.activity("from another thread")
+        run_in_thread(lambda: s.activity("and another"))
+        sent = beats_of(memory, s.session_id)
+        other = client.session(user_id="other")
+        wait_until(lambda: beats_of(memory, other.session_id) >= 10, 10, "beats of another session")
+        assert beats_of(memory, s.session_id) <= sent + 1
+        assert s.local_state == "Active"
+
+
+def test_bound_to_a_task_the_beats_end_when_it_is_done() -> None:
+    async def main() -> None:
+        client, memory = beating_client(fast())
+        asynchronous = AsyncSessionClient.wrap(client)
+        begun = client.session(user_id="u")
+
+        async def open_all() -> list[AsyncSession]:
+            entered = asynchronous.session(user_id="u", beats_with="task")
+            await entered.__aenter__()
+            created = await (await asynchronous.create(user_id="u", beats_with="task")).start()
+            attached = await asynchronous.attach(begun.session_id, beats_with="task")
+            begun.detach()
+            async with asyncio.timeout(10):
+                for session in (entered, created, attached):
+                    while beats_of(memory, session.session_id) < 2:
+                        await asyncio.sleep(BEAT_S)
+            return [entered, created, attached]
+
+        kept = await asyncio.create_task(open_all())
+        sent = [beats_of(memory, session.session_id) for session in kept]
+        other = client.session(user_id="other")
+        async with asyncio.timeout(10):
+            while beats_of(memory, other.session_id) < 10:
+                await asyncio.sleep(BEAT_S)
+        for session, before in zip(kept, sent, strict=True):
+            assert beats_of(memory, session.session_id) <= before + 1
+        await asynchronous.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("beats_with", "told"), [("task", "outside an asyncio task"), ("fibre", "use 'process', 'thread' or 'task'")]
+)
+def test_what_cannot_be_bound_is_refused_before_anything_is_sent(beats_with: Any, told: str) -> None:
+    client, memory = memory_client()
+    with client, pytest.raises(Invalid, match=told):
+        client.session(user_id="u", beats_with=beats_with)
+    assert memory.events() == []
+
+
+def test_a_forked_child_beats_for_its_own_sessions_only(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    beats = Heartbeats(lambda error: None)
+    parents, own = Counted(), Counted()
+    beats.start_heartbeat(parents.send, BEAT_S)
+    wait_until(lambda: parents.count > 2, 10, "beats of the parent")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            before = parents.count
+            beats.start_heartbeat(own.send, BEAT_S)
+            wait_until(lambda: own.count > 10, 10, "beats of the child")
+            told.write_text(str(parents.count - before))
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert told.read_text() == "0"
+    beats.close()
+
+
+def test_ended_sessions_leave_nothing_in_the_timer() -> None:
+    beats = Heartbeats(lambda error: None)
+    live, ended = Counted(), Counted()
+    beats.start_heartbeat(live.send, 3_600.0)
+    for _ in range(10_000):
+        beats.stop_heartbeat(beats.start_heartbeat(ended.send, 3_600.0))
+    assert len(beats._live) == 1
+    assert len(beats._due) < 100
+    beats.close()
+
+
+def test_many_sessions_are_spread_over_the_interval() -> None:
+    beats = Heartbeats(lambda error: None)
+    sessions = [Counted() for _ in range(1_000)]
+    for session in sessions:
+        beats.start_heartbeat(session.send, 3_600.0)
+    begun_s = min(due.at_s for due in beats._due)
+    quarters = Counter(int((due.at_s - begun_s) // 900.0) for due in beats._due)
+    assert all(200 <= quarters[quarter] <= 300 for quarter in range(4))
+    beats.close()
+    fast_beats = Heartbeats(lambda error: None)
+    for session in sessions:
+        fast_beats.start_heartbeat(session.send, 0.5)
+    wait_until(lambda: all(session.count >= 2 for session in sessions), 60, "two beats each")
+    fast_beats.close()
+
+
+class Counted:
+    """Counts its heartbeats."""
+
+    count = 0
+
+    def send(self) -> bool:
+        self.count += 1
+        return True
 
 
 def test_heartbeats_say_the_last_number_sent() -> None:
@@ -110,14 +246,7 @@ def test_one_failing_session_does_not_end_the_beating_of_others() -> None:
         def send(self) -> bool:
             raise RuntimeError("bad")
 
-    class Good:
-        count = 0
-
-        def send(self) -> bool:
-            self.count += 1
-            return True
-
-    bad, good = Bad(), Good()
+    bad, good = Bad(), Counted()
     beats.start_heartbeat(bad.send, BEAT_S)
     beats.start_heartbeat(good.send, BEAT_S)
     wait_until(lambda: good.count > 3 and len(errors) > 1, 10, "beats and errors")

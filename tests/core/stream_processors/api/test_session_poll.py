@@ -160,7 +160,11 @@ def test_a_session_of_another_tenant_does_not_exist(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("path", [b"/v1/sessions/poll", b"/v1/sessions/%s?tenant=globex" % new_session_id().encode()])
+@pytest.mark.parametrize(
+    "path",
+    [b"/v1/sessions/poll", b"/v1/sessions/%s?tenant=globex" % new_session_id().encode()],
+    ids=["of sessions", "of one session"],
+)
 def test_a_token_of_another_tenant_is_said_so(tmp_path: Path, path: bytes) -> None:
     async def story() -> None:
         async with running_server(tmp_path, owning(RigOwner())) as server:

@@ -30,10 +30,6 @@ from sessionary.schemas.types import Envelope
 _FRAMES_PER_READ = 32
 _REPLACE_PAUSE_S = 1.0
 _ROOM_WAIT_S = 0.02
-# librdkafka was seen to find no broker for minutes after one had been killed, without an error.
-# A new producer tries after so long without an acknowledgement, then after twice as long each
-# time, as the broker may really be down.
-_STALL_S, _STALL_S_MAX = 15.0, 240.0
 # Errors of the record itself: sending it again cannot help.
 _OWN_FAULT = frozenset(
     {
@@ -86,9 +82,7 @@ class SpoolTransport(DirectTransport):
 
     def __init__(self, settings: ProducerSettings, producer_id: str, on_error: OnError) -> None:
         self._spool = Spool(settings.spool_folder, producer_id, settings.spool_bytes_max)
-        self._generation = 0
         self._broken = False
-        self._progress_s, self._patience_s = time.monotonic(), _STALL_S
         self.delivery_reports: deque[tuple[_InFlight, KafkaError | None, Receipt]] = deque()
         try:
             super().__init__(settings, on_error)
@@ -148,14 +142,11 @@ class SpoolTransport(DirectTransport):
 
     def _settle_reports(self) -> None:
         """Settle one round of delivery reports. Takes the lock briefly: the agent needs it."""
+        self._check_progress()
         reports = [self.delivery_reports.popleft() for _ in range(len(self.delivery_reports))]
         if not reports:
             with self._lock:
                 self._spool.truncate_tail()
-                waited_s, generation = self._stalled_s(), self._generation
-            if waited_s:
-                what = f"nothing was acknowledged for {waited_s:.0f} s; all open events are sent again"
-                self._resend_open(generation, KafkaError(KafkaError._TIMED_OUT, what))
             return
         outside = next(((sent, error) for sent, error, _ in reports if error and error.code() not in _OWN_FAULT), None)
         settled: list[tuple[OutRecord, Receipt, OnReceipt | None]] = []
@@ -167,19 +158,8 @@ class SpoolTransport(DirectTransport):
                     self._counts.errors[error_reason(error)] += 1
                 settled.append((sent.record, receipt, self._spool.mark_done(sent.position)))
         if outside is not None:
-            self._resend_open(outside[0].generation, outside[1])
+            self._give_producer_up(outside[0].generation, outside[1])
         self._report_settled(settled)
-
-    def _stalled_s(self) -> float:
-        """Return the seconds without progress, or 0 if they are not too many. Hold the lock."""
-        now_s = time.monotonic()
-        if not self._spool.outstanding or self._broken:
-            self._progress_s = now_s
-        waited_s = now_s - self._progress_s
-        if waited_s < self._patience_s:
-            return 0.0
-        self._progress_s, self._patience_s = now_s, min(2 * self._patience_s, _STALL_S_MAX)
-        return waited_s
 
     def _report_settled(self, settled: list[tuple[OutRecord, Receipt, OnReceipt | None]]) -> None:
         failed = 0
@@ -193,12 +173,10 @@ class SpoolTransport(DirectTransport):
         with self._lock:
             self._counts.failed += failed
             self._counts.delivered += len(settled) - failed
-            if settled:
-                self._progress_s, self._patience_s = time.monotonic(), _STALL_S
             self._counts.changed.notify_all()
             self._work.notify()
 
-    def _resend_open(self, generation: int, error: KafkaError) -> None:
+    def _give_producer_up(self, generation: int, error: KafkaError) -> None:
         with self._lock:
             if generation != self._generation or self._closed:
                 return

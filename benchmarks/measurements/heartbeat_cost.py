@@ -1,0 +1,48 @@
+"""(g) What heartbeats cost: CPU time of a process with 10,000 silent sessions; no processor."""
+
+import json
+from typing import Any
+
+from benchmarks.bench import Bench
+from benchmarks.harness.stack import Stack, environment, running_stack
+from benchmarks.results import Result, Target
+
+SESSIONS, SESSIONS_QUICK = 10_000, 200
+SECONDS, SECONDS_QUICK = 30, 2
+_CORE_PERCENT_MAX = 5.0
+_WAIT_S = 300.0
+
+
+def _measure_beating(stack: Stack, sessions: int, seconds: int) -> dict[str, float]:
+    words = ["--sessions", str(sessions), "--seconds", str(seconds)]
+    child = stack.start("benchmarks.programs.beating", *words, env=environment(stack.new_pipeline()), name="beating")
+    if not child.wait(_WAIT_S) or child.exit_code != 0:
+        raise RuntimeError(f"the client ended with {child.exit_code}:\n{child.log.read_text()[-2_000:]}")
+    figures: dict[str, Any] = json.loads(child.log.read_text().splitlines()[-1])
+    return figures
+
+
+def run(bench: Bench) -> list[Result]:
+    """Measure one process, after the first round of heartbeats."""
+    sessions = bench.event_count(SESSIONS, SESSIONS_QUICK)
+    seconds = SECONDS_QUICK if bench.options.quick else SECONDS
+    with running_stack(bench) as stack:
+        found = bench.repeat(f"{sessions:,} silent sessions", lambda n: _measure_beating(stack, sessions, seconds))
+    notes = (
+        f"{sessions:,} Active sessions in one process, the default interval; CPU time of the whole process, the "
+        "threads of librdkafka included, over the wall's",
+    )
+    return [
+        Result(
+            f"CPU for the heartbeats of {sessions:,} sessions",
+            "% of a core",
+            [one["core_percent"] for one in found],
+            Target("<=", _CORE_PERCENT_MAX),
+            notes,
+            {"runs": found},
+        ),
+        Result("CPU per heartbeat, whole process", "µs", [one["cpu_us"] for one in found]),
+    ]
+
+
+__all__ = ["run"]
