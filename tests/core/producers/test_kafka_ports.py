@@ -114,9 +114,8 @@ def test_a_journal_that_cannot_be_written_is_reported_and_left_out(closed_addres
 def test_what_librdkafka_cannot_use_is_one_error_that_names_the_variable(
     given: dict[str, str], variable: str, policy: str, tmp_path: Path
 ) -> None:
-    settings = new_settings("127.0.0.1:1", tmp_path, delivery_policy=policy, **given)
     with pytest.raises(SettingsError, match=f"^{variable}"):
-        new_client(settings, [])
+        new_client(new_settings("127.0.0.1:1", tmp_path, delivery_policy=policy, **given), [])
     assert not list(tmp_path.rglob("*.*"))
 
 

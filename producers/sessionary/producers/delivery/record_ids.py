@@ -1,7 +1,6 @@
 """Event ids, and records from templates, made at a fraction of the usual cost."""
 
 import os
-import sys
 from typing import Any
 
 from sessionary.producers.ports import OutRecord
@@ -29,7 +28,7 @@ class EventIds:
 
     def __init__(self) -> None:
         self._unused: list[str] = []
-        if sys.platform != "win32":
+        if hasattr(os, "register_at_fork"):  # Windows has none, and no fork
             os.register_at_fork(after_in_child=self._unused.clear)  # else both would use the same ones
 
     def new_id(self) -> str:

@@ -56,6 +56,7 @@ class ProcessBoundClient:
         self._opening, self._closing = threading.RLock(), threading.Lock()
         self._open_ports()
         self._is_left = False  # true in a forked child until its first use of the client
+        self._is_parents = False  # true in a forked child that closed the client without using it
         bind_to_process(self)
         if ports is None and settings.handle_sigterm and not settings.disabled:
             exit_on_sigterm()
@@ -163,7 +164,8 @@ class ProcessBoundClient:
     def _close_in_time(self, timeout_s: float) -> None:
         """Close all parts; a second call, or one of a child that never used them, does nothing."""
         if self._is_left:
-            self._is_left = False  # its gate is shut already
+            self._is_left, self._is_parents = False, True  # its gate is shut already
+        if self._is_parents:
             return
         deadline = time.monotonic() + timeout_s
         if not self._closing.acquire(timeout=max(timeout_s, 0.0)):

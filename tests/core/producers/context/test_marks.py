@@ -102,7 +102,7 @@ def test_events_of_a_block_carry_its_marks_unless_they_have_others() -> None:
                 session.info("2", run_id="other")
             other.info("3")
             session.pause()
-        session.emit(LlmDecision())
+        other.emit(LlmDecision())
         found = [(run, step, actor) for run, _, step, _, actor, _ in marks_of(memory, begin)]
     assert found[:4] == [("run", None, "boss"), ("other", "step", "chief"), (None, None, None), ("run", None, "boss")]
     assert found[4] == (None, None, None)

@@ -377,8 +377,9 @@ def test_ordinary_work_is_barred_exactly_if_no_later_state_accepts_it(state: Ses
 def test_the_judges_rules_are_imported_at_the_first_session_only() -> None:
     script = """
 import sys
-from sessionary.producers.testing import memory_client
-client, memory = memory_client()
+from sessionary.producers import ProducerSettings, SessionClient
+settings = ProducerSettings.from_env({}, disabled=True)
+client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings)
 print(sorted(name for name in sys.modules if name.startswith("sessionary.stream_processors")))
 with client.session(user_id="u"):
     pass

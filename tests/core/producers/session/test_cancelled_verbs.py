@@ -16,6 +16,7 @@ from sessionary.producers import (
     Unavailable,
 )
 from sessionary.producers.ports import OnReceipt, OutRecord, SessionView
+from sessionary.producers.session.heartbeat import Heartbeats
 from sessionary.producers.testing import InMemoryTransport, memory_ports
 from tests.core.producers.judged_memory import JudgedMemory
 from tests.core.producers.sent_events import sent_types
@@ -67,7 +68,7 @@ class SlowMemory(JudgedMemory):
             agent_id="agent-1",
             settings=settings,
             on_error=errors.append,
-            ports=memory_ports(self),
+            ports=memory_ports(self)._replace(heartbeats=None),
         )
         return client, errors
 
@@ -227,6 +228,7 @@ def test_a_cancelled_take_over_leaves_nothing_that_beats() -> None:
         memory._answers.set()
         await wait_for_beats(client, memory)
         assert memory.outcomes[sent:].count("applied") >= 1
+        assert isinstance(client._heartbeats, Heartbeats)
         assert not client._heartbeats._live
         assert not any(beat.envelope.session_id == session.session_id for beat in memory.heartbeats()[beats:])
         holder.close()
@@ -239,7 +241,9 @@ def test_a_cancelled_take_over_leaves_nothing_that_beats() -> None:
 def test_under_policy_block_a_session_whose_entry_was_cancelled_is_ended(moment: str) -> None:
     async def main() -> None:
         memory = BlockingMemory("session_created" if moment == "create" else "session_started")
-        client = AsyncSessionClient(tenant_id="acme", service_id="s", agent_id="a", ports=memory_ports(memory))
+        client = AsyncSessionClient(
+            tenant_id="acme", service_id="s", agent_id="a", ports=memory_ports(memory)._replace(heartbeats=None)
+        )
 
         async def enter() -> None:
             async with client.session(user_id="u"):
