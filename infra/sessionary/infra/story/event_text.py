@@ -9,9 +9,9 @@ _REMOVED: Final = "(content removed by retention)"
 
 
 def event_name(event_type: str, payload: Payload) -> str:
-    """Return a short name: of an activity its kind, else the event's type without `session_`."""
-    if event_type == "session_activity" and payload:
-        return one_line(f"{payload.get('kind')}")
+    """Return a short name: of an activity its kind, of a call its own, else the event's type."""
+    if event_type in _NAME_FIELDS and (name := payload.get(_NAME_FIELDS[event_type])):
+        return one_line(f"{name}")
     return _NAMES.get(event_type) or event_type.removeprefix("session_").replace("_", " ")
 
 
@@ -101,13 +101,11 @@ def _error_text(payload: Payload) -> str:
     return f"{error.get('error_class')}: {error.get('message') or error.get('code')}"
 
 
-def _tool_text(payload: Payload) -> str:
-    words = f"{payload.get('tool_name')}"
-    if payload.get("args_json"):
-        words += f" {payload['args_json']}"
+def _call_text(payload: Payload) -> str:
     if payload.get("error"):
-        words += f", {_error_text(payload)}"
-    return words
+        return f"failed, {_error_text(payload)}"
+    given = payload.get("args_json") or payload.get("input_json") or ""
+    return "" if given == "{}" else f"{given}"
 
 
 def _released_text(payload: Payload) -> str:
@@ -126,6 +124,14 @@ def _other_text(payload: Payload) -> str:
     return ", ".join(f"{name} {value}" for name, value in payload.items() if isinstance(value, str | int | float))
 
 
+_NAME_FIELDS: Final[Mapping[str, str]] = {
+    "session_activity": "kind",
+    **dict.fromkeys(("step_started", "step_succeeded", "step_failed", "step_skipped"), "name"),
+    **dict.fromkeys(
+        ("tool_call_started", "tool_call_succeeded", "tool_call_failed", "tool_call_unknown", "tool_call_resolved"),
+        "tool_name",
+    ),
+}
 _NAMES: Final = {
     "usage_recorded": "usage",
     "state_updated": "state",
@@ -149,10 +155,13 @@ _TEXTS: Final[Mapping[str, Callable[[Payload], str]]] = {
     "progress_reported": _progress_text,
     "resources_released": _released_text,
     "message_appended": _words("role", "content"),
-    "tool_call_started": _tool_text,
-    "tool_call_succeeded": _tool_text,
-    "tool_call_failed": _tool_text,
-    "tool_call_unknown": _tool_text,
+    "tool_call_started": _call_text,
+    "tool_call_succeeded": lambda _: "succeeded",
+    "tool_call_failed": _call_text,
+    "tool_call_unknown": lambda _: "outcome unknown",
+    "step_started": _call_text,
+    "step_succeeded": lambda _: "succeeded",
+    "step_failed": _call_text,
 }
 
 __all__ = [

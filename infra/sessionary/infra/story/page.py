@@ -33,7 +33,8 @@ th { text-align: left; color: var(--dim); } td, th { padding: .2rem .6rem .2rem 
 .refused td { color: var(--warn); } .legend { color: var(--dim); font-size: .85rem; }
 """
 _LEGEND: Final = (
-    "Bars: blue a model call, orange other work, until the process's next event. Green strokes: heartbeats. "
+    "Bars: blue a model call, orange other work; an activity lasts until the process's next event. "
+    "Green strokes: heartbeats. "
     "Red crosses: refused events. Red diamonds: deadlines that fired. Move the pointer over a mark to read it."
 )
 

@@ -118,7 +118,7 @@ def _draw_moment(svg: Element, axis: _Axis, y: float, moment: Moment) -> None:
     elif moment.took_s is not None:
         width = axis.x_of(moment.at_us + round(moment.took_s * 1e6)) - x
         title = f"{title} ({format_duration(moment.took_s)})"
-        kind = "model" if moment.name == "llm" else "tool"
+        kind = "model" if moment.name.partition(" ")[0] == "llm" else "tool"
         _add_mark(
             svg,
             "rect",

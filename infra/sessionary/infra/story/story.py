@@ -12,8 +12,8 @@ _NO_STATE: Final = "UNKNOWN"  # before the session was created
 _PROCESSOR_LANE: Final = "processor"
 _UNKNOWN_LANE: Final = "unknown sender"  # of a record that cannot be read
 _PHASE: Final = "session_phase_changed"
-# What an agent is busy with until its next event.
-_BUSY: Final = frozenset({"session_activity", "tool_call_started", "step_started"})
+_CALL_STARTS: Final = frozenset({"tool_call_started", "step_started"})
+_CALL_ENDS: Final = frozenset({"tool_call_succeeded", "tool_call_failed", "step_succeeded", "step_failed"})
 
 
 class Usage(NamedTuple):
@@ -37,7 +37,8 @@ class Moment(NamedTuple):
         lane: Agent and process, such as `agent-1` or `agent-1 #2`; `processor` for a deadline,
             `unknown sender` for a record that is no event.
         producer_id: The process; empty if there is none.
-        took_s: Of an activity or a tool call: time until the same process's next event.
+        took_s: Of an activity: time until the same process's next event. Of a tool call or a step:
+            until its end; None if it has none.
         states: The session's state before and after, if it changed.
         refusal: Why the processor refused the event; empty if it did not.
         notes: What else the audit trail says of it, such as a gap.
@@ -80,14 +81,14 @@ def tell_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
         outcomes: Rows of `audit`, in the log's order.
 
     Returns:
-        One moment for each event, but phases go with the process's next event; and one for each
-        deadline that fired.
+        One moment for each event, and one for each deadline that fired. But phases go with the
+        process's next event, and the end of a tool call or a step goes with its start.
     """
     rows = list(events)
     by_place: dict[tuple[int, int], list[Row]] = {}
     for outcome in outcomes:
         by_place.setdefault(_place(outcome), []).append(outcome)
-    lanes, busy_until = _Lanes(), _next_times(rows)
+    lanes, busy_until, calls = _Lanes(), _next_times(rows), dict[str, int]()
     moments: list[Moment] = []
     phases: dict[str, list[Row]] = {}
     for number, row in enumerate(rows):
@@ -95,6 +96,13 @@ def tell_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
         if row["event_type"] == _PHASE and not _refusal(judged):
             phases.setdefault(row["producer_id"], []).append(row)
             continue
+        call = _call_id(row)
+        if row["event_type"] in _CALL_ENDS and not judged and call in calls:
+            start = calls.pop(call)
+            moments[start] = _ended_call(moments[start], row)
+            continue
+        if row["event_type"] in _CALL_STARTS and not _refusal(judged):
+            calls[call] = len(moments)
         before = tuple(f"{_payload(one, {}).get('phase')}" for one in phases.pop(row["producer_id"], []))
         moments.append(_event_moment(row, judged, lanes.lane_of(row), before, busy_until.get(number)))
     for left in phases.values():  # no event of the process followed
@@ -175,11 +183,7 @@ def _refusal(judged: Iterable[Row]) -> str:
 def _event_moment(row: Row, judged: list[Row], lane: str, phases: tuple[str, ...], next_us: int | None) -> Moment:
     payload: Payload | None = _payload(row, None)
     event_type, refusal = f"{row['event_type']}", _refusal(judged)
-    took_s = None
-    if payload and payload.get("execution_time_ms") is not None:
-        took_s = payload["execution_time_ms"] / 1e3
-    elif event_type in _BUSY and next_us is not None:
-        took_s = max(next_us - time_us(row["occurred_at"]), 0) / 1e6
+    is_busy = event_type == "session_activity" and next_us is not None
     return Moment(
         at_us=time_us(row["appended_at"]),
         place=_place(row),
@@ -188,7 +192,7 @@ def _event_moment(row: Row, judged: list[Row], lane: str, phases: tuple[str, ...
         text=event_text(event_type, payload),
         lane=lane,
         producer_id=row["producer_id"],
-        took_s=took_s,
+        took_s=max(next_us - time_us(row["occurred_at"]), 0) / 1e6 if is_busy and next_us is not None else None,
         states=_states(judged),
         refusal=refusal,
         notes=tuple(one_line(f"{one['kind']}: {one['reason']}") for one in judged if one["kind"] not in _TOLD),
@@ -196,6 +200,21 @@ def _event_moment(row: Row, judged: list[Row], lane: str, phases: tuple[str, ...
         usage=_usage(payload) if event_type == "usage_recorded" and payload and not refusal else None,
         payload=payload,
     )
+
+
+def _call_id(row: Row) -> str:
+    """Return what start and end of a tool call or a step have in common."""
+    payload = _payload(row, {}) if row["event_type"].startswith("tool_call_") else {}
+    return f"{payload.get('tool_call_id') or row['step_id'] or ''}/{row['producer_id']}"
+
+
+def _ended_call(start: Moment, end: Row) -> Moment:
+    """Return the start of a call with what its end says."""
+    payload = _payload(end, {})
+    took_ms = payload.get("execution_time_ms")
+    took_s = (time_us(end["appended_at"]) - start.at_us) / 1e6 if took_ms is None else took_ms / 1e3
+    notes = (event_text(end["event_type"], payload),) if payload.get("error") else ()
+    return start._replace(took_s=max(took_s, 0.0), notes=(*start.notes, *notes))
 
 
 def _lone_moment(row: Row) -> Moment:

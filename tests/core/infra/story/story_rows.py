@@ -12,7 +12,13 @@ def iso_time(at_s: float) -> str:
 
 
 def event_row(
-    offset: int, event_type: str, payload: dict[str, Any] | None = None, *, at_s: float = 0.0, process: str = "p1"
+    offset: int,
+    event_type: str,
+    payload: dict[str, Any] | None = None,
+    *,
+    at_s: float = 0.0,
+    process: str = "p1",
+    step: str | None = None,
 ) -> dict[str, Any]:
     """An event of the agent `agent-1`; of process `p1` unless another one is named."""
     return {
@@ -24,6 +30,7 @@ def event_row(
         "agent_id": "agent-1",
         "service_id": "billing",
         "producer_id": process,
+        "step_id": step,
         "payload_json": "" if payload is None else json.dumps(payload),
     }
 

@@ -21,8 +21,10 @@ from tests.core.infra.story.story_rows import USAGE
         ("session_created", {"limits": {"idle_ms": 9, "override": False}}, "created", "idle_ms 9"),
         ("resources_released", {"actions": [{"action": "a", "done": True}, {"action": "b", "done": False}]}, "released",
          "1 of 2 actions done, not: b"),
-        ("tool_call_failed", {"tool_name": "t", "error": {"error_class": "retryable", "code": "E"}}, "tool call failed",
-         "t, retryable: E"),
+        ("tool_call_failed", {"tool_name": "t", "error": {"error_class": "retryable", "code": "E"}}, "t",
+         "failed, retryable: E"),
+        ("tool_call_started", {"tool_name": "search", "args_json": '{"q": 1}'}, "search", '{"q": 1}'),
+        ("step_started", {"name": "llm large", "input_json": None}, "llm large", ""),
         ("agent_registered", {"role": "critic"}, "agent registered", "role critic"),
     ],
 )  # fmt: skip

@@ -43,11 +43,30 @@ def test_work_lasts_until_the_next_event_of_its_process() -> None:
         event_row(1, "session_activity", {"kind": "llm"}, at_s=1.0),
         event_row(2, "session_activity", {"kind": "tool"}, at_s=2.0, process="p2"),
         event_row(3, "usage_recorded", USAGE, at_s=4.5),
-        event_row(4, "tool_call_succeeded", {"tool_name": "t", "execution_time_ms": 250}, at_s=5.0),
     ]
     told = tell_story(rows, [])
-    assert [moment.took_s for moment in told] == [3.5, None, None, 0.25]
-    assert [moment.lane for moment in told] == ["agent-1", "agent-1 #2", "agent-1", "agent-1"]
+    assert [moment.took_s for moment in told] == [3.5, None, None]
+    assert [moment.lane for moment in told] == ["agent-1", "agent-1 #2", "agent-1"]
+
+
+def test_the_end_of_a_call_goes_with_its_start() -> None:
+    tool, other = {"tool_name": "search", "tool_call_id": "c1"}, {"tool_name": "search", "tool_call_id": "c2"}
+    error = {"error_class": "fatal", "message": "no"}
+    rows = [
+        event_row(1, "tool_call_started", tool),
+        event_row(2, "tool_call_started", other),
+        event_row(3, "step_started", {"name": "llm large"}, at_s=1.0, step="s1"),
+        event_row(4, "tool_call_succeeded", {**tool, "execution_time_ms": 250}, at_s=2.0),
+        event_row(5, "usage_recorded", USAGE, at_s=3.0, step="s1"),
+        event_row(6, "step_failed", {"name": "llm large", "error": error}, at_s=3.5, step="s1"),
+        event_row(7, "tool_call_failed", {"tool_name": "search", "tool_call_id": "unknown", "error": error}, at_s=4.0),
+    ]
+    told = tell_story(rows, [])
+    assert [(moment.name, moment.took_s) for moment in told] == [
+        ("search", 0.25), ("search", None), ("llm large", 2.5), ("usage", None), ("search", None),
+    ]  # fmt: skip
+    assert describe_moment(told[2]) == "failed, fatal: no"
+    assert describe_moment(told[4]) == "failed, fatal: no"
 
 
 def test_a_deadline_is_a_moment_of_the_processor() -> None:

@@ -50,8 +50,8 @@ def timeline_command(
 ) -> None:
     """Tell the story of a session: each event and what became of it, without heartbeats.
 
-    An event that was refused says why. An activity or a tool call says how long it took: until
-    the same process's next event. With --html the page has lanes for the agents, the heartbeats,
+    An event that was refused says why. An activity lasts until the same process's next event, a
+    tool call or a step until its end. With --html the page has lanes for the agents, the heartbeats,
     the cost, the next deadline, and what the integrity check says of the session.
     """
     source = clickhouse_client(data)
