@@ -111,7 +111,7 @@ class HttpControl:
 
     def _read_answer(self, request: urllib.request.Request, timeout_s: float, about: str) -> bytes:
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            with urllib.request.urlopen(request, timeout=timeout_s, context=self._tls) as answer:
                 body: bytes = answer.read(_ANSWER_BYTES_MAX)
         except urllib.error.HTTPError as error:
             with error:

@@ -86,6 +86,7 @@ _OF_ROLES: Final = frozenset(
         "socket.connection.setup.timeout.ms",
         "socket.keepalive.enable",
         "socket.timeout.ms",
+        "statistics.interval.ms",
         "topic.metadata.refresh.interval.ms",
     )
 )

@@ -51,8 +51,8 @@ def timeline_command(
     """Tell the story of a session: each event and what became of it, without heartbeats.
 
     An event that was refused says why. An activity lasts until the same process's next event, a
-    tool call or a step until its end. With --html the page has lanes for the agents, the heartbeats,
-    the cost, the next deadline, and what the integrity check says of the session.
+    tool call or a step until its end. With --html the page has lanes for the agents, the
+    heartbeats, the cost, the next deadline, and what the integrity check says of the session.
     """
     source = clickhouse_client(data)
     found = find_session(source, session, tenant)
