@@ -92,14 +92,21 @@ async def wait_unless_hung(call: Coroutine[Any, Any, _T], began_s: Callable[[], 
     raise TimeoutError
 
 
-def free_task_frames(task: "asyncio.Task[None]") -> None:
-    """Clear the frames that the error of a task that is done passed.
+async def free_frames_after(start: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """Return what the started call returns. If it raises, clear the frames that its error passed.
 
-    They hold what started the task, which holds the task, which holds the error: only a full
-    garbage collection would free that circle, and a worker nearly never makes one.
+    For the body of a task: those frames hold what started the task, which holds the task, which
+    holds the error. Only a full garbage collection would free that circle, and a worker nearly
+    never makes one. Cleared here and not when the task is done: by then others may have awaited the
+    task, and their frames, which go on, would be cleared too, which ends their coroutines.
     """
-    if not task.cancelled():
-        free_frames(task.exception())
+    call = start()
+    del start  # this frame stays in the error, and must not hold what the call belongs to
+    try:
+        return await call
+    except BaseException as error:
+        free_frames(error)
+        raise
 
 
-__all__ = ["UnboundedExecutor", "free_frames", "free_task_frames", "wait_unless_hung"]
+__all__ = ["UnboundedExecutor", "free_frames", "free_frames_after", "wait_unless_hung"]

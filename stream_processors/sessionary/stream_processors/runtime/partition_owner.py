@@ -24,7 +24,7 @@ from sessionary.stream_processors.errors import Aborted, Halted
 from sessionary.stream_processors.rules_change import RulesRequest, due_request, needs_tick
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
 from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, PendingDecision
-from sessionary.stream_processors.runtime.executor import free_task_frames
+from sessionary.stream_processors.runtime.executor import free_frames_after
 from sessionary.stream_processors.runtime.fetching.pending_records import FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
@@ -79,8 +79,8 @@ class PartitionOwner:
         self._arrived, self._advanced = asyncio.Event(), asyncio.Event()
         self._sought_s = self._begun_s = 0.0
         self._acknowledged_at: int | None = None
-        self.task = asyncio.create_task(self._run(former), name=f"partition-{partition}")
-        self.task.add_done_callback(free_task_frames)
+        run = free_frames_after(lambda: self._run(former))
+        self.task = asyncio.create_task(run, name=f"partition-{partition}")
 
     @property
     def position(self) -> Position:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sessionary.stream_processors.runtime.executor import UnboundedExecutor, wait_unless_hung
+from sessionary.stream_processors.runtime.executor import UnboundedExecutor, free_frames_after, wait_unless_hung
 from tests.support.waiting import wait_until
 
 
@@ -136,3 +136,27 @@ def test_a_failed_call_that_was_awaited_leaves_no_circle() -> None:
     gc.disable()
     asyncio.run(story())
     gc.enable()
+
+
+def test_a_failed_task_frees_its_own_frames_and_not_those_that_go_on() -> None:
+    freed: list[str] = []
+
+    class Held:
+        def __del__(self) -> None:
+            freed.append("held")
+
+    async def fail() -> None:
+        held = Held()
+        raise ValueError(f"{type(held).__name__} is held")
+
+    async def story() -> str:
+        task = asyncio.create_task(free_frames_after(fail))
+        await asyncio.sleep(0)  # the task is done now, and its callbacks have not run yet
+        with pytest.raises(ValueError, match="Held is held") as caught:
+            await task
+        assert freed == ["held"]
+        assert caught.value is task.exception()
+        await asyncio.sleep(0.01)  # the callbacks run while this coroutine waits
+        return "through"
+
+    assert asyncio.run(asyncio.wait_for(story(), 10)) == "through"
