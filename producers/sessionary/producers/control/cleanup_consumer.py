@@ -33,7 +33,7 @@ _REQUESTS_PER_POLL = 200
 _OPEN_REQUESTS_MAX = 1_000
 _POLL_S = 0.1
 _POLL_WHILE_OPEN_S = 0.005
-_RETRY_S, _RETRY_S_MAX = 0.5, 30.0
+_RETRY_S, _RETRY_S_MAX = 0.5, 5.0
 _ASK_S = 2.0
 _METADATA_S = 1.0
 # A rebalance waits for members whose handlers run. A new consumer would have to wait for them too.
