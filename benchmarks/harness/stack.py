@@ -11,6 +11,7 @@ The folder is deleted, unless `--keep` is given.
 """
 
 import itertools
+import json
 import os
 import secrets
 import shutil
@@ -20,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.bench import Bench
 from sessionary.infra.clickhouse_client import ClickHouseClient
@@ -35,6 +37,7 @@ from tests.support.pipelines import environment, remove_pipeline
 _STOP_GRACE_S = 15.0
 _TRANSACTIONS_S = 30.0
 _ANSWER_S = 5.0
+_PROGRAM_S = 300.0
 _LOOK_S = 0.1
 PARTITIONS = 4
 
@@ -121,6 +124,17 @@ class Stack:
         The process ends by `Child.stop` or `kill`, or with the stack.
         """
         return self.run([sys.executable, "-m", module, *args], env=env, name=name)
+
+    def run_program(self, module: str, *args: str, kafka: KafkaSettings, name: str) -> dict[str, Any]:
+        """Run a program of a client to its end; return the JSON object that it prints last.
+
+        Raises `RuntimeError` if it fails, or does not end within five minutes.
+        """
+        child = self.start(module, *args, env=environment(kafka), name=name)
+        if not child.wait(_PROGRAM_S) or child.exit_code != 0:
+            raise RuntimeError(f"{name} ended with {child.exit_code}:\n{child.log.read_text()[-2_000:]}")
+        figures: dict[str, Any] = json.loads(child.log.read_text().splitlines()[-1])
+        return figures
 
     def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, name: str) -> Child:
         """Run a command line. Its output goes to the log `name`, below the stack's folder."""

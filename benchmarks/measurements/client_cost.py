@@ -4,16 +4,14 @@ Measured with the spool (the default: every event is first written to a file) an
 `block`), as fast as possible and at two rates. No processor runs.
 """
 
-import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.bench import Bench
-from benchmarks.harness.stack import Stack, environment, running_stack
+from benchmarks.harness.stack import Stack, running_stack
 from benchmarks.results import Result
 
 EVENTS, EVENTS_QUICK = 100_000, 2_000
 SECONDS, SECONDS_QUICK = 15, 1
-_WAIT_S = 300.0
 
 
 class _Case(NamedTuple):
@@ -33,13 +31,8 @@ def _measure_case(stack: Stack, case: _Case, events: int) -> dict[str, float]:
     words = ["--policy", case.policy, "--events", str(events)]
     if case.rate is not None:
         words += ["--rate", str(case.rate)]
-    child = stack.start(
-        "benchmarks.programs.emitting", *words, env=environment(stack.new_pipeline()), name=f"emit-{case.policy}"
-    )
-    if not child.wait(_WAIT_S) or child.exit_code != 0:
-        raise RuntimeError(f"the client ended with {child.exit_code}:\n{child.log.read_text()[-2_000:]}")
-    figures: dict[str, Any] = json.loads(child.log.read_text().splitlines()[-1])
-    return figures
+    name = f"emit-{case.policy}"
+    return stack.run_program("benchmarks.programs.emitting", *words, kafka=stack.new_pipeline(), name=name)
 
 
 def run(bench: Bench) -> list[Result]:

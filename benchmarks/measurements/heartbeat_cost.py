@@ -1,25 +1,17 @@
 """(g) What heartbeats cost: CPU time of a process with 10,000 silent sessions; no processor."""
 
-import json
-from typing import Any
-
 from benchmarks.bench import Bench
-from benchmarks.harness.stack import Stack, environment, running_stack
+from benchmarks.harness.stack import Stack, running_stack
 from benchmarks.results import Result, Target
 
 SESSIONS, SESSIONS_QUICK = 10_000, 200
 SECONDS, SECONDS_QUICK = 30, 2
 _CORE_PERCENT_MAX = 5.0
-_WAIT_S = 300.0
 
 
 def _measure_beating(stack: Stack, sessions: int, seconds: int) -> dict[str, float]:
     words = ["--sessions", str(sessions), "--seconds", str(seconds)]
-    child = stack.start("benchmarks.programs.beating", *words, env=environment(stack.new_pipeline()), name="beating")
-    if not child.wait(_WAIT_S) or child.exit_code != 0:
-        raise RuntimeError(f"the client ended with {child.exit_code}:\n{child.log.read_text()[-2_000:]}")
-    figures: dict[str, Any] = json.loads(child.log.read_text().splitlines()[-1])
-    return figures
+    return stack.run_program("benchmarks.programs.beating", *words, kafka=stack.new_pipeline(), name="beating")
 
 
 def run(bench: Bench) -> list[Result]:

@@ -5,29 +5,17 @@ machine. It ends with the last acknowledgement. No processor runs, and the clien
 its own.
 """
 
-import json
-
 from benchmarks.bench import Bench
-from benchmarks.harness.stack import Stack, environment, running_stack
+from benchmarks.harness.stack import Stack, running_stack
 from benchmarks.results import Result, Target
 
 EVENTS, EVENTS_QUICK = 60_000, 2_000
 TARGET = 20_000
-_WAIT_S = 300.0
 
 
 def _measure_replay(stack: Stack, events: int) -> dict[str, float]:
-    child = stack.start(
-        "benchmarks.programs.replaying",
-        "--events",
-        str(events),
-        env=environment(stack.new_pipeline()),
-        name="replay",
-    )
-    if not child.wait(_WAIT_S) or child.exit_code != 0:
-        raise RuntimeError(f"the replay ended with {child.exit_code}:\n{child.log.read_text()[-2_000:]}")
-    figures: dict[str, float] = json.loads(child.log.read_text().splitlines()[-1])
-    return figures
+    words = ["--events", str(events)]
+    return stack.run_program("benchmarks.programs.replaying", *words, kafka=stack.new_pipeline(), name="replay")
 
 
 def run(bench: Bench) -> list[Result]:

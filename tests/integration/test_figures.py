@@ -20,9 +20,9 @@ from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import DataClass, ErrorInfo
 from sessionary.sinks.clickhouse.retention import apply_retention
 from sessionary.sinks.settings import RetentionSettings
-from tests.support.aged_rows import AgedRows, agent_event, usage
+from tests.support.aged_rows import AgedRows
 from tests.support.pipelines import run_sql
-from tests.support.sink_records import DAY_US, audit_record, batch_record
+from tests.support.sink_records import DAY_US, agent_event, audit_record, batch_record, usage
 
 AGES = (1, 31, 366, 2_922)  # days; the last one is eight years
 SEVEN_YEARS = 2_557

@@ -14,8 +14,9 @@ from sessionary.sinks.clickhouse.migrate import Migration, shipped_migrations
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.settings import SinkSettings
-from tests.support.aged_rows import AgedRows, usage
+from tests.support.aged_rows import AgedRows
 from tests.support.pipelines import run_sql
+from tests.support.sink_records import usage
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long

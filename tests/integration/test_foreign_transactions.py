@@ -1,7 +1,6 @@
 """Foreign producers write events in transactions: aborted, and open for long."""
 
 import itertools
-import urllib.request
 
 from confluent_kafka import Producer
 
@@ -14,6 +13,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 from tests.integration.processor_load import Agent, Sender, count_judged, start_processor
 from tests.integration.sink_rig import query_numbers, rows_equal, settings_for, sink_in_thread
 from tests.support import Processes, read_topic, wait_until
+from tests.support.metrics_page import read_page
 
 _HISTORY = "SELECT countIf(session_id != ''), countIf(value_bytes = 'foreign') FROM {db}.history FINAL"
 _names = itertools.count(1)
@@ -67,9 +67,7 @@ def test_a_partition_that_an_open_transaction_holds_up_is_named_until_it_ends(
     sender.flush()
 
     def metrics() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-            text: bytes = answer.read()
-        return text.decode()
+        return read_page(f"http://127.0.0.1:{port}/metrics")[1]
 
     held = f'sessionary_processor_held_records{{partition="{partition}"}}'
     wait_until(lambda: held in metrics(), 30, "the metric")

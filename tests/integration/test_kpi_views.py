@@ -17,16 +17,15 @@ from sessionary.infra.lag.exporter import run_exporter
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.settings import LagSettings
-from sessionary.schemas.codec import Event, encode_event, encode_record
+from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import Heartbeat, StateUpdated, UsageRecorded
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.schemas.types import Envelope
 from sessionary.sinks.clickhouse import migrate
 from tests.support.clickhouse_rows import insert_records
 from tests.support.metrics_page import metric_value
 from tests.support.pipelines import new_clickhouse, run_sql
-from tests.support.sink_records import audit_record, batch_record, session_id
+from tests.support.sink_records import agent_event, audit_record, batch_record
 from tests.support.waiting import wait_until
 
 _HOUR_S = 3_600
@@ -56,34 +55,8 @@ def released(number: int, at_us: int, **fields: Any) -> bytes:
     return encode_record(line._replace(from_state="Timeout", to_state="Timeout", **fields))
 
 
-def agent_event(number: int, payload: UsageRecorded | Heartbeat | StateUpdated, **fields: Any) -> bytes:
-    """Return an event of the first session."""
-    names = {UsageRecorded: "usage_recorded", Heartbeat: "heartbeat", StateUpdated: "state_updated"}
-    envelope = Envelope(
-        event_id=f"event-{number}",
-        event_type=names[type(payload)],
-        schema_version=1,
-        tenant_id="acme",
-        session_id=session_id(1),
-        user_id=None,
-        agent_id="a",
-        agent_role=None,
-        service_id="billing",
-        actor=None,
-        epoch=1,
-        producer_id="p",
-        producer_seq=number,
-        run_id=None,
-        run_seq=None,
-        step_id=None,
-        causation_id=None,
-        occurred_at=1,
-    )
-    return encode_event(Event(envelope._replace(**fields), payload))
-
-
 def usage(number: int, cost: int, *, retry: bool = False) -> bytes:
-    return agent_event(number, UsageRecorded("m", 100, 10, cost - 1, 1, is_timeout_retry=retry))
+    return agent_event(UsageRecorded("m", 100, 10, cost - 1, 1, is_timeout_retry=retry), seq=number)
 
 
 def refused(offset: int, at_us: int) -> bytes:
@@ -133,7 +106,7 @@ def test_the_largest_context_is_that_of_an_event_that_was_not_refused(
 ) -> None:
     """R-000-44."""
     beats = [
-        agent_event(number, Heartbeat(number), context_bytes=size)
+        agent_event(Heartbeat(number), seq=number, context_bytes=size)
         for number, size in enumerate((5, 209_715_201, 10**12))
     ]
     insert_records(migrated, "history", beats, now_us - _SECOND_US)
@@ -165,7 +138,7 @@ def test_stored_bytes_are_told_by_session_and_layer(migrated: ClickHouseSettings
     """R-003-89."""
     state = '{"text": "' + "ä" * 5_000 + '"}'
     updates = [StateUpdated(1, 2, state), StateUpdated(2, 3, state + state), StateUpdated(9, 10, state * 9)]
-    events = [agent_event(number, update) for number, update in enumerate(updates)]
+    events = [agent_event(update, seq=number) for number, update in enumerate(updates)]
     insert_records(migrated, "history", events, now_us)
     insert_records(migrated, "rejected", [refused(2, now_us)], now_us)
     sizes = "SELECT layer, records, bytes FROM v_stored_bytes WHERE tenant_id = 'acme' ORDER BY layer"

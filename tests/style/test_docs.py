@@ -17,7 +17,9 @@ from tests.style.project import ROOT, product_modules
 from tests.support import transition_docs
 from tests.support.settings_table import TABLE, settings, settings_table
 from tests.support.transition_diagram import state_diagram
-from tests.support.transition_docs import BEGIN, END, with_diagram
+from tests.support.transition_docs import with_diagram
+
+BEGIN, END = "<!-- state diagram: begin -->", "<!-- state diagram: end -->"
 
 DOCUMENTS = (
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),

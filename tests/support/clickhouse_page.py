@@ -18,10 +18,10 @@ from sessionary.schemas.events import Payload, SessionActivity, ToolCallStarted,
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
-from tests.support.aged_rows import agent_event
 from tests.support.clickhouse_rows import insert_records
+from tests.support.marked_text import replace_marked
 from tests.support.pipelines import new_clickhouse
-from tests.support.sink_records import DAY_US, NOW_US, audit_record, batch_record
+from tests.support.sink_records import DAY_US, NOW_US, agent_event, audit_record, batch_record
 
 PAGE = Path(__file__).parents[2] / "docs" / "clickhouse.md"
 _S = 1_000_000
@@ -43,12 +43,7 @@ def draw_page(text: str, clickhouse: ClickHouseSettings) -> str:
         ("views", _object_lines("view", views)),
         ("columns", _column_lines(source, objects)),
     ):
-        begin, end = f"<!-- {mark}: drawn -->", f"<!-- end of {mark} -->"
-        before, found, rest = text.partition(begin)
-        _, also_found, after = rest.partition(end)
-        if not (found and also_found):
-            raise ValueError(f"the page lacks {begin} or {end}")
-        text = "\n".join([before + begin, "", *drawn, "", end]) + after
+        text = replace_marked(text, mark, "\n".join(["", *drawn, ""]))
     return re.sub(
         r"```sql\n(.*?)```\n\n```text\n.*?```",
         lambda match: f"```sql\n{match[1]}```\n\n```text\n{answer_text(source.fetch_rows(match[1]))}\n```",

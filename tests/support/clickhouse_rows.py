@@ -11,9 +11,14 @@ from sessionary.sinks.settings import SinkSettings
 
 
 def insert_records(
-    clickhouse: ClickHouseSettings, kind: SinkKind, values: Sequence[bytes], at_us: int, token: str = "t"
+    clickhouse: ClickHouseSettings,
+    kind: SinkKind,
+    values: Sequence[bytes],
+    at_us: int,
+    token: str = "t",
+    first_offset: int = 0,
 ) -> None:
-    """Insert one block of a sink: encoded records of partition 0, at offsets from 0 on.
+    """Insert one block of a sink: encoded records of partition 0, at offsets from the first on.
 
     All have the log time `at_us`, µs since the epoch. A block whose token was seen is left out.
     """
@@ -21,7 +26,7 @@ def insert_records(
     inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), sink.table)
     inserter.open()
     block = inserter.new_block()
-    raws = [RawRecord("t", 0, offset, at_us // 1_000, b"k", value) for offset, value in enumerate(values)]
+    raws = [RawRecord("t", 0, offset, at_us // 1_000, b"k", value) for offset, value in enumerate(values, first_offset)]
     assert not block.add_rows([sink.build_row(raw, Decoder()) for raw in raws])
     inserter.insert_block(block, token, first_try=True)
     inserter.close()

@@ -17,6 +17,7 @@ from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX
 from tests.support.clock_effects import CLOCKS
 from tests.support.clock_picture import LIMITS_OF_CLOCKS, amount_of, clock_picture, default_ms
+from tests.support.marked_text import replace_marked
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "limits.md"
@@ -67,11 +68,7 @@ _TABLES: Mapping[str, Callable[[], str]] = {"limits": limits_table, "clocks": cl
 def with_tables(text: str) -> str:
     """Return the page with today's tables. Raises ValueError unless each mark is there once."""
     for name, draw in _TABLES.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-            raise ValueError(f"{begin} and {end} must be there once each, in this order")
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}\n\n{draw()}\n\n{end}{rest.partition(end)[2]}"
+        text = replace_marked(text, name, f"\n{draw()}\n")
     return text
 
 

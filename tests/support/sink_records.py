@@ -1,9 +1,12 @@
-"""Records that the sinks' tests write: audit records and batch records of a fixed time."""
+"""Records that the sinks' tests write: events, and audit and batch records of a fixed time."""
 
 import uuid
 from typing import Any
 
+from sessionary.schemas.codec import Event, encode_event
+from sessionary.schemas.events import EVENT_TYPES, Payload, UsageRecorded
 from sessionary.schemas.records import AuditRecord, BatchRecord
+from sessionary.schemas.types import DataClass, Envelope
 
 DAY_US = 86_400_000_000
 # A whole second of the year 2026, so late that no row made from it has expired.
@@ -13,6 +16,37 @@ NOW_US = 1_795_219_200_000_000
 def session_id(number: int) -> str:
     """Return the id of the n-th session."""
     return f"00000000-0000-4000-8000-{number:012d}"
+
+
+def agent_event(payload: Payload, *classes: DataClass, session: int = 1, seq: int = 1, **fields: Any) -> bytes:
+    """Return an event of the n-th session, encoded."""
+    envelope = Envelope(
+        event_id=f"event-{session}-{seq}",
+        event_type=EVENT_TYPES[type(payload)],
+        schema_version=1,
+        tenant_id="acme",
+        session_id=session_id(session),
+        user_id="u1",
+        agent_id="agent-1",
+        agent_role=None,
+        service_id="billing",
+        actor=None,
+        epoch=1,
+        producer_id="p",
+        producer_seq=seq,
+        run_id=None,
+        run_seq=None,
+        step_id=None,
+        causation_id=None,
+        occurred_at=1,
+        data_classes=classes,
+    )
+    return encode_event(Event(envelope._replace(**fields), payload))
+
+
+def usage(*classes: DataClass, tokens: int = 100, **fields: Any) -> bytes:
+    """Return a call of 10 and 2 millionths of a dollar."""
+    return agent_event(UsageRecorded("m-large", tokens, 10, 10, 2, is_timeout_retry=False), *classes, **fields)
 
 
 def audit_record(number: int, seq: int, **fields: Any) -> AuditRecord:
@@ -88,4 +122,4 @@ def batch_record(partition: int, number: int, **fields: Any) -> BatchRecord:
     return record._replace(**fields)
 
 
-__all__ = ["DAY_US", "NOW_US", "audit_record", "batch_record", "session_id"]
+__all__ = ["DAY_US", "NOW_US", "agent_event", "audit_record", "batch_record", "session_id", "usage"]

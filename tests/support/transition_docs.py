@@ -8,13 +8,12 @@ docs/transitions.md the table of all transitions
 import sys
 from pathlib import Path
 
+from tests.support.marked_text import replace_marked
 from tests.support.transition_diagram import state_diagram, transition_table
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 TABLE = ROOT / "docs" / "transitions.md"
-BEGIN = "<!-- state diagram: begin -->"
-END = "<!-- state diagram: end -->"
 _HEAD = """# Transitions of a session
 
 Every transition of the session machine, from `TRANSITIONS` in
@@ -29,10 +28,7 @@ def with_diagram(text: str) -> str:
 
     Raises ValueError unless each mark is there once.
     """
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(f"{BEGIN} and {END} must be there once each, in this order")
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n{state_diagram()}\n{END}{rest.partition(END)[2]}"
+    return replace_marked(text, "state diagram", state_diagram())
 
 
 def transitions_page() -> str:

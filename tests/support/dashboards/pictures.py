@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import sessionary.infra.demo
 from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules
 from sessionary.infra.local.process import Child
 from sessionary.infra.metrics_targets import TARGETS_FILE
@@ -27,7 +26,6 @@ from tests.support.dashboards.svg_chart import Line, board_svg
 from tests.support.prometheus import PrometheusClient, Series
 
 PICTURES: Final = ROOT / "docs" / "dashboards"
-_RUNS: Final = Path(sessionary.infra.demo.__path__[0]) / "sample_runs.ndjson.gz"
 _COMMAND: Final = (sys.executable, "-m", "sessionary.infra.cli")
 _STOP_S: Final = 60.0
 _RATE: Final = f"{SCRAPE_S * 10}s"
@@ -49,7 +47,7 @@ def load_stack(data: Path, logs: Path, until_s: float, sessions: int, speed: flo
     while time.monotonic() < until_s:
         seed += 1
         options = {"--data": data, "--sessions": sessions, "--speed": speed, "--seed": seed}
-        argv = [*_COMMAND, "load", str(_RUNS), *(str(part) for option in options.items() for part in option)]
+        argv = [*_COMMAND, "load", *(str(part) for option in options.items() for part in option)]
         child = Child(argv, logs / f"load-{seed}.log")
         child.wait(max(0.0, until_s - time.monotonic()))
         child.stop(_STOP_S)

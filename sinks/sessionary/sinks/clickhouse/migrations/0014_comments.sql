@@ -321,7 +321,7 @@ ALTER TABLE {database}.v_integrity
     COMMENT COLUMN first_offset 'first offset that it is about',
     COMMENT COLUMN last_offset 'last offset that it is about';
 
-ALTER TABLE {database}.v_integrity_between MODIFY COMMENT 'the same of transactions that began within a time';
+ALTER TABLE {database}.v_integrity_between MODIFY COMMENT 'v_integrity of transactions that began within a time';
 
 ALTER TABLE {database}.v_kpi MODIFY COMMENT 'clean-up latency, reclaim rate, share of audit bytes';
 ALTER TABLE {database}.v_kpi
@@ -504,7 +504,7 @@ ALTER TABLE {database}.v_usage
 
 ALTER TABLE {database}.v_usage_between MODIFY COMMENT 'v_usage of a time';
 
-ALTER TABLE {database}.v_usage_by MODIFY COMMENT 'the same by day, model, session, user and agent too';
+ALTER TABLE {database}.v_usage_by MODIFY COMMENT 'calls, tokens and cost by day, model, session, user and agent too';
 ALTER TABLE {database}.v_usage_by
     COMMENT COLUMN time 'start of the day',
     COMMENT COLUMN day 'day of the calls, UTC',
