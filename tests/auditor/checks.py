@@ -259,7 +259,8 @@ def check_table(inputs: AuditInput) -> Iterator[Difference]:
     packed = {part: chunk["expires_at"] for chunk in chunks for part in hashes_in(chunk["key_hashes"])}
     wanted: dict[bytes, Row] = {}
     for oracle in inputs.oracle.partitions.values():
-        wanted |= {key: {"kind": "SessionState", **_summary(row)} for key, row in oracle.rows.items()}
+        wanted |= {key: {"kind": "SessionState", **_summary(key, row)} for key, row in oracle.rows.items()}
+        wanted |= {key: _run_summary(run) for key, run in oracle.runs.items()}
         fields = ("audit_seq", "epoch", "expires_at")
         for key, grave in oracle.graves.items():
             if key not in table and packed.pop(packed_hash(key), None) == grave_end(grave):
@@ -293,13 +294,26 @@ def _ledger(producers: Row) -> dict[str, tuple[int, list[tuple[int, int]]]]:
     return {name: (ledger["last"], ledger["missing"]) for name, ledger in producers.items()}
 
 
-def _summary(row: Row) -> Row:
+_SAME_OF_RUNS = (
+    *("run_id", "mode", "state", "run_seq", "created_at", "entered_at", "last_event_at", "progress", "resumes"),
+)
+
+
+def _run_summary(run: Row) -> Row:
+    kind = "FinishedRun" if run["state"] in ("completed", "failed", "cancelled") else "RunState"
+    return {"kind": kind, **{name: run[name] for name in _SAME_OF_RUNS}}
+
+
+def _summary(key: bytes, row: Row) -> Row:
     names = {"owner": row["owner"], "attempts": row["attempts"], "producers": _ledger(row["producers"])}
+    names["open_runs"] = [name[len(key) + 1 :].decode() for name in row["open_runs"]]
     return {**{name: row[name] for name in _SAME}, **names, "cleanups": row["cleanups"], "refusals": row["refusals"]}
 
 
 def _found(kind: str, fields: Row) -> Row:
     """Return a row of the table in the oracle's form."""
+    if kind in ("RunState", "FinishedRun"):
+        return {"kind": kind, **{name: fields[name] for name in _SAME_OF_RUNS}}
     ledger = {
         producer["producer_id"]: (producer["last_seq"], [tuple(hole.values()) for hole in producer["missing"]])
         for producer in fields["producers"]
@@ -311,6 +325,7 @@ def _found(kind: str, fields: Row) -> Row:
         "kind": kind,
         "owner": fields["owner_service"],
         "attempts": fields["recovery_attempts"],
+        "open_runs": [run["run_id"] for run in fields.get("open_runs", ())],
         "producers": ledger,
         "cleanups": {cleanup["cleanup_id"]: cleanup["released"] for cleanup in fields["cleanups"]},
         "refusals": [(refusal["offset"], refusal["reason"]) for refusal in fields["refusals"]],

@@ -148,6 +148,11 @@ def producer_hash(producer: str) -> int:
     return int(number)
 
 
+def run_key_of(key: bytes, run_id: str) -> bytes:
+    """Return the key of a run's row: its session's key and its id."""
+    return key + b":" + run_id.encode()
+
+
 def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row:
     """Return the row of a new session."""
     return {
@@ -177,6 +182,7 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "refusals": [],
         "context_exceeded": False,
         "late_epoch": 0,
+        "open_runs": [],  # their keys, in the order in which they began
     }
 
 
@@ -224,4 +230,5 @@ __all__ = [
     "partition_of",
     "producer_hash",
     "read_event",
+    "run_key_of",
 ]

@@ -4,14 +4,16 @@ from typing import Any
 
 from tests.auditor.decoding import Decision, LogEntry, Refusal, Row, cleanup_id_of, key_parts
 from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, grave_end
+from tests.auditor.run_model import NEVER, RunModel
 
 
-class PartitionModel:
+class PartitionModel(RunModel):
     """Sessions by key, and the audit lines, refusals and clean-ups so far. Times are in ms."""
 
     entry: LogEntry
 
     def __init__(self, number: int, partitions: int, hole_ms: int = 5_000, quiet_ms: int = 25_000) -> None:
+        super().__init__()
         self.number, self.partitions, self.hole_ms, self.quiet_ms = number, partitions, hole_ms, quiet_ms
         self.now = 0
         self.quiet_until = 0
@@ -43,6 +45,8 @@ class PartitionModel:
             instant, _, name = min(clocks)
             return instant, name
         if state == "Terminated":
+            if row["open_runs"]:
+                return NEVER, "archived"  # it waits for them
             if row["released_at"] is not None:
                 return max(row["released_at"], row["entered_at"]) + limits["archive_delay_ms"], "archived"
             return at + limits["release_limit_ms"], "archived"
@@ -50,8 +54,8 @@ class PartitionModel:
         return at + limits[field], {"Error": "recovery_failed"}.get(state, "timeout_cleanup")
 
     def next_deadline(self) -> int | None:
-        """Return the earliest time at which a session's deadline may fire."""
-        return max(min(self.next_due(row)[0] for row in self.rows.values()), self.quiet_until) if self.rows else None
+        """Return the earliest time at which a deadline may fire."""
+        return max(min(map(self.earliest_of, self.rows)), self.quiet_until) if self.rows else None
 
     def take_decisions(self, offset: int) -> None:
         """Take the decisions that were made before the record at `offset`."""
@@ -75,10 +79,12 @@ class PartitionModel:
                 row[name] = row[name] and min(row[name] + passed, self.now)
             if row["state"] != "Paused" and row["max_due_at"] is not None:
                 row["max_due_at"] = min(row["max_due_at"] + passed, self.now + row["limits"]["max_duration_ms"])
+        self.repair_runs(passed)
         self.earliest = 0
 
     def drop_gravestones(self) -> None:
-        """Drop expired gravestones; unlike deadlines they ignore the quiet time after a hole."""
+        """Drop what has expired; unlike deadlines that ignores the quiet time after a hole."""
+        self.drop_finished_runs()
         if self.rules >= 2:
             if self.swept_day != self.now // DAY_MS:
                 self.swept_day = self.now // DAY_MS
@@ -89,11 +95,22 @@ class PartitionModel:
 
     def fire_due(self) -> None:
         while ripe := [
-            (self.next_due(row)[0], key) for key, row in self.rows.items() if self.next_due(row)[0] <= self.now
+            (due, name, key) for key in self.rows for due, name in self.deadlines_of(key) if due <= self.now
         ]:
-            instant, key = min(ripe)
+            instant, name, key = min(ripe)
+            if name != key:
+                self.fire_run(key, name, instant, self.run_due(self.runs[name])[1])
+                continue
             self.fire_deadline(key, self.rows[key], instant, self.next_due(self.rows[key])[1])
-        self.earliest = min((self.next_due(row)[0] for row in self.rows.values()), default=1 << 62)
+        self.earliest = min(map(self.earliest_of, self.rows), default=1 << 62)
+
+    def deadlines_of(self, key: bytes) -> list[tuple[int, bytes]]:
+        """Return when a session and its open runs are due, in ms, each with its key."""
+        due = [(self.run_due(self.runs[name])[0], name) for name in self.rows[key]["open_runs"]]
+        return [(self.next_due(self.rows[key])[0], key), *due]
+
+    def earliest_of(self, key: bytes) -> int:
+        return min(self.deadlines_of(key))[0]
 
     def fire_deadline(self, key: bytes, row: Row, instant: int, reason: str) -> None:
         before, due, fired = row["state"], instant * 1000, self.now * 1000
@@ -143,6 +160,7 @@ class PartitionModel:
         self.add_audit(
             row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
         )
+        self.follow_session(key, row, number)
 
     def take_over(self, row: Row, envelope: Row) -> None:
         """Let the sender hold the session, or raise `Refusal`."""

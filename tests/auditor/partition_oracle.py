@@ -50,7 +50,7 @@ class PartitionOracle(PartitionModel):
             self.fire_due()
         self.outcomes[entry.offset] = outcome = self.judge_record(entry)
         if entry.key in self.rows:
-            self.earliest = min(self.earliest, self.next_due(self.rows[entry.key])[0])
+            self.earliest = min(self.earliest, self.earliest_of(entry.key))
         return outcome
 
     def begin_announced_rules(self, entry: LogEntry) -> None:
@@ -130,13 +130,14 @@ class PartitionOracle(PartitionModel):
             return "duplicate"
         if self.rules >= 2 and is_out_of_bounds(fields):
             raise Refusal("invalid_value")
-        self.check_permitted(row, kind, envelope, fields)
+        self.check_permitted(key, row, kind, envelope, fields)
         self.apply_event(key, row, kind, envelope, fields)
-        if self.rules >= 2 and envelope["service_id"] == row["owner"]:
-            row["owner_heard"] = self.now
-        if kind != "heartbeat":
-            row["last_work_at"] = self.now
-        row["last_event_at"] = self.now if kind != "heartbeat" or row["state"] == "Active" else row["last_event_at"]
+        if not self.goes_on_alone(key, row, kind, envelope):
+            if self.rules >= 2 and envelope["service_id"] == row["owner"]:
+                row["owner_heard"] = self.now
+            if kind != "heartbeat":
+                row["last_work_at"] = self.now
+            row["last_event_at"] = self.now if kind != "heartbeat" or row["state"] == "Active" else row["last_event_at"]
         if kind != "heartbeat":  # it never makes an audit line
             self.check_context_size(row, envelope)
         return "applied"
@@ -276,7 +277,7 @@ class PartitionOracle(PartitionModel):
             self.add_audit(row, kind="context_limit", context_bytes=weight)
         row["context_exceeded"] = weight > limit
 
-    def check_permitted(self, row: Row, kind: str, envelope: Row, fields: Row) -> None:
+    def check_permitted(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
         """Raise `Refusal` for every reason that comes before the event's own guard."""
         reason = fields.get("reason")
         if kind in PROCESSOR_TYPES or (kind, reason) in (
@@ -284,8 +285,11 @@ class PartitionOracle(PartitionModel):
             ("session_terminated", "timeout_cleanup"),
         ):
             raise Refusal("processor_only")
-        if kind not in ("session_created", "resources_released") and envelope["epoch"] != row["epoch"]:
-            raise Refusal("stale_epoch" if envelope["epoch"] < row["epoch"] else "future_epoch")
+        if kind not in ("session_created", "resources_released"):
+            if envelope["epoch"] < row["epoch"] and not self.is_of_detached(key, kind, envelope):
+                raise Refusal("stale_epoch")
+            if envelope["epoch"] > row["epoch"]:
+                raise Refusal("future_epoch")
         if kind == "session_created":
             raise Refusal("session_exists")
         lifecycle = kind.startswith("session_") and kind not in ("session_activity", "session_taken_over")
@@ -293,7 +297,7 @@ class PartitionOracle(PartitionModel):
             raise Refusal("not_owner")
         if self.rules >= 2 and kind in ("state_updated", "snapshot_created") and envelope["service_id"] != row["owner"]:
             raise Refusal("not_member")
-        if not is_legal(row["state"], kind):
+        if not is_legal(row["state"], kind) and not self.goes_on_alone(key, row, kind, envelope):
             if row["state"] == "Timeout" and is_legal("Active", kind):
                 self.late_reported = row["late_epoch"] == row["epoch"]
                 row["late_epoch"] = row["epoch"]
@@ -302,6 +306,7 @@ class PartitionOracle(PartitionModel):
 
     def apply_event(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
         """Apply a legal event, or raise `Refusal` if its guard fails."""
+        self.judge_run(key, row, kind, envelope, fields)
         match kind:
             case "session_phase_changed":
                 if fields["phase"] not in NEXT_PHASES.get((row["state"], row["phase"]), ()):

@@ -10,6 +10,7 @@ from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction, Limits
+from tests.auditor.decoding import run_key_of
 from tests.core.random_agents import (
     BAD_KEYS,
     CONTEXT_SIZES,
@@ -38,6 +39,7 @@ BRIEF_LIMITS = Limits(
     hold_ms=9_000,
     recovery_ms=7_000,
     archive_delay_ms=3_000,
+    attached_run_ms=11_000,
     release_limit_ms=5_000,
     override=True,
 )
@@ -46,6 +48,25 @@ STEADY_LIMITS = BRIEF_LIMITS._replace(
 )
 LIMITS_DRAWN = [*[BRIEF_LIMITS] * 12, *LIMITS]
 STEADY_EVERY_MS = 3_000
+RUN_IDS = ("r1", "r2", "r3")
+RUN_TYPES = sorted(name for name in PAYLOADS if name.startswith(("run_", "plan_")))
+RUN_MOVES = {
+    "": ("run_started", "run_started", "run_started", "run_queued", "run_rejected"),
+    "queued": ("run_started", "run_started", "run_cancelled"),
+    "started": ("run_running", "run_running", "run_running", "run_cancelled", "plan_recorded"),
+    "running": (
+        *("run_running", "run_paused", "run_completed", "run_failed", "run_failed", "run_cancelled"),
+        *("plan_recorded", "plan_replaced", *WORK, *WORK),
+    ),
+    "paused": ("run_resumed", "run_resumed", "run_resumed", "run_failed", "run_cancelled", *WORK),
+    "failed": ("run_resumed", "run_resumed", "run_resumed", "run_started"),
+}
+RUN_FIELDS: dict[str, dict[str, list[Any]]] = {
+    "run_queued": {"mode": ["attached", "detached", "detached", "UNKNOWN"]},
+    "run_started": {"mode": ["attached", "detached", "detached", "UNKNOWN"], "plan_json": [None, None, "[]"]},
+    "run_running": {"progress": [None, None, 0.0, 0.5, 1.0, 1.5, -0.1]},
+    "run_failed": {"error": ERRORS},
+}
 
 
 class AgentPool:
@@ -154,6 +175,28 @@ class AgentPool:
 
     def send_work(self) -> None:
         self.send(self.pick_process(), self.pick_session(), self.rng.choice(WORK), {})
+
+    def send_run_event(self) -> None:
+        """Send an event of one of a session's few runs, mostly one that fits the run's state."""
+        rng, process, session = self.rng, self.pick_process(), self.pick_session()
+        run_id = rng.choice(RUN_IDS)
+        known = self.world.cluster.look(run_key_of(session.encoded, run_id), session.partition)
+        moves = RUN_MOVES.get(getattr(known, "state", ""), RUN_MOVES[""])
+        event_type = rng.choice(moves) if rng.random() < 0.85 else rng.choice(RUN_TYPES)
+        drawn = {name: rng.choice(options) for name, options in RUN_FIELDS.get(event_type, {}).items()}
+        if isinstance(mode := getattr(known, "mode", None), str) and "mode" in drawn and rng.random() < 0.7:
+            drawn["mode"] = mode
+        actor = rng.choice((None, None, "ops"))
+        self.send(process, session, event_type, drawn, run_id=run_id if rng.random() < 0.97 else None, actor=actor)
+
+    def start_run(self) -> None:
+        """Start a run and let it work, without waiting for verdicts."""
+        process, session, run_id = self.pick_process(), self.pick_session(), self.rng.choice(RUN_IDS)
+        process.ask_state(session)
+        mode = self.rng.choice(("attached", "detached"))
+        process.queue_event(session, "run_started", {"mode": mode, "plan_json": None}, run_id=run_id)
+        process.queue_event(session, "run_running", {"progress": 0.5}, run_id=run_id)
+        self.send(process, session, self.rng.choice(WORK), {}, run_id=run_id)
 
     def send_messages(self) -> None:
         process, session = self.pick_process(), self.pick_session()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sessionary.schemas.records import AuditRecord
 from tests.auditor.decoding import LogEntry, Refusal, decisions_of, read_event
 from tests.auditor.oracle import Oracle, find_differences
-from tests.simulation.adapter import AnyMachine, LogRecord, Outcome, chunks_in, compared_rows, folded
+from tests.simulation.adapter import MACHINES, AnyMachine, LogRecord, Outcome, chunks_in, compared_rows, folded
 from tests.simulation.tally_account import check_tallies, count_tallies
 from tests.simulation.world import HOLE_MS, QUIET_MS, World
 from tests.support.tally_machine import TALLY_SERVICE
@@ -88,11 +88,11 @@ def _without_batch_numbers(lines: list[tuple[Any, Any]]) -> list[tuple[Any, Any]
 def check_against_oracle(world: World, partition: int, outputs: Written) -> list[str]:
     """The outputs are those of the oracle.
 
-    The oracle knows sessions only. One log has one clock and one numbering for all machines, and
-    the live rows of every machine decide what a hole is. So this check is left out beside a second
-    machine; `check_tallies` is the account of that one.
+    The oracle knows sessions and runs only. One log has one clock and one numbering for all
+    machines, and the live rows of every machine decide what a hole is. So this check is left out
+    beside one more machine; `check_tallies` is the account of that one.
     """
-    if len(world.machines) > 1:
+    if len(world.machines) > len(MACHINES):
         return []
     if world.shape.extra == "large":
         return []  # the oracle does not know the limit of a state's size
@@ -199,7 +199,7 @@ def check_chains(outputs: Written) -> Iterator[str]:
 def check_timeouts(log: list[LogRecord], outputs: Written, machines: Sequence[AnyMachine]) -> Iterator[str]:
     """No timeout is doubled or false, computed from the log alone."""
     fired = [(life, line) for life, line in lives_of(outputs) if line.due_at is not None]
-    once = Counter((life, line.transition, line.epoch, line.due_at) for life, line in fired)
+    once = Counter((life, line.transition, line.run_id, line.epoch, line.due_at) for life, line in fired)
     yield from (f"{timeout} fired {times} times" for timeout, times in once.items() if times > 1)
     if not fired:
         return
@@ -309,6 +309,8 @@ def count_outputs(world: World, outputs: Written) -> None:
         seen[f"audit: {line.kind}"] += 1
         if line.transition:
             seen[line.transition] += 1
+        if line.to_run_state:
+            seen[f"run: {line.from_run_state} to {line.to_run_state}, {line.reason_code}"] += 1
         if line.due_at is not None:
             seen[f"fired: {line.reason_code}"] += 1
     for _, rejected in outputs.rejected:

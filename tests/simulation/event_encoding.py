@@ -10,7 +10,7 @@ from tests.support.event_factory import payload_of
 from tests.support.values import example
 
 _ENVELOPE: Envelope = example(Envelope)._replace(
-    user_id="u1", agent_id="agent-1", data_classes=("personal",), context_bytes=None
+    user_id="u1", agent_id="agent-1", data_classes=("personal",), context_bytes=None, run_id=None, actor=None
 )
 
 

@@ -52,7 +52,7 @@ class World:
     """All simulated parts. `seen` counts what happened; `lines` is the trace, if requested."""
 
     def __init__(self, seed: int, *, tracing: bool = False, machines: Sequence[AnyMachine] = MACHINES) -> None:
-        """`machines` fold the log; beside a second one, agents also send bursts of messages."""
+        """`machines` fold the log; beside one more, agents also send bursts of messages."""
         self.seed, self.tracing, self.machines = seed, tracing, machines
         self.rng = rng = Random(seed)
         self.seen: Counter[str] = Counter()
@@ -213,6 +213,8 @@ class World:
             (10, agents.start_session),
             (2, agents.pause_and_resume),
             (4, agents.send_work),
+            (8, agents.send_run_event),
+            (3, agents.start_run),
             (2, agents.fail_and_recover),
             (3, agents.send_any_type),
             (3, agents.send_invalid_envelope),
@@ -243,7 +245,7 @@ class World:
             (1, self.step_broker_clock),
             (1, self.pass_weeks),
         ]
-        if len(self.machines) > 1:
+        if len(self.machines) > len(MACHINES):
             table.append((12, agents.send_messages))
         return [act for _, act in table], [weight for weight, _ in table]
 

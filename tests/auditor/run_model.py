@@ -1,0 +1,218 @@
+"""The oracle's model of runs, by rules 2: their events, their clocks, and what ends them."""
+
+from typing import Any
+
+from tests.auditor.decoding import Refusal, Row, run_key_of
+from tests.auditor.rules import ACTIVE_TYPES, COMPLETIONS, DAY_MS
+
+NEVER = 1 << 61
+FINISHED = ("completed", "failed", "cancelled")
+SILENCE_MS = RESUME_MS = DAY_MS
+READABLE_MS = 30 * DAY_MS
+OPEN_MAX = 64
+# Types that can name a run; `state_updated` changes the session itself.
+RUN_TYPES = (ACTIVE_TYPES | set(COMPLETIONS)) - {"state_updated"}
+OWN_TYPES = {kind for kind in ACTIVE_TYPES if kind.startswith(("run_", "plan_"))}
+
+
+def is_open(run: Row) -> bool:
+    return run["state"] not in FINISHED
+
+
+class RunModel:
+    """The runs of a partition's sessions by key; a run's key begins with its session's."""
+
+    rows: dict[bytes, Row]
+    now: int
+    hole_end: int
+    rules: int
+
+    def __init__(self) -> None:
+        self.runs: dict[bytes, Row] = {}
+
+    def add_audit(self, row: Row | None, **details: Any) -> None:
+        raise NotImplementedError
+
+    def run_due(self, run: Row) -> tuple[int, str]:
+        """Return when an open run's deadline is, in ms, and its name."""
+        if run["mode"] == "attached" and run["state"] != "queued":
+            return run["due_at"], "attached_limit"
+        return max(run["last_event_at"], self.hole_end) + SILENCE_MS, "run_silent"
+
+    def open_runs_of(self, key: bytes) -> list[tuple[bytes, Row]]:
+        """Return a session's open runs in the order in which they began."""
+        return [(name, self.runs[name]) for name in self.rows[key]["open_runs"]]
+
+    def drop_finished_runs(self) -> None:
+        """Drop the runs that finished 30 days ago."""
+        gone = [
+            name for name, run in self.runs.items() if not is_open(run) and run["entered_at"] + READABLE_MS <= self.now
+        ]
+        for name in gone:
+            del self.runs[name]
+
+    def run_of(self, key: bytes, kind: str, envelope: Row) -> Row | None:
+        """Return the run that an event names; None if it names none, or one that is not known."""
+        if self.rules < 2 or kind not in RUN_TYPES or envelope["run_id"] is None:
+            return None
+        return self.runs.get(run_key_of(key, envelope["run_id"]))
+
+    def is_of_detached(self, key: bytes, kind: str, envelope: Row) -> bool:
+        run = self.run_of(key, kind, envelope)
+        return run is not None and run["mode"] == "detached"
+
+    def goes_on_alone(self, key: bytes, row: Row, kind: str, envelope: Row) -> bool:
+        """Return True if an event is of a detached run that goes on while its session does not."""
+        run = self.run_of(key, kind, envelope)
+        if run is None or run["mode"] != "detached" or kind in ("run_queued", "run_started"):
+            return False
+        if kind == "run_resumed" and run["state"] == "failed":
+            return False  # it begins again, and that only an active session can
+        return row["state"] in ("Paused", "Timeout", "Error", "Terminated")
+
+    def judge_run(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
+        """Apply an event to the run that it names, or raise `Refusal`."""
+        if self.rules < 2 or kind not in RUN_TYPES:
+            return
+        run_id = envelope["run_id"]
+        if run_id is None:
+            if kind in OWN_TYPES:
+                raise Refusal("invalid_value")
+            return
+        name = run_key_of(key, run_id)
+        run = self.runs.get(name)
+        if run is None:
+            self.begin_run(key, name, row, kind, envelope, fields)
+            return
+        self.check_run(run, row, kind, envelope, fields)
+        self.move_run(key, name, run, kind, fields)
+        run["run_seq"] += 1
+        run["last_event_at"] = self.now
+
+    def begin_run(self, key: bytes, name: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
+        if kind == "run_rejected":
+            return
+        if kind not in ("run_queued", "run_started"):
+            raise Refusal("unknown_run")
+        if fields["mode"] == "UNKNOWN":
+            raise Refusal("invalid_value")
+        if len(row["open_runs"]) >= OPEN_MAX:
+            raise Refusal("too_many_runs")
+        limit = row["limits"]["attached_run_ms"]
+        row["open_runs"].append(name)
+        self.runs[name] = {
+            **{field: row[field] for field in ("tenant", "session")},
+            "run_id": envelope["run_id"],
+            "mode": fields["mode"],
+            "state": "queued" if kind == "run_queued" else "started",
+            "run_seq": 1,
+            "created_at": self.now,
+            "entered_at": self.now,
+            "last_event_at": self.now,
+            "due_at": self.now + limit,
+            "limit": limit,
+            "error_class": None,
+            "has_plan": kind == "run_started" and fields["plan_json"] is not None,
+            "resumes": 0,
+            "progress": None,
+        }
+
+    def check_run(self, run: Row, row: Row, kind: str, envelope: Row, fields: Row) -> None:
+        """Raise `Refusal` if an event may not happen to a known run."""
+        state = run["state"]
+        sources: dict[str, tuple[str, ...]] = {
+            "run_queued": (),
+            "run_rejected": (),
+            "run_started": ("queued",),
+            "run_running": ("started", "running"),
+            "run_paused": ("running",),
+            "run_resumed": ("paused", "failed"),
+            "run_completed": ("running",),
+            "run_failed": ("running", "paused"),
+        }
+        if state not in sources.get(kind, ("queued", "started", "running", "paused")):
+            raise Refusal("illegal_transition")
+        if kind == "run_started" and fields["mode"] != run["mode"]:
+            raise Refusal("invalid_value")
+        if kind == "run_running" and fields["progress"] is not None and not 0 <= fields["progress"] <= 1:
+            raise Refusal("invalid_value")
+        if kind == "run_failed" and fields["error"]["error_class"] == "UNKNOWN":
+            raise Refusal("missing_error_class")
+        if (kind == "plan_recorded" and run["has_plan"]) or (kind == "plan_replaced" and not run["has_plan"]):
+            raise Refusal("illegal_transition")
+        if state == "failed":
+            if run["error_class"] != "retryable" and not envelope["actor"]:
+                raise Refusal("not_retryable")
+            if self.now > run["entered_at"] + RESUME_MS:
+                raise Refusal("resume_expired")
+            if len(row["open_runs"]) >= OPEN_MAX:
+                raise Refusal("too_many_runs")
+
+    def move_run(self, key: bytes, name: bytes, run: Row, kind: str, fields: Row) -> None:
+        match kind:
+            case "run_started":
+                run["due_at"] = self.now + run["limit"]
+                run["has_plan"] = run["has_plan"] or fields["plan_json"] is not None
+                self.enter_run_state(key, name, "started")
+            case "run_running":
+                if fields["progress"] is not None:
+                    run["progress"] = fields["progress"]
+                self.enter_run_state(key, name, "running")
+            case "run_resumed":
+                if run["state"] == "failed":
+                    run["due_at"] = self.now + run["limit"]
+                    run["resumes"] += 1
+                    run["error_class"] = None
+                    self.rows[key]["open_runs"].append(name)
+                self.enter_run_state(key, name, "running")
+            case "run_failed":
+                run["error_class"] = fields["error"]["error_class"]
+                self.enter_run_state(key, name, "failed")
+            case "run_paused" | "run_completed" | "run_cancelled":
+                self.enter_run_state(key, name, kind.removeprefix("run_"))
+            case "plan_recorded":
+                run["has_plan"] = True
+
+    def enter_run_state(self, key: bytes, name: bytes, state: str) -> None:
+        run = self.runs[name]
+        if run["state"] != state:
+            run["state"], run["entered_at"] = state, self.now
+        if not is_open(run):
+            self.rows[key]["open_runs"].remove(name)
+
+    def follow_session(self, key: bytes, row: Row, number: str) -> None:
+        """Pause or fail the attached runs of a session after a transition."""
+        for name, run in self.open_runs_of(key):
+            if run["mode"] != "attached":
+                continue
+            if number == "T06" and run["state"] in ("started", "running"):
+                self.decide_run(key, row, name, "paused", "session_timed_out")
+            elif row["state"] == "Terminated":
+                run["error_class"] = "retryable"
+                self.decide_run(key, row, name, "failed", "session_ended")
+
+    def fire_run(self, key: bytes, name: bytes, instant: int, reason: str) -> None:
+        """Fail a run whose deadline has passed."""
+        self.runs[name]["error_class"] = "retryable"
+        due, fired = instant * 1000, self.now * 1000
+        self.decide_run(key, self.rows[key], name, "failed", reason, due_at=due, fired_at=fired)
+
+    def decide_run(self, key: bytes, row: Row, name: bytes, state: str, reason: str, **details: Any) -> None:
+        """Move a run by a decision of the processor, which leaves an audit record."""
+        run = self.runs[name]
+        before = run["state"]
+        self.enter_run_state(key, name, state)
+        row["audit_seq"] += 1
+        moved = {"run_id": run["run_id"], "from_run_state": before, "to_run_state": state}
+        states = {"from_state": row["state"], "to_state": row["state"]}
+        self.add_audit(row, kind="run", reason_code=reason, **moved, **states, **details)
+
+    def repair_runs(self, passed: int) -> None:
+        """Give open runs as much time as they had, after the clock was set."""
+        for run in filter(is_open, self.runs.values()):
+            for field in ("created_at", "entered_at", "last_event_at"):
+                run[field] = min(run[field] + passed, self.now)
+            run["due_at"] = min(run["due_at"] + passed, self.now + run["limit"])
+
+
+__all__ = ["NEVER", "RunModel"]
