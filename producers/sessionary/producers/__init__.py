@@ -26,6 +26,7 @@ from sessionary.producers.async_client import AsyncSessionClient
 from sessionary.producers.client import SessionClient
 from sessionary.producers.context.marks import BlockMarks, Marks
 from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.run_block import Run
 from sessionary.producers.context.traced_calls import traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.errors import (
@@ -70,6 +71,7 @@ from sessionary.schemas.types import (
     Phase,
     Refusal,
     RefusalReason,
+    RunMode,
     Snapshot,
     StartFailureReason,
 )
@@ -116,6 +118,8 @@ __all__ = [
     "RefusalReason",
     "Refused",
     "RulesTooOld",
+    "Run",
+    "RunMode",
     "Session",
     "SessionClient",
     "SessionEnded",

@@ -3,6 +3,7 @@
 In the order in which a process meets them:
 
     safe_text       text that UTF-8 cannot hold
+    json_text       values as JSON
     disabled_ports  the outside of a client that is turned off
     guards          callbacks that raise, threads that do not end
     process_exit    what happens to clients at exit, fork and SIGTERM

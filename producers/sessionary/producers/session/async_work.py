@@ -8,10 +8,12 @@ from typing import Unpack
 
 from sessionary.producers.context.marks import BlockMarks, Marks
 from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.run_block import Run
 from sessionary.producers.context.scope import CallReporter, P, T, bind_function
 from sessionary.producers.ports import Json
 from sessionary.producers.session.life import Session
 from sessionary.schemas.events import Payload
+from sessionary.schemas.types import RunMode
 
 
 class AsyncSessionWork:
@@ -213,6 +215,36 @@ class AsyncSessionWork:
             marks: As in `emit`.
         """
         return self.sync_session.llm(model, **marks)
+
+    def run(
+        self,
+        task_type: str,
+        *,
+        mode: RunMode = "attached",
+        input: Json = None,
+        plan: Json = None,
+        **marks: Unpack[Marks],
+    ) -> Run:
+        """Return a run of a task, to be used in `async with`: events in the block belong to it.
+
+            async with session.run("report", input={"month": "2026-10"}) as run:
+                run.result = await write_report()
+
+        Its events are `run_started` and `run_running`, then `run_completed`, `run_failed` or
+        `run_cancelled`. Entering and leaving raise as `emit` does, but never hide what the block
+        raised.
+
+        Args:
+            task_type: What kind of task it is.
+            mode: An `attached` run lives with its session: it is paused if the session times out,
+                fails if the session ends, and may take `attached_run_ms`. A `detached` one goes on
+                while the session is held or has timed out, and the session is not archived before
+                the run ends.
+            input: What the run is given, as JSON can hold it.
+            plan: Its plan, if there is one yet.
+            marks: As in `emit`. `run_id`: the run's own id; by default a new UUID.
+        """
+        return self.sync_session.run(task_type, mode=mode, input=input, plan=plan, **marks)
 
     def marks(self, **marks: Unpack[BlockMarks]) -> AbstractContextManager[None]:
         """Return a block in which this session's events carry marks, unless a verb is given others.

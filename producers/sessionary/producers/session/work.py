@@ -5,6 +5,7 @@ they wait for room in the queue.
 """
 
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
@@ -12,20 +13,23 @@ from typing import Unpack
 
 from sessionary.producers.context.marks import BlockMarks, Marks, block_fields, envelope_fields
 from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.run_block import Run, RunStart
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks, bind_function
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
+from sessionary.producers.process.json_text import to_json_text
 from sessionary.producers.session.handle import SessionHandle
 from sessionary.producers.session.state_json import canonical_json
 from sessionary.schemas.events import (
     Payload,
     ProgressReported,
+    RunStarted,
     SessionActivity,
     SnapshotCreated,
     StateUpdated,
     UsageRecorded,
 )
-from sessionary.schemas.types import Phase
+from sessionary.schemas.types import Phase, RunMode
 
 _UPDATE_PHASES: tuple[Phase, ...] = ("updating", "persisting")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -190,6 +194,41 @@ class SessionWork(SessionHandle):
             marks: As in `emit`.
         """
         return ModelCall(self._call_reporter(), model, envelope_fields(marks))
+
+    def run(
+        self,
+        task_type: str,
+        *,
+        mode: RunMode = "attached",
+        input: Json = None,
+        plan: Json = None,
+        **marks: Unpack[Marks],
+    ) -> Run:
+        """Return a run of a task, to be used in `with`: events in the block belong to it.
+
+            with session.run("report", input={"month": "2026-10"}) as run:
+                run.report_progress(0.5)
+                run.result = {"pages": 12}
+
+        Its events are `run_started` and `run_running`, then `run_completed`, `run_failed` or
+        `run_cancelled`. Entering and leaving raise as `emit` does, but never hide what the block
+        raised.
+
+        Args:
+            task_type: What kind of task it is.
+            mode: An `attached` run lives with its session: it is paused if the session times out,
+                fails if the session ends, and may take `attached_run_ms`. A `detached` one goes on
+                while the session is held or has timed out, and the session is not archived before
+                the run ends.
+            input: What the run is given, as JSON can hold it.
+            plan: Its plan, if there is one yet.
+            marks: As in `emit`. `run_id`: the run's own id; by default a new UUID.
+        """
+        run_id = marks.get("run_id") or str(uuid.uuid4())
+        input_json = None if input is None else to_json_text(input, "input")
+        plan_json = None if plan is None else to_json_text(plan, "plan")
+        started = RunStarted(mode, task_type, input_json, plan_json)
+        return Run(self._call_reporter(), RunStart(run_id, started, envelope_fields({**marks, "run_id": run_id})))
 
     def marks(self, **marks: Unpack[BlockMarks]) -> AbstractContextManager[None]:
         """Return a block in which this session's events carry marks, unless a verb is given others.
