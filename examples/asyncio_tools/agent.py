@@ -30,14 +30,15 @@ async def fetch_weather(city: str) -> str:
 
 async def plan_trip(session: AsyncSession, city: str) -> str:
     """Call both tools at once, then let the model write the plan."""
-    with session.marks(run_id="trip"):  # of all events in this block, the tools' too
+    async with session.run("trip", input={"city": city}) as run:  # what happens inside belongs to it
         async with asyncio.TaskGroup() as tools:
             train = tools.create_task(asyncio.to_thread(read_timetable, city))
             weather = tools.create_task(fetch_weather(city))
         async with session.llm("large") as call:
             await asyncio.sleep(0.05)  # stands in for the model
             call.tokens_in, call.tokens_out = 200, 40
-        return f"{train.result()}; {weather.result()}"
+        run.result = trip = f"{train.result()}; {weather.result()}"
+        return trip
 
 
 async def main(city: str) -> None:

@@ -7,10 +7,11 @@ spool.
 import threading
 import time
 import uuid
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from sessionary.producers import ProducerSettings, Session, SessionClient
-from sessionary.schemas.types import Limits
+from sessionary.schemas.types import Limits, RunMode
 
 EVENTS_PER_SESSION = 30
 _TEXT = "some text of the agent " * 20
@@ -50,23 +51,30 @@ class BackgroundSessions:
     def run(self, ids: list[str], rate: float, until_s: float) -> None:
         """Run the sessions at `rate` events per second, at most until `until_s` (epoch). Blocks."""
         sent, began_s = 0, time.monotonic()
-        for session_id in ids:
+        for number, session_id in enumerate(ids):
             if self._stop.is_set() or time.time() >= until_s:
                 break
             session = self._client.create(user_id="u1", state={"n": 0}, limits=self._limits, session_id=session_id)
             session.start()
-            for turn in range(EVENTS_PER_SESSION - 5):
-                _emit_turn(session, turn)
-                sent += 1
-                self._stop.wait(max(0.0, began_s + sent / rate - time.monotonic()))
+            with _run_of(session, number):
+                for turn in range(EVENTS_PER_SESSION - 8):
+                    _emit_turn(session, turn)
+                    sent += 1
+                    self._stop.wait(max(0.0, began_s + sent / rate - time.monotonic()))
             session.complete()
-            sent += 5
+            sent += 8
         self.done.set()
 
     def close(self) -> None:
         """Stop, flush and close the client."""
         self._stop.set()
         self._client.close()
+
+
+def _run_of(session: Session, number: int) -> AbstractContextManager[object]:
+    """Return a run of the session's turns; of every third session there is none."""
+    mode: RunMode | None = (None, "attached", "detached")[number % 3]
+    return nullcontext() if mode is None else session.run("chat", mode=mode)
 
 
 def _emit_turn(session: Session, turn: int) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import (
+    RunCompleted,
+    RunStarted,
     SessionPaused,
     SessionResumed,
     SessionTerminated,
@@ -101,7 +103,11 @@ def test_a_plain_agent_and_an_asyncio_agent_report_their_calls(rig: ExamplesRig)
         "read_timetable",
     ]
     assert sum(isinstance(p, ToolCallSucceeded) for p in payloads) == 2
-    assert {e.envelope.run_id for e in events if isinstance(e.payload, ToolCallSucceeded | StepSucceeded)} == {"trip"}
+    (run,) = (e for e in events if isinstance(e.payload, RunStarted))
+    assert {e.envelope.run_id for e in events if isinstance(e.payload, ToolCallSucceeded | StepSucceeded)} == {
+        run.envelope.run_id
+    }
+    assert sum(isinstance(p, RunCompleted) for p in payloads) == 1
     assert rig.refusals() == []
 
     with rig.start_example("asyncio_tools.agent", "Atlantis") as failing:
