@@ -306,7 +306,7 @@ def _run_summary(run: Row) -> Row:
 
 def _summary(key: bytes, row: Row) -> Row:
     names = {"owner": row["owner"], "attempts": row["attempts"], "producers": _ledger(row["producers"])}
-    names["open_runs"] = [name[len(key) + 1 :].decode() for name in row["open_runs"]]
+    names["open_runs"] = [name[len(key) + 1 : -1].decode() for name in row["open_runs"]]
     return {**{name: row[name] for name in _SAME}, **names, "cleanups": row["cleanups"], "refusals": row["refusals"]}
 
 

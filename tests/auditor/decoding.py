@@ -150,7 +150,7 @@ def producer_hash(producer: str) -> int:
 
 def run_key_of(key: bytes, run_id: str) -> bytes:
     """Return the key of a run's row: its session's key and its id."""
-    return key + b":" + run_id.encode()
+    return key + b":" + run_id.encode() + b":"
 
 
 def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row:

@@ -30,6 +30,7 @@ from tests.auditor.rules import (
     snapshot_fault,
     unsure_numbers,
 )
+from tests.auditor.run_model import OWN_TYPES
 
 
 class PartitionOracle(PartitionModel):
@@ -208,7 +209,14 @@ class PartitionOracle(PartitionModel):
         ledger = row["producers"].get(envelope["producer_id"])
         work = is_legal("Active", kind) and (not kind.startswith("session_") or kind == "session_activity")
         others = ("heartbeat", "state_updated", "resources_released", "snapshot_created", "checkpoint_saved")
-        if ledger is None or not work or kind in others or envelope["epoch"] > row["epoch"] or is_out_of_bounds(fields):
+        if (
+            ledger is None
+            or not work
+            or kind in others
+            or kind in OWN_TYPES
+            or envelope["epoch"] > row["epoch"]
+            or is_out_of_bounds(fields)
+        ):
             return False
         number, unsure = envelope["producer_seq"], unsure_numbers(ledger)
         inside = [hole for hole in ledger["missing"] if hole[0] <= number <= hole[1]]

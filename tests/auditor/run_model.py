@@ -10,8 +10,8 @@ FINISHED = ("completed", "failed", "cancelled")
 SILENCE_MS = RESUME_MS = DAY_MS
 READABLE_MS = 30 * DAY_MS
 OPEN_MAX = 64
-# Types that can name a run; `state_updated` changes the session itself.
-RUN_TYPES = (ACTIVE_TYPES | set(COMPLETIONS)) - {"state_updated"}
+# Types that can name a run; the others are about the session itself.
+RUN_TYPES = (ACTIVE_TYPES | set(COMPLETIONS)) - {"state_updated", "session_activity"}
 OWN_TYPES = {kind for kind in ACTIVE_TYPES if kind.startswith(("run_", "plan_"))}
 
 
@@ -53,7 +53,7 @@ class RunModel:
 
     def run_of(self, key: bytes, kind: str, envelope: Row) -> Row | None:
         """Return the run that an event names; None if it names none, or one that is not known."""
-        if self.rules < 2 or kind not in RUN_TYPES or envelope["run_id"] is None:
+        if self.rules < 2 or kind not in RUN_TYPES or not envelope["run_id"]:
             return None
         return self.runs.get(run_key_of(key, envelope["run_id"]))
 
@@ -75,7 +75,7 @@ class RunModel:
         if self.rules < 2 or kind not in RUN_TYPES:
             return
         run_id = envelope["run_id"]
-        if run_id is None:
+        if not run_id:
             if kind in OWN_TYPES:
                 raise Refusal("invalid_value")
             return
@@ -132,14 +132,14 @@ class RunModel:
         }
         if state not in sources.get(kind, ("queued", "started", "running", "paused")):
             raise Refusal("illegal_transition")
+        if (kind == "plan_recorded" and run["has_plan"]) or (kind == "plan_replaced" and not run["has_plan"]):
+            raise Refusal("illegal_transition")
         if kind == "run_started" and fields["mode"] != run["mode"]:
             raise Refusal("invalid_value")
         if kind == "run_running" and fields["progress"] is not None and not 0 <= fields["progress"] <= 1:
             raise Refusal("invalid_value")
         if kind == "run_failed" and fields["error"]["error_class"] == "UNKNOWN":
             raise Refusal("missing_error_class")
-        if (kind == "plan_recorded" and run["has_plan"]) or (kind == "plan_replaced" and not run["has_plan"]):
-            raise Refusal("illegal_transition")
         if state == "failed":
             if run["error_class"] != "retryable" and not envelope["actor"]:
                 raise Refusal("not_retryable")
@@ -215,4 +215,4 @@ class RunModel:
             run["due_at"] = min(run["due_at"] + passed, self.now + run["limit"])
 
 
-__all__ = ["NEVER", "RunModel"]
+__all__ = ["NEVER", "OWN_TYPES", "RunModel"]
