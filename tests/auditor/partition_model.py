@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.auditor.decoding import Decision, LogEntry, Refusal, Row, cleanup_id_of, key_parts
+from tests.auditor.decoding import NAME, Decision, LogEntry, Refusal, Row, cleanup_id_of, key_parts
 from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, grave_end
 from tests.auditor.run_model import NEVER, RunModel
 
@@ -199,6 +199,17 @@ class PartitionModel(RunModel):
             bytes_released=fields["bytes_released"],
             host_lost=fields["host_lost"],
         )
+
+    def has_invalid_value(self, kind: str, envelope: Row) -> bool:
+        """Return True if the envelope's values are invalid for any session."""
+        names = ("tenant_id", "service_id", "agent_id", "producer_id")
+        if not all(NAME.fullmatch(envelope[name]) for name in names) or envelope["epoch"] < 0:
+            return True
+        if kind == "session_created" and not envelope["user_id"]:
+            return True
+        if self.rules >= 2 and envelope["producer_seq"] > 10**15:
+            return True
+        return kind != "heartbeat" and bool(envelope["producer_seq"] < 1)
 
     def add_audit(self, row: Row | None, **details: Any) -> None:
         """Add an audit line; the caller has already raised the row's audit_seq."""

@@ -2,7 +2,6 @@
 
 from tests.auditor.decoding import (
     ACTIVATION,
-    NAME,
     LogEntry,
     Refusal,
     Row,
@@ -142,17 +141,6 @@ class PartitionOracle(PartitionModel):
         if kind != "heartbeat":  # it never makes an audit line
             self.check_context_size(row, envelope)
         return "applied"
-
-    def has_invalid_value(self, kind: str, envelope: Row) -> bool:
-        """Return True if the envelope's values are invalid for any session."""
-        names = ("tenant_id", "service_id", "agent_id", "producer_id")
-        if not all(NAME.fullmatch(envelope[name]) for name in names) or envelope["epoch"] < 0:
-            return True
-        if kind == "session_created" and not envelope["user_id"]:
-            return True
-        if self.rules >= 2 and envelope["producer_seq"] > 10**15:
-            return True
-        return kind != "heartbeat" and bool(envelope["producer_seq"] < 1)
 
     def judge_archived(self, grave: Row, kind: str, envelope: Row) -> str:
         """Judge an event of an archived session: by rules 1 it may be a duplicate, else refused."""
