@@ -70,8 +70,8 @@ def timeline_command(
         _follow_story(source, of_session, moments, limit, as_json=as_json)
         return
     _show_moments(moments, as_json=as_json)
-    if len(rows.events) >= limit:
-        print_message(f"only the first {limit:,} events are shown: --limit shows more, --since later ones")
+    if rows.is_cut:
+        print_message(f"only the first {len(rows.events):,} events are shown: --limit shows more, --since later ones")
 
 
 def _show_moments(moments: Sequence[Moment], *, as_json: bool) -> None:
@@ -185,7 +185,7 @@ def _write_page(source: ClickHouseClient, found: Row, path: Path, limit: int, en
     deadline_ms = live.get("deadline_ms") if live else None
     now_us = time.time_ns() // 1000 if deadline_ms else 0
     chart = Chart(moments, beats, now_us, deadline_ms * 1000 if deadline_ms else None)
-    cut = f"Only the first {limit:,} events; --limit shows more." if len(rows.events) >= limit else ""
+    cut = f"Only the first {len(rows.events):,} events; --limit shows more." if rows.is_cut else ""
     facts = {"state": _state_text(found, live), "user": found["user_id"] or "", "service": found["service_id"]}
     heading = Heading(tenant, session, facts, _integrity_text(source, tenant, session), cut)
     path.write_text(render_page(heading, chart), "utf-8")
