@@ -112,6 +112,8 @@ class ClickHouseClient:
             with urllib.request.urlopen(request, timeout=self._timeout_s, context=self._tls) as answer:
                 while chunk := answer.read(_CHUNK_BYTES):
                     yield chunk
+                if answer.length:  # reading in chunks does not say that the connection ended early
+                    raise ConnectionError(f"its answer ended {answer.length} bytes early")
         except urllib.error.HTTPError as error:
             with error:
                 text = error.read().decode(errors="replace").strip()
