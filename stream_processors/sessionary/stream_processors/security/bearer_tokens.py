@@ -7,6 +7,7 @@ unsecured tokens are for tests of a broker without an identity provider.
 import base64
 import binascii
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,7 +18,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings.librdkafka_options import option_variable
-from sessionary.schemas.tls import trusting_context
+from sessionary.stream_processors.security.authorities import option_setting, trust_authorities
 
 _PREFIX: Final = "sasl.oauthbearer."
 _TIMEOUT_S: Final = 10.0
@@ -43,7 +44,10 @@ class BearerTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is 
     """Gives aiokafka a token for each connection; each serves until most of its life is over."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Check the settings; ask for nothing yet. Raises `SettingsError` that names a variable."""
+        """Check the settings and read the authorities; ask for nothing yet.
+
+        Raises `SettingsError` that names a variable.
+        """
         given = {
             _ALIASES.get(short, short): value
             for name, value in options.items()
@@ -51,9 +55,11 @@ class BearerTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is 
         }
         self._oidc = given if given.get("method", "default").lower() == "oidc" else None
         self._config = dict(part.partition("=")[::2] for part in options.get(_PREFIX + "config", "").split())
-        self._authority = options.get("https.ca.location")
+        self._tls: ssl.SSLContext | None = None
         if self._oidc is not None:
             _check_oidc(self._oidc)
+            location, pem = (option_setting(options, name) for name in ("https.ca.location", "https.ca.pem"))
+            self._tls = trust_authorities(location, pem)
         elif options.get("enable.sasl.oauthbearer.unsecure.jwt", "false").lower() not in ("true", "t", "1"):
             raise SettingsError(
                 f"{option_variable(_PREFIX + 'method')}: OAUTHBEARER needs the method oidc and a token endpoint"
@@ -87,7 +93,7 @@ class BearerTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is 
             form["scope"] = oidc["scope"]
         credentials = base64.b64encode(f"{oidc['client.id']}:{oidc.get('client.secret', '')}".encode()).decode()
         headers = {"Authorization": f"Basic {credentials}", "Accept": "application/json"}
-        connector = TCPConnector(ssl=trusting_context("SESSIONARY_KAFKA_HTTPS_CA_LOCATION", self._authority))
+        connector = TCPConnector(ssl=self._tls or True)
         try:
             async with (
                 ClientSession(connector=connector, timeout=ClientTimeout(total=_TIMEOUT_S)) as session,
