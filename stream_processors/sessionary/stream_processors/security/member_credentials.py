@@ -7,22 +7,15 @@ cannot be translated is an error: the member must not connect less safely than i
 import os
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import faust
 
-from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.errors import SettingsError, cause_text
 from sessionary.schemas.settings.librdkafka_options import option_variable
-from sessionary.stream_processors.security.authorities import (
-    Setting,
-    apply_setting,
-    break_lines,
-    option_setting,
-    trust_authorities,
-)
 from sessionary.stream_processors.security.bearer_tokens import BearerTokens
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -87,16 +80,27 @@ def _check_translated(options: Mapping[str, str]) -> None:
 
 def _ssl_context(settings: ProcessorSettings) -> ssl.SSLContext:
     options = settings.librdkafka
-    location = Setting("SESSIONARY_SSL_CA_LOCATION", settings.ssl_ca_location)
-    context = trust_authorities(location, option_setting(options, "ssl.ca.pem"))
+    context = ssl.create_default_context()
+    authority = settings.ssl_ca_location
+    if authority not in (None, "probe"):
+        # As in librdkafka, named authorities replace the system's.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        place = {"capath" if Path(authority).is_dir() else "cafile": authority}
+        _apply("SESSIONARY_SSL_CA_LOCATION", lambda: context.load_verify_locations(**place))
+    elif "ssl.ca.pem" in options:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _apply(
+            option_variable("ssl.ca.pem"),
+            lambda: context.load_verify_locations(cadata=_with_lines(options["ssl.ca.pem"])),
+        )
     if "ssl.crl.location" in options:
-        apply_setting(
+        _apply(
             option_variable("ssl.crl.location"),
             lambda: context.load_verify_locations(cafile=options["ssl.crl.location"]),
         )
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     if "ssl.cipher.suites" in options:
-        apply_setting(option_variable("ssl.cipher.suites"), lambda: context.set_ciphers(options["ssl.cipher.suites"]))
+        _apply(option_variable("ssl.cipher.suites"), lambda: context.set_ciphers(options["ssl.cipher.suites"]))
     _load_certificate(context, options)
     if options.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
         context.check_hostname = False
@@ -111,18 +115,18 @@ def _load_certificate(context: ssl.SSLContext, options: Mapping[str, str]) -> No
     password = options.get("ssl.key.password")
     if "ssl.certificate.location" in options:
         key = options.get("ssl.key.location")
-        apply_setting(
+        _apply(
             option_variable("ssl.certificate.location"),
             lambda: context.load_cert_chain(options["ssl.certificate.location"], key, password or _no_password),
         )
     elif "ssl.certificate.pem" in options:
-        both = "\n".join(break_lines(options.get(name, "")) for name in ("ssl.key.pem", "ssl.certificate.pem"))
+        both = "\n".join(_with_lines(options.get(name, "")) for name in ("ssl.key.pem", "ssl.certificate.pem"))
         # The ssl module reads files only. This one is the owner's alone, and deleted at once.
         descriptor, path = tempfile.mkstemp(prefix="sessionary-")
         try:
             with os.fdopen(descriptor, "w") as file:
                 file.write(both)
-            apply_setting(
+            _apply(
                 option_variable("ssl.certificate.pem"),
                 lambda: context.load_cert_chain(path, None, password or _no_password),
             )
@@ -134,6 +138,18 @@ def _load_certificate(context: ssl.SSLContext, options: Mapping[str, str]) -> No
 def _no_password() -> str:
     """Answer for an encrypted key without a password; OpenSSL would ask on a terminal."""
     raise ValueError("the key is encrypted: set SESSIONARY_KAFKA_SSL_KEY_PASSWORD")
+
+
+def _with_lines(pem: str) -> str:
+    """Return a PEM text whose line ends may be written as a backslash and n."""
+    return pem.replace("\\n", "\n")
+
+
+def _apply(variable: str, step: Callable[[], object]) -> None:
+    try:
+        step()
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        raise SettingsError(f"{variable}: {cause_text(error)}") from None
 
 
 __all__ = ["member_credentials"]
