@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings.librdkafka_options import option_variable
-from sessionary.stream_processors.security.authorities import option_setting, trust_authorities
+from sessionary.schemas.tls import context_for, pem_context
 
 _PREFIX: Final = "sasl.oauthbearer."
 _TIMEOUT_S: Final = 10.0
@@ -58,8 +58,7 @@ class BearerTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is 
         self._tls: ssl.SSLContext | None = None
         if self._oidc is not None:
             _check_oidc(self._oidc)
-            location, pem = (option_setting(options, name) for name in ("https.ca.location", "https.ca.pem"))
-            self._tls = trust_authorities(location, pem)
+            self._tls = _endpoint_context(self._oidc["token.endpoint.url"], options)
         elif options.get("enable.sasl.oauthbearer.unsecure.jwt", "false").lower() not in ("true", "t", "1"):
             raise SettingsError(
                 f"{option_variable(_PREFIX + 'method')}: OAUTHBEARER needs the method oidc and a token endpoint"
@@ -130,6 +129,12 @@ def _check_oidc(oidc: Mapping[str, str]) -> None:
         )
     for name in sorted(oidc.keys() - _OF_OIDC):
         raise SettingsError(f"{option_variable(_PREFIX + name)}: a processor's member of the group cannot follow it")
+
+
+def _endpoint_context(url: str, options: Mapping[str, str]) -> ssl.SSLContext | None:
+    if (pem := options.get("https.ca.pem")) is not None:
+        return pem_context(option_variable("https.ca.pem"), pem)
+    return context_for(url, option_variable("https.ca.location"), options.get("https.ca.location"))
 
 
 def _encode_part(part: Mapping[str, object]) -> str:

@@ -16,6 +16,7 @@ import faust
 
 from sessionary.schemas.errors import SettingsError, cause_text
 from sessionary.schemas.settings.librdkafka_options import option_variable
+from sessionary.schemas.tls import pem_context
 from sessionary.stream_processors.security.bearer_tokens import BearerTokens
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -88,11 +89,7 @@ def _ssl_context(settings: ProcessorSettings) -> ssl.SSLContext:
         place = {"capath" if Path(authority).is_dir() else "cafile": authority}
         _apply("SESSIONARY_SSL_CA_LOCATION", lambda: context.load_verify_locations(**place))
     elif "ssl.ca.pem" in options:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        _apply(
-            option_variable("ssl.ca.pem"),
-            lambda: context.load_verify_locations(cadata=_with_lines(options["ssl.ca.pem"])),
-        )
+        context = pem_context(option_variable("ssl.ca.pem"), options["ssl.ca.pem"])
     if "ssl.crl.location" in options:
         _apply(
             option_variable("ssl.crl.location"),
