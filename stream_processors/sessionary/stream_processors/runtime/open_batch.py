@@ -128,8 +128,8 @@ class OpenBatch:
             except EXPECTED_ERRORS:
                 raise
             except Exception as error:  # the fold is pure: a new owner would fail at the same record
-                offset = records[place].offset
-                raise judge_failed(f"partition {self._partition}, offset {offset}", error, offset) from error
+                offset, key = records[place].offset, records[place].key
+                raise judge_failed(f"partition {self._partition}, offset {offset}", error, offset, key) from error
         return _Slice(len(records))
 
     def wait_for_more(self) -> bool:
