@@ -15,7 +15,7 @@ from typing import Any, get_args
 from sessionary.producers.errors import AuthenticationFailed, Invalid, SessionLost, SettingsError, Unavailable
 from sessionary.producers.ports import ChangedSession, KnownSession, SessionChanges, SessionView, Verdict
 from sessionary.producers.settings import ProducerSettings
-from sessionary.schemas.tls import trusting_context
+from sessionary.schemas.tls import context_for
 from sessionary.schemas.types import DataClass, Limits, Refusal
 
 _WAIT_MS_MAX = 10_000
@@ -35,11 +35,7 @@ class HttpControl:
         self._url = settings.control_url
         self._token = settings.api_token
         self._tenant_id = tenant_id
-        self._tls = (
-            trusting_context("SESSIONARY_CONTROL_CA_LOCATION", settings.control_ca_location)
-            if (settings.control_url or "").startswith("https:")
-            else None
-        )
+        self._tls = context_for(self._url, "SESSIONARY_CONTROL_CA_LOCATION", settings.control_ca_location)
 
     def check_configured(self) -> None:
         """Raise `SettingsError` if no URL is set."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import faust
 
-from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.errors import SettingsError, cause_text
 from sessionary.schemas.settings.librdkafka_options import option_variable
 from sessionary.stream_processors.security.bearer_tokens import BearerTokens
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -149,8 +149,7 @@ def _apply(variable: str, step: Callable[[], object]) -> None:
     try:
         step()
     except (OSError, ValueError) as error:  # SSLError is an OSError
-        cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise SettingsError(f"{variable}: {cause}") from None
+        raise SettingsError(f"{variable}: {cause_text(error)}") from None
 
 
 __all__ = ["member_credentials"]
