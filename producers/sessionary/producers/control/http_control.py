@@ -73,7 +73,7 @@ class HttpControl:
         body = self._read_answer(request, wait_s, f"session {session_id}")
         try:
             return parse_session(json.loads(body))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(
                 f"control API at {self._url} sent an answer that is not a session: {error!r}", 1.0
             ) from None
@@ -142,7 +142,10 @@ def _error_from(about: str, error: urllib.error.HTTPError) -> Exception:
 
 
 def parse_session(body: dict[str, Any]) -> SessionView:
-    """Return the session in the API's JSON. Raises `KeyError`, `TypeError`, `ValueError`."""
+    """Return the session in the API's JSON.
+
+    Raises `KeyError`, `TypeError`, `ValueError`, `AttributeError`.
+    """
     verdict, snapshot, limits = body.get("verdict"), body.get("snapshot"), body.get("limits") or {}
     known: dict[str, Any] = {name: limits.get(name) for name in Limits._fields if name != "override"}
     return SessionView(

@@ -82,7 +82,6 @@ class Emitter:
         *,
         user_id: str | None = None,
         data_classes: Sequence[DataClass] = (),
-        epoch: int = 1,
         registry: SequenceRegistry | None = None,
     ) -> None:
         """`registry`: where `sequence` is kept until the session has ended, if it is kept."""
@@ -97,7 +96,7 @@ class Emitter:
         self._user_id = user_id
         self.key = key
         self.lock = sequence.lock
-        self.epoch = epoch
+        self.epoch = 1
         self.context_bytes: int | None = None
         self._heartbeat: HeartbeatTemplate | None = None
         self._templates: dict[str, EventTemplate | None] = {}  # by event type; None: it can have none
@@ -231,6 +230,7 @@ class Emitter:
         if facts != self._template_facts:
             self._template_facts = facts
             self._templates.clear()
+            self._seen.clear()  # facts that change with every event are worth no template
         if event_type in self._templates:
             return self._templates[event_type]
         self._seen[event_type] = seen = self._seen.get(event_type, 0) + 1
