@@ -201,7 +201,7 @@ class SessionHandle(JudgedHandle):
                 if self._pending is pending:
                     self._pending = None
             raise
-        with self._lock:
+        with self._lock_then_tell():
             if self._pending is pending:
                 self._pending, pending.adopted = None, True
                 self._adopt_view(view)
@@ -250,7 +250,7 @@ class SessionHandle(JudgedHandle):
                 return True  # it was not granted, or this process may never know: the first end holds
             if view.epoch <= epoch:
                 return position is not None or time.monotonic() >= deadline_s
-            with self._lock:
+            with self._lock_then_tell():
                 if self._departures == departures and self._is_reached(pending.verb, view):
                     self._end_granted(view, end)
             return True
@@ -258,7 +258,7 @@ class SessionHandle(JudgedHandle):
         return follow
 
     def _end_granted(self, view: SessionView, end: Callable[[], None]) -> None:
-        """End the session in the state and epoch that a late verdict led to. Hold the lock."""
+        """End the session in the state and epoch of a late verdict. In `_lock_then_tell` only."""
         self._detached = True  # no heartbeat
         self._adopt_view(view)
         if self._local_state in ("Terminated", "Timeout"):
@@ -297,14 +297,14 @@ class SessionHandle(JudgedHandle):
             time.sleep(_EPOCH_PAUSE_S)
 
     def _adopt_view(self, view: SessionView) -> None:
-        """Take over what the processor knows. Hold the lock. Raises `SessionFenced`."""
+        """Take over what the processor knows. In `_lock_then_tell` only. Raises `SessionFenced`."""
         self._leave_shared_producer(view)
         if self._is_holder and view.holder not in (None, self._emitter.producer_id):
             self._fenced_by, self._detached = view.holder, True
             self._stop_heartbeats()
-            raise self._tell_fenced(f"{view.holder}")
+            raise self._note_fenced(f"{view.holder}")
         self._fenced_by = None
-        self._tell_view(view)
+        self._note_view(view)
         self._emitter.epoch = view.epoch
         self._emitter.add_data_classes(view.data_classes)
         self._version = view.version
@@ -324,7 +324,7 @@ class SessionHandle(JudgedHandle):
         shared = self._emitter.producer_id
         self._emitter.renew_producer()
         self._is_holder = False  # which of the two holds the session cannot be told
-        self._services.on_error(ProducerConflict(self.session_id, shared))
+        self._note_finding(ProducerConflict(self.session_id, shared), raised=False)
 
     def _new_snapshot(self) -> Snapshot:
         return full_snapshot(self._state_json, self._schema_version, self._snapshot_id)

@@ -282,7 +282,7 @@ class Session(SessionWork):
         except SessionLost:
             self._lost = True
             raise
-        with self._lock:
+        with self._lock_then_tell():
             if self._departures == departures:
                 self._adopt_view(view)
         return view
