@@ -140,7 +140,7 @@ class AsyncSession(AsyncSessionWork):
         """
         # Sent before anything is awaited: a cancelled call never sends it after the block was left.
         pending = await self._run_verb(self.sync_session._ask_resume, resume_plan, marks)
-        return await asyncio.to_thread(self.sync_session._await_resume, pending)
+        return await asyncio.to_thread(self.sync_session._await_content, pending)
 
     async def error(
         self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]
@@ -170,7 +170,7 @@ class AsyncSession(AsyncSessionWork):
             The session's content. Raises as `resume` does.
         """
         pending = await self._run_verb(self.sync_session._ask_recovery, resume_plan, marks)
-        return await asyncio.to_thread(self.sync_session._await_recovery, pending)
+        return await asyncio.to_thread(self.sync_session._await_content, pending)
 
     async def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session because its work is done. Raises as `emit` does."""

@@ -170,10 +170,6 @@ class SessionHandle(JudgedHandle):
             self._send_event(SessionPhaseChanged(phase), fields)
             self._phase = phase
 
-    def _request_verdict(self, verb: str, payloads: list[Payload], fields: EnvelopeFields = NO_FIELDS) -> SessionView:
-        """Send `payloads`, unless done before; wait for the verdict on the last; adopt it."""
-        return self._await_verdict(self._ask_verdict(verb, payloads, fields))
-
     def _ask_verdict(self, verb: str, payloads: list[Payload], fields: EnvelopeFields = NO_FIELDS) -> PendingVerdict:
         """Send `payloads`, unless done before; return what `_await_verdict` takes."""
         with self._lock:
@@ -201,13 +197,16 @@ class SessionHandle(JudgedHandle):
                 if self._pending is pending:
                     self._pending = None
             raise
+        is_reached = self._is_reached(pending.verb, view)
         with self._lock_then_tell():
             if self._pending is pending:
                 self._pending, pending.adopted = None, True
                 self._adopt_view(view)
+                if is_reached and pending.continues_snapshot and view.snapshot_state_json is not None:
+                    self._state_json = view.snapshot_state_json
             elif not pending.adopted:
                 raise SessionEnded(f"session {self.session_id} was left before the verdict on {pending.verb}()")
-        if not self._is_reached(pending.verb, view):
+        if not is_reached:
             reason = (view.verdict and view.verdict.reason) or "UNKNOWN"
             self._tell_refused(pending.event_id, pending.event_type, reason)
             raise Refused(pending.event_type, reason)

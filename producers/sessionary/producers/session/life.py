@@ -151,7 +151,7 @@ class Session(SessionWork):
 
         Otherwise raises as `emit` does.
         """
-        return self._await_resume(self._ask_resume(resume_plan, marks))
+        return self._await_content(self._ask_resume(resume_plan, marks))
 
     def error(self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]) -> None:
         """Report an error from which the agent tries to recover; the session enters state Error.
@@ -180,7 +180,7 @@ class Session(SessionWork):
         Returns:
             The session's content. Raises as `resume` does.
         """
-        return self._await_recovery(self._ask_recovery(resume_plan, marks))
+        return self._await_content(self._ask_recovery(resume_plan, marks))
 
     def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session because its work is done. Raises as `emit` does."""
@@ -290,17 +290,12 @@ class Session(SessionWork):
     def _ask_resume(self, resume_plan: str | None, marks: Marks) -> PendingVerdict:
         return self._ask_verdict("resume", [SessionResumed(self._snapshot_id, resume_plan)], envelope_fields(marks))
 
-    def _await_resume(self, pending: PendingVerdict) -> dict[str, Json]:
-        view = self._await_verdict(pending)
-        if pending.local_state == "Paused" and view.snapshot_state_json is not None:
-            self._state_json = view.snapshot_state_json
-        return self.state
-
     def _ask_recovery(self, resume_plan: str | None, marks: Marks) -> PendingVerdict:
         payloads: list[Payload] = [SessionPhaseChanged("recovery"), SessionRecovered(resume_plan)]
         return self._ask_verdict("recover", payloads, envelope_fields(marks))
 
-    def _await_recovery(self, pending: PendingVerdict) -> dict[str, Json]:
+    def _await_content(self, pending: PendingVerdict) -> dict[str, Json]:
+        """Wait for the verdict on `resume` or `recover`; return the content of the session."""
         self._await_verdict(pending)
         return self.state
 
