@@ -150,11 +150,11 @@ class JudgedHandle:
         In one epoch a session does not come back from Timeout, and never from its end, so that this
         holds whatever was sent since.
         """
+        if change.refusals:  # not told again, so that it must count although a verb runs
+            self._bars = NO_BARS  # what was refused may be what led to the known state
         if not self._lock.acquire(blocking=False):
             return None  # the next poll finds it again
         try:
-            if change.refusals:
-                self._bars = NO_BARS  # what was refused may be what led to the known state
             is_own_end = self._local_state == "Terminated" and not self._told_lost
             if self._pending is not None or self._lost or is_own_end:
                 return None

@@ -102,3 +102,29 @@ def test_what_a_late_verdict_finds_is_told_without_the_lock() -> None:
     wait_until(lambda: told.waited, 20, "the news of the late verdict")
     assert told.waited == [True] * len(told.waited)
     client.close()
+
+
+def test_a_refusal_found_while_a_verb_runs_ends_what_was_certain() -> None:
+    kafka, client, told = new_scene()
+    told.session = session = client.session(user_id="u")
+    session._emitter.epoch = 9  # what follows is refused
+    session.pause()
+    session._emitter.epoch = 1
+    assert kafka.outcomes[-1].startswith("refused")
+    entered, leave = threading.Event(), threading.Event()
+
+    def run_verb() -> None:
+        with session._lock:
+            entered.set()
+            assert leave.wait(20)
+
+    verb = threading.Thread(target=run_verb)
+    verb.start()
+    assert entered.wait(20)
+    told.session = client.create(user_id="another")
+    client._watch.poll_now()
+    leave.set()
+    verb.join(20)
+    assert told.kinds == ["EventRefused"]
+    session.activity("the session is Active still")
+    assert kafka.outcomes[-1] == "applied"
