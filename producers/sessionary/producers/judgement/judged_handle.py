@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import RLock
 
 from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.errors import (
@@ -23,6 +22,7 @@ from sessionary.producers.judgement.local_checks import (
 )
 from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import ChangedSession, SessionView
+from sessionary.producers.session.session_lock import SessionLock
 from sessionary.schemas.events import Payload
 from sessionary.schemas.types import RefusalReason
 
@@ -31,7 +31,7 @@ class JudgedHandle:
     """The part of a session that knows of verdicts. Hold the lock, except for `_adopt_change`."""
 
     _emitter: Emitter
-    _lock: "RLock"
+    _lock: SessionLock
     _local_state: str
     _rules: int
     _sends_phases: bool
@@ -152,7 +152,7 @@ class JudgedHandle:
         """
         if change.refusals:  # not told again, so that it must count although a verb runs
             self._bars = NO_BARS  # what was refused may be what led to the known state
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire_now():
             return None  # the next poll finds it again
         try:
             is_own_end = self._local_state == "Terminated" and not self._told_lost

@@ -199,8 +199,9 @@ class AsyncSession(AsyncSessionWork):
     def detach(self) -> None:
         """Stop the heartbeats without ending the session, as if the agent had died.
 
-        Another agent may `attach` and continue. `resume` starts the heartbeats again. Not a
-        coroutine: it sends nothing.
+        Another agent may `attach` and continue. `resume` starts the heartbeats again. Raises
+        `ClientClosed` in a forked child whose parent made the session. Not a coroutine: it sends
+        nothing.
         """
         self.sync_session.detach()
 
@@ -218,6 +219,7 @@ class AsyncSession(AsyncSessionWork):
             SessionLost: The session does not exist, or is archived.
             SessionFenced: Another process took the session over from this object. Its heartbeats
                 stop, and all its verbs raise this from now on.
+            ClientClosed: This is a forked child, and its parent made the session.
             AuthenticationFailed: The control API rejects our token.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
         """

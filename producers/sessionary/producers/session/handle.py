@@ -29,6 +29,7 @@ from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
 from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
+from sessionary.producers.session.session_lock import SessionLock
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
 from sessionary.schemas.types import Limits, Phase, Snapshot
@@ -65,7 +66,7 @@ class SessionHandle(JudgedHandle):
     ) -> None:
         """`is_alive`: of the thread or task that the heartbeats end with, if there is one."""
         self._emitter = emitter
-        self._lock = emitter.lock
+        self._lock = SessionLock(emitter)
         self._services = services
         self._limits = limits or Limits()
         self._state_json = canonical_json({} if state is None else state)
@@ -130,7 +131,7 @@ class SessionHandle(JudgedHandle):
         Return False if no further heartbeat is due. Never blocks.
         """
         # Never wait for a busy session: its events are signs of life themselves.
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire_now():
             return True
         try:
             alive = self._emitter.is_open and (self._is_alive is None or self._is_alive())
@@ -152,6 +153,7 @@ class SessionHandle(JudgedHandle):
     def _send_event(
         self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None
     ) -> str:
+        self._emitter.check_process()  # before its lock
         if self._pending is not None:
             raise VerdictPending(self._pending.verb)
         if self._fenced_by is not None:

@@ -212,7 +212,8 @@ class Session(SessionWork):
     def detach(self) -> None:
         """Stop the heartbeats without ending the session, as if the agent had died.
 
-        Another agent may `attach` and continue. `resume` starts the heartbeats again.
+        Another agent may `attach` and continue. `resume` starts the heartbeats again. Raises
+        `ClientClosed` in a forked child whose parent made the session.
         """
         with self._lock:
             self._detached = True
@@ -233,6 +234,7 @@ class Session(SessionWork):
             SessionLost: The session does not exist, or is archived.
             SessionFenced: Another process took the session over from this object. Its heartbeats
                 stop, and all its verbs raise this from now on.
+            ClientClosed: This is a forked child, and its parent made the session.
             AuthenticationFailed: The control API rejects our token.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
         """
@@ -274,6 +276,7 @@ class Session(SessionWork):
 
         `departures`: their number when the caller began. A call may go on after its caller gave up.
         """
+        self._emitter.check_process()
         control, deadline = self._services.control, time.monotonic() + self._services.verdict_timeout_s
         control.check_configured()
         position = self._emitter.wait_position(self._services.verdict_timeout_s)
