@@ -108,6 +108,11 @@ class Emitter:
         """True in a forked child, if its parent made the session."""
         return self._gate.of_parent
 
+    def check_process(self) -> None:
+        """Raise `ClientClosed` in a forked child, if its parent made the session."""
+        if self._gate.of_parent:
+            raise self._gate.closed_error()
+
     @property
     def last_seq(self) -> int:
         """The last sequence number taken; 0 before the first event."""
