@@ -176,24 +176,26 @@ def test_after_a_fatal_error_everything_open_is_sent_again_in_order(kafka: Kafka
     assert errors
 
 
-def find_no_broker_at_first(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Let the first producer find no broker, and clients notice soon that it is stuck."""
+def notice_stalls_soon(monkeypatch: pytest.MonkeyPatch, *first: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Let clients notice soon that a producer is stuck; return what of `first` none has had.
+
+    `first`: further settings of the first producers.
+    """
     monkeypatch.setattr(stall_watch, "_STALL_S", 2.0)
-    lost = iter([{"bootstrap.servers": f"127.0.0.1:{free_port()}"}])
-    config = kafka_producer.producer_config
+    config, left = kafka_producer.producer_config, iter(first)
     monkeypatch.setattr(
         kafka_producer,
         "producer_config",
-        lambda of: {**config(of), "statistics.interval.ms": 500, **next(lost, {})},
+        lambda of: {**config(of), "statistics.interval.ms": 500, **next(left, {})},
     )
-    return lost
+    return left
 
 
 @pytest.mark.parametrize("policy", ["spool", "block", "drop"])
 def test_a_producer_that_finds_no_broker_is_replaced_and_everything_open_is_sent_again_in_order(
     policy: str, kafka: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost = find_no_broker_at_first(monkeypatch)
+    lost = notice_stalls_soon(monkeypatch, {"bootstrap.servers": f"127.0.0.1:{free_port()}"})
     errors: list[Exception] = []
     with new_client(new_settings(kafka, tmp_path / "spool", delivery_policy=policy), errors) as client:
         session = client.session(user_id="u")
@@ -212,9 +214,7 @@ def test_a_producer_that_finds_no_broker_is_replaced_and_everything_open_is_sent
 def test_a_producer_whose_partition_is_stuck_is_replaced_though_only_heartbeats_are_open(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stall_watch, "_STALL_S", 2.0)
-    config = kafka_producer.producer_config
-    monkeypatch.setattr(kafka_producer, "producer_config", lambda of: {**config(of), "statistics.interval.ms": 500})
+    notice_stalls_soon(monkeypatch)
     with mock_cluster() as cluster:
         kafka = KafkaSettings(bootstrap_servers=cluster.bootstrap_servers, topic_prefix="stuck")
         cluster.create_topic(kafka.topics.events, [1, 2])

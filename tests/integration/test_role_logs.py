@@ -89,6 +89,8 @@ def test_lines_are_json_with_their_fields_and_hold_no_payload_and_no_token(
     [letter] = [line for line in log_lines(sinks[0]) if "dead letter" in line["event"]]
     assert letter["level"] == "error"
     assert isinstance(letter["offset"], int)
+    assert letter["error_class"] == "BadRow"
+    assert {"tenant_id", "session_id"} <= letter.keys()
     for child in processes.started:
         text = child.log.read_text("utf-8")
         assert [secret for secret in (SECRET, WRONG_TOKEN, TOKEN) if secret in text] == [], child.log.name

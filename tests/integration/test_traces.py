@@ -1,4 +1,4 @@
-"""One event's trace through three processes: a client, a processor, the history sink."""
+"""One event's trace through three processes: a client, a processor, a sink (history, audit)."""
 
 import json
 import sys
@@ -66,7 +66,10 @@ def test_one_event_is_one_trace_through_three_processes(
     pipeline = PipelineRig(kafka, clickhouse, processes)
     pipeline.start_sinks(())
     traced = environment(kafka, clickhouse, instance="s1") | _TRACED
-    sink = processes.run([sys.executable, "-m", "sessionary.infra.cli", "sink", "history"], env=traced, name="sink")
+    sink, audit_sink = (
+        processes.run([sys.executable, "-m", "sessionary.infra.cli", "sink", kind], env=traced, name=f"sink-{kind}")
+        for kind in ("history", "audit")
+    )
     environ = environment(kafka, instance="w1", api_port=str(pipeline.api_port)) | _TRACED
     processor = processes.start("sessionary.stream_processors", env=environ, name="processor")
     wait_until(pipeline.is_ready, 60, "the processor to own its partitions")
@@ -80,8 +83,14 @@ def test_one_event_is_one_trace_through_three_processes(
     place = [f"messaging.{name}" for name in ("destination.partition.id", "kafka.offset")]
     process = wait_for_span(processor.log, lambda span: places_of(span, place) == places_of(send, place))
     store = wait_for_span(sink.log, lambda span: send["context"]["span_id"] in linked_ids(span))
+    created = wait_for_span(
+        agent.log, lambda span: span["attributes"].get("sessionary.event.type") == "session_created"
+    )
+    audit = wait_for_span(audit_sink.log, lambda span: created["context"]["span_id"] in linked_ids(span))
 
-    assert {span["context"]["trace_id"] for span in (work, send, process, store)} == {work["context"]["trace_id"]}
+    spans = (work, send, process, store, created, audit)
+    assert {span["context"]["trace_id"] for span in spans} == {work["context"]["trace_id"]}
+    assert audit["name"] == f"store {kafka.topics.audit}"
     events = kafka.topics.events
     assert [span["name"] for span in (send, process, store)] == [
         f"send {events}",

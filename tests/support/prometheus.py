@@ -16,8 +16,8 @@ from sessionary.infra.local.ports import LOOPBACK
 from sessionary.infra.local.process import Child
 from tests.support.waiting import wait_until
 
-PROMTOOL: Final = shutil.which("promtool")
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: make monitoring installs it")
+_PROMTOOL: Final = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(_PROMTOOL is None, reason="promtool is missing: make monitoring installs it")
 STOP_S: Final = 15.0
 _START_S: Final = 90.0
 _ANSWER_S: Final = 5.0
@@ -71,8 +71,8 @@ class PrometheusClient:
 
 def run_promtool(*arguments: str) -> tuple[int, str]:
     """Return promtool's exit code and all output."""
-    assert PROMTOOL is not None
-    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert _PROMTOOL is not None
+    done = subprocess.run([_PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -103,7 +103,6 @@ def start_server(name: str, options: Mapping[str, object], log: Path, port: int)
 
 
 __all__ = [
-    "PROMTOOL",
     "STOP_S",
     "PrometheusClient",
     "Series",

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from sessionary.schemas.errors import Invalid, SettingsError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.schemas.tls import trusting_context
+from sessionary.schemas.tls import context_for
 
 # A value, and a row, as decoded from JSON.
 Json = Any
@@ -48,11 +48,8 @@ class ClickHouseClient:
         Raises `SettingsError` if the file of authorities cannot be read.
         """
         self._settings = settings
-        self._tls = (
-            trusting_context("SESSIONARY_CLICKHOUSE_CA_LOCATION", settings.clickhouse_ca_location)
-            if settings.clickhouse_url.startswith("https:")
-            else None
-        )
+        authority = settings.clickhouse_ca_location
+        self._tls = context_for(settings.clickhouse_url, "SESSIONARY_CLICKHOUSE_CA_LOCATION", authority)
         self._timeout_s = timeout_s
 
     @property
@@ -112,6 +109,8 @@ class ClickHouseClient:
             with urllib.request.urlopen(request, timeout=self._timeout_s, context=self._tls) as answer:
                 while chunk := answer.read(_CHUNK_BYTES):
                     yield chunk
+                if answer.length:  # reading in chunks does not say that the connection ended early
+                    raise ConnectionError(f"its answer ended {answer.length} bytes early")
         except urllib.error.HTTPError as error:
             with error:
                 text = error.read().decode(errors="replace").strip()

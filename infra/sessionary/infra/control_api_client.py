@@ -9,7 +9,7 @@ from typing import Any
 
 from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.errors import Invalid, SessionaryError, SettingsError, Unavailable
-from sessionary.schemas.tls import trusting_context
+from sessionary.schemas.tls import context_for
 
 # A value as decoded from JSON.
 Json = Any
@@ -93,8 +93,7 @@ class ControlApiClient:
             raise SettingsError(f"SESSIONARY_CONTROL_URL {url!r} must begin with http:// or https://")
         if token is None:
             raise SettingsError(f"no operator token is set: {_TOKEN_ADVICE}")
-        authority = self._settings.control_ca_location
-        context = trusting_context("SESSIONARY_CONTROL_CA_LOCATION", authority) if url.startswith("https:") else None
+        context = context_for(url, "SESSIONARY_CONTROL_CA_LOCATION", self._settings.control_ca_location)
         # A header is sent in latin-1: so the token arrives in UTF-8.
         bearer = f"Bearer {token.get_secret_value()}".encode().decode("latin-1")
         try:

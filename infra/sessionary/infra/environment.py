@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import ENV_PREFIX
-from sessionary.schemas.tls import trusting_context
+from sessionary.schemas.tls import context_for
 from sessionary.stream_processors.access import parse_tokens
 
 DEFAULT_DATA = Path(".sessionary")
@@ -86,8 +86,7 @@ def control_api_context(environ: Mapping[str, str]) -> ssl.SSLContext | None:
     Raises `SettingsError` if the file of authorities cannot be read.
     """
     name = ENV_PREFIX + "CONTROL_CA_LOCATION"
-    secured = environ.get(ENV_PREFIX + "CONTROL_URL", "").startswith("https:")
-    return trusting_context(name, environ.get(name)) if secured else None
+    return context_for(environ.get(ENV_PREFIX + "CONTROL_URL"), name, environ.get(name))
 
 
 def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:

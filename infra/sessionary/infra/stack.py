@@ -11,6 +11,7 @@ The roles are a processor, four sinks and the lag exporter.
 """
 
 import fcntl
+import http.client
 import json
 import os
 import secrets
@@ -133,14 +134,14 @@ def api_ready(url: str, timeout_s: float = _PROBE_TIMEOUT_S, context: ssl.SSLCon
 
     Blocks. `context`: for https.
     """
-    return _answers_well(f"{url}/readyz", timeout_s, context)
+    return _answers_well(f"{url.rstrip('/')}/readyz", timeout_s, context)
 
 
 def _answers_well(page: str, timeout_s: float = _PROBE_TIMEOUT_S, context: ssl.SSLContext | None = None) -> bool:
     try:
         with urllib.request.urlopen(page, timeout=timeout_s, context=context) as answer:
             return bool(answer.status == 200)
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         return False
 
 

@@ -153,16 +153,22 @@ class SessionClient(TenantClients):
             key = SessionKey(self._tenant_id, new_session_id(time.time_ns() // 1_000_000 if time_ordered else None))
         else:
             key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        limits, is_alive = check_limits(limits), lifeline_of(beats_with)
-        session = Session(
-            self._new_emitter(key, check_user(user_id), data_classes, new=session_id is None),
-            self._services,
-            limits=limits,
-            state=state,
-            state_schema_version=state_schema_version,
-            is_alive=is_alive,
-        )
-        session._register_session(self._id_of(parent), restored_from_snapshot_id)
+        limits, is_alive, parent_id = check_limits(limits), lifeline_of(beats_with), self._id_of(parent)
+        emitter = self._new_emitter(key, check_user(user_id), data_classes, new=session_id is None)
+        try:
+            session = Session(
+                emitter,
+                self._services,
+                limits=limits,
+                state=state,
+                state_schema_version=state_schema_version,
+                is_alive=is_alive,
+            )
+            session._register_session(parent_id, restored_from_snapshot_id)
+        except BaseException:
+            if not emitter.last_seq:  # neither this call nor another object sent anything in the session
+                emitter.forget_sequence()
+            raise
         return session
 
     def session(

@@ -57,4 +57,17 @@ class SettingsError(SessionaryError):
     """A setting is missing or malformed. The message names its variable and what is wrong."""
 
 
-__all__ = ["DecodeError", "EncodeError", "Invalid", "SessionaryError", "SettingsError", "Unavailable"]
+def cause_text(error: OSError | ValueError) -> str:
+    """Return why a file or a text of a setting cannot be used, without its name."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+__all__ = [
+    "DecodeError",
+    "EncodeError",
+    "Invalid",
+    "SessionaryError",
+    "SettingsError",
+    "Unavailable",
+    "cause_text",
+]

@@ -24,6 +24,7 @@ REPLAYED_FROM: Final = "replayed_from"  # where the record was refused that is s
 _CONTENT_TYPE = ("content-type", CONTENT_TYPE)
 _VERSION = ("ce_specversion", b"1.0")
 _TRACE_CONTEXT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_CONTEXT_BYTES = re.compile(_TRACE_CONTEXT.pattern.encode())
 
 # The driver returns a list and sets an exception. `message.headers()` in code that runs often does
 # not notice: the interpreter's specialized instruction looks at the list only, and the exception
@@ -92,6 +93,14 @@ def event_headers(envelope: Envelope | EventIdentity, traceparent: str | None = 
     return headers
 
 
+def find_traceparent(headers: Headers) -> bytes | None:
+    """Return the trace context that a record's headers have; None if it is malformed."""
+    for name, value in headers:
+        if name == TRACEPARENT:
+            return value if value is not None and _TRACE_CONTEXT_BYTES.fullmatch(value) else None
+    return None
+
+
 class HeaderSource(Protocol):
     """A message of the Kafka driver, as far as its headers go."""
 
@@ -152,6 +161,7 @@ __all__ = [
     "HeaderSource",
     "Headers",
     "event_headers",
+    "find_traceparent",
     "header_pairs",
     "headers_beyond_envelope",
     "read_headers",

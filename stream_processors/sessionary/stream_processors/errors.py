@@ -49,17 +49,24 @@ class Halted(ProcessorFault):
 
     It is opened again now and then, in case the cause is gone; most causes need an operator.
     `clears_in_s`: seconds until the cause is gone by itself; None if that is not known. `offset` is
-    that of the record that cannot be folded, if it is one: an operator may skip it.
+    that of the record that cannot be folded, if it is one: an operator may skip it. `key` is that
+    record's.
     """
 
     def __init__(
-        self, reason: HaltReason, detail: str, clears_in_s: float | None = None, offset: int | None = None
+        self,
+        reason: HaltReason,
+        detail: str,
+        clears_in_s: float | None = None,
+        offset: int | None = None,
+        key: bytes | None = None,
     ) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason: HaltReason = reason
         self.detail = detail
         self.clears_in_s = clears_in_s
         self.offset = offset
+        self.key = key
 
 
 # What may come up while a record is folded without being its fault: a store or the machine fails.
@@ -73,12 +80,12 @@ def describe_exception(error: Exception) -> str:
     return f"{type(error).__name__} at {module}:{frame.lineno}, in {frame.name}"
 
 
-def judge_failed(where: str, error: Exception, offset: int | None = None) -> Halted:
+def judge_failed(where: str, error: Exception, offset: int | None = None, key: bytes | None = None) -> Halted:
     """Return the halt that an unexpected exception of the fold leads to.
 
-    `where` names partition and offset; `offset` is the record's, if one record caused it.
+    `where` names partition and offset; `offset` and `key` are the record's, if one caused it.
     """
-    return Halted("judge_failed", f"{where}: {describe_exception(error)}", offset=offset)
+    return Halted("judge_failed", f"{where}: {describe_exception(error)}", offset=offset, key=key)
 
 
 class ProcessorFailed(ProcessorFault):

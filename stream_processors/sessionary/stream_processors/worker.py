@@ -120,7 +120,6 @@ class Processor:
                 tokens,
                 assignment,
                 self._metrics,
-                group,
                 others,
                 self._is_running,
                 self._stalled_partitions,

@@ -45,9 +45,10 @@ def serve_fake_api() -> Iterator[FakeControlApi]:
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
+            path = self.requestline.split()[1]  # `self.path` has one slash of several at its beginning
             sent = self.rfile.read(int(self.headers["Content-Length"] or 0)).decode()
-            api.asked.append(AskedRequest(self.command, self.path, self.headers["Authorization"], sent))
-            status, body = api.answers.get(self.path, (404, "no page"))
+            api.asked.append(AskedRequest(self.command, path, self.headers["Authorization"], sent))
+            status, body = api.answers.get(path, (404, "no page"))
             content = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from sessionary.infra.environment import read_environment, tenant_tokens, write_
 from sessionary.infra.local.errors import BrokerCountDiffers, DiskFull, PortTaken
 from sessionary.infra.local.supervisor import Part
 from sessionary.infra.metrics_targets import TARGETS_FILE
-from sessionary.infra.stack import Ports, Stack, inherited_variables
+from sessionary.infra.stack import Ports, Stack, api_ready, inherited_variables
 from sessionary.sinks.metrics import serve_pages
 from sessionary.stream_processors.access import parse_tokens
 from tests.core.infra.fake_control_api import serve_fake_api
@@ -99,6 +100,27 @@ def test_each_of_three_ports_is_looked_at_before_the_start(tmp_path: Path, monke
                 stack.start()
             stack.stop()
     assert len(Stack(tmp_path, brokers=1).environ["SESSIONARY_BOOTSTRAP_SERVERS"].split(",")) == 1
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_processor_whose_address_ends_with_a_slash_is_ready(end: str) -> None:
+    with serve_fake_api() as api:
+        api.answers = {"/readyz": (200, {})}
+        assert api_ready(f"{api.url}{end}")
+
+
+def test_another_server_than_a_processor_is_not_ready() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4_096)
+                connection.sendall(b"\x15\x03\x03 no HTTP\r\n")
+
+        answering = thread.submit(answer)
+        assert not api_ready(f"http://127.0.0.1:{server.getsockname()[1]}")
+        answering.result()
 
 
 MEASURED_PARTS = ["sink-audit", "sink-history", "sink-rejected", "sink-batches", "lag-exporter"]

@@ -7,7 +7,7 @@ from typing import Any
 from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.producers.control.http_control import parse_changes, parse_session
 from sessionary.producers.errors import SessionLost
-from sessionary.producers.ports import KnownSession, OnReceipt, OutRecord, Receipt, SessionChanges, SessionView
+from sessionary.producers.ports import KnownSession, OnReceipt, OutRecord, Ports, Receipt, SessionChanges, SessionView
 from sessionary.producers.testing import InMemoryTransport, memory_ports
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import SessionState
@@ -46,12 +46,18 @@ class JudgedMemory(InMemoryTransport):
     ) -> SessionClient:
         """Return a client that asks about its sessions; by default once, and when a test polls."""
         settings = ProducerSettings.from_env({}, heartbeat_interval_s=60.0, poll_interval_s=poll_interval_s)
+        ports = memory_ports(self)
+
+        def tenant_ports(tenant_id: str, settings: ProducerSettings) -> Ports:
+            assert ports.tenant_ports is not None
+            return ports.tenant_ports(tenant_id, settings)._replace(polls=self)
+
         return SessionClient(
             tenant_id="acme",
             service_id=service_id,
             agent_id=agent_id,
             settings=settings,
-            ports=memory_ports(self)._replace(polls=self),
+            ports=ports._replace(polls=self, tenant_ports=tenant_ports),
             **callbacks,
         )
 

@@ -1,6 +1,7 @@
 """The client on an in-memory outside: making and attaching sessions, names, the end."""
 
 import uuid
+from typing import Any
 
 import pytest
 
@@ -104,3 +105,31 @@ def test_a_session_takes_the_limits_it_is_given() -> None:
         client.create(user_id="u")
     given = [event.payload.limits for event in memory.events() if isinstance(event.payload, SessionCreated)]
     assert given == [limits, limits._replace(idle_ms=None)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"parent": "no uuid"}, {"state": ["no dict"]}, {"session_id": "0b0e7f0a-0000-4000-8000-000000000000", "state": 1}],
+)
+def test_a_creation_with_a_bad_value_leaves_nothing(wrong: dict[str, Any]) -> None:
+    client, memory = memory_client()
+    with client:
+        with pytest.raises(Invalid):
+            client.create(user_id="u", **wrong)
+        assert (client._sequences._sequences, memory.events()) == ({}, [])
+
+
+def test_a_creation_that_is_not_taken_leaves_nothing_and_a_running_session_its_numbers() -> None:
+    client, memory = memory_client()
+    with client:
+        with pytest.raises(Invalid, match="session_created"):  # by the emitter
+            client.create(user_id="u" * 10_000)
+        assert client._sequences._sequences == {}
+        session = client.session(user_id="u")
+        with pytest.raises(Invalid):
+            client.create(user_id="u" * 10_000, session_id=session.session_id)
+        session.activity("goes on")
+        again = client.attach(session.session_id)
+        again.activity("in the same sequence")
+    numbers = [event.envelope.producer_seq for event in memory.events(session.session_id)]
+    assert numbers == list(range(1, len(numbers) + 1))

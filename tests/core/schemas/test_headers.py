@@ -1,8 +1,10 @@
 import pytest
 from confluent_kafka import Message
 
-from sessionary.schemas.headers import UNREADABLE_HEADERS, header_pairs, read_headers
+from sessionary.schemas.headers import UNREADABLE_HEADERS, Headers, find_traceparent, header_pairs, read_headers
 from tests.support.broken_headers import BrokenMessage
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.mark.parametrize(
@@ -35,3 +37,18 @@ def test_headers_that_cannot_be_read_are_asked_for_once() -> None:
 def test_no_header_that_a_client_reads_has_the_name_that_stands_for_unreadable_ones() -> None:
     ((name, _),) = UNREADABLE_HEADERS
     assert "\0" in name  # librdkafka ends a name there
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ([], None),
+        ([("ce_id", b"1"), ("traceparent", TRACE.encode())], TRACE.encode()),
+        ([("traceparent", TRACE.encode() + b"0")], None),
+        ([("traceparent", b"\xff" * 55)], None),
+        ([("traceparent", None)], None),
+        (UNREADABLE_HEADERS, None),
+    ],
+)
+def test_only_a_well_formed_trace_context_is_found(headers: Headers, found: bytes | None) -> None:
+    assert find_traceparent(headers) == found

@@ -1,6 +1,8 @@
 """Clients over HTTPS: each believes the authority of its setting, and no other."""
 
 import json
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ from sessionary.producers.control.http_control import HttpControl
 from sessionary.schemas.codec.registry import ConfluentRegistry, open_registry_client
 from sessionary.schemas.errors import SettingsError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.schemas.tls import trusting_context
+from sessionary.schemas.tls import context_for, pem_context, trusting_context
 from sessionary.sinks.clickhouse.connection import connect
 from sessionary.sinks.errors import OperatorError, Transient
 from tests.support.certificates import CertificateAuthority
 from tests.support.https_server import HttpsServer
+
+_NAME_HASH = "f20e0b1e"  # of the test authority's name, by `openssl x509 -subject_hash`
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +45,43 @@ def test_a_file_that_holds_no_certificates_is_named_by_its_variable(tmp_path: Pa
             path.write_text(text)
         with pytest.raises(SettingsError, match=r"^SESSIONARY_X: .*ca\.pem is no readable file"):
             trusting_context("SESSIONARY_X", str(path))
+
+
+def test_a_folder_of_authorities_and_the_system_s_are_accepted(
+    server: HttpsServer, authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    context = context_for("HTTPS://host", "SESSIONARY_X", str(authority.file))
+    assert context is not None
+    (name,) = (each["subject"] for each in context.get_ca_certs())
+    folder = tmp_path / "authorities"
+    folder.mkdir()
+    (folder / f"{_NAME_HASH}.0").write_bytes(authority.file.read_bytes())
+    by_folder = context_for(server.url, "SESSIONARY_X", str(folder))
+    with urllib.request.urlopen(server.url, context=by_folder) as answer:
+        assert answer.status == 200
+    assert by_folder is not None
+    assert [each["subject"] for each in by_folder.get_ca_certs()] == [name]
+    for system in (None, "probe"):
+        context = context_for(server.url, "SESSIONARY_X", system)
+        with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+            urllib.request.urlopen(server.url, context=context)
+
+
+def test_only_https_needs_a_context() -> None:
+    for url in (None, "http://host", "https.example"):
+        assert context_for(url, "SESSIONARY_X", "/nowhere.pem") is None
+    with pytest.raises(SettingsError, match=r"^SESSIONARY_X: /nowhere\.pem is no readable file"):
+        context_for("https://host", "SESSIONARY_X", "/nowhere.pem")
+
+
+def test_authorities_may_be_a_text(server: HttpsServer, authority: CertificateAuthority) -> None:
+    text = authority.file.read_text()
+    for pem in (text, text.replace("\n", "\\n")):
+        with urllib.request.urlopen(server.url, context=pem_context("SESSIONARY_X", pem)) as answer:
+            assert answer.status == 200
+    with pytest.raises(SettingsError, match=r"^SESSIONARY_X: it holds no certificates") as raised:
+        pem_context("SESSIONARY_X", "s3cret")
+    assert "s3cret" not in str(raised.value)
 
 
 def test_clickhouse_is_asked_by_its_authority(server: HttpsServer, authority: CertificateAuthority) -> None:

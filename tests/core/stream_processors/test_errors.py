@@ -7,8 +7,8 @@ from sessionary.stream_processors.errors import judge_failed
 def test_a_failed_judge_is_named_by_offset_type_and_place_but_not_by_its_text() -> None:
     with pytest.raises(AttributeError) as caught:
         SessionMachine().due_ms("secret")  # type: ignore[arg-type]
-    halted = judge_failed("partition 2, offset 17", caught.value)
-    assert halted.reason == "judge_failed"
+    halted = judge_failed("partition 2, offset 17", caught.value, 17, b"acme:s1")
+    assert (halted.reason, halted.offset, halted.key) == ("judge_failed", 17, b"acme:s1")
     assert halted.detail.startswith(
         "partition 2, offset 17: AttributeError at stream_processors/core/session/machine.py:"
     )

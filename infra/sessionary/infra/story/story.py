@@ -81,8 +81,9 @@ def tell_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
         outcomes: Rows of `audit`, in the log's order.
 
     Returns:
-        One moment for each event, and one for each deadline that fired. But phases go with the
-        process's next event, and the end of a tool call or a step goes with its start.
+        One moment for each event, and one for each deadline that fired. But phases of which the
+        audit trail says nothing go with the process's next event, and the end of a tool call or a
+        step goes with its start.
     """
     rows = list(events)
     by_place: dict[tuple[int, int], list[Row]] = {}
@@ -93,7 +94,7 @@ def tell_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
     phases: dict[str, list[Row]] = {}
     for number, row in enumerate(rows):
         judged = by_place.pop(_place(row), [])
-        if row["event_type"] == _PHASE and not _refusal(judged):
+        if row["event_type"] == _PHASE and not judged:
             phases.setdefault(row["producer_id"], []).append(row)
             continue
         call = _call_id(row)

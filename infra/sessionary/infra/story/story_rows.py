@@ -31,22 +31,33 @@ _FINDINGS: Final = (
 
 
 class StoryRows(NamedTuple):
-    """Rows of `history` without heartbeats, and of `audit`, in the log's order."""
+    """Rows of `history` without heartbeats, and of `audit`, in the log's order.
+
+    `is_cut`: there may be later ones.
+    """
 
     events: list[Row]
     outcomes: list[Row]
+    is_cut: bool
 
 
 def fetch_story(
     source: ClickHouseClient, tenant: str, session: str, limit: int, *, since: str = "1970-01-01", first: int = 0
 ) -> StoryRows:
-    """Return a session's rows from the offset `first` and the time `since` on, `limit` of each.
+    """Return a session's rows from the offset `first` and the time `since` on.
 
-    Raises what `ClickHouseClient` raises.
+    At most `limit` of each; events and outcomes end at the same offset. Raises what
+    `ClickHouseClient` raises.
     """
     names: dict[str, str | int | float | None] = {"tenant": tenant, "session": session, "limit": limit}
     names |= {"since": since, "from": first}
-    return StoryRows(source.fetch_rows(_EVENTS, **names), source.fetch_rows(_OUTCOMES, **names))
+    found = source.fetch_rows(_EVENTS, **names), source.fetch_rows(_OUTCOMES, **names)
+    # Beyond the end of one kind, an event would lack what became of it, or an outcome its event.
+    ends = [rows[-1]["source_offset"] for rows in found if len(rows) >= limit]
+    if not ends:
+        return StoryRows(*found, is_cut=False)
+    events, outcomes = ([row for row in rows if row["source_offset"] <= min(ends)] for rows in found)
+    return StoryRows(events, outcomes, is_cut=True)
 
 
 def fetch_heartbeats(source: ClickHouseClient, tenant: str, session: str, limit: int) -> list[Row]:

@@ -92,9 +92,9 @@ class CleanupResponder:
         self._answered: OrderedDict[str, ResourcesReleased | None] = OrderedDict()
 
     def __call__(self, request: CleanupRequest, on_receipt: OnReceipt) -> None:
-        """Run the handler and send the answer. Raises `QueueFull` (policy `block`).
+        """Run the handler and send the answer. Raises `QueueFull` (policy `block`), `ClientClosed`.
 
-        After `QueueFull` call again: the handler does not run a second time.
+        After an error call again: the handler does not run a second time.
         """
         known = request.cleanup_id in self._answered
         answer = self._answered.get(request.cleanup_id)
@@ -115,16 +115,16 @@ class CleanupResponder:
                 self._answered[request.cleanup_id] = sent
             on_receipt(receipt)
 
-        self._remember_answer(request.cleanup_id, None)
         emitter = self._emitter_at(SessionKey(request.tenant_id, request.session_id), request.epoch)
+        self._remember_answer(request.cleanup_id, None)
         try:
             try:
                 emitter.emit(answer, on_receipt=on_answer_receipt)
             except Invalid as error:  # a value that no event can carry: the answer is that it failed
                 sent = _failed_answer(request, error)
                 emitter.emit(sent, on_receipt=on_answer_receipt)
-        except QueueFull:
-            self._remember_answer(request.cleanup_id, answer)
+        except Exception:  # whatever it is, such as a closed client, nothing was sent
+            self._remember_answer(request.cleanup_id, sent)
             raise
         if request.reason_code not in _TIMEOUTS:
             self._send_clearing(emitter)

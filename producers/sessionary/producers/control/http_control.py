@@ -15,7 +15,7 @@ from typing import Any, get_args
 from sessionary.producers.errors import AuthenticationFailed, Invalid, SessionLost, SettingsError, Unavailable
 from sessionary.producers.ports import ChangedSession, KnownSession, SessionChanges, SessionView, Verdict
 from sessionary.producers.settings import ProducerSettings
-from sessionary.schemas.tls import trusting_context
+from sessionary.schemas.tls import context_for
 from sessionary.schemas.types import DataClass, Limits, Refusal
 
 _WAIT_MS_MAX = 10_000
@@ -35,11 +35,7 @@ class HttpControl:
         self._url = settings.control_url
         self._token = settings.api_token
         self._tenant_id = tenant_id
-        self._tls = (
-            trusting_context("SESSIONARY_CONTROL_CA_LOCATION", settings.control_ca_location)
-            if (settings.control_url or "").startswith("https:")
-            else None
-        )
+        self._tls = context_for(self._url, "SESSIONARY_CONTROL_CA_LOCATION", settings.control_ca_location)
 
     def check_configured(self) -> None:
         """Raise `SettingsError` if no URL is set."""
@@ -77,7 +73,7 @@ class HttpControl:
         body = self._read_answer(request, wait_s, f"session {session_id}")
         try:
             return parse_session(json.loads(body))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(
                 f"control API at {self._url} sent an answer that is not a session: {error!r}", 1.0
             ) from None
@@ -146,7 +142,10 @@ def _error_from(about: str, error: urllib.error.HTTPError) -> Exception:
 
 
 def parse_session(body: dict[str, Any]) -> SessionView:
-    """Return the session in the API's JSON. Raises `KeyError`, `TypeError`, `ValueError`."""
+    """Return the session in the API's JSON.
+
+    Raises `KeyError`, `TypeError`, `ValueError`, `AttributeError`.
+    """
     verdict, snapshot, limits = body.get("verdict"), body.get("snapshot"), body.get("limits") or {}
     known: dict[str, Any] = {name: limits.get(name) for name in Limits._fields if name != "override"}
     return SessionView(

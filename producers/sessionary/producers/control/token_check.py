@@ -5,7 +5,6 @@ Without this an agent would hear of it from its first `resume`, which may be day
 
 import threading
 import uuid
-from collections.abc import Callable
 
 from sessionary.producers.errors import AuthenticationFailed, SessionaryError
 from sessionary.producers.ports import Control, OnError
@@ -15,14 +14,13 @@ REFUSED_TOKEN = "control_authentication"
 _TIMEOUT_S = 8.0
 
 
-def start_token_check(control: Control, on_error: OnError, count_error: Callable[[str], None]) -> threading.Thread:
+def start_token_check(control: Control, on_error: OnError) -> threading.Thread:
     """Ask in a daemon thread, which ends after 10 s at most. Reports a refused token only."""
 
     def check_token() -> None:
         try:
             control.fetch_session(str(uuid.uuid4()), None, _TIMEOUT_S)
         except AuthenticationFailed as error:
-            count_error(REFUSED_TOKEN)
             on_error(error)
         except SessionaryError:
             pass  # unknown, as it should be; or nothing answers, which the verb that waits will tell

@@ -82,7 +82,6 @@ class Emitter:
         *,
         user_id: str | None = None,
         data_classes: Sequence[DataClass] = (),
-        epoch: int = 1,
         registry: SequenceRegistry | None = None,
     ) -> None:
         """`registry`: where `sequence` is kept until the session has ended, if it is kept."""
@@ -97,7 +96,7 @@ class Emitter:
         self._user_id = user_id
         self.key = key
         self.lock = sequence.lock
-        self.epoch = epoch
+        self.epoch = 1
         self.context_bytes: int | None = None
         self._heartbeat: HeartbeatTemplate | None = None
         self._templates: dict[str, EventTemplate | None] = {}  # by event type; None: it can have none
@@ -108,6 +107,11 @@ class Emitter:
     def is_of_parent(self) -> bool:
         """True in a forked child, if its parent made the session."""
         return self._gate.of_parent
+
+    def check_process(self) -> None:
+        """Raise `ClientClosed` in a forked child, if its parent made the session."""
+        if self._gate.of_parent:
+            raise self._gate.closed_error()
 
     @property
     def last_seq(self) -> int:
@@ -231,6 +235,7 @@ class Emitter:
         if facts != self._template_facts:
             self._template_facts = facts
             self._templates.clear()
+            self._seen.clear()  # facts that change with every event are worth no template
         if event_type in self._templates:
             return self._templates[event_type]
         self._seen[event_type] = seen = self._seen.get(event_type, 0) + 1

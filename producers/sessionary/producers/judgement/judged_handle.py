@@ -1,6 +1,7 @@
 """What the processor decides, as one session knows it: checks before, news afterwards."""
 
-from threading import RLock
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.errors import (
@@ -21,6 +22,7 @@ from sessionary.producers.judgement.local_checks import (
 )
 from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import ChangedSession, SessionView
+from sessionary.producers.session.session_lock import SessionLock
 from sessionary.schemas.events import Payload
 from sessionary.schemas.types import RefusalReason
 
@@ -29,7 +31,7 @@ class JudgedHandle:
     """The part of a session that knows of verdicts. Hold the lock, except for `_adopt_change`."""
 
     _emitter: Emitter
-    _lock: "RLock"
+    _lock: SessionLock
     _local_state: str
     _rules: int
     _sends_phases: bool
@@ -57,6 +59,7 @@ class JudgedHandle:
         self._bars: Bars = NO_BARS  # events that the processor is certain to refuse in this state
         self._lost_before = 0  # events that were lost before the state was last certain
         self._lost = self._told_lost = False  # told: by a poll, which makes no verb raise
+        self._untold: list[tuple[ProducerError, bool]] = []  # findings, and whether a verb raises them
         self._sent_events = watch.watch_session(self, emitter)
 
     def _set_state(self, state: str, *, committed: bool = False) -> None:
@@ -85,25 +88,45 @@ class JudgedHandle:
 
     # After an answer
 
-    def _tell_fenced(self, holder: str) -> SessionFenced:
-        """Tell `on_fenced`, unless that was done; return what a verb is to raise."""
+    @contextmanager
+    def _lock_then_tell(self) -> Iterator[None]:
+        """Hold the lock; call the callbacks of what was found meanwhile once it is released.
+
+        A callback may wait for another thread, and that thread for this session.
+        """
+        try:
+            with self._lock:
+                yield
+        finally:
+            with self._lock:
+                untold, self._untold = self._untold, []
+            for finding, raised in untold:
+                self._watch.notices.tell(finding, raised=raised)
+
+    def _note_finding(self, finding: ProducerError, *, raised: bool) -> None:
+        """Let `_lock_then_tell` tell a finding. If it is `raised` by a verb, not to `on_error`."""
+        self._untold.append((finding, raised))
+
+    def _note_fenced(self, holder: str) -> SessionFenced:
+        """Let `on_fenced` be told, unless that was done; return what a verb is to raise."""
         fenced = SessionFenced(self._session_id, holder)
         if not self._lost:
-            self._watch.notices.tell(fenced, raised=True)
+            self._note_finding(fenced, raised=True)
         self._lost = True
         return fenced
 
-    def _tell_view(self, view: SessionView) -> None:
-        """Tell the callbacks what is new in an answer to a verb, before it is adopted."""
-        notices, before = self._watch.notices, self._local_state
+    def _note_view(self, view: SessionView) -> None:
+        """Let the callbacks be told what is new in an answer to a verb, before it is adopted."""
+        before = self._local_state
         if self._sent_events is not None:
             for refused in self._sent_events.match_refusals(view.refusals):
-                notices.tell(refused, raised=True)
+                self._note_finding(refused, raised=True)
         is_over = view.state in ("Terminated", "Archived")
         is_clocks = view.state == "Terminated" and is_clock_reason(view.reason_code or "UNKNOWN")
         is_news = view.state != before and before in ("Active", "Paused", "Error", "Timeout")
         if is_news and (view.state == "Timeout" or is_clocks):
-            notices.tell(SessionTimedOut(self._session_id, view.state, view.reason_code or "UNKNOWN"), raised=True)
+            timed_out = SessionTimedOut(self._session_id, view.state, view.reason_code or "UNKNOWN")
+            self._note_finding(timed_out, raised=True)
         self._lost = is_over and (before != "Terminated" or self._lost)
         self._told_lost = False
 
@@ -127,11 +150,11 @@ class JudgedHandle:
         In one epoch a session does not come back from Timeout, and never from its end, so that this
         holds whatever was sent since.
         """
-        if not self._lock.acquire(blocking=False):
+        if change.refusals:  # not told again, so that it must count although a verb runs
+            self._bars = NO_BARS  # what was refused may be what led to the known state
+        if not self._lock.acquire_now():
             return None  # the next poll finds it again
         try:
-            if change.refusals:
-                self._bars = NO_BARS  # what was refused may be what led to the known state
             is_own_end = self._local_state == "Terminated" and not self._told_lost
             if self._pending is not None or self._lost or is_own_end:
                 return None

@@ -1,12 +1,12 @@
 """Tells the user's callbacks what became of sessions and events. Thread-safe."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
 
 from sessionary.producers.errors import EventRefused, ProducerError, SessionFenced, SessionTimedOut
 from sessionary.producers.ports import OnError
+from sessionary.producers.process.guards import guard_callback
 
 OnRefused = Callable[[EventRefused], None]
 """Called once for each refused event, on any thread. Must not block for long."""
@@ -28,10 +28,16 @@ class Callbacks(NamedTuple):
 
 
 class Notices:
-    """Calls the callbacks, and counts refused events. What a callback raises goes to `on_error`."""
+    """Calls the callbacks, and counts refused events. Ends no thread, whatever a callback raises.
+
+    An exception goes to `on_error`. What is none, such as `SystemExit`, is logged, and so is what
+    `on_error` raises. A `KeyboardInterrupt` in the main thread is the user's own and passes.
+    """
 
     def __init__(self, callbacks: Callbacks) -> None:
         self._callbacks = callbacks
+        self._report = guard_callback(callbacks.on_error)
+        self._tell_callback = guard_callback(self._call_back)
         self._lock = Lock()
         self._refused = 0
 
@@ -45,7 +51,14 @@ class Notices:
         if isinstance(finding, EventRefused):
             with self._lock:
                 self._refused += 1
-        on_error, on_refused, on_timed_out, on_fenced = self._callbacks
+        self._tell_callback((finding, raised))
+
+    def report(self, error: Exception) -> None:
+        """Call `on_error`."""
+        self._report(error)
+
+    def _call_back(self, told: tuple[ProducerError, bool]) -> None:
+        (finding, raised), (_, on_refused, on_timed_out, on_fenced) = told, self._callbacks
         try:
             if isinstance(finding, EventRefused) and on_refused is not None:
                 on_refused(finding)
@@ -54,14 +67,9 @@ class Notices:
             elif isinstance(finding, SessionFenced) and on_fenced is not None:
                 on_fenced(finding)
             elif not raised:
-                on_error(finding)
-        except Exception as error:  # noqa: BLE001 - a user's callback must not end the thread that calls it
-            self.report(error)
-
-    def report(self, error: Exception) -> None:
-        """Call `on_error`; what it raises is dropped, as no one is left to be told."""
-        with suppress(Exception):  # a user's callback must not end the thread that calls it
-            self._callbacks.on_error(error)
+                self._report(finding)
+        except Exception as error:  # noqa: BLE001 - a bug of the user's, which `on_error` is for
+            self._report(error)
 
 
 __all__ = ["Callbacks", "Notices", "OnFenced", "OnRefused", "OnTimedOut"]

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from sessionary.producers.delivery.emitter import Emitter
-from sessionary.producers.errors import EventRefused
+from sessionary.producers.errors import EventRefused, Unavailable
 from sessionary.producers.ports import Receipt
 from sessionary.schemas.types import Refusal, RefusalReason
 
@@ -47,6 +47,18 @@ class SentEvents:
         """Take the receipt of the session's first event. Called on any thread."""
         if receipt.error is None and receipt.partition is not None and receipt.offset is not None:
             self.creation = receipt.partition, receipt.offset
+
+    def keep_none(self) -> None:
+        """Forget all events, and keep no further ones: nothing more is asked about the session."""
+        self.is_full = True
+        self._types.clear()
+
+    def are_all_lost(self) -> bool:
+        """Return whether no event has a known place in the log, and none is on its way there."""
+        try:
+            return self._emitter.wait_position(0.0) is None
+        except Unavailable:
+            return False
 
     def list_sent(self) -> SentSoFar:
         """Return what was sent so far."""

@@ -7,6 +7,7 @@ makes a verb raise: what an agent reports later is sent, refused, and kept on th
 import random
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Condition, Thread
 from typing import NamedTuple, Protocol
 
@@ -57,7 +58,9 @@ class _Asked(NamedTuple):
 class SessionWatch:
     """The watch of one client; its thread starts at once, unless there is no control API.
 
-    Sessions are held weakly. One that ended is forgotten once its events are judged.
+    Sessions are held weakly. One that ended is forgotten once its events are judged. The thread
+    ends if there are none left, and starts again with the next one: a client that its program
+    dropped leaves nothing.
     """
 
     def __init__(self, polls: SessionPolls | None, notices: Notices, interval_s: float) -> None:
@@ -72,10 +75,11 @@ class SessionWatch:
         self._failures = 0
         self._reported = ""
         self._closed = False
+        self._tenants: weakref.WeakSet[SessionWatch] = weakref.WeakSet()
         self._thread: Thread | None = None
         if self._polls is not None:
-            self._thread = Thread(target=self._run_polls, name="sessionary-watch", daemon=True)
-            self._thread.start()
+            with self._wake:
+                self._start_thread(random.uniform(0, min(_FIRST_S, interval_s)))
 
     def watch_session(self, handle: WatchedHandle, emitter: Emitter) -> SentEvents | None:
         """Watch a session. Return where its events are to be kept; None if there are no polls."""
@@ -84,13 +88,21 @@ class SessionWatch:
         sent = SentEvents(emitter)
         with self._wake:
             self._new.append(_Watched(sent, weakref.ref(handle)))
+            if self._thread is None:
+                self._start_thread(self._interval_s * random.uniform(0.8, 1.2))
         return sent
+
+    def close_with(self, tenant: "SessionWatch") -> None:
+        """Close the watch of a tenant's client with this one, even if that client is dropped."""
+        self._tenants.add(tenant)
 
     def close(self) -> None:
         """Ask and tell no more. Does not wait; a second call does nothing."""
         with self._wake:
             self._closed = True
             self._wake.notify()
+        for tenant in list(self._tenants):
+            tenant.close()
 
     def poll_now(self) -> None:
         """Ask about all sessions, and tell what is found.
@@ -107,13 +119,24 @@ class SessionWatch:
             self._is_token_checked = True
             self._take_answer(chunk, changes)
 
-    def _run_polls(self) -> None:
-        pause_s = random.uniform(0, min(_FIRST_S, self._interval_s))
+    def _start_thread(self, pause_s: float) -> None:
+        """Begin to poll after `pause_s`. Hold the lock."""
+        if self._closed:
+            return
+        thread = Thread(target=self._run_polls, args=(pause_s,), name="sessionary-watch", daemon=True)
+        with suppress(RuntimeError):  # no thread can be had: the next session tries again
+            thread.start()
+            self._thread = thread
+
+    def _run_polls(self, pause_s: float) -> None:
         while self._wait_pause(pause_s):
             try:
                 self.poll_now()
                 self._failures, self._reported = 0, ""
-            except (AuthenticationFailed, Invalid, SettingsError) as error:
+            except AuthenticationFailed as error:
+                self._is_token_checked = True
+                self._report_failure(error, at_once=True)
+            except (Invalid, SettingsError) as error:
                 self._report_failure(error, at_once=True)
             except Unavailable as error:
                 self._report_failure(error, at_once=False)
@@ -123,8 +146,11 @@ class SessionWatch:
             pause_s = backoff_s * random.uniform(0.8, 1.2)
 
     def _wait_pause(self, pause_s: float) -> bool:
-        """Wait; return False once closed."""
+        """Wait; return False once closed, or if there is nothing left to ask."""
         with self._wake:
+            if self._is_token_checked and not self._watched and not self._new:
+                self._thread = None
+                return False
             return not self._wake.wait_for(lambda: self._closed, pause_s)
 
     def _report_failure(self, error: Exception, *, at_once: bool) -> None:
@@ -145,7 +171,9 @@ class SessionWatch:
         for watched in self._watched:
             handle = watched.handle()
             state, epoch, holder = handle._describe_session() if handle is not None else ("Terminated", 1, None)
-            if (handle is not None and handle.lost) or (state == "Terminated" and not watched.sent):
+            has_ended = state == "Terminated" and (not watched.sent or watched.sent.are_all_lost())
+            if has_ended or (handle is not None and handle.lost):
+                watched.sent.keep_none()
                 continue
             kept.append(watched)
             so_far = watched.sent.list_sent()

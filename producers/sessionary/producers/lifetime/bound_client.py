@@ -90,11 +90,10 @@ class ProcessBoundClient:
         )
 
     def _start_watch(self) -> None:
-        """Begin to ask about sessions, which also checks the token."""
+        """Begin to ask about sessions, which also checks the token; or check only that."""
         self._watch = SessionWatch(self._ports.polls, Notices(self._callbacks), self._settings.poll_interval_s)
-        is_asking = self._ports.polls is not None and self._settings.poll_interval_s > 0
-        if not is_asking and self._given_ports is None and self._settings.control_url and not self._settings.disabled:
-            start_token_check(self._ports.control, self._on_error, self._count_error)
+        if self._ports.polls is not None and not self._settings.poll_interval_s:
+            start_token_check(self._ports.control, self._report_finding)
 
     def _report_finding(self, error: Exception) -> None:
         if isinstance(error, AuthenticationFailed):

@@ -121,6 +121,7 @@ class TenantClients(ProcessBoundClient):
         self._ports = shared._ports.tenant_ports(self._tenant_id, self._settings)
         self._heartbeats = shared._heartbeats
         self._start_watch()
+        shared._watch.close_with(self._watch)
         self._services = shared._services._replace(control=self._ports.control, watch=self._watch)
 
     def _leave_parent(self) -> None:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from sessionary.schemas.telemetry.log_fields import error_subject
+
 _log = logging.getLogger("sessionary.producers")
 _Given = TypeVar("_Given")
 LATE_JOIN_S = 0.5
@@ -25,7 +27,8 @@ def guard_callback(callback: Callable[[_Given], object]) -> Callable[[_Given], N
             if isinstance(raised, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise
             with contextlib.suppress(Exception):  # a handler of the log may raise too
-                _log.exception("a callback of the client raised; it was called with %r", given)
+                fields = error_subject(given if isinstance(given, Exception) else raised)
+                _log.exception("a callback of the client raised; it was called with %r", given, extra=fields)
 
     return call_back
 

@@ -9,6 +9,8 @@ import weakref
 from types import FrameType
 from typing import Protocol
 
+from sessionary.schemas.telemetry.log_fields import error_subject
+
 _log = logging.getLogger("sessionary.producers")
 _SIGTERM_EXIT_CODE = 128 + signal.SIGTERM
 
@@ -24,8 +26,11 @@ _clients: "weakref.WeakSet[_Client]" = weakref.WeakSet()
 
 
 def log_error(error: Exception) -> None:
-    """Log `error` as a warning of the logger `sessionary.producers`."""
-    _log.warning("%s", error)
+    """Log `error` as a warning of the logger `sessionary.producers`.
+
+    The line has the error's class and session as fields (`extra`), named as roles name them.
+    """
+    _log.warning("%s", error, extra=error_subject(error))
 
 
 def bind_to_process(client: _Client) -> None:

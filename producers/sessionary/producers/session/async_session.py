@@ -140,7 +140,7 @@ class AsyncSession(AsyncSessionWork):
         """
         # Sent before anything is awaited: a cancelled call never sends it after the block was left.
         pending = await self._run_verb(self.sync_session._ask_resume, resume_plan, marks)
-        return await asyncio.to_thread(self.sync_session._await_resume, pending)
+        return await asyncio.to_thread(self.sync_session._await_content, pending)
 
     async def error(
         self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]
@@ -170,7 +170,7 @@ class AsyncSession(AsyncSessionWork):
             The session's content. Raises as `resume` does.
         """
         pending = await self._run_verb(self.sync_session._ask_recovery, resume_plan, marks)
-        return await asyncio.to_thread(self.sync_session._await_recovery, pending)
+        return await asyncio.to_thread(self.sync_session._await_content, pending)
 
     async def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session because its work is done. Raises as `emit` does."""
@@ -199,8 +199,9 @@ class AsyncSession(AsyncSessionWork):
     def detach(self) -> None:
         """Stop the heartbeats without ending the session, as if the agent had died.
 
-        Another agent may `attach` and continue. `resume` starts the heartbeats again. Not a
-        coroutine: it sends nothing.
+        Another agent may `attach` and continue. `resume` starts the heartbeats again. Raises
+        `ClientClosed` in a forked child whose parent made the session. Not a coroutine: it sends
+        nothing.
         """
         self.sync_session.detach()
 
@@ -218,6 +219,7 @@ class AsyncSession(AsyncSessionWork):
             SessionLost: The session does not exist, or is archived.
             SessionFenced: Another process took the session over from this object. Its heartbeats
                 stop, and all its verbs raise this from now on.
+            ClientClosed: This is a forked child, and its parent made the session.
             AuthenticationFailed: The control API rejects our token.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
         """

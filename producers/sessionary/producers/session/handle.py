@@ -29,6 +29,7 @@ from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
 from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
+from sessionary.producers.session.session_lock import SessionLock
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
 from sessionary.schemas.types import Limits, Phase, Snapshot
@@ -65,7 +66,7 @@ class SessionHandle(JudgedHandle):
     ) -> None:
         """`is_alive`: of the thread or task that the heartbeats end with, if there is one."""
         self._emitter = emitter
-        self._lock = emitter.lock
+        self._lock = SessionLock(emitter)
         self._services = services
         self._limits = limits or Limits()
         self._state_json = canonical_json({} if state is None else state)
@@ -130,7 +131,7 @@ class SessionHandle(JudgedHandle):
         Return False if no further heartbeat is due. Never blocks.
         """
         # Never wait for a busy session: its events are signs of life themselves.
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire_now():
             return True
         try:
             alive = self._emitter.is_open and (self._is_alive is None or self._is_alive())
@@ -152,6 +153,7 @@ class SessionHandle(JudgedHandle):
     def _send_event(
         self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None
     ) -> str:
+        self._emitter.check_process()  # before its lock
         if self._pending is not None:
             raise VerdictPending(self._pending.verb)
         if self._fenced_by is not None:
@@ -169,10 +171,6 @@ class SessionHandle(JudgedHandle):
         for phase in phases:
             self._send_event(SessionPhaseChanged(phase), fields)
             self._phase = phase
-
-    def _request_verdict(self, verb: str, payloads: list[Payload], fields: EnvelopeFields = NO_FIELDS) -> SessionView:
-        """Send `payloads`, unless done before; wait for the verdict on the last; adopt it."""
-        return self._await_verdict(self._ask_verdict(verb, payloads, fields))
 
     def _ask_verdict(self, verb: str, payloads: list[Payload], fields: EnvelopeFields = NO_FIELDS) -> PendingVerdict:
         """Send `payloads`, unless done before; return what `_await_verdict` takes."""
@@ -201,13 +199,16 @@ class SessionHandle(JudgedHandle):
                 if self._pending is pending:
                     self._pending = None
             raise
-        with self._lock:
+        is_reached = self._is_reached(pending.verb, view)
+        with self._lock_then_tell():
             if self._pending is pending:
                 self._pending, pending.adopted = None, True
                 self._adopt_view(view)
+                if is_reached and pending.continues_snapshot and view.snapshot_state_json is not None:
+                    self._state_json = view.snapshot_state_json
             elif not pending.adopted:
                 raise SessionEnded(f"session {self.session_id} was left before the verdict on {pending.verb}()")
-        if not self._is_reached(pending.verb, view):
+        if not is_reached:
             reason = (view.verdict and view.verdict.reason) or "UNKNOWN"
             self._tell_refused(pending.event_id, pending.event_type, reason)
             raise Refused(pending.event_type, reason)
@@ -250,7 +251,7 @@ class SessionHandle(JudgedHandle):
                 return True  # it was not granted, or this process may never know: the first end holds
             if view.epoch <= epoch:
                 return position is not None or time.monotonic() >= deadline_s
-            with self._lock:
+            with self._lock_then_tell():
                 if self._departures == departures and self._is_reached(pending.verb, view):
                     self._end_granted(view, end)
             return True
@@ -258,7 +259,7 @@ class SessionHandle(JudgedHandle):
         return follow
 
     def _end_granted(self, view: SessionView, end: Callable[[], None]) -> None:
-        """End the session in the state and epoch that a late verdict led to. Hold the lock."""
+        """End the session in the state and epoch of a late verdict. In `_lock_then_tell` only."""
         self._detached = True  # no heartbeat
         self._adopt_view(view)
         if self._local_state in ("Terminated", "Timeout"):
@@ -297,14 +298,14 @@ class SessionHandle(JudgedHandle):
             time.sleep(_EPOCH_PAUSE_S)
 
     def _adopt_view(self, view: SessionView) -> None:
-        """Take over what the processor knows. Hold the lock. Raises `SessionFenced`."""
+        """Take over what the processor knows. In `_lock_then_tell` only. Raises `SessionFenced`."""
         self._leave_shared_producer(view)
         if self._is_holder and view.holder not in (None, self._emitter.producer_id):
             self._fenced_by, self._detached = view.holder, True
             self._stop_heartbeats()
-            raise self._tell_fenced(f"{view.holder}")
+            raise self._note_fenced(f"{view.holder}")
         self._fenced_by = None
-        self._tell_view(view)
+        self._note_view(view)
         self._emitter.epoch = view.epoch
         self._emitter.add_data_classes(view.data_classes)
         self._version = view.version
@@ -324,7 +325,7 @@ class SessionHandle(JudgedHandle):
         shared = self._emitter.producer_id
         self._emitter.renew_producer()
         self._is_holder = False  # which of the two holds the session cannot be told
-        self._services.on_error(ProducerConflict(self.session_id, shared))
+        self._note_finding(ProducerConflict(self.session_id, shared), raised=False)
 
     def _new_snapshot(self) -> Snapshot:
         return full_snapshot(self._state_json, self._schema_version, self._snapshot_id)

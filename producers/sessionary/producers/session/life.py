@@ -151,7 +151,7 @@ class Session(SessionWork):
 
         Otherwise raises as `emit` does.
         """
-        return self._await_resume(self._ask_resume(resume_plan, marks))
+        return self._await_content(self._ask_resume(resume_plan, marks))
 
     def error(self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]) -> None:
         """Report an error from which the agent tries to recover; the session enters state Error.
@@ -180,7 +180,7 @@ class Session(SessionWork):
         Returns:
             The session's content. Raises as `resume` does.
         """
-        return self._await_recovery(self._ask_recovery(resume_plan, marks))
+        return self._await_content(self._ask_recovery(resume_plan, marks))
 
     def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session because its work is done. Raises as `emit` does."""
@@ -212,7 +212,8 @@ class Session(SessionWork):
     def detach(self) -> None:
         """Stop the heartbeats without ending the session, as if the agent had died.
 
-        Another agent may `attach` and continue. `resume` starts the heartbeats again.
+        Another agent may `attach` and continue. `resume` starts the heartbeats again. Raises
+        `ClientClosed` in a forked child whose parent made the session.
         """
         with self._lock:
             self._detached = True
@@ -233,6 +234,7 @@ class Session(SessionWork):
             SessionLost: The session does not exist, or is archived.
             SessionFenced: Another process took the session over from this object. Its heartbeats
                 stop, and all its verbs raise this from now on.
+            ClientClosed: This is a forked child, and its parent made the session.
             AuthenticationFailed: The control API rejects our token.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
         """
@@ -274,6 +276,7 @@ class Session(SessionWork):
 
         `departures`: their number when the caller began. A call may go on after its caller gave up.
         """
+        self._emitter.check_process()
         control, deadline = self._services.control, time.monotonic() + self._services.verdict_timeout_s
         control.check_configured()
         position = self._emitter.wait_position(self._services.verdict_timeout_s)
@@ -282,7 +285,7 @@ class Session(SessionWork):
         except SessionLost:
             self._lost = True
             raise
-        with self._lock:
+        with self._lock_then_tell():
             if self._departures == departures:
                 self._adopt_view(view)
         return view
@@ -290,17 +293,12 @@ class Session(SessionWork):
     def _ask_resume(self, resume_plan: str | None, marks: Marks) -> PendingVerdict:
         return self._ask_verdict("resume", [SessionResumed(self._snapshot_id, resume_plan)], envelope_fields(marks))
 
-    def _await_resume(self, pending: PendingVerdict) -> dict[str, Json]:
-        view = self._await_verdict(pending)
-        if pending.local_state == "Paused" and view.snapshot_state_json is not None:
-            self._state_json = view.snapshot_state_json
-        return self.state
-
     def _ask_recovery(self, resume_plan: str | None, marks: Marks) -> PendingVerdict:
         payloads: list[Payload] = [SessionPhaseChanged("recovery"), SessionRecovered(resume_plan)]
         return self._ask_verdict("recover", payloads, envelope_fields(marks))
 
-    def _await_recovery(self, pending: PendingVerdict) -> dict[str, Json]:
+    def _await_content(self, pending: PendingVerdict) -> dict[str, Json]:
+        """Wait for the verdict on `resume` or `recover`; return the content of the session."""
         self._await_verdict(pending)
         return self.state
 

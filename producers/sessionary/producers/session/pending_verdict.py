@@ -24,6 +24,11 @@ class PendingVerdict:
         self._receipt: Receipt | None = None
         self._delivered = Event()
 
+    @property
+    def continues_snapshot(self) -> bool:
+        """True if the session goes on with the content of its last snapshot: after a pause."""
+        return self.verb == "resume" and self.local_state == "Paused"
+
     def on_receipt(self, receipt: Receipt) -> None:
         """Store the event's receipt. Called on any thread."""
         self._receipt = receipt

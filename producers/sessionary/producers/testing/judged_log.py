@@ -84,6 +84,8 @@ class JudgedLog:
             rules=self.judge.rules,
             agent_id=row.agent_id,
             holder=row.holder or None,
+            refusals=row.refusals,
+            reason_code=row.reason_code,
         )
 
     def _at_fake_time(self, record: OutRecord) -> tuple[OutRecord, Event]:

@@ -1,7 +1,8 @@
 """What the server roles share to be observed. Their extras bring what it needs.
 
-A client imports only what is about spans, and only if it is asked to make them.
+A client imports the names of a line's fields, and what is about spans if it is to make them.
 
+    log_fields      the names of the fields that say what a line is about
     role_logs       the lines that a role writes about itself: as JSON, or as text for people
     repeat_limiter  which of many repeated lines are written; pure
     role_traces     the tracer of a role, which the SDK's own variables configure

@@ -28,6 +28,7 @@ from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import LogSettings
+from sessionary.schemas.telemetry.log_fields import ERROR, ERROR_CLASS, PARTITION, REASON
 from sessionary.schemas.telemetry.repeat_limiter import REPEAT_S, RepeatLimiter
 
 _OWN: Final = "sessionary"
@@ -43,7 +44,7 @@ _LIBRARY_LEVELS: Final = {
 _ENDS: Final = "the role ends: "
 _HEAD: Final = ("time", "level", "role", "instance", "event")
 # Two lines with another value of one of these are not the same.
-_KEY_FIELDS: Final = ("partition", "part", "state", "error_class")
+_KEY_FIELDS: Final = (PARTITION, "part", "state", ERROR_CLASS)
 # Errors whose text never repeats a record.
 _SAFE_ERRORS: Final = (SessionaryError, KafkaException, OSError, KeyboardInterrupt)
 
@@ -75,10 +76,10 @@ def error_fields(error: BaseException | KafkaError) -> dict[str, object]:
     if isinstance(error, KafkaException):
         error = error.args[0]
     if isinstance(error, KafkaError):
-        return {"error": error.str(), "error_class": error.name()}
-    fields: dict[str, object] = {"error": _describe_error(error), "error_class": type(error).__name__}
+        return {ERROR: error.str(), ERROR_CLASS: error.name()}
+    fields: dict[str, object] = {ERROR: _describe_error(error), ERROR_CLASS: type(error).__name__}
     reason = getattr(error, "reason", None)
-    return {**fields, "reason": reason} if isinstance(reason, str) else fields
+    return {**fields, REASON: reason} if isinstance(reason, str) else fields
 
 
 def _describe_error(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.telemetry.log_fields import record_fields
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.clickhouse.native import PORTION, NativeBlock
@@ -181,8 +182,8 @@ class BlockWriter:
                     "a record becomes a dead letter: %(topic)s %(partition)d:%(offset)d: %(detail)s",
                     topic=raw.topic,
                     detail=detail,
-                    partition=raw.partition,
-                    offset=raw.offset,
+                    error_class=BadRow.__name__,
+                    **record_fields(raw.partition, raw.offset, raw.key),
                 )
         block = self._inserter.new_block(DEAD_LETTERS.name, topic_id=topic_id)
         block.add_rows([dead_letter_row(kind, raw, detail) for raw, detail in letters])

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from confluent_kafka import KafkaException, Message, TopicPartition
 
 from sessionary.schemas.kafka.unreadable_batches import HELP, describe_unreadable_batch
+from sessionary.schemas.telemetry.log_fields import ERROR_CLASS, OFFSET, REASON
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.sinks.errors import PARTITION_REASONS, RETRY_FIRST_S, RETRY_LAST_S, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
@@ -89,7 +90,7 @@ class BlockedPartitions:
                 "partition %(partition)d is blocked, and tried again now and then: %(what)s",
                 what=what,
                 partition=partition,
-                reason=reason,
+                **_cause_fields(reason, batch_offset),
             )
             self._metrics.block_partition(partition, reason)
             pause_s = RETRY_S if first_s is None else first_s
@@ -121,7 +122,9 @@ class BlockedPartitions:
 
     def halt_partition(self, partition: int, reason: str, what: str) -> None:
         """Block a partition until the next assignment."""
-        _log.error("partition %(partition)d is halted: %(what)s", what=what, partition=partition, reason=reason)
+        _log.error(
+            "partition %(partition)d is halted: %(what)s", what=what, partition=partition, **_cause_fields(reason, 0)
+        )
         self.forget_partition(partition)
         self._metrics.block_partition(partition, reason)
         self._blocked[partition] = _Blocked(
@@ -187,6 +190,12 @@ class BlockedPartitions:
         """Drop what is known of these partitions, by default of all."""
         for partition in tuple(self._blocked if partitions is None else partitions):
             self.forget_partition(partition)
+
+
+def _cause_fields(reason: str, batch_offset: int) -> dict[str, object]:
+    """Return why a partition is blocked as fields, with the offset of an unreadable batch."""
+    place = {OFFSET: batch_offset} if reason == BATCH_UNREADABLE else {}
+    return {REASON: reason, ERROR_CLASS: reason, **place}
 
 
 def fetch_again(consumer: KafkaConsumer, topic: str, next_offsets: Mapping[int, int]) -> None:

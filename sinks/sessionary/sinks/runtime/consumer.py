@@ -248,8 +248,9 @@ class SinkConsumer:
                 self._guard.halt_partition(self._consumer, partition, self._log_watch.topic_id)
         try:
             self._write_idle(is_wanted)
+            shared = self._writer.shared_partitions
             for partition, plan in self._writable_plans().items():
-                if partition not in self._writer.shared_partitions:
+                if partition not in shared:
                     self._write_partition(partition, plan, is_wanted)
         except (Transient, OperatorError) as error:
             self._pause_after(error)
@@ -261,8 +262,9 @@ class SinkConsumer:
 
     def _write_idle(self, is_wanted: Callable[[PartitionPlan], bool]) -> None:
         try:
-            for partition in self._writer.write_idle(self._writable_plans(), is_wanted):
+            for partition in (written := self._writer.write_idle(self._writable_plans(), is_wanted)):
                 self._blocked.end_block(partition, is_write=True)
+            self._writer.commit_ends(written)
         except (Transient, OperatorError) as error:
             partitions = self._writer.shared_partitions
             self._blocked.block_writes(self._consumer, partitions, error, self._clock.monotonic_s())
@@ -273,7 +275,7 @@ class SinkConsumer:
                 self._writer.write_block(partition, plan)
                 self._blocked.end_block(partition, is_write=True)
             if plan.holds_idle_only or (plan.at_end and not plan.waiting_records):
-                self._writer.commit_end(partition, plan)
+                self._writer.commit_ends({partition: plan})
         except (Transient, OperatorError) as error:
             self._blocked.block_writes(self._consumer, [partition], error, self._clock.monotonic_s())
 
@@ -369,7 +371,7 @@ class SinkConsumer:
             plan = self._plans.get(revoked.partition)
             if plan is not None:
                 try:
-                    self._writer.commit_end(revoked.partition, plan)
+                    self._writer.commit_ends({revoked.partition: plan})
                 except (Transient, Fenced) as error:
                     # The next owner replays the last block, which is harmless.
                     fields = {"partition": revoked.partition, **error_fields(error)}

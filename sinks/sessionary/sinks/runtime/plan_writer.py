@@ -4,7 +4,7 @@ Due blocks of idle records go out together with those of other partitions that w
 the same for one row and for a thousand.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import TopicPartition
@@ -75,16 +75,12 @@ class PlanWriter:
         self._target.write_block(partition, block)
         plan.mark_written()
 
-    def commit_end(self, partition: int, plan: PartitionPlan) -> None:
-        """Commit what has landed, if nothing is under way and it is not committed."""
-        self._commit_ends({partition: plan})
-
     def write_idle(
         self, plans: Mapping[int, PartitionPlan], is_wanted: Callable[[PartitionPlan], bool]
-    ) -> Collection[int]:
+    ) -> Mapping[int, PartitionPlan]:
         """Write the idle records of several partitions as one block, if one of them is wanted.
 
-        Return these partitions.
+        Return the plans that were written; `commit_ends` follows.
 
         The records of a single partition are left to `write_block`. A block in flight waits until
         the plans of all its partitions are among `plans`.
@@ -92,19 +88,29 @@ class PlanWriter:
         if not self._shared:
             waiting = {partition: plan for partition, plan in sorted(plans.items()) if plan.holds_idle_only}
             if not any(map(is_wanted, waiting.values())):
-                return ()
+                return {}
             self._shared = _choose_plans(waiting)
             self._take_shared()
         if not self._shared or not self._shared.keys() <= plans.keys():
-            return ()
+            return {}
         self._declare(self._shared)
         shared = share_block({number: block for number, plan in self._shared.items() if (block := plan.in_flight)})
         self._target.write_block(shared.pieces[0].partition, shared)
         for plan in self._shared.values():
             plan.mark_written()
         written, self._shared = self._shared, {}
-        self._commit_ends(written)
-        return written.keys()
+        return written
+
+    def commit_ends(self, plans: Mapping[int, PartitionPlan]) -> None:
+        """Commit what of plans has landed, unless something is under way or it is committed."""
+        ends = {partition: plan.closing_commit() for partition, plan in plans.items()}
+        due = {partition: offset for partition, offset in ends.items() if offset is not None}
+        if due:
+            self._commit(
+                [self._place(partition, offset, plans[partition].closing_metadata) for partition, offset in due.items()]
+            )
+            for partition, offset in due.items():
+                plans[partition].mark_closed(offset)
 
     def replay_shared(self, plans: Iterable[PartitionPlan]) -> None:
         """Write the shared blocks that former owners declared, before anything is read."""
@@ -146,16 +152,6 @@ class PlanWriter:
             self._commit(places)
             for place in places:
                 plans[place.partition].mark_declared()
-
-    def _commit_ends(self, plans: Mapping[int, PartitionPlan]) -> None:
-        ends = {partition: plan.closing_commit() for partition, plan in plans.items()}
-        due = {partition: offset for partition, offset in ends.items() if offset is not None}
-        if due:
-            self._commit(
-                [self._place(partition, offset, plans[partition].closing_metadata) for partition, offset in due.items()]
-            )
-            for partition, offset in due.items():
-                plans[partition].mark_closed(offset)
 
     def _commit(self, places: list[TopicPartition]) -> None:
         commit_offsets(self._current_consumer(), self._watchdog, places)

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from aiohttp.web import RequestHandler, Server
 
+from sessionary.stream_processors.api.problems import Problem
+
 HEADERS_S: Final = 10.0  # from the connection, or the first byte of a further request
 BODY_S: Final = 10.0  # from the end of the headers
 IDLE_S: Final = 75.0  # between two requests
@@ -17,10 +19,7 @@ _TOO_LATE: Final = (
     b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/problem+json\r\nConnection: close\r\n"
     b"Content-Length: %d\r\n\r\n%s"
 )
-_PROBLEM: Final = (
-    b'{"type": "urn:sessionary:problems/request_timeout", "title": "Request Timeout", "status": 408, '
-    b'"detail": "the request came too slowly", "reason": "request_timeout"}'
-)
+_PROBLEM: Final = Problem(408, "request_timeout", "Request Timeout", "the request came too slowly").to_json()
 
 
 class TimedRequestHandler(RequestHandler):

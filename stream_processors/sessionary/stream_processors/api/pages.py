@@ -34,7 +34,7 @@ _log = role_logger(__name__)
 def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: RulesApi) -> None:
     """Add the pages to Faust's web server `web`, which has not started yet."""
     router = web.web_app.router
-    router.add_post("/v1/sessions/poll", api.poll_sessions)
+    router.add_post("/v1/sessions/poll", api.polls.answer)
     router.add_get("/v1/sessions/{session_id}", api.session)
     router.add_get("/v1/partitions", partitions.list_partitions)
     router.add_post("/v1/partitions/{partition}/retry", partitions.retry_partition)

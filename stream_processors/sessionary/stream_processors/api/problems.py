@@ -18,8 +18,8 @@ class Problem(Exception):
         super().__init__(detail)
         self.status, self.reason, self.title, self.detail, self.headers = status, reason, title, detail, headers
 
-    def to_response(self) -> Response:
-        """Return the problem document as a response."""
+    def to_json(self) -> bytes:
+        """Return the problem document."""
         document = {
             "type": PROBLEM_TYPE_PREFIX + self.reason,
             "title": self.title,
@@ -27,9 +27,13 @@ class Problem(Exception):
             "detail": self.detail,
             "reason": self.reason,
         }
+        return json.dumps(document).encode()
+
+    def to_response(self) -> Response:
+        """Return the problem document as a response."""
         return Response(
             status=self.status,
-            body=json.dumps(document).encode(),
+            body=self.to_json(),
             content_type="application/problem+json",
             headers=dict(self.headers),
         )

@@ -65,12 +65,18 @@ class OtherWorkers:
         """Return the URLs of all other workers of the group."""
         return frozenset(self._group.worker_urls()) - {self._settings.api_url}
 
-    def require_membership(self) -> None:
-        """Raise `Problem` 503 if the group has not answered for a session time-out.
+    def has_heard(self, committed_s: float = 0.0) -> bool:
+        """Return whether the group has answered within a session time-out; a commit is an answer.
 
-        Another worker may own this worker's partitions by now.
+        If not, another worker may own this worker's partitions by now. `committed_s`: the last
+        commit, on the monotonic clock.
         """
-        if time.monotonic() - self._group.heartbeat_s() > self._settings.session_timeout_ms / 1_000:
+        heard_s = max(committed_s, self._group.heartbeat_s())
+        return time.monotonic() - heard_s <= self._settings.session_timeout_ms / 1_000
+
+    def require_membership(self) -> None:
+        """Raise `Problem` 503 if the group has not answered for a session time-out."""
+        if not self.has_heard():
             raise not_ready("this worker has had no answer of its group for a session time-out")
 
     async def pass_on(self, request: Request, partition: int) -> Response:

@@ -9,7 +9,6 @@ at once; the sessions of a partition without an answer are left out, and so is i
 
 import asyncio
 import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_number, parse_object
-from sessionary.stream_processors.api.routing import Group, OtherWorkers, was_passed_on
+from sessionary.stream_processors.api.routing import OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.api.verdicts import verdict_document
 from sessionary.stream_processors.runtime.assignment import Assignment
@@ -53,13 +52,11 @@ class SessionPolls:
         settings: ProcessorSettings,
         tokens: TokenStore,
         assignment: Assignment,
-        group: Group,
         others: OtherWorkers,
     ) -> None:
         self._settings = settings
         self._tokens = tokens
         self._assignment = assignment
-        self._group = group
         self._others = others
 
     async def answer(self, request: Request) -> Response:
@@ -91,8 +88,7 @@ class SessionPolls:
 
     def _may_answer(self, owner: PartitionOwner) -> bool:
         """Return whether a partition is open, and surely this worker's."""
-        heard_s = max(owner.committed_s, self._group.heartbeat_s())
-        return owner.is_readable and time.monotonic() - heard_s <= self._settings.session_timeout_ms / 1_000
+        return owner.is_readable and self._others.has_heard(owner.committed_s)
 
     def _parse_questions(self, tenant_id: str, asked: Any) -> list[SessionQuestion]:
         if not isinstance(asked, list) or len(asked) > SESSIONS_MAX:

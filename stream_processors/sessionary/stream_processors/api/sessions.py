@@ -8,7 +8,6 @@ These pages only read. A request for another worker's partition is passed on to 
 group's assignment holds its URL.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from sessionary.schemas.kafka.log_progress import StalledPartition
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number
-from sessionary.stream_processors.api.routing import WAIT_MS_MAX, Group, OtherWorkers
+from sessionary.stream_processors.api.routing import WAIT_MS_MAX, OtherWorkers
 from sessionary.stream_processors.api.session_poll import SessionPolls, parse_after, require_tenant
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.api.verdicts import verdict_document
@@ -43,7 +42,7 @@ class Question(NamedTuple):
 
 
 class ControlApi:
-    """Answers the requests of one worker.
+    """Answers the requests of one worker; `polls` answers those for many sessions.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
     stood still for long although their log goes on. `hung` returns which part of the worker hangs,
@@ -56,7 +55,6 @@ class ControlApi:
         tokens: TokenStore,
         assignment: Assignment,
         metrics: Metrics,
-        group: Group,
         others: OtherWorkers,
         alive: Callable[[], bool],
         stalled: Callable[[], Mapping[int, StalledPartition]],
@@ -66,13 +64,12 @@ class ControlApi:
         self._tokens = tokens
         self._assignment = assignment
         self._metrics = metrics
-        self._group = group
         self._others = others
         self._alive = alive
         self._stalled = stalled
         self._hung = hung
         self._has_started = False
-        self._polls = SessionPolls(settings, tokens, assignment, group, others)
+        self.polls = SessionPolls(settings, tokens, assignment, others)
 
     async def session(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}` with `session_document`. Raises `Problem`.
@@ -84,10 +81,6 @@ class ControlApi:
         if owner is None:
             return await self._others.pass_on(request, question.partition)
         return json_response(await self._read_session(owner, question))
-
-    async def poll_sessions(self, request: Request) -> Response:
-        """Answer `POST /v1/sessions/poll` as `SessionPolls.answer` does. Raises `Problem`."""
-        return await self._polls.answer(request)
 
     async def healthz(self, request: Request) -> Response:
         """Answer 200, or 503 once the worker is told to end, and while a part of it hangs.
@@ -109,7 +102,7 @@ class ControlApi:
             for partition, owner in sorted(owners.items())
         }
         keeps_up = not any(partition in stalled and owner.is_open for partition, owner in owners.items())
-        ready = self._alive() and self._is_member() and self._is_started() and keeps_up
+        ready = self._alive() and self._others.has_heard() and self._is_started() and keeps_up
         return json_response({"ready": ready, "partitions": partitions}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
@@ -121,9 +114,6 @@ class ControlApi:
     async def openapi(self, request: Request) -> Response:
         """Answer with this API's OpenAPI document."""
         return json_response(DOCUMENT)
-
-    def _is_member(self) -> bool:
-        return time.monotonic() - self._group.heartbeat_s() <= self._settings.session_timeout_ms / 1_000
 
     def _is_started(self) -> bool:
         self._has_started = self._has_started or self._assignment.is_ready
@@ -149,8 +139,7 @@ class ControlApi:
                 raise not_ready(f"partition {question.partition} is not open yet")
             next_offset = owner.state.position.next_offset
             raise not_ready(f"partition {question.partition} is at offset {next_offset}, not yet after {after}")
-        heard_s = max(owner.committed_s, self._group.heartbeat_s())
-        if time.monotonic() - heard_s > self._settings.session_timeout_ms / 1_000:
+        if not self._others.has_heard(owner.committed_s):
             # Another worker may own the partition by now and have a newer state.
             raise not_ready("this worker has had no answer of its group for a session time-out")
         row = owner.state.rows.get(question.key.encoded())

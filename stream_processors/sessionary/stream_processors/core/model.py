@@ -1,6 +1,7 @@
 """The values that pass through the core: records in, places, and what a transaction writes."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from sessionary.schemas.records import Position
@@ -134,6 +135,7 @@ class Outcome(NamedTuple):
     What follows `judged` only feeds metrics: the reasons of refused records; how long after its
     deadline each timer fired, and when it was due (log time); and the number of silences of the log
     after which no timer fires for a while. `judged` is for callers that wait for a record.
+    `traceparents`: by offset, the trace contexts of events that audit and refusals report on.
     """
 
     rows: Mapping[bytes, Any]
@@ -145,6 +147,7 @@ class Outcome(NamedTuple):
     timer_lateness_ms: Sequence[int] = ()
     timer_due_ms: Sequence[int] = ()
     silences: int = 0
+    traceparents: Mapping[int, bytes] = MappingProxyType({})
 
     def records_on(self, stream: Stream) -> list[tuple[Any, Any]]:
         """Return key and record of everything written to one stream, in order."""

@@ -15,7 +15,7 @@ from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SessionStateName
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
-from sessionary.stream_processors.core.model import ClockSetting, EventLog, Place, SkippedOffsets
+from sessionary.stream_processors.core.model import ClockSetting, EventLog, Place, SkippedOffsets, Stream
 
 # Refusals that suggest that the sender speaks for someone else.
 SECURITY_REASONS: frozenset[RefusalReason] = frozenset(
@@ -180,6 +180,18 @@ def rejected_record(arrival: Arrival, reason: RefusalReason, detail: str) -> Rej
     )
 
 
+def event_offset(stream: Stream, record: Any) -> int | None:
+    """Return the offset of the event that a record of a stream reports on.
+
+    Returns None for a clean-up request, and for what time or a person caused: its place in the log
+    is another event's.
+    """
+    if stream == "rejected" or (stream == "audit" and (record.event_id is not None or record.kind == "refusal")):
+        offset: int = record.source_offset
+        return offset
+    return None
+
+
 __all__ = [
     "SECURITY_REASONS",
     "UNKNOWN_SUBJECT",
@@ -187,6 +199,7 @@ __all__ = [
     "Subject",
     "audit_record",
     "decision_record",
+    "event_offset",
     "failure_record",
     "next_number",
     "rejected_record",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.records import Position
+from sessionary.schemas.telemetry.log_fields import key_fields
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
@@ -221,6 +222,7 @@ class Assignment:
                 "partition %(partition)d is halted until its cause is removed: %(error)s",
                 partition=owner.partition,
                 offset=owner.position.next_offset if fault.offset is None else fault.offset,
+                **key_fields(fault.key),
                 **error_fields(fault),
             )
             self._update_gauges()

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.codec.record_sizes import encode_to_fit
+from sessionary.schemas.headers import TRACEPARENT
 from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Position
 from sessionary.schemas.rules import rules_to_write
 from sessionary.schemas.topics import TopicNames, record_bytes_limits
@@ -17,6 +18,7 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import Emitted, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.trail import event_offset
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import (
     DUE_HEADER,
@@ -29,6 +31,7 @@ from sessionary.stream_processors.store.packed_rows import (
 
 Headers = list[tuple[str, bytes | str | None]]
 _LIMITS = record_bytes_limits()
+_OVERHEAD_BYTES_MAX = 256  # of a record with a trace context, beside its key and value
 
 
 class Produced(NamedTuple):
@@ -116,15 +119,21 @@ def _make_transaction(
     batch = make_batch_record(settings, partition, outcome, started_at)
     records = [
         *(_changelog_record(topics.changelog, key, packed) for key, packed in rows.items()),
-        *(_emitted_record(topics, emitted, rules) for emitted in outcome.emitted),
+        *(_emitted_record(topics, emitted, rules, outcome.traceparents) for emitted in outcome.emitted),
         Produced(topics.batches, None, encode_record(batch, rules)),
     ]
     return Transaction(records, {key: packed and packed.stored for key, packed in rows.items()})
 
 
-def _emitted_record(topics: TopicNames, emitted: Emitted, rules: int) -> Produced:
+def _emitted_record(topics: TopicNames, emitted: Emitted, rules: int, traceparents: Mapping[int, bytes]) -> Produced:
     stream, key, record = emitted
-    return Produced(getattr(topics, stream), *encode_to_fit(key, record, _LIMITS[stream], rules))
+    key, value = encode_to_fit(key, record, _LIMITS[stream], rules)
+    offset = event_offset(stream, record) if traceparents else None
+    context = None if offset is None else traceparents.get(offset)
+    # A record that fits only without its trace is written without it.
+    if context is None or len(key or b"") + len(value) + _OVERHEAD_BYTES_MAX > _LIMITS[stream]:
+        return Produced(getattr(topics, stream), key, value)
+    return Produced(getattr(topics, stream), key, value, [(TRACEPARENT, context)])
 
 
 def _changelog_record(topic: str, key: bytes, packed: PackedRow | None) -> Produced:

@@ -13,10 +13,12 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.headers import find_traceparent
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
-from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
+from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.trail import event_offset
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, judge_failed
 from sessionary.stream_processors.metrics import Metrics
 
@@ -86,6 +88,21 @@ class OpenBatch:
         """Set the clock before the next record."""
         self.overlay.set_clock(setting)
 
+    def finish(self, previous_acknowledged_at: int | None) -> Outcome:
+        """Return what the batch writes, with the trace contexts of the events that it reports on.
+
+        `previous_acknowledged_at`: of the former transaction (µs). Reads the headers of these
+        events only: unpacking those of all would cost a microsecond for each.
+        """
+        outcome = self.overlay.finish(previous_acknowledged_at)
+        told = {event_offset(stream, record) for stream, _, record in outcome.emitted}
+        contexts = {
+            record.offset: context
+            for record in (self.records if told else ())
+            if record.offset in told and (context := find_traceparent(record.headers)) is not None
+        }
+        return outcome._replace(traceparents=contexts) if contexts else outcome
+
     async def fold_records(
         self, records: Sequence[LogRecord], is_wanted: Callable[[], bool], report: LookupReport
     ) -> int:
@@ -128,8 +145,8 @@ class OpenBatch:
             except EXPECTED_ERRORS:
                 raise
             except Exception as error:  # the fold is pure: a new owner would fail at the same record
-                offset = records[place].offset
-                raise judge_failed(f"partition {self._partition}, offset {offset}", error, offset) from error
+                offset, key = records[place].offset, records[place].key
+                raise judge_failed(f"partition {self._partition}, offset {offset}", error, offset, key) from error
         return _Slice(len(records))
 
     def wait_for_more(self) -> bool:

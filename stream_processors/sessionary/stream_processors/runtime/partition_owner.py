@@ -308,7 +308,7 @@ class PartitionOwner:
         assert writer is not None
         assert self._store is not None
         assignments, stored = self._assignments, self._store.stored_row
-        outcome = batch.overlay.finish(self._acknowledged_at)
+        outcome = batch.finish(self._acknowledged_at)
         try:
             begun_at, seal = started_at or time.time_ns() // 1_000, seal_with(self._store, batch.leader_epoch)
             with self._context.batch_limits.adapt_to_transaction(self.state):

@@ -8,7 +8,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from sessionary.schemas.records import BatchAcknowledged
+from sessionary.schemas.records import AuditRecord, BatchAcknowledged, RejectedEvent
+from sessionary.schemas.telemetry.log_fields import ERROR_CLASS, OFFSET, PARTITION, session_fields
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.errors import Lost
@@ -22,6 +24,7 @@ from sessionary.stream_processors.store.stores import SavedPosition, Store
 
 # Traces a committed batch: partition, records, what was judged, and from when to when (µs).
 TraceBatch = Callable[[int, Sequence[LogRecord], JudgedRecords, int, int], None]
+_log = role_logger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 CALL_S_MAX = 12.0  # longer than the time-out of each call into librdkafka
@@ -119,7 +122,7 @@ class WorkerContext:
         return spread_interval_ms(least_ms, len(self.open_partitions), commit_ms) / 1_000
 
     def note_commit(self, partition: int, outcome: Outcome, fold_s: float, written: CommitReceipt) -> None:
-        """Count a transaction; let the worker report when it was acknowledged.
+        """Count a transaction, log what failed; let the worker report when it was acknowledged.
 
         `fold_s`: the processor time that its fold took. Rules that know no such report allow none.
         """
@@ -132,6 +135,10 @@ class WorkerContext:
             changelog_bytes=written.changelog_bytes,
         )
         self.metrics.count_outcome(outcome, costs)
+        if outcome.refusals:
+            _log_refusals(partition, outcome)
+        if outcome.counts.audited:
+            _log_failed_cleanups(partition, outcome)
         told = self.job.acknowledgement(partition, written.position, written.acknowledged_at)
         if told is not None:
             self.acknowledged[partition] = told
@@ -171,6 +178,46 @@ class WorkerContext:
         except TimeoutError:
             self.metrics.errors.labels("hung").inc()
             raise Lost(f"partition {partition}: a call into librdkafka hangs for {CALL_S_MAX:g} s") from None
+
+
+def _log_refusals(partition: int, outcome: Outcome) -> None:
+    """Log what operators must look at: a line per reason, about the first record of it.
+
+    A reason has one line, however many records it has: an attacker decides about their number.
+    """
+    found: dict[str, list[RejectedEvent]] = {}
+    for _, record in outcome.records_on("rejected"):
+        if record.security or record.reason == "internal_error":
+            found.setdefault(record.reason, []).append(record)
+    for reason, records in found.items():
+        fields = {"records": len(records), ERROR_CLASS: reason, **_place_fields(partition, records[0])}
+        if reason == "internal_error":
+            _log.error("the judge failed at %(records)d records: %(error)s", **fields, error=records[0].detail)
+        else:
+            _log.warning("%(records)d records are refused for security: %(error_class)s", **fields)
+
+
+def _log_failed_cleanups(partition: int, outcome: Outcome) -> None:
+    """Log in one line that hosts report clean-ups that failed, about the first of them.
+
+    What the actions are called is the host's text, which a line does not repeat.
+    """
+    failed: list[AuditRecord] = [record for _, record in outcome.records_on("audit") if record.actions_failed]
+    if failed:
+        _log.warning(
+            "%(records)d clean-ups failed on their hosts; the first left %(left)d actions undone",
+            records=len(failed),
+            left=len(failed[0].actions_failed),
+            **_place_fields(partition, failed[0]),
+        )
+
+
+def _place_fields(partition: int, record: RejectedEvent | AuditRecord) -> dict[str, object]:
+    return {
+        PARTITION: partition,
+        OFFSET: record.source_offset,
+        **session_fields(record.tenant_id, record.session_id),
+    }
 
 
 __all__ = [

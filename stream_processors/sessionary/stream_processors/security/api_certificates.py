@@ -2,7 +2,7 @@
 
 import ssl
 
-from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.errors import SettingsError, cause_text
 from sessionary.stream_processors.settings import ProcessorSettings
 
 
@@ -18,16 +18,12 @@ def serving_context(settings: ProcessorSettings) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(certificate, key, _refuse_password)
     except (OSError, ValueError) as error:
-        raise SettingsError(f"SESSIONARY_API_TLS_CERTIFICATE, SESSIONARY_API_TLS_KEY: {_cause_text(error)}") from None
+        raise SettingsError(f"SESSIONARY_API_TLS_CERTIFICATE, SESSIONARY_API_TLS_KEY: {cause_text(error)}") from None
     return context
 
 
 def _refuse_password() -> str:
     raise ValueError("the key is encrypted; give one that is not, readable by the worker alone")
-
-
-def _cause_text(error: OSError | ValueError) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 __all__ = ["serving_context"]

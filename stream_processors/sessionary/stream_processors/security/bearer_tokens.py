@@ -7,6 +7,7 @@ unsecured tokens are for tests of a broker without an identity provider.
 import base64
 import binascii
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,7 +18,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings.librdkafka_options import option_variable
-from sessionary.schemas.tls import trusting_context
+from sessionary.schemas.tls import context_for, pem_context
 
 _PREFIX: Final = "sasl.oauthbearer."
 _TIMEOUT_S: Final = 10.0
@@ -43,7 +44,10 @@ class BearerTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is 
     """Gives aiokafka a token for each connection; each serves until most of its life is over."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Check the settings; ask for nothing yet. Raises `SettingsError` that names a variable."""
+        """Check the settings and read the authorities; ask for nothing yet.
+
+        Raises `SettingsError` that names a variable.
+        """
         given = {
             _ALIASES.get(short, short): value
             for name, value in options.items()
@@ -51,9 +55,10 @@ class BearerTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is 
         }
         self._oidc = given if given.get("method", "default").lower() == "oidc" else None
         self._config = dict(part.partition("=")[::2] for part in options.get(_PREFIX + "config", "").split())
-        self._authority = options.get("https.ca.location")
+        self._tls: ssl.SSLContext | None = None
         if self._oidc is not None:
             _check_oidc(self._oidc)
+            self._tls = _endpoint_context(self._oidc["token.endpoint.url"], options)
         elif options.get("enable.sasl.oauthbearer.unsecure.jwt", "false").lower() not in ("true", "t", "1"):
             raise SettingsError(
                 f"{option_variable(_PREFIX + 'method')}: OAUTHBEARER needs the method oidc and a token endpoint"
@@ -87,7 +92,7 @@ class BearerTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is 
             form["scope"] = oidc["scope"]
         credentials = base64.b64encode(f"{oidc['client.id']}:{oidc.get('client.secret', '')}".encode()).decode()
         headers = {"Authorization": f"Basic {credentials}", "Accept": "application/json"}
-        connector = TCPConnector(ssl=trusting_context("SESSIONARY_KAFKA_HTTPS_CA_LOCATION", self._authority))
+        connector = TCPConnector(ssl=self._tls or True)
         try:
             async with (
                 ClientSession(connector=connector, timeout=ClientTimeout(total=_TIMEOUT_S)) as session,
@@ -124,6 +129,12 @@ def _check_oidc(oidc: Mapping[str, str]) -> None:
         )
     for name in sorted(oidc.keys() - _OF_OIDC):
         raise SettingsError(f"{option_variable(_PREFIX + name)}: a processor's member of the group cannot follow it")
+
+
+def _endpoint_context(url: str, options: Mapping[str, str]) -> ssl.SSLContext | None:
+    if (pem := options.get("https.ca.pem")) is not None:
+        return pem_context(option_variable("https.ca.pem"), pem)
+    return context_for(url, option_variable("https.ca.location"), options.get("https.ca.location"))
 
 
 def _encode_part(part: Mapping[str, object]) -> str:

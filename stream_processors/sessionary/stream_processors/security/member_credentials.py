@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import faust
 
-from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.errors import SettingsError, cause_text
 from sessionary.schemas.settings.librdkafka_options import option_variable
+from sessionary.schemas.tls import pem_context
 from sessionary.stream_processors.security.bearer_tokens import BearerTokens
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -88,11 +89,7 @@ def _ssl_context(settings: ProcessorSettings) -> ssl.SSLContext:
         place = {"capath" if Path(authority).is_dir() else "cafile": authority}
         _apply("SESSIONARY_SSL_CA_LOCATION", lambda: context.load_verify_locations(**place))
     elif "ssl.ca.pem" in options:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        _apply(
-            option_variable("ssl.ca.pem"),
-            lambda: context.load_verify_locations(cadata=_with_lines(options["ssl.ca.pem"])),
-        )
+        context = pem_context(option_variable("ssl.ca.pem"), options["ssl.ca.pem"])
     if "ssl.crl.location" in options:
         _apply(
             option_variable("ssl.crl.location"),
@@ -149,8 +146,7 @@ def _apply(variable: str, step: Callable[[], object]) -> None:
     try:
         step()
     except (OSError, ValueError) as error:  # SSLError is an OSError
-        cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise SettingsError(f"{variable}: {cause}") from None
+        raise SettingsError(f"{variable}: {cause_text(error)}") from None
 
 
 __all__ = ["member_credentials"]

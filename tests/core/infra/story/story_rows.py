@@ -4,6 +4,9 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
+from sessionary.schemas.settings import ClickHouseSettings
+
 _FIRST = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
@@ -53,6 +56,25 @@ def outcome_row(offset: int, kind: str, event_type: str = "", *, at_s: float = 0
     }
 
 
+class StoredRows(ClickHouseClient):
+    """Rows of one session, asked for by offset, time and number; `v_sessions` has `found`."""
+
+    def __init__(self, events: list[Row], outcomes: list[Row], found: Row | None = None) -> None:
+        super().__init__(ClickHouseSettings())
+        self.events, self.outcomes, self._found = events, outcomes, found
+
+    def fetch_rows(self, sql: str, **parameters: Any) -> list[Row]:
+        if "v_sessions" in sql:
+            return [self._found] if self._found else []
+        rows = self.outcomes if "FROM audit" in sql else self.events
+        since = datetime.fromisoformat(parameters["since"]).replace(tzinfo=UTC)
+        return [
+            row
+            for row in rows
+            if row["source_offset"] >= parameters["from"] and datetime.fromisoformat(row["appended_at"]) >= since
+        ][: parameters["limit"]]
+
+
 USAGE = {
     "model": "large",
     "tokens_in": 1200,
@@ -62,4 +84,4 @@ USAGE = {
     "is_timeout_retry": False,
 }
 
-__all__ = ["USAGE", "event_row", "iso_time", "outcome_row"]
+__all__ = ["USAGE", "StoredRows", "event_row", "iso_time", "outcome_row"]

@@ -38,6 +38,17 @@ def test_phases_go_with_the_next_event_of_their_process() -> None:
     assert told[3].refusal == "not_owner"
 
 
+def test_a_phase_of_which_the_audit_trail_says_more_is_a_moment() -> None:
+    rows = [
+        event_row(1, "session_phase_changed", {"phase": "validating"}),
+        event_row(3, "session_phase_changed", {"phase": "connecting"}),
+        event_row(4, "session_started", {}),
+    ]
+    told = tell_story(rows, [outcome_row(3, "gap", reason="1 event is missing")])
+    assert [(moment.name, moment.phases) for moment in told] == [("phase", ("validating",)), ("started", ())]
+    assert "gap: 1 event is missing" in describe_moment(told[0])
+
+
 def test_work_lasts_until_the_next_event_of_its_process() -> None:
     rows = [
         event_row(1, "session_activity", {"kind": "llm"}, at_s=1.0),

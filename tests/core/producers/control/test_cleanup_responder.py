@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from sessionary.producers.control.cleanup_responder import run_handler
-from sessionary.producers.testing import memory_client
+from sessionary.producers.control.cleanup_responder import CleanupResponder, run_handler
+from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate
+from sessionary.producers.delivery.sequences import ProducerSequence
+from sessionary.producers.errors import ClientClosed
+from sessionary.producers.ports import Receipt
+from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import ResourcesReleased, SessionPhaseChanged
+from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import CleanupAction
 
@@ -107,3 +112,31 @@ def test_an_ended_session_clears_its_context_after_the_release_and_a_timed_out_o
     assert isinstance(payloads[1], ResourcesReleased)
     assert [payload.phase for payload in payloads[2:] if isinstance(payload, SessionPhaseChanged)] == phases
     assert len(payloads) == 2 + len(phases)
+
+
+@pytest.mark.parametrize("fails_at", ["emitter", "emit"])
+def test_a_request_whose_answer_could_not_be_sent_is_not_done(fails_at: str) -> None:
+    memory, gate, calls, receipts = InMemoryTransport(), SendGate(), list[str](), list[Receipt]()
+    fails = True
+
+    def emitter_at(key: SessionKey, epoch: int) -> Emitter:
+        if fails and fails_at == "emitter":
+            raise ClientClosed("the client is closed")
+        gate.open = not fails
+        return Emitter(memory, gate, SenderIdentity("service", "a"), key, ProducerSequence("p"))
+
+    def handle(asked: CleanupRequest) -> None:
+        calls.append(asked.cleanup_id)
+
+    answer = CleanupResponder(handle, emitter_at, lambda error: None)
+    for _ in range(2):
+        with pytest.raises(ClientClosed):
+            answer(request(), receipts.append)
+    assert receipts == []
+    fails = False
+    for _ in range(2):
+        answer(request(), receipts.append)
+    assert len(receipts) == 2
+    assert calls == ["c1"]
+    (sent,) = [event.payload for event in memory.events() if isinstance(event.payload, ResourcesReleased)]
+    assert sent.cleanup_id == "c1"

@@ -102,9 +102,13 @@ def test_problems_become_named_errors(status: int, error: type[Exception]) -> No
         control(url).fetch_session("s", None, 0.2)
 
 
-def test_an_answer_that_is_no_json_is_no_crash() -> None:
-    with control_server(lambda _: ControlResponse(200, b"<html>")) as url, pytest.raises(Unavailable):
+@pytest.mark.parametrize("body", [b"<html>", b"[]", json.dumps({**BODY, "limits": "none"}).encode()])
+def test_an_answer_that_is_no_session_is_no_crash(body: bytes) -> None:
+    with control_server(lambda _: ControlResponse(200, body)) as url, pytest.raises(Unavailable):
         control(url).fetch_session("s", None, 0.1)
+
+
+def test_a_retry_after_that_is_a_date_is_no_crash() -> None:
     dated = ControlResponse(502, b"<html>", {"Retry-After": "Tue, 1 Jan"})
     with control_server(lambda _: dated) as url, pytest.raises(Unavailable):
         control(url).fetch_session("s", None, 0.1)

@@ -12,9 +12,10 @@ from tests.support.fake_control import ControlRequest, ControlResponse, control_
 from tests.support.waiting import wait_until
 
 
+@pytest.mark.parametrize("poll_interval_s", [0.0, 5.0])
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_token_is_reported_and_counted_while_nothing_asks(
-    status: int, closed_address: str, tmp_path: Path
+def test_a_refused_token_is_reported_and_counted_once_while_nothing_asks(
+    status: int, poll_interval_s: float, closed_address: str, tmp_path: Path
 ) -> None:
     asked: list[ControlRequest] = []
 
@@ -24,7 +25,9 @@ def test_a_refused_token_is_reported_and_counted_while_nothing_asks(
 
     errors: list[Exception] = []
     with control_server(answer) as url:
-        settings = new_settings(closed_address, tmp_path, control_url=url, api_token="wrong")
+        settings = new_settings(
+            closed_address, tmp_path, control_url=url, api_token="wrong", poll_interval_s=poll_interval_s
+        )
         with new_client(settings, errors) as client:
             wait_until(lambda: client.counters.errors.get("control_authentication") == 1, 10, "the count")
             refused = [error for error in errors if isinstance(error, AuthenticationFailed)]
@@ -35,9 +38,10 @@ def test_a_refused_token_is_reported_and_counted_while_nothing_asks(
     assert [request.authorization for request in asked] == ["Bearer wrong"]
 
 
+@pytest.mark.parametrize("poll_interval_s", [0.0, 5.0])
 @pytest.mark.parametrize("status", [404, 503, 200])
 def test_any_other_answer_is_left_to_the_verb_that_waits_for_one(
-    status: int, closed_address: str, tmp_path: Path
+    status: int, poll_interval_s: float, closed_address: str, tmp_path: Path
 ) -> None:
     asked = threading.Event()
 
@@ -47,7 +51,7 @@ def test_any_other_answer_is_left_to_the_verb_that_waits_for_one(
 
     errors: list[Exception] = []
     with control_server(answer) as url:
-        settings = new_settings(closed_address, tmp_path, control_url=url)
+        settings = new_settings(closed_address, tmp_path, control_url=url, poll_interval_s=poll_interval_s)
         with new_client(settings, errors) as client:
             assert asked.wait(10)
             assert "control_authentication" not in client.counters.errors

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sessionary.producers import ProducerSettings, SessionClient
+from sessionary.producers.delivery import emitter as emitter_module
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate
-from sessionary.producers.delivery.record_ids import EventIds
+from sessionary.producers.delivery.record_ids import EventIds, EventTemplate
 from sessionary.producers.delivery.sequences import ProducerSequence, SequenceRegistry
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
@@ -111,6 +112,29 @@ def test_an_event_from_a_template_has_the_bytes_and_headers_of_any_other(
             assert record.producer_seq == sequence.last
             assert record.value == encode_event(event)
             assert record.headers == event_headers(event.envelope)
+
+
+def test_no_template_is_made_for_events_that_each_say_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    class Template(EventTemplate):
+        __slots__ = ()
+
+        def __init__(self, envelope: Envelope, payload: Payload) -> None:
+            made.append(envelope.event_type)
+            super().__init__(envelope, payload)
+
+    monkeypatch.setattr(emitter_module, "EventTemplate", Template)
+    client, _ = memory_client()
+    with client:
+        session = client.session(user_id="u")
+        for number in range(20):
+            session.context_bytes = number
+            session.activity("llm")
+        assert made == []
+        for _ in range(20):
+            session.activity("llm")
+        assert made == ["session_activity"]
 
 
 class Recorder:

@@ -12,7 +12,9 @@ import pytest
 from sessionary.producers import SessionClient
 from sessionary.producers.delivery.spool.frames import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
+from sessionary.producers.errors import SessionFenced
 from sessionary.producers.process.guards import guard_callback, join_thread
+from sessionary.producers.process.process_exit import log_error
 from tests.core.producers.kafka_clients import new_client, new_settings
 from tests.support.waiting import wait_until
 
@@ -50,6 +52,22 @@ def test_delivery_outlives_an_on_error_that_raises(
         assert {"sessionary-delivery", "sessionary-heartbeat"} <= {thread.name for thread in mine}
         time.sleep(0.3)  # longer than a round of the delivery thread
         assert all(thread.is_alive() for thread in mine)
+
+
+def test_a_line_about_a_session_has_it_as_a_field(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(error: Exception) -> None:
+        raise RuntimeError("listener")
+
+    with caplog.at_level(logging.WARNING, "sessionary.producers"):
+        log_error(SessionFenced("s1", "p1"))
+        guard_callback(refuse)(SessionFenced("s2", "p1"))
+        log_error(ValueError("no session"))
+    fields = [{name: line.__dict__.get(name) for name in ("session_id", "error_class")} for line in caplog.records]
+    assert fields == [
+        {"session_id": "s1", "error_class": "SessionFenced"},
+        {"session_id": "s2", "error_class": "SessionFenced"},
+        {"session_id": None, "error_class": "ValueError"},
+    ]
 
 
 def test_what_a_callback_raises_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:

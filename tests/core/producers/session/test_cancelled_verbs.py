@@ -312,3 +312,30 @@ def test_a_session_can_be_closed_while_a_verdict_is_awaited_and_ends_at_its_new_
         memory.failure = None
     assert memory.judged_state(s.session_id) == "Terminated"
     assert errors == []
+
+
+def test_an_earlier_call_that_still_waits_for_a_verdict_does_not_bring_old_content_back() -> None:
+    memory = SlowMemory()
+    client, _ = memory.open_client()
+    s = client.session(user_id="u", state={"n": 1})
+    s.pause()
+    asked, release = threading.Event(), threading.Event()
+
+    def fetch_late(session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
+        view = SlowMemory.fetch_session(memory, session_id, after, timeout_s)
+        if threading.current_thread() is earlier:
+            asked.set()
+            assert release.wait(20)
+        return view
+
+    memory.fetch_session = fetch_late  # type: ignore[method-assign]
+    earlier = threading.Thread(target=s.resume)  # as the thread of a cancelled call does
+    earlier.start()
+    assert asked.wait(20)
+    assert s.resume() == {"n": 1}
+    s.update_state({"n": 2})
+    release.set()
+    earlier.join(20)
+    assert not earlier.is_alive()
+    assert s.state == {"n": 2}
+    client.close()

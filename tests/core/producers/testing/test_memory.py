@@ -207,3 +207,14 @@ def test_the_judge_needs_only_what_the_core_install_has() -> None:
         if not name.startswith(allowed) and name.partition(".")[0] not in sys.stdlib_module_names
     ]
     assert others == ["sessionary.stream_processors"]
+
+
+def test_a_view_tells_the_last_refusals_and_why_the_session_is_in_its_state() -> None:
+    client, memory = memory_client()
+    with client:
+        session = client.session(user_id="u", limits=IDLE)
+        event_id = session.emit(SessionResumed(None, None))
+        memory.advance(120)
+        view = memory.view_session(session)
+        assert [(refusal.reason, refusal.event_id) for refusal in view.refusals] == [("illegal_transition", event_id)]
+        assert (view.state, view.reason_code) == ("Timeout", "idle")

@@ -1,6 +1,9 @@
 """A sink's idle records: they wait, and partitions share their blocks."""
 
+from typing import Any
+
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import Tick
@@ -157,6 +160,39 @@ def test_a_shared_block_that_cannot_be_written_stops_only_its_partitions(rig: Si
     assert rig.target.blocks[2][1].pieces == (Piece(0, 0, 0), Piece(1, 0, 0))
     assert {(partition, offset) for partition, offset, _ in rig.kafka.commits} >= {(0, 1), (1, 1), (2, 3)}
     assert rig.metrics.health() == (True, "ok")
+
+
+def test_a_shared_block_that_was_written_blocks_no_partition_if_its_commit_fails(rig: SinkRig) -> None:
+    rig.clock.now_s = 1.0
+    append_ticks(rig)
+    append_ticks(rig, partition=1)
+    rig.target.error = OperatorError("block_not_kept", "1 row sent, 0 found")
+    commit, refused = rig.kafka.commit, list[int]()
+
+    def refuse_ends(offsets: list[TopicPartition], **options: Any) -> Any:
+        if not offsets[0].metadata:  # an intent has one
+            refused.append(offsets[0].offset)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return commit(offsets=offsets, **options)
+
+    def mend_target() -> None:
+        assert rig.metrics.health() == (True, "blocked: partition 0: block_not_kept, partition 1: block_not_kept")
+        rig.target.error = None
+        rig.kafka.commit = refuse_ends  # type: ignore[method-assign]
+        rig.advance(_LONGER_THAN_ANY_PAUSE_S)
+
+    def check_written() -> None:
+        assert (rig.target.offsets, refused) == ([[0, 0]], [1])
+        assert "block_not_kept" not in rig.metrics.health()[1]
+
+    rig.run_steps(
+        lambda: rig.kafka.schedule_assignment(0, 1),
+        lambda: None,
+        lambda: rig.advance(60.0),
+        mend_target,
+        *[lambda: None] * 4,
+        check_written,
+    )
 
 
 def test_who_owns_one_partition_of_a_shared_block_writes_all_of_it_again(rig: SinkRig) -> None:

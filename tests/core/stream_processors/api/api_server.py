@@ -132,7 +132,7 @@ async def running_server(
         others = OtherWorkers(settings, group)
         serve_pages(
             web,
-            ControlApi(settings, tokens, assignment, metrics, group, others, lambda: True, dict),
+            ControlApi(settings, tokens, assignment, metrics, others, lambda: True, dict),
             PartitionApi(settings, tokens, assignment, others),
             RulesApi(settings, tokens, assignment, others),
         )

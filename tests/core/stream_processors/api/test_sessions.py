@@ -76,7 +76,7 @@ def ask(assignment: FakeAssignment, group: FakeGroup, query: str = "", **headers
     any_assignment: Any = assignment
     metrics = Metrics()
     tokens, others = TokenStore(SETTINGS, metrics), OtherWorkers(SETTINGS, group)
-    api = ControlApi(SETTINGS, tokens, any_assignment, metrics, group, others, lambda: True, dict)
+    api = ControlApi(SETTINGS, tokens, any_assignment, metrics, others, lambda: True, dict)
     path = f"/v1/sessions/{KEY.session_id}{query}"
     given = {"Authorization": "Bearer token", **headers}
     request = make_mocked_request("GET", path, headers=given, match_info={"session_id": KEY.session_id})
@@ -144,9 +144,7 @@ def health_api(
     any_assignment: Any = assignment
     metrics, group = Metrics(), FakeGroup(time.monotonic() if heartbeat_s is None else heartbeat_s)
     tokens, others = TokenStore(SETTINGS, metrics), OtherWorkers(SETTINGS, group)
-    return ControlApi(
-        *(SETTINGS, tokens, any_assignment, metrics, group, others), lambda: True, lambda: stalled, lambda: hung
-    )
+    return ControlApi(*(SETTINGS, tokens, any_assignment, metrics, others), lambda: True, lambda: stalled, lambda: hung)
 
 
 def ask_readiness(api: ControlApi) -> tuple[int, object]:

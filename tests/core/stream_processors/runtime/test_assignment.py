@@ -20,6 +20,7 @@ from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import PartitionStores
 from tests.core.stream_processors.runtime.owner_doubles import FakeFetchControl
+from tests.support.event_factory import EventFactory
 
 RECORDS = [LogRecord(0, 1_000, None, b"value", ())]
 
@@ -278,6 +279,19 @@ def test_a_halted_partition_is_tried_again_and_only_changes_are_reported(
         await bench.seen(lambda: not bench.assignment.halted_partitions)
         assert [series.samples for series in bench.metrics.halted.collect()] == [[]]
         assert "partition 0 is no longer halted" in caplog.text
+
+    run(story)
+
+
+def test_a_halt_by_a_record_is_told_with_its_session(caplog: pytest.LogCaptureFixture) -> None:
+    session = EventFactory().key
+
+    async def story(bench: Bench) -> None:
+        bench.assignment.take_assignment([0])
+        await bench.fail_all(Halted("judge_failed", "partition 0, offset 7", offset=7, key=session.encoded()))
+        (line,) = [record for record in caplog.records if "is halted" in record.getMessage()]
+        fields = ("tenant_id", "session_id", "partition", "offset", "error_class", "reason")
+        assert [line.__dict__[name] for name in fields] == [*session, 0, 7, "Halted", "judge_failed"]
 
     run(story)
 

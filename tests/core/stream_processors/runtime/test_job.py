@@ -9,11 +9,11 @@ from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, CleanupRequest, Position, RejectedEvent
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import record_bytes_limits
-from sessionary.schemas.types import AnnouncedRules, CleanupAction, ErrorInfo
+from sessionary.schemas.types import AnnouncedRules, CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import OracleRig
-from tests.support.event_factory import EventFactory
+from tests.support.event_factory import TICK, EventFactory
 
 SETTINGS = ProcessorSettings(partitions=1)
 JOB = processor_job(SETTINGS)
@@ -115,3 +115,49 @@ def test_an_acknowledgement_is_reported_from_the_second_rules_on() -> None:
         reported,
         reported,
     ]
+
+
+TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def traces_written(rig: JobRig, offset: int) -> dict[str, object]:
+    """Return the headers of the records that the last outcome leads to, by topic."""
+    outcome = rig.outcomes[-1]._replace(traceparents={offset: TRACEPARENT})
+    records = list(JOB.transaction(0, outcome, 0).records)
+    for topic, key, value, headers in records:
+        trace_bytes = 0 if headers is None else len(TRACEPARENT) + len("traceparent") + 3
+        assert batch_bytes(key, value) + trace_bytes <= LIMITS[topic], topic
+    return {topic.rpartition(".")[2]: headers for topic, _, _, headers in records if "changelog" not in topic}
+
+
+def test_audit_and_refusal_carry_the_trace_of_their_event() -> None:
+    rig, agent = JobRig(), EventFactory()
+    assert rig.send(agent, "session_created") == "applied"
+    assert traces_written(rig, 0) == {"audit": [("traceparent", TRACEPARENT)], "batches": None}
+    assert traces_written(rig, 1) == {"audit": None, "batches": None}, "it is another event's"
+    assert rig.append(agent.key.encoded(), b"junk") == "refused undecodable"
+    found = traces_written(rig, 1)
+    assert found["rejected"] == [("traceparent", TRACEPARENT)]
+
+
+def test_what_time_causes_carries_no_event_s_trace() -> None:
+    rig, agent = JobRig(), EventFactory()
+    rig.start(agent, limits=Limits(max_duration_ms=40_000))
+    rig.advance(39_000)
+    rig.at += 1_500
+    assert rig.append(None, TICK) == "tick"
+    (record,) = (record for _, record in rig.outcomes[-1].records_on("audit"))
+    assert traces_written(rig, record.source_offset)["audit"] is None
+
+
+@pytest.mark.parametrize("spare", [40, 100, 300])
+def test_a_record_that_fits_only_without_its_trace_is_written_without(spare: int) -> None:
+    rig, agent = JobRig(), EventFactory()
+    rig.start(agent)
+    rig.send(agent, "session_started", {"event_id": "x"})
+    audit_topic = SETTINGS.topics.audit
+    (size,) = (batch_bytes(key, value) for topic, key, value, _ in rig.written if topic == audit_topic)
+    offset = rig.outcomes[-1].counts.first_offset + 1
+    text = "x" * (LIMITS[audit_topic] - size - spare - 4)
+    assert rig.send(agent, "session_started", {"event_id": text}).startswith("refused")
+    assert (traces_written(rig, offset)["audit"] is None) == (spare < 300)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -158,5 +158,34 @@ def test_what_waits_is_told_by_its_first_record_and_folding_takes_time(written: 
         assert batch.fold_s > 0
         await fold(bench, owner, creation(3))
         assert bench.metrics.work_s._value.get() > 0
+
+    run(story)
+
+
+def test_only_events_that_audit_or_refusals_report_on_are_asked_for_their_trace(written: list[Outcome]) -> None:
+    context = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    read: list[int] = []
+
+    class WatchedRecord(LogRecord):
+        __slots__ = ()
+
+        @property
+        def headers(self) -> Sequence[tuple[str, bytes]]:
+            read.append(self.offset)
+            return ("ce_id", b"1"), ("traceparent", b"junk" if self.offset == 2 else context)
+
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        created, refused = creation(1), creation(2)
+        records = [
+            tick(0),
+            WatchedRecord(*created),
+            WatchedRecord(*refused._replace(value=b"junk")),
+            WatchedRecord(3, created.timestamp_ms + 9, created.key, created.value),
+        ]
+        owner.offer_records(0, records)
+        await bench.seen(lambda: owner.position.next_offset == 4)
+        found = {offset: value for one in written for offset, value in one.traceparents.items()}
+        assert found == {1: context}, "a malformed one is left out"
+        assert 3 not in read, "a repeated event has no record"
 
     run(story)

@@ -1,14 +1,22 @@
-"""How far apart transactions begin on a worker with many partitions."""
+"""How far apart a worker's transactions begin, and what it logs of those that are committed."""
+
+import logging
+from typing import Any
 
 import pytest
 
+from sessionary.schemas.types import CleanupAction
+from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.runtime.transaction import CommitReceipt
 from sessionary.stream_processors.runtime.worker_context import (
     SLOW_MS_MAX,
     UNDER_WAY_MAX,
     CommitTimes,
     spread_interval_ms,
 )
+from tests.core.fold_rig import FoldRig
 from tests.core.stream_processors.runtime.owner_doubles import OwnerBench
+from tests.support.event_factory import EventFactory
 
 
 @pytest.mark.parametrize(
@@ -84,3 +92,75 @@ def test_one_transaction_that_hangs_changes_the_mean_little() -> None:
         times.add_commit(0.01)
     times.add_commit(12.0)
     assert times.mean_ms < 10 + SLOW_MS_MAX / 16
+
+
+def told_fields(caplog: pytest.LogCaptureFixture, outcome: Outcome, partition: int = 3) -> list[dict[str, Any]]:
+    """Commit an outcome; return the level, text and fields of the lines that it leaves."""
+    caplog.clear()
+    OwnerBench().context.note_commit(partition, outcome, 0.0, CommitReceipt({}, outcome.position, 1, 0, 0.0))
+    names = ("levelname", "tenant_id", "session_id", "partition", "offset", "error_class", "records")
+    return [
+        {"text": line.getMessage(), **{name: line.__dict__[name] for name in names if name in line.__dict__}}
+        for line in caplog.records
+    ]
+
+
+def test_refusals_for_security_are_one_line_of_the_first_one_s_session(caplog: pytest.LogCaptureFixture) -> None:
+    rig, agents = FoldRig(), [EventFactory(), EventFactory()]
+    records = [
+        LogRecord(
+            n, rig.at, agents[n % 2].key.encoded(), agents[n % 2].event_bytes("session_created", {"tenant_id": "evil"})
+        )
+        for n in range(4)
+    ]
+    (line,) = told_fields(caplog, rig.append_batch(*records))
+    assert line.pop("text") == "4 records are refused for security: foreign_tenant"
+    assert line == {
+        "levelname": "WARNING",
+        "tenant_id": agents[0].key.tenant_id,
+        "session_id": agents[0].key.session_id,
+        "partition": 3,
+        "offset": 0,
+        "error_class": "foreign_tenant",
+        "records": 4,
+    }
+
+
+def test_a_record_that_the_judge_failed_at_is_told_with_its_session(caplog: pytest.LogCaptureFixture) -> None:
+    rig, agent = FoldRig(), EventFactory()
+    batch = rig.fold.begin()
+    record = LogRecord(0, rig.at, agent.key.encoded(), agent.event_bytes("session_created"))
+    assert batch.apply(record, "KeyError at core/machine.py:1, in judge")
+    (line,) = told_fields(caplog, batch.finish())
+    assert (line["levelname"], line["error_class"], line["offset"]) == ("ERROR", "internal_error", 0)
+    assert (line["tenant_id"], line["session_id"]) == agent.key
+    assert line["text"] == "the judge failed at 1 records: KeyError at core/machine.py:1, in judge"
+
+
+def test_a_failed_clean_up_is_told_with_its_session_and_without_the_host_s_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig, agent = FoldRig(), EventFactory()
+    rig.start(agent)
+    assert rig.send(agent, "session_terminated", reason="closed") == "applied"
+    cleanup_id = rig.row_of(agent).cleanups[0].cleanup_id
+    actions = (CleanupAction("s3cret", False, 6, "s3cret"),)
+    released: dict[str, Any] = {
+        "cleanup_id": cleanup_id,
+        "actions": actions,
+        "bytes_released": None,
+        "host_lost": False,
+    }
+    assert rig.send(agent, "resources_released", **released) == "applied"
+    assert rig.outcome is not None
+    (line,) = told_fields(caplog, rig.outcome)
+    assert (line["tenant_id"], line["session_id"]) == agent.key
+    assert "s3cret" not in line["text"]
+
+
+def test_ordinary_refusals_leave_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    rig, agent = FoldRig(), EventFactory()
+    assert rig.send(agent, "session_activity", kind="llm") == "refused unknown_session"
+    assert rig.outcome is not None
+    assert told_fields(caplog, rig.outcome) == []

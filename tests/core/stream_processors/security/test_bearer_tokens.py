@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from aiokafka.errors import KafkaConnectionError
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.stream_processors.security.bearer_tokens import BearerTokens
+from tests.support.certificates import CertificateAuthority
+from tests.support.https_server import HttpsServer
 from tests.support.token_endpoint import TokenEndpoint
 
 
@@ -74,6 +77,56 @@ def test_extensions_are_sent_with_either_method(endpoint: TokenEndpoint) -> None
     claims = _claims(asyncio.run(tokens.token()))
     assert (claims["sub"], claims["scope"]) == ("worker", ["a", "b"])
     assert claims["exp"] - claims["iat"] == 60
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path / "authority")
+
+
+@pytest.fixture
+def secured_options(authority: CertificateAuthority) -> Iterator[dict[str, str]]:
+    """Settings for an endpoint over HTTPS, without its authority."""
+    serving = HttpsServer(authority.issue("server"), b'{"access_token": "t0ken"}')
+    yield {
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": "worker",
+        "sasl.oauthbearer.token.endpoint.url": serving.url,
+    }
+    serving.close()
+
+
+def test_the_endpoint_s_authority_is_a_file_or_a_text_and_is_read_once(
+    secured_options: dict[str, str], authority: CertificateAuthority
+) -> None:
+    text = authority.file.read_text()
+    all_tokens = [
+        BearerTokens({**secured_options, **trusted})
+        for trusted in (
+            {"https.ca.location": str(authority.file)},
+            {"https.ca.pem": text},
+            {"https.ca.pem": text.replace("\n", "\\n")},
+        )
+    ]
+    authority.file.unlink()  # the loop of a running worker reads no file
+    for tokens in all_tokens:
+        assert asyncio.run(tokens.token()) == "t0ken"
+
+
+def test_the_endpoint_s_authority_may_be_the_system_s_or_in_a_folder(
+    secured_options: dict[str, str], tmp_path: Path
+) -> None:
+    for authority in ("probe", str(tmp_path)):
+        with pytest.raises(KafkaConnectionError, match="ClientConnectorCertificateError"):
+            asyncio.run(BearerTokens({**secured_options, "https.ca.location": authority}).token())
+
+
+@pytest.mark.parametrize(("name", "value"), [("location", "/nowhere.pem"), ("pem", "no certificate")])
+def test_an_authority_that_cannot_be_read_is_named_at_the_start(
+    secured_options: dict[str, str], name: str, value: str
+) -> None:
+    with pytest.raises(SettingsError, match=f"^SESSIONARY_KAFKA_HTTPS_CA_{name.upper()}: "):
+        BearerTokens({**secured_options, f"https.ca.{name}": value})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ So a new tenant needs no restart, and the number of tokens has no limit: Linux l
 
 from pathlib import Path
 
-from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.errors import SettingsError, cause_text
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.access import Caller, Role, parse_tokens
 from sessionary.stream_processors.api.problems import Problem
@@ -36,7 +36,7 @@ class TokenStore:
             try:
                 self._read_if_changed(self._path)
             except (OSError, ValueError) as error:
-                raise SettingsError(f"SESSIONARY_API_TOKENS_FILE: {self._path}: {_cause_text(error)}") from None
+                raise SettingsError(f"SESSIONARY_API_TOKENS_FILE: {self._path}: {cause_text(error)}") from None
 
     def refresh(self) -> None:
         """Read the file again if it changed. Blocks.
@@ -55,7 +55,7 @@ class TokenStore:
                 _log.error(
                     "the token file %(path)s cannot be used, the tokens that were read last stay in force: %(error)s",
                     path=self._path,
-                    **{**error_fields(error), "error": _cause_text(error)},
+                    **{**error_fields(error), "error": cause_text(error)},
                 )
             return
         if changed or self._has_failed:
@@ -88,10 +88,6 @@ class TokenStore:
         self._known = KnownTokens({**self._of_settings, **tokens})
         self._version = version
         return True
-
-
-def _cause_text(error: OSError | ValueError) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 __all__ = ["TokenStore"]

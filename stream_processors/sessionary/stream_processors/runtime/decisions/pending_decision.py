@@ -254,7 +254,7 @@ def _replaced_offsets(
 def _refuse_skip(skip: RecordSkip, why: str, clears_in_s: float | None = None) -> Halted:
     fault, what = skip.fault, f"offsets {skip.first_offset} to {skip.last_offset} are not skipped"
     clears = fault.clears_in_s if clears_in_s is None else clears_in_s
-    halted = Halted(fault.reason, f"{what}: {why}. Halted by this: {fault.detail}", clears, fault.offset)
+    halted = Halted(fault.reason, f"{what}: {why}. Halted by this: {fault.detail}", clears, fault.offset, fault.key)
     _log.warning("a skip is refused: %(error)s", offset=skip.first_offset, **error_fields(halted))
     return halted
 

@@ -141,6 +141,7 @@ def _wrong_timestamp_type(message: Message) -> Fault:
         f"broker (LogAppendTime), so any client could move the clock. Set message.timestamp.type of "
         f"{message.topic()} back with `sessionary topics apply`; records that were written in between keep their times",
         offset=offset,
+        key=message.key(),
     ), offset
 
 
@@ -160,6 +161,7 @@ def _clock_ahead(message: Message, wall_s: float, clock_ahead_s_max: float) -> F
         f"{clears_in_s:,.0f} s, when this worker's clock has caught up, and deadlines may fire early then",
         clears_in_s,
         offset,
+        message.key(),
     ), offset
 
 

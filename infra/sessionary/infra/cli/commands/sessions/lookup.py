@@ -1,5 +1,6 @@
 """Finds one session, in ClickHouse and in the processor."""
 
+import http.client
 import json
 import urllib.request
 from collections.abc import Mapping
@@ -45,12 +46,13 @@ def fetch_live_state(environ: Mapping[str, str], tenant: str, session: str) -> J
     url, token = environ.get("SESSIONARY_CONTROL_URL"), tenant_tokens(environ).get(tenant)
     if url is None or token is None:
         return None
-    request = urllib.request.Request(f"{url}/v1/sessions/{session}", headers={"Authorization": f"Bearer {token}"})
+    page, headers = f"{url.rstrip('/')}/v1/sessions/{session}", {"Authorization": f"Bearer {token}"}
     context = control_api_context(environ)
     try:
+        request = urllib.request.Request(page, headers=headers)
         with urllib.request.urlopen(request, timeout=_LIVE_TIMEOUT_S, context=context) as answer:
             return json.load(answer)
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         return None
 
 

@@ -67,11 +67,11 @@ def timeline_command(
     if not wants_json(as_json):
         _print_heading(found, moments)
     if follow:
-        _follow_story(source, of_session, moments, limit, as_json=as_json)
+        _follow_story(source, of_session, moments, limit, first_time, as_json=as_json)
         return
     _show_moments(moments, as_json=as_json)
-    if len(rows.events) >= limit:
-        print_message(f"only the first {limit:,} events are shown: --limit shows more, --since later ones")
+    if rows.is_cut:
+        print_message(f"only the first {len(rows.events):,} events are shown: --limit shows more, --since later ones")
 
 
 def _show_moments(moments: Sequence[Moment], *, as_json: bool) -> None:
@@ -119,39 +119,38 @@ def _moment_document(moment: Moment) -> dict[str, Json]:
 
 def _print_heading(found: Row, moments: Sequence[Moment]) -> None:
     totals = add_totals(moments)
-    began = f", began {clock_text(moments[0].at_us, date=True)} UTC" if moments else ""
+    began = clock_text(time_us(found["opened_at"]), date=True)
     user = f" for user {found['user_id']}" if found["user_id"] else ""
     print_message(f"{found['tenant_id']}: session {found['session_id']}{user}")
     print_message(
-        f"{found['state']}{began}; {totals.tokens_in:,} tokens in, {totals.tokens_out:,} out, "
+        f"{found['state']}, began {began} UTC; {totals.tokens_in:,} tokens in, {totals.tokens_out:,} out, "
         f"{format_usd(totals.cost_usd_micros)}; {totals.refusals} refused"
     )
 
 
 def _follow_story(
-    source: ClickHouseClient, of_session: tuple[str, str], shown: list[Moment], limit: int, *, as_json: bool
+    source: ClickHouseClient, of_session: tuple[str, str], shown: list[Moment], limit: int, since: str, *, as_json: bool
 ) -> None:
     """Print moments as they come, each a poll after it was first seen; end when it is archived."""
     _show_moments(shown, as_json=as_json)
-    told = {moment.place for moment in shown}
+    first = 0
     seen: set[tuple[int, int]] = set()
     while not any(moment.states and moment.states[1] == "Archived" for moment in shown):
+        first = max((first, *(moment.place[1] + 1 for moment in shown)))
         time.sleep(_POLL_S)
         try:
-            rows = fetch_story(source, *of_session, limit, first=max((place[1] for place in told), default=-1) + 1)
+            rows = fetch_story(source, *of_session, limit, since=since, first=first)
         except Unavailable as error:
             print_message(f"{error}; asked again")
             continue
         moments = tell_story(rows.events, rows.outcomes)
         shown = [moment for moment in moments if moment.place in seen]
         seen = {moment.place for moment in moments}
-        told |= {moment.place for moment in shown}
-        for moment in shown:
-            if wants_json(as_json):
-                print_line(json.dumps(_moment_document(moment), ensure_ascii=False))
-            else:
-                line = _moment_line(moment)
-                print_line("  ".join(f"{line[name]}" for name in _COLUMNS if line[name]))
+        if wants_json(as_json):
+            _show_moments(shown, as_json=as_json)
+            continue
+        for line in map(_moment_line, shown):
+            print_line("  ".join(f"{line[name]}" for name in _COLUMNS if line[name]))
 
 
 def write_story(environ: Mapping[str, str]) -> Path:
@@ -185,7 +184,7 @@ def _write_page(source: ClickHouseClient, found: Row, path: Path, limit: int, en
     deadline_ms = live.get("deadline_ms") if live else None
     now_us = time.time_ns() // 1000 if deadline_ms else 0
     chart = Chart(moments, beats, now_us, deadline_ms * 1000 if deadline_ms else None)
-    cut = f"Only the first {limit:,} events; --limit shows more." if len(rows.events) >= limit else ""
+    cut = f"Only the first {len(rows.events):,} events; --limit shows more." if rows.is_cut else ""
     facts = {"state": _state_text(found, live), "user": found["user_id"] or "", "service": found["service_id"]}
     heading = Heading(tenant, session, facts, _integrity_text(source, tenant, session), cut)
     path.write_text(render_page(heading, chart), "utf-8")

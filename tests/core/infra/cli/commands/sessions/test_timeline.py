@@ -1,0 +1,70 @@
+"""`sessionary timeline` of rows that need no server."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from sessionary.infra.cli.app import run
+from tests.core.infra.story.story_rows import StoredRows, event_row, iso_time, outcome_row
+
+_TIMELINE = "sessionary.infra.cli.commands.sessions.timeline"
+_FOUND = {"tenant_id": "acme", "session_id": "s1", "user_id": None, "state": "Active", "opened_at": iso_time(0.0)}
+_ARCHIVED = outcome_row(9, "transition", "session_archived", at_s=90.0, from_state="Terminated", to_state="Archived")
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> StoredRows:
+    """A session that began at 12:00:00 and was paused at 12:01:00."""
+    rows = StoredRows(
+        [event_row(1, "session_started", {}), event_row(5, "session_paused", {"kind": "manual"}, at_s=60.0)],
+        [outcome_row(5, "transition", at_s=60.0, from_state="Active", to_state="Paused")],
+        _FOUND,
+    )
+    monkeypatch.setattr(f"{_TIMELINE}.clickhouse_client", lambda _data: rows)
+    return rows
+
+
+def take_steps(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
+    """Take a step instead of each wait of a command that follows a session."""
+    left = iter(steps)
+    monkeypatch.setattr(f"{_TIMELINE}.time.sleep", lambda _s: next(left)())
+
+
+def test_a_story_that_is_followed_begins_at_since(
+    source: StoredRows, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    take_steps(monkeypatch, lambda: None, lambda: source.outcomes.append(_ARCHIVED), lambda: None)
+    assert run(["timeline", "s1", "--follow", "--since", "2026-03-01T12:01:30", "--json"]) == 0
+    told = [json.loads(line)["source_offset"] for line in capfd.readouterr().out.splitlines()]
+    assert told == [9], "nothing before the time is told later"
+
+
+def test_each_moment_that_is_followed_is_told_once_and_waits_for_its_outcome(
+    source: StoredRows, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    resumed = outcome_row(7, "transition", at_s=70.0, from_state="Paused", to_state="Active")
+
+    take_steps(
+        monkeypatch,
+        lambda: source.events.append(event_row(7, "session_resumed", {}, at_s=70.0)),
+        lambda: source.outcomes.append(resumed),
+        lambda: source.outcomes.append(_ARCHIVED),
+        lambda: None,
+    )
+    assert run(["timeline", "s1", "--follow", "--json"]) == 0
+    told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(moment["source_offset"], moment["to_state"]) for moment in told] == [
+        (1, None), (5, "Paused"), (7, "Active"), (9, "Archived"),
+    ]  # fmt: skip
+
+
+def test_the_heading_says_when_the_session_began_and_not_its_first_moment(
+    source: StoredRows, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"{_TIMELINE}.wants_json", lambda asked: asked)
+    monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
+    assert run(["timeline", "s1", "--since", "2026-03-01T12:00:30"]) == 0
+    out, err = capfd.readouterr()
+    assert "12:01:00" in out
+    assert "began 2026-03-01 12:00:00" in err

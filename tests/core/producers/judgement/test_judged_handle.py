@@ -1,0 +1,130 @@
+"""What a session knows of verdicts, and when its callbacks are called."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from sessionary.producers import Limits, ProducerConflict, Session, SessionClient, SessionFenced, Unavailable
+from sessionary.producers.ports import SessionView
+from sessionary.schemas.events import SessionResumed
+from tests.core.producers.judged_memory import JudgedMemory
+from tests.support.waiting import wait_until
+
+BRIEF = Limits(model_ms=3_000, tool_ms=3_000, network_ms=3_000, grace_ms=30_000, override=True)
+
+
+class UnlockedCallback:
+    """A callback that hands over to another thread, which uses the session, and waits for it."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.kinds: list[str] = []
+        self.waited: list[bool] = []  # whether that thread came to its end
+
+    def __call__(self, finding: Exception) -> None:
+        assert self.session is not None
+        thread = threading.Thread(target=self.session.detach, daemon=True)
+        thread.start()
+        thread.join(20.0)
+        self.kinds.append(type(finding).__name__)
+        self.waited.append(not thread.is_alive())
+
+
+def new_scene() -> tuple[JudgedMemory, SessionClient, UnlockedCallback]:
+    kafka, told = JudgedMemory(), UnlockedCallback()
+    client = kafka.polling_client(on_error=told, on_refused=told, on_timed_out=told, on_fenced=told)
+    wait_until(lambda: len(kafka.polled) == 1, 20, "the first poll, which checks the token")
+    return kafka, client, told
+
+
+def find_by_sync(session: Session) -> None:
+    session.sync()
+
+
+def find_by_resume(session: Session) -> None:
+    session.pause()
+    session.resume()
+
+
+@pytest.mark.parametrize("find", [find_by_sync, find_by_resume])
+def test_a_refusal_that_a_verb_finds_is_told_without_the_lock(find: Callable[[Session], None]) -> None:
+    _, client, told = new_scene()
+    session = told.session = client.session(user_id="u")
+    session.emit(SessionResumed(None, None))  # refused: the session is Active
+    find(session)
+    assert (told.kinds, told.waited) == (["EventRefused"], [True])
+
+
+def test_a_time_out_that_a_verb_finds_is_told_without_the_lock() -> None:
+    kafka, client, told = new_scene()
+    session = told.session = client.session(user_id="u", limits=BRIEF)
+    kafka.rig.advance(10_000)
+    session.sync()
+    assert (told.kinds, told.waited) == (["SessionTimedOut"], [True])
+
+
+def test_a_take_over_that_a_verb_finds_is_told_without_the_lock() -> None:
+    kafka, client, told = new_scene()
+    session = told.session = client.session(user_id="u")
+    kafka.client()[0].attach(session.session_id, take_over=True)
+    with pytest.raises(SessionFenced):
+        session.sync()
+    assert (told.kinds, told.waited) == (["SessionFenced"], [True])
+
+
+def test_a_copied_process_is_told_without_the_lock() -> None:
+    kafka, client, told = new_scene()
+    first, _ = kafka.client()
+    client._producer_id = client._sequences._producer_id = first.producer_id
+    told.session = client.attach(first.session(user_id="u").session_id)
+    told.session.activity("refused")
+    told.session.sync()
+    assert ProducerConflict.__name__ in told.kinds
+    assert set(told.waited) == {True}
+
+
+def test_what_a_late_verdict_finds_is_told_without_the_lock() -> None:
+    kafka, client, told = new_scene()
+    session = told.session = client.session(user_id="u")
+    session.emit(SessionResumed(None, None))
+    session.pause()
+    answer = kafka.fetch_session
+
+    def stay_silent(session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
+        raise Unavailable("the control API is away", 1.0)
+
+    kafka.fetch_session = stay_silent  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        session.resume()
+    session.close()
+    kafka.fetch_session = answer  # type: ignore[method-assign]
+    wait_until(lambda: told.waited, 20, "the news of the late verdict")
+    assert told.waited == [True] * len(told.waited)
+    client.close()
+
+
+def test_a_refusal_found_while_a_verb_runs_ends_what_was_certain() -> None:
+    kafka, client, told = new_scene()
+    told.session = session = client.session(user_id="u")
+    session._emitter.epoch = 9  # what follows is refused
+    session.pause()
+    session._emitter.epoch = 1
+    assert kafka.outcomes[-1].startswith("refused")
+    entered, leave = threading.Event(), threading.Event()
+
+    def run_verb() -> None:
+        with session._lock:
+            entered.set()
+            assert leave.wait(20)
+
+    verb = threading.Thread(target=run_verb)
+    verb.start()
+    assert entered.wait(20)
+    told.session = client.create(user_id="another")
+    client._watch.poll_now()
+    leave.set()
+    verb.join(20)
+    assert told.kinds == ["EventRefused"]
+    session.activity("the session is Active still")
+    assert kafka.outcomes[-1] == "applied"
