@@ -24,10 +24,10 @@ from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
 from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
 from sessionary.schemas.telemetry.role_traces import role_tracer
+from sessionary.stream_processors.api.operators.partitions import PartitionApi
+from sessionary.stream_processors.api.operators.rules import RulesApi
 from sessionary.stream_processors.api.pages import serve_pages
-from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers
-from sessionary.stream_processors.api.rules import RulesApi
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.errors import Lost, ProcessorFailed

@@ -5,13 +5,14 @@ In the order in which a request passes:
     pages             adds the pages to Faust's web server; every error is a problem document
     connections       closes connections that are slow, or too many
     tokens            which bearer tokens are known, and which caller each one stands for
+    session_questions requests about one session: who asks, which partition answers
     sessions          a session's committed state, and the worker's health
+    runs              the runs of a session
     session_poll      which of many sessions differ from what a client knows of them
     verdicts          what became of the record that a request waits for
-    partitions        the operators' pages: partitions' states, a new start for a halted one
-    rules             the operators' pages of the rules: those in force, and newer ones' activation
-    worker_facts      what a worker tells of itself: release, clock, disk
+    operators         the operators' pages: partitions and rules
     routing           the other workers: requests that belong to them, and what they know
     problems          answers: JSON documents, and errors as problem documents
+    openapi_parts     the parts of the OpenAPI document
     openapi           the API's OpenAPI document
 """

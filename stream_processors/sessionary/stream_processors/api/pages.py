@@ -23,9 +23,9 @@ from aiohttp.web import (
 
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.api.connections import IDLE_S, TimedRequestHandler
-from sessionary.stream_processors.api.partitions import PartitionApi
+from sessionary.stream_processors.api.operators.partitions import PartitionApi
+from sessionary.stream_processors.api.operators.rules import RulesApi
 from sessionary.stream_processors.api.problems import Problem
-from sessionary.stream_processors.api.rules import RulesApi
 from sessionary.stream_processors.api.sessions import ControlApi
 
 _log = role_logger(__name__)
@@ -36,6 +36,8 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     router = web.web_app.router
     router.add_post("/v1/sessions/poll", api.polls.answer)
     router.add_get("/v1/sessions/{session_id}", api.session)
+    router.add_get("/v1/sessions/{session_id}/runs", api.runs.open_runs)
+    router.add_get("/v1/sessions/{session_id}/runs/{run_id}", api.runs.run)
     router.add_get("/v1/partitions", partitions.list_partitions)
     router.add_post("/v1/partitions/{partition}/retry", partitions.retry_partition)
     router.add_get("/v1/rules", rules.list_rules)

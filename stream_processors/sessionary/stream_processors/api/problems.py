@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp.web import Request, Response
 
-from sessionary.stream_processors.api.openapi import PROBLEM_TYPE_PREFIX
+from sessionary.stream_processors.api.openapi_parts import PROBLEM_TYPE_PREFIX
 
 _RETRY_AFTER_S = "1"
 

@@ -12,58 +12,44 @@ from typing import Any
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.ids import run_key
-from sessionary.schemas.records import FinishedRun, RunState, SessionState
+from sessionary.schemas.records import FinishedRun, RunState
 from sessionary.stream_processors.api.problems import Problem, json_response
-from sessionary.stream_processors.api.sessions import ControlApi, Question
+from sessionary.stream_processors.api.session_questions import SessionQuestions, log_document, require_session
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 
 
 class RunPages:
     """Answers the requests for runs of one worker."""
 
-    def __init__(self, api: ControlApi) -> None:
-        """`api` answers for sessions."""
-        self._api = api
+    def __init__(self, questions: SessionQuestions) -> None:
+        self._questions = questions
 
     async def run(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}/runs/{run_id}` with `run_document`.
 
         A finished run is there for 30 days, also if its session was archived. Raises `Problem`.
         """
-        question = self._api.parse_question(request)
-        owner = self._api.owner_of(question)
-        if owner is None:
-            return await self._api.pass_on(request, question)
-        await self._api.require_folded(owner, question)
-        run_id = request.match_info["run_id"]
-        row = owner.state.rows.get(run_key(*question.key, run_id))
+        asked = await self._questions.ask_owner(request)
+        if isinstance(asked, Response):
+            return asked
+        key, run_id, state = asked.question.key, request.match_info["run_id"], asked.owner.state
+        row = state.rows.get(run_key(*key, run_id))
         if not isinstance(row, RunState | FinishedRun):
-            detail = f"session {question.key.session_id} of tenant {question.key.tenant_id} has no run {run_id}"
+            detail = f"session {key.session_id} of tenant {key.tenant_id} has no run {run_id}"
             raise Problem(404, "unknown_run", "Unknown run", detail)
-        verdict = self._api.verdict_on(owner, question)
-        return json_response({**run_document(row, owner.state), **self._api.place_of(owner, question, verdict)})
+        return json_response({**run_document(row, state), **log_document(asked)})
 
     async def open_runs(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}/runs` with a `run_document` for each open run.
 
         They are in the order in which they began. Raises `Problem`.
         """
-        question = self._api.parse_question(request)
-        owner = self._api.owner_of(question)
-        if owner is None:
-            return await self._api.pass_on(request, question)
-        await self._api.require_folded(owner, question)
-        session = self._api.require_session(owner, question)
-        verdict = self._api.verdict_on(owner, question)
-        return json_response(
-            {"runs": _documents(owner, session), **self._api.place_of(owner, question, verdict)}
-        )
-
-
-def _documents(owner: PartitionOwner, session: SessionState) -> list[dict[str, Any]]:
-    keys = (run_key(session.tenant_id, session.session_id, run.run_id) for run in session.open_runs)
-    return [run_document(owner.state.rows[key], owner.state) for key in keys]
+        asked = await self._questions.ask_owner(request)
+        if isinstance(asked, Response):
+            return asked
+        key, state = asked.question.key, asked.owner.state
+        rows = (state.rows[run_key(*key, run.run_id)] for run in require_session(asked).open_runs)
+        return json_response({"runs": [run_document(row, state) for row in rows], **log_document(asked)})
 
 
 def run_document(row: RunState | FinishedRun, state: PartitionState) -> dict[str, Any]:

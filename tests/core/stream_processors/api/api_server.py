@@ -12,10 +12,10 @@ from aiohttp import ClientSession
 
 from sessionary.infra.local.ports import free_port
 from sessionary.stream_processors.access import parse_tokens
+from sessionary.stream_processors.api.operators.partitions import PartitionApi
+from sessionary.stream_processors.api.operators.rules import RulesApi
 from sessionary.stream_processors.api.pages import serve_pages
-from sessionary.stream_processors.api.partitions import PartitionApi
 from sessionary.stream_processors.api.routing import OtherWorkers
-from sessionary.stream_processors.api.rules import RulesApi
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.faust_app import make_faust_app

@@ -17,11 +17,11 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.schemas.types import RuleSet
-from sessionary.stream_processors.api.partitions import has_known_position, state_of_owner
+from sessionary.stream_processors.api.operators.partitions import has_known_position, state_of_owner
+from sessionary.stream_processors.api.operators.worker_facts import worker_facts
 from sessionary.stream_processors.api.problems import Problem, json_response
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
-from sessionary.stream_processors.api.worker_facts import worker_facts
 from sessionary.stream_processors.rules_change import RulesRequest
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner

@@ -1,0 +1,299 @@
+"""The parts of the control API's OpenAPI document: schemas, answers, parameters."""
+
+from typing import Any, Final
+
+from sessionary.schemas.types import ErrorInfo, SessionLimits, Snapshot
+
+PROBLEM_TYPE_PREFIX: Final = "urn:sessionary:problems/"
+
+TEXT: Final[dict[str, Any]] = {"type": "string"}
+NUMBER: Final[dict[str, Any]] = {"type": "integer"}
+_TEXT_OR_NULL: Final[dict[str, Any]] = {"type": ["string", "null"]}
+NUMBER_OR_NULL: Final[dict[str, Any]] = {"type": ["integer", "null"]}
+
+
+def object_schema(**properties: Any) -> dict[str, Any]:
+    """Return the schema of an object that has all of these properties, and no other."""
+    return {"type": "object", "required": list(properties), "properties": properties, "additionalProperties": False}
+
+
+def _snapshot_schema() -> dict[str, Any]:
+    optional, numbers = ("parent_snapshot_id", "context"), ("schema_version",)
+    return object_schema(
+        **{
+            name: _TEXT_OR_NULL if name in optional else NUMBER if name in numbers else TEXT
+            for name in Snapshot._fields
+        }
+    )
+
+
+_REFUSALS: Final = {
+    "type": "array",
+    "description": "the last refused events, at most 16",
+    "items": object_schema(offset=NUMBER, reason=TEXT, event_id=TEXT),
+}
+_VERDICT: Final = {
+    "oneOf": [
+        object_schema(
+            partition=NUMBER,
+            offset=NUMBER,
+            outcome={"type": "string", "enum": ["applied", "refused", "not_kept"]},
+            reason=_TEXT_OR_NULL,
+        ),
+        {"type": "null"},
+    ],
+}
+SESSION: Final = object_schema(
+    session_id={**TEXT, "format": "uuid"},
+    tenant_id=TEXT,
+    state=TEXT,
+    phase=_TEXT_OR_NULL,
+    reason_code={**TEXT, "description": "why it is in its state"},
+    epoch=NUMBER,
+    version=NUMBER,
+    owner_service=TEXT,
+    agent_id={**TEXT, "description": "the agent that created the session, or took it over last"},
+    holder={
+        **_TEXT_OR_NULL,
+        "description": "producer id of the client that created the session, or took it over last; null by rules 1",
+    },
+    state_json={**TEXT, "description": "the session's content: JSON text"},
+    state_schema_version=NUMBER,
+    snapshot={"oneOf": [_snapshot_schema(), {"type": "null"}]},
+    limits=object_schema(**dict.fromkeys(SessionLimits._fields, NUMBER)),
+    data_classes={"type": "array", "description": "classes of the data that it handles", "items": TEXT},
+    deadline_ms={**NUMBER, "description": "when the next clock fires, in ms of log time since the epoch"},
+    refusals=_REFUSALS,
+    verdict={
+        **_VERDICT,
+        "description": "what became of the record at `after`; null without `after`. The session's last "
+        "events and refusals have a verdict; what is no longer known, or is another session's record, is `not_kept`",
+    },
+    position=object_schema(partition=NUMBER, next_offset=NUMBER),
+    rules={**NUMBER, "description": "version of the rules by which its events are judged"},
+)
+_AFTER: Final = {**_TEXT_OR_NULL, "pattern": "^[0-9]+:[0-9]+$"}
+KNOWN_SESSION: Final = {
+    **object_schema(
+        session_id={**TEXT, "format": "uuid"},
+        state={**TEXT, "description": "the session's state as far as the client knows"},
+        epoch={**NUMBER, "default": 1},
+        holder={**_TEXT_OR_NULL, "description": "the client's producer id, if it holds the session"},
+        refused_after={**NUMBER, "default": -1, "description": "offset up to which it knows the refused events"},
+        after={
+            **_AFTER,
+            "description": "<partition>:<offset> of an event, to tell its verdict if the session does not exist",
+        },
+    ),
+    "required": ["session_id", "state"],
+}
+CHANGED_SESSION: Final = object_schema(
+    session_id={**TEXT, "format": "uuid"},
+    state={**_TEXT_OR_NULL, "description": "null if the tenant has no such session"},
+    epoch={**NUMBER_OR_NULL, "description": "null if it does not exist, or is archived"},
+    holder={**_TEXT_OR_NULL, "description": "as in `Session`"},
+    reason_code={**_TEXT_OR_NULL, "description": "why it is in its state; null if that is not known"},
+    refusals={**_REFUSALS, "description": "the last refused events after `refused_after`, at most 16"},
+    verdict={
+        **_VERDICT,
+        "description": "on the event at `after`, if the session does not exist or is archived; "
+        "null if it is not judged yet",
+    },
+)
+SESSION_POLL: Final = {
+    **object_schema(
+        tenant={
+            **_TEXT_OR_NULL,
+            "description": "the tenant that the client means; another one than the token's is 403",
+        },
+        sessions={"type": "array", "maxItems": 1_000, "items": {"$ref": "#/components/schemas/KnownSession"}},
+    ),
+    "required": ["sessions"],
+}
+SESSION_CHANGES: Final = object_schema(
+    tenant={**TEXT, "description": "the token's"},
+    positions={
+        "type": "object",
+        "description": "by partition, the next offset to be judged; a partition that does not answer is left out",
+        "additionalProperties": NUMBER,
+    },
+    sessions={
+        "type": "array",
+        "description": "only the sessions that differ from what the client knows",
+        "items": {"$ref": "#/components/schemas/ChangedSession"},
+    },
+)
+_PARTITION_STATE: Final = {
+    "type": "string",
+    "enum": ["open", "opening", "halted", "unreachable", "unassigned"],
+    "description": "unreachable: its owner does not answer; unassigned: no worker owns it",
+}
+PARTITION: Final = object_schema(
+    partition=NUMBER,
+    state=_PARTITION_STATE,
+    instance={**_TEXT_OR_NULL, "description": "the owner's name"},
+    url={**_TEXT_OR_NULL, "description": "the URL of the owner's API"},
+    reason={**_TEXT_OR_NULL, "description": "why it is halted"},
+    detail={**_TEXT_OR_NULL, "description": "what happened where, if it is not open"},
+    halted_at_ms={**NUMBER_OR_NULL, "description": "when it was halted, in ms since the epoch"},
+    next_offset={**NUMBER_OR_NULL, "description": "the next record of the log to be folded"},
+    batch_number={**NUMBER_OR_NULL, "description": "the number of its last transaction"},
+    live_rows={**NUMBER_OR_NULL, "description": "rows with a deadline that will fire"},
+    clock_ms={**NUMBER_OR_NULL, "description": "its log clock, in ms since the epoch; null if it is not open"},
+)
+PARTITION_RULES: Final = object_schema(
+    partition=NUMBER,
+    state=_PARTITION_STATE,
+    instance={**_TEXT_OR_NULL, "description": "the owner's name"},
+    rules={**NUMBER_OR_NULL, "description": "the version of the rules in force; null if it is not known"},
+    announced={**NUMBER_OR_NULL, "description": "the version that is to begin"},
+    principal={**_TEXT_OR_NULL, "description": "who activated the announced rules"},
+    detail={**_TEXT_OR_NULL, "description": "why it is not open"},
+)
+WORKER_RULES: Final = object_schema(
+    instance={**_TEXT_OR_NULL, "description": "the worker's name"},
+    url={**_TEXT_OR_NULL, "description": "the URL of its API"},
+    newest={**NUMBER_OR_NULL, "description": "the newest rules that it knows; null if it does not say"},
+    detail={**_TEXT_OR_NULL, "description": "why it does not say"},
+    release={**_TEXT_OR_NULL, "description": "the release of sessionary that it runs"},
+    time_ms={**NUMBER_OR_NULL, "description": "its clock, in ms since the epoch"},
+    state_dir={**_TEXT_OR_NULL, "description": "its folder for RocksDB; null if it has none of its own"},
+    state_free_bytes={**NUMBER_OR_NULL, "description": "free bytes on the disk of that folder"},
+)
+PROBLEM: Final = object_schema(type={**TEXT, "format": "uri"}, title=TEXT, status=NUMBER, detail=TEXT, reason=TEXT)
+
+
+def problem_response(description: str) -> dict[str, Any]:
+    """Return an answer with a problem document."""
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {"description": description, "content": {"application/problem+json": {"schema": schema}}}
+
+
+def json_answer(description: str, schema: str) -> dict[str, Any]:
+    """Return an answer with a document of a schema of the components."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"description": description, "content": content}
+
+
+def query_parameter(name: str, schema: dict[str, Any], description: str) -> dict[str, Any]:
+    """Return an optional parameter of a query."""
+    return {"name": name, "in": "query", "required": False, "schema": schema, "description": description}
+
+
+def open_operation(summary: str, media_type: str, **more: str) -> dict[str, Any]:
+    """Return a page that needs no token; `more`: other answers, as `_503`."""
+    content = {media_type: {"schema": {"type": "string" if media_type.startswith("text/") else "object"}}}
+    responses: dict[str, Any] = {"200": {"description": "OK", "content": content}}
+    responses.update((f"{code[1:]}", {"description": text}) for code, text in more.items())
+    return {"get": {"summary": summary, "security": [], "responses": responses}}
+
+
+RUN: Final = object_schema(
+    run_id=TEXT,
+    session_id={**TEXT, "format": "uuid"},
+    mode={**TEXT, "enum": ["attached", "detached"]},
+    task_type=TEXT,
+    state={**TEXT, "enum": ["queued", "started", "running", "paused", "completed", "failed", "cancelled"]},
+    reason_code={**TEXT, "description": "why it is in its state"},
+    run_seq={**NUMBER, "description": "how many events of the run were applied"},
+    progress={"type": ["number", "null"], "minimum": 0, "maximum": 1},
+    resumes={**NUMBER, "description": "how often it was resumed after it had failed"},
+    agent_id={**TEXT, "description": "the agent that began the run"},
+    input_json=_TEXT_OR_NULL,
+    plan_json=_TEXT_OR_NULL,
+    result_json=_TEXT_OR_NULL,
+    artifact_id={**_TEXT_OR_NULL, "description": "the artifact that holds the result"},
+    error={"oneOf": [object_schema(**dict.fromkeys(ErrorInfo._fields, TEXT)), {"type": "null"}]},
+    created_ms={**NUMBER, "description": "log time in ms since the epoch; so are all times here"},
+    entered_ms={**NUMBER, "description": "when it entered its state"},
+    last_event_ms={**NUMBER, "description": "when its last event was applied"},
+    deadline_ms={**NUMBER_OR_NULL, "description": "when its clock fires; null if it is finished"},
+)
+_LOG_PLACE: Final = {
+    "verdict": {**_VERDICT, "description": "as in `Session`"},
+    "position": object_schema(partition=NUMBER, next_offset=NUMBER),
+    "rules": {**NUMBER, "description": "as in `Session`"},
+}
+RUN_ANSWER: Final = object_schema(**RUN["properties"], **_LOG_PLACE)
+OPEN_RUNS: Final = object_schema(
+    runs={"type": "array", "maxItems": 64, "items": {"$ref": "#/components/schemas/OpenRun"}}, **_LOG_PLACE
+)
+SESSION_PARAMETERS: Final = [
+    {"name": "session_id", "in": "path", "required": True, "schema": {**TEXT, "format": "uuid"}},
+    query_parameter(
+        "after",
+        {**TEXT, "pattern": "^[0-9]+:[0-9]+$"},
+        "<partition>:<offset> of an event, from its delivery report: wait until it is folded",
+    ),
+    query_parameter(
+        "wait_ms",
+        {**NUMBER, "minimum": 0, "maximum": 10_000, "default": 5_000},
+        "how long to wait for that, in ms",
+    ),
+    query_parameter("tenant", TEXT, "the tenant that the client means; default: the token's"),
+]
+UNAUTHORIZED: Final = problem_response("no bearer token, or an unknown one")
+NO_OPERATOR: Final = problem_response("the token's caller does not have the role operator")
+
+NO_READER: Final = problem_response("the token's caller does not have the role reader, or is of another tenant")
+
+REASON: Final = {
+    **TEXT,
+    "minLength": 1,
+    "maxLength": 1_000,
+    "description": "why; the audit trail keeps it, with the caller's principal",
+}
+
+
+def halt_operation(summary: str, conflict: str, **body: Any) -> dict[str, Any]:
+    """Return the operation of a way out of a halt; `body` are the fields of the request's body."""
+    operation: dict[str, Any] = {
+        "summary": summary,
+        "parameters": [{"name": "partition", "in": "path", "required": True, "schema": NUMBER}],
+        "responses": {
+            "200": json_answer("the partition after at most 5 s: open, opening, or halted again", "Partition"),
+            "400": problem_response(
+                "the partition is not a whole number" + (", or the body is malformed" * bool(body))
+            ),
+            "401": UNAUTHORIZED,
+            "403": NO_OPERATOR,
+            "404": problem_response("there is no such partition"),
+            "409": problem_response(conflict),
+            "503": problem_response("the partition's owner does not answer; see Retry-After"),
+        },
+    }
+    if body:
+        schema = {**object_schema(**body), "required": [name for name in body if name != "to"]}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {"post": operation}
+
+
+__all__ = [
+    "CHANGED_SESSION",
+    "KNOWN_SESSION",
+    "NO_OPERATOR",
+    "NO_READER",
+    "NUMBER",
+    "NUMBER_OR_NULL",
+    "OPEN_RUNS",
+    "PARTITION",
+    "PARTITION_RULES",
+    "PROBLEM",
+    "PROBLEM_TYPE_PREFIX",
+    "REASON",
+    "RUN",
+    "RUN_ANSWER",
+    "SESSION",
+    "SESSION_CHANGES",
+    "SESSION_PARAMETERS",
+    "SESSION_POLL",
+    "TEXT",
+    "UNAUTHORIZED",
+    "WORKER_RULES",
+    "halt_operation",
+    "json_answer",
+    "object_schema",
+    "open_operation",
+    "problem_response",
+    "query_parameter",
+]

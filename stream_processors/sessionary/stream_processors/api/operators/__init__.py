@@ -1,0 +1,6 @@
+"""The operators' pages of the control API.
+
+partitions        partitions' states, a new start for a halted one, decisions
+rules             the rules in force, and newer ones' activation
+worker_facts      what a worker tells of itself: release, clock, disk
+"""

@@ -1,0 +1,122 @@
+"""Requests about one session: who may ask, which partition answers, and from which record on."""
+
+from typing import Any, NamedTuple
+
+from aiohttp.web import Request, Response
+
+from sessionary.schemas.errors import Invalid
+from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
+from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.stream_processors.api.problems import Problem, not_ready, parse_number
+from sessionary.stream_processors.api.routing import WAIT_MS_MAX, OtherWorkers
+from sessionary.stream_processors.api.session_poll import parse_after, require_tenant
+from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.api.verdicts import verdict_document
+from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.settings import ProcessorSettings
+
+WAIT_MS_DEFAULT = 5_000
+
+
+class Question(NamedTuple):
+    """A request for a session, validated."""
+
+    key: SessionKey
+    partition: int  # the session's
+    after: int | None  # offset in that partition that must have been folded
+    wait_s: float  # how long to wait for that
+
+
+class AskedOwner(NamedTuple):
+    """A request for a session, and the owner of its partition, which has folded `after`."""
+
+    question: Question
+    owner: PartitionOwner
+
+
+class SessionQuestions:
+    """Reads the requests about single sessions that one worker gets."""
+
+    def __init__(
+        self, settings: ProcessorSettings, tokens: TokenStore, assignment: Assignment, others: OtherWorkers
+    ) -> None:
+        self._settings = settings
+        self._tokens = tokens
+        self._assignment = assignment
+        self._others = others
+
+    async def ask_owner(self, request: Request) -> AskedOwner | Response:
+        """Return what is asked, and whom; or the answer of another worker that owns the partition.
+
+        Waits up to `wait_ms` until the record at `after` is folded. Raises `Problem`.
+        """
+        question = self._parse_question(request)
+        owner = self._assignment.owners.get(question.partition)
+        if owner is None:
+            return await self._others.pass_on(request, question.partition)
+        await self._require_folded(owner, question)
+        return AskedOwner(question, owner)
+
+    def _parse_question(self, request: Request) -> Question:
+        tenant_id = require_tenant(self._tokens, request, request.query.get("tenant"))
+        try:
+            key = SessionKey(tenant_id, checked_session_id(request.match_info["session_id"]))
+        except Invalid as error:
+            raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
+        partition = partition_of(key.encoded(), self._settings.partitions)
+        after = parse_after(request.query.get("after"), partition)
+        wait_ms = parse_number("wait_ms", request.query.get("wait_ms", str(WAIT_MS_DEFAULT)))
+        if wait_ms > WAIT_MS_MAX:
+            raise Problem(400, "invalid_value", "Bad wait_ms", f"wait_ms must not exceed {WAIT_MS_MAX}")
+        return Question(key, partition, after, wait_ms / 1_000)
+
+    async def _require_folded(self, owner: PartitionOwner, question: Question) -> None:
+        after = -1 if question.after is None else question.after
+        if not await owner.wait_until_committed(after, question.wait_s):
+            if not owner.is_readable:
+                raise not_ready(f"partition {question.partition} is not open yet")
+            next_offset = owner.state.position.next_offset
+            raise not_ready(f"partition {question.partition} is at offset {next_offset}, not yet after {after}")
+        if not self._others.has_heard(owner.committed_s):
+            # Another worker may own the partition by now and have a newer state.
+            raise not_ready("this worker has had no answer of its group for a session time-out")
+
+
+def require_session(asked: AskedOwner) -> SessionState:
+    """Return the session. Raises `Problem`: 404 if there is none, 410 if it was archived."""
+    key, state = asked.question.key, asked.owner.state
+    row = state.rows.get(key.encoded())
+    if row is None and state.is_packed(key.encoded()):
+        raise Problem(410, "session_archived", "Session archived", f"session {key.session_id} was archived")
+    if isinstance(row, Gravestone):
+        detail = f"session {row.session_id} was archived ({row.reason_code})"
+        raise Problem(410, "session_archived", "Session archived", detail)
+    if row is None:
+        detail = f"tenant {key.tenant_id} has no session {key.session_id}"
+        raise Problem(404, "unknown_session", "Unknown session", detail)
+    assert isinstance(row, SessionState)
+    return row
+
+
+def log_document(asked: AskedOwner) -> dict[str, Any]:
+    """Return what every answer about a session says of the log.
+
+    The verdict on the record at `after`, None if the request had none; the position that the state
+    includes; and the version of the rules in force there.
+    """
+    question, owner = asked
+    verdict, key = None, question.key.encoded()
+    if question.after is not None:
+        row = owner.state.rows.get(key)
+        session = row if isinstance(row, SessionState) else None
+        verdict = verdict_document(owner.recent_outcomes, session, key, question.partition, question.after)
+    position = owner.state.position
+    return {
+        "verdict": verdict,
+        "position": {"partition": question.partition, "next_offset": position.next_offset},
+        "rules": position.rules.version,
+    }
+
+
+__all__ = ["WAIT_MS_DEFAULT", "AskedOwner", "Question", "SessionQuestions", "log_document", "require_session"]
