@@ -4,7 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from sessionary.schemas.codec import Decoder, encode_record
-from sessionary.schemas.records import Gravestone, GravestoneChunk, Position, RulesActivation, SessionState
+from sessionary.schemas.ids import run_key
+from sessionary.schemas.records import (
+    FinishedRun,
+    Gravestone,
+    GravestoneChunk,
+    Position,
+    RulesActivation,
+    RunState,
+    SessionState,
+)
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.core.committed import PartitionSettings
@@ -21,6 +30,9 @@ from tests.support.machines import MACHINES, STREAMS
 SETTINGS = PartitionSettings("sessionary.events", 1, chunk_sizes=ChunkSizes(chunk_keys=2, chunks_merged=2))
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
+RUN_FIELDS = (
+    *("run_id", "mode", "state", "run_seq", "created_at", "entered_at", "last_event_at", "progress", "resumes"),
+)
 FIRST_POSITION = Position(0, 0, 0, 0, 0)
 # The newest rules begin with the first record that says so.
 ANNOUNCING = FIRST_POSITION._replace(announced=AnnouncedRules(*NEWEST_RULES, from_offset=0, principal="ops"))
@@ -40,6 +52,7 @@ def oracle_row(state: SessionState) -> Row:
         "epoch": state.epoch,
         "version": state.version,
         "audit_seq": state.audit_seq,
+        "open_runs": [run_key(state.tenant_id, state.session_id, run.run_id) for run in state.open_runs],
         "limits": state.limits._asdict(),
         "created_at": state.created_at,
         "entered_at": state.entered_at,
@@ -135,6 +148,8 @@ class OracleRig:
     def _compare_rows(self, outcome: Outcome) -> None:
         oracle, rows = self.oracle, self.fold.rows
         assert {key for key, row in rows.items() if isinstance(row, SessionState)} == set(oracle.rows)
+        runs = {key: row for key, row in rows.items() if isinstance(row, RunState | FinishedRun)}
+        assert set(runs) == set(oracle.runs)
         assert self.gravestones() == set(map(hash_key, oracle.graves))
         for key in outcome.rows:
             row = rows.get(key)
@@ -146,6 +161,11 @@ class OracleRig:
                     for name in ("last_event_at", "last_work_at"):
                         del ours[name], theirs[name]
                 assert {n: (v, theirs[n]) for n, v in ours.items() if v != theirs[n]} == {}
+            elif isinstance(row, RunState | FinishedRun):
+                theirs = oracle.runs[key]
+                ours = {name: getattr(row, name) for name in RUN_FIELDS}
+                assert {n: (v, theirs[n]) for n, v in ours.items() if v != theirs[n]} == {}
+                assert isinstance(row, FinishedRun) == (row.state in ("completed", "failed", "cancelled"))
             elif isinstance(row, Gravestone):
                 assert (row.audit_seq, row.epoch) == (oracle.graves[key]["audit_seq"], oracle.graves[key]["epoch"])
                 assert row.expires_at == oracle.graves[key]["expires_at"]

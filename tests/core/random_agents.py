@@ -9,9 +9,11 @@ from random import Random
 from typing import Any
 
 from sessionary.schemas.events import PAYLOADS
+from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
+from tests.core.run_moves import ERRORS, RUN_IDS, WORK, draw_run_event, draw_run_marks
 from tests.support.event_factory import EventFactory, snapshot
 
 SHORT = Limits(
@@ -38,8 +40,6 @@ LIMITS = [
     Limits(grace_ms=0, override=True),
     Limits(hold_ms=-1),
 ]
-WORK = ["session_activity", "progress_reported", "message_appended", "usage_recorded", "tool_call_succeeded"]
-ERRORS = [ErrorInfo(kind, "e", "e") for kind in ("retryable", "retryable", "retryable", "fatal", "UNKNOWN")]
 ENDS = "UNKNOWN closed completed cancelled abnormal_termination forced unrecoverable recovery_failed timeout_cleanup"
 PHASES = "validating connecting processing updating persisting logging recovery cleanup releasing clearing"
 FIELDS: dict[str, dict[str, list[Any]]] = {
@@ -168,6 +168,7 @@ class RandomAgents:
             (4 if self.rig.oracle.rules >= 2 else 0, self.forge_content),
             (4 if self.rig.oracle.rules >= 2 else 0, self.replay_missing),
             (3 if self.rig.oracle.rules >= 2 else 0, self.take_over),
+            (30 if self.rig.oracle.rules >= 2 else 0, self.send_run_event),
         ]
 
     def pick_agent(self) -> EventFactory:
@@ -229,6 +230,12 @@ class RandomAgents:
         event_type = self.rng.choice([*WORK, *WORK, "state_updated", "checkpoint_saved"])
         value = agent.event_bytes(event_type, {"producer_seq": max(1, number), "epoch": self.rng.choice([0, 1, 1, 99])})
         self.rig.append(agent.key.encoded(), value, (("replayed_from", b'"events:0:1"'),))
+
+    def send_run_event(self) -> None:
+        """Send an event of one of a session's few runs."""
+        agent, run_id = self.pick_agent(), self.rng.choice(RUN_IDS)
+        known = self.rig.fold.rows.get(run_key(*agent.key, run_id))
+        self.send(agent, *draw_run_event(self.rng, known), **draw_run_marks(self.rng, run_id))
 
     def take_over(self) -> None:
         """Take a session over, as the owning service or another one."""
@@ -321,8 +328,7 @@ class RandomAgents:
         if not oracle.rows or self.rng.random() < 0.1:
             self.rig.at = max(self.rig.at, oracle.quiet_until + self.rng.choice([-1, 0, 1]))
             return
-        row = oracle.rows[self.rng.choice(sorted(oracle.rows))]
-        due = min(oracle.next_due(row)[0], self.rig.at + 130_000)
+        due = min(oracle.earliest_of(self.rng.choice(sorted(oracle.rows))), self.rig.at + 130_000)
         target = max(self.rig.at, due + self.rng.choice([-1, 0, 1]))
         while self.rng.random() < 0.98 and self.rig.at + 4_999 < target:
             self.rig.at += self.rng.choice([4_999, 5_000])

@@ -21,6 +21,7 @@ from tests.core.random_agents import (
     NEXT_EVENTS,
     WORK,
 )
+from tests.core.run_moves import RUN_IDS, draw_run_event, draw_run_marks
 from tests.simulation.clients import Process, Sent, Session, SteadySession, session_of
 from tests.support.event_factory import TICK
 
@@ -48,25 +49,6 @@ STEADY_LIMITS = BRIEF_LIMITS._replace(
 )
 LIMITS_DRAWN = [*[BRIEF_LIMITS] * 12, *LIMITS]
 STEADY_EVERY_MS = 3_000
-RUN_IDS = ("r1", "r2", "r3")
-RUN_TYPES = sorted(name for name in PAYLOADS if name.startswith(("run_", "plan_")))
-RUN_MOVES = {
-    "": ("run_started", "run_started", "run_started", "run_queued", "run_rejected"),
-    "queued": ("run_started", "run_started", "run_cancelled"),
-    "started": ("run_running", "run_running", "run_running", "run_cancelled", "plan_recorded"),
-    "running": (
-        *("run_running", "run_paused", "run_completed", "run_failed", "run_failed", "run_cancelled"),
-        *("plan_recorded", "plan_replaced", *WORK, *WORK),
-    ),
-    "paused": ("run_resumed", "run_resumed", "run_resumed", "run_failed", "run_cancelled", *WORK),
-    "failed": ("run_resumed", "run_resumed", "run_resumed", "run_started"),
-}
-RUN_FIELDS: dict[str, dict[str, list[Any]]] = {
-    "run_queued": {"mode": ["attached", "detached", "detached", "UNKNOWN"]},
-    "run_started": {"mode": ["attached", "detached", "detached", "UNKNOWN"], "plan_json": [None, None, "[]"]},
-    "run_running": {"progress": [None, None, 0.0, 0.5, 1.0, 1.5, -0.1]},
-    "run_failed": {"error": ERRORS},
-}
 
 
 class AgentPool:
@@ -178,16 +160,9 @@ class AgentPool:
 
     def send_run_event(self) -> None:
         """Send an event of one of a session's few runs, mostly one that fits the run's state."""
-        rng, process, session = self.rng, self.pick_process(), self.pick_session()
-        run_id = rng.choice(RUN_IDS)
+        process, session, run_id = self.pick_process(), self.pick_session(), self.rng.choice(RUN_IDS)
         known = self.world.cluster.look(run_key_of(session.encoded, run_id), session.partition)
-        moves = RUN_MOVES.get(getattr(known, "state", ""), RUN_MOVES[""])
-        event_type = rng.choice(moves) if rng.random() < 0.85 else rng.choice(RUN_TYPES)
-        drawn = {name: rng.choice(options) for name, options in RUN_FIELDS.get(event_type, {}).items()}
-        if isinstance(mode := getattr(known, "mode", None), str) and "mode" in drawn and rng.random() < 0.7:
-            drawn["mode"] = mode
-        actor = rng.choice((None, None, "ops"))
-        self.send(process, session, event_type, drawn, run_id=run_id if rng.random() < 0.97 else None, actor=actor)
+        self.send(process, session, *draw_run_event(self.rng, known), **draw_run_marks(self.rng, run_id))
 
     def start_run(self) -> None:
         """Start a run and let it work, without waiting for verdicts."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from sessionary.schemas.types import Limits
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
-from sessionary.stream_processors.api.sessions import ControlApi, Question, session_document
+from sessionary.stream_processors.api.session_questions import AskedOwner, Question
+from sessionary.stream_processors.api.sessions import ControlApi, session_document
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
@@ -197,8 +199,9 @@ def test_a_worker_is_not_ready_while_an_open_partition_stands_still() -> None:
 
 def told_deadline(rig: OracleRig, agent: EventFactory) -> int:
     """Return the deadline that the API tells of an agent's session."""
-    question = Question(agent.key, 0, None, 0.0)
-    deadline: int = session_document(rig.row_of(agent), question, rig.fold, None)["deadline_ms"]
+    owner: Any = SimpleNamespace(state=rig.fold)
+    asked = AskedOwner(Question(agent.key, 0, None, 0.0), owner)
+    deadline: int = session_document(rig.row_of(agent), asked)["deadline_ms"]
     return deadline
 
 
