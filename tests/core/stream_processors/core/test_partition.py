@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.records import AuditRecord, Gravestone, GravestoneChunk, Position, SessionState
+from sessionary.schemas.records import (
+    AuditRecord,
+    FinishedRun,
+    Gravestone,
+    GravestoneChunk,
+    Position,
+    RunState,
+    SessionState,
+)
 from sessionary.stream_processors.core.gravestones.chunk_index import count_hashes
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
@@ -160,12 +168,15 @@ def check_numbers(fold: PartitionState, rng: Random) -> None:
     """Assert that the numbers of rows, which batches move on, are those of the rows."""
     stones = [row for row in fold.rows.values() if isinstance(row, Gravestone)]
     chunks = [row for row in fold.rows.values() if isinstance(row, GravestoneChunk)]
-    assert fold.vanishing == len(stones)
+    finished = [row for row in fold.rows.values() if isinstance(row, FinishedRun)]
+    assert fold.vanishing == len(stones) + len(finished)
     assert fold.gravestones == len(stones) + sum(count_hashes(chunk.key_hashes) for chunk in chunks)
     fold.tally.count_waiting(fold.rows, rng.randint(0, 2))
     if fold.tally.is_complete:
         sessions = [row for row in fold.rows.values() if isinstance(row, SessionState)]
-        assert +fold.tally.counts == Counter((row.state, row.context_exceeded) for row in sessions)
+        runs = [row for row in fold.rows.values() if isinstance(row, RunState)]
+        wanted: Counter[Any] = Counter((row.state, row.context_exceeded) for row in sessions)
+        assert +fold.tally.counts == wanted + Counter((row.state, row.mode) for row in runs)
 
 
 def check_clock_only(batch: Overlay, fold: PartitionState) -> None:
