@@ -36,8 +36,19 @@ TROUBLE = {
     *("rules: announced", "rules: in force", "rules: crash after the announcement", "rules: a client's record"),
     *("duplicate", "gravestone cleared", "gravestones packed", "steady agent lived", "time: a silence", "time: weeks"),
 }
-KINDS = {"transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision", "take_over"}
-EXPECTED = REASONS | TRANSITIONS | TROUBLE | {f"fired: {name}" for name in FIRED} | {f"audit: {kind}" for kind in KINDS}
+KINDS = {"transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision", "take_over", "run"}
+RUNS = {
+    "run: running to paused, session_timed_out",
+    *(f"run: {state} to failed, session_ended" for state in ("queued", "started", "running", "paused")),
+    *(f"run: {state} to failed, attached_limit" for state in ("started", "running", "paused")),
+    *(f"recovery: of a {name}" for name in ("RunState", "FinishedRun")),
+    "refused: unknown_run",
+}
+EXPECTED = {
+    *(REASONS | TRANSITIONS | TROUBLE | RUNS),
+    *(f"fired: {name}" for name in FIRED),
+    *(f"audit: {kind}" for kind in KINDS),
+}
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.core.oracle_rig import START_MS
-from tests.simulation.adapter import ACTIVATION, MACHINES, AnyMachine, ChunkSizes, PartitionSettings
+from tests.simulation.adapter import ACTIVATION, MACHINES, REQUEST, AnyMachine, ChunkSizes, PartitionSettings
 from tests.simulation.agents import AgentPool
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
@@ -24,7 +24,11 @@ WEEKS_MS = 15 * 86_400_000
 
 
 class ScheduleShape(NamedTuple):
-    """The size of a schedule. `calm`: the log's clock never leaps; a steady agent must survive."""
+    """The size of a schedule.
+
+    `calm`: the log's clock never leaps; a steady agent must survive. `newest`: the newest rules
+    begin first of all.
+    """
 
     partitions: int
     workers: int
@@ -33,6 +37,7 @@ class ScheduleShape(NamedTuple):
     steps: int
     calm: bool
     extra: str
+    newest: bool
 
 
 def draw_shape(rng: Random) -> ScheduleShape:
@@ -45,6 +50,7 @@ def draw_shape(rng: Random) -> ScheduleShape:
         steps=rng.choice((30, 45, 60, 90)),
         calm=rng.random() < 0.35,
         extra="crowd" if chance < 0.015 else "large" if chance < 0.03 else "",
+        newest=rng.random() < 0.4,
     )
 
 
@@ -262,6 +268,8 @@ class World:
 
     def run(self) -> None:
         """Do all steps; then stop all faults, deliver all queues and let everything catch up."""
+        if self.shape.newest:
+            self._begin_newest_rules()
         for n in range(self.shape.steps):
             self.step()
             if n == self.shape.steps // 2:
@@ -274,6 +282,16 @@ class World:
             self.jump_to_deadline()
         self.cluster.finish()
         self.sinks.finish()
+
+    def _begin_newest_rules(self) -> None:
+        for partition in range(self.shape.partitions):
+            owner = self.cluster.owner(partition)
+            owner.request = REQUEST
+            for _ in range(10):
+                owner.step()
+        self.begin_rules()
+        for partition in range(self.shape.partitions):
+            self.cluster.work(10, partition)
 
     def _extra(self) -> None:
         if self.shape.extra == "crowd":
