@@ -84,6 +84,9 @@ class EventFactory:
             epoch=self.epoch,
             producer_id=self.producer,
             producer_seq=0 if event_type == "heartbeat" else self.seq,
+            run_id=None,
+            run_seq=None,
+            step_id=None,
             data_classes=("personal",),
             context_bytes=None,
         )

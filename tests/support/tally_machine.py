@@ -123,6 +123,9 @@ class TallyMachine:
                 return TallyStub(row.tenant_id, row.session_id, row.messages, fact.at_ms + self.stub_ms)
         return row
 
+    def receive_fact(self, row: TallyRow | None, fact: TallyFact) -> Sequence[TallyFact]:
+        return (fact,)
+
     def report(
         self,
         key: bytes,

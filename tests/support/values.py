@@ -24,11 +24,14 @@ RECORDS: list[type[Any]] = [
             "BatchAcknowledged",
             "BatchRecord",
             "CleanupRequest",
+            "FinishedRun",
             "Gravestone",
             "GravestoneChunk",
             "Position",
             "RejectedEvent",
             "RulesActivation",
+            "RunContent",
+            "RunState",
             "SessionContent",
             "SessionState",
             "Tick",
@@ -39,6 +42,7 @@ REASONS_OF_RULES_2 = frozenset(
     {
         *("not_member", "broken_chain", "hash_mismatch", "skipped", "internal_error"),
         *("producer_conflict", "owner_alive", "too_old"),
+        *("unknown_run", "too_many_runs", "resume_expired"),
     }
 )
 UNIONS = (UnionType, Union)

@@ -64,6 +64,9 @@ ClockName = Literal[
 RunMode = Literal["UNKNOWN", "attached", "detached"]
 """`attached`: the run ends with its session; `detached`: it does not."""
 
+RunStateName = Literal["UNKNOWN", "queued", "started", "running", "paused", "completed", "failed", "cancelled"]
+"""A run's state; docs/transitions.md has the transitions."""
+
 ToolOutcome = Literal["UNKNOWN", "succeeded", "failed"]
 """How an unknown tool call was resolved."""
 
@@ -84,6 +87,7 @@ AuditKind = Literal[
     "decision",
     "gap_filled",
     "take_over",
+    "run",
 ]
 """What an audit record reports."""
 
@@ -129,6 +133,9 @@ RefusalReason = Literal[
     "producer_conflict",
     "owner_alive",
     "too_old",
+    "unknown_run",
+    "too_many_runs",
+    "resume_expired",
 ]
 """Why an event was refused; the only list of reasons."""
 
@@ -142,6 +149,7 @@ __all__ = [
     "Phase",
     "RefusalReason",
     "RunMode",
+    "RunStateName",
     "SessionStateName",
     "SnapshotEncoding",
     "StartFailureReason",

@@ -30,6 +30,19 @@ class SessionKey(NamedTuple):
         return f"{self.tenant_id}:{self.session_id}".encode()
 
 
+def run_key(tenant_id: str, session_id: str, run_id: str) -> bytes:
+    """Return the key of a run's row, `tenant_id:session_id:run_id:` in UTF-8.
+
+    No key of a session or of a content equals it: these do not end in a colon.
+    """
+    return f"{tenant_id}:{session_id}:{run_id}:".encode()
+
+
+def is_run_key(key: bytes) -> bool:
+    """Return whether a row's key is that of a run."""
+    return key.endswith(b":")
+
+
 def valid_name(name: str) -> bool:
     """Return True if `name` may name a tenant, service or agent.
 
@@ -136,9 +149,11 @@ __all__ = [
     "content_hash",
     "creation_ms",
     "derived_id",
+    "is_run_key",
     "murmur2",
     "new_session_id",
     "parse_key",
     "partition_of",
+    "run_key",
     "valid_name",
 ]

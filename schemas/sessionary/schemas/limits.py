@@ -57,6 +57,10 @@ def with_defaults(limits: Limits) -> SessionLimits:
     )
 
 
+RUNS_OPEN_MAX: Final = 64  # of one session at a time
+RUN_SILENCE_MS: Final = 86_400_000  # without an event a detached or queued run then fails
+RESUME_MS: Final = 86_400_000  # for so long after it failed a run may be resumed
+FINISHED_RUN_MS: Final = 2_592_000_000  # 30 days: how long a finished run can be read
 HEARTBEATS_PER_BUDGET: Final = 6  # a client beats at least every sixth of the inactivity budget
 
 
@@ -82,13 +86,17 @@ __all__ = [
     "CONTENTS",
     "CONTENT_CHARACTERS_MAX",
     "DEFAULTS",
+    "FINISHED_RUN_MS",
     "HEARTBEATS_PER_BUDGET",
     "ITEMS_MAX",
     "LIMIT_MAX",
     "NAME_CHARACTERS_MAX",
     "NUMBER_MAX",
     "RANGES",
+    "RESUME_MS",
     "ROW_CONTENTS",
+    "RUNS_OPEN_MAX",
+    "RUN_SILENCE_MS",
     "TEXTS",
     "TEXT_CHARACTERS_MAX",
     "UNBOUNDED_NUMBERS",

@@ -16,12 +16,16 @@ from sessionary.schemas.types import (
     ClockRepair,
     DataClass,
     ErrorClass,
+    ErrorInfo,
     ForgottenProducer,
+    OpenRun,
     Phase,
     ProducerLedger,
     Refusal,
     RefusalReason,
     RuleSet,
+    RunMode,
+    RunStateName,
     SessionLimits,
     SessionStateName,
     Snapshot,
@@ -103,6 +107,9 @@ class AuditRecord(NamedTuple):
     retention_class: str
     retain_until: int  # The record may be deleted then
     personal_until: int | None = None  # Personal columns are blanked then
+    run_id: str | None = None  # Of the run, for records of the kind run
+    from_run_state: str | None = None  # The run's state before
+    to_run_state: str | None = None  # The run's state after
 
 
 class RejectedEvent(NamedTuple):
@@ -234,6 +241,7 @@ class SessionState(NamedTuple):
     holder: str = ""  # Producer id of the client that created it or took it over last; empty by rules 1
     owner_heard_at: int = 0  # Last event of the owning service, heartbeats included; 0 by rules 1
     clock_repair: int = 0  # The last repair of the partition's clock that all times here include
+    open_runs: Sequence[OpenRun] = ()  # In the order in which they began; none by rules 1
 
 
 class SessionContent(NamedTuple):
@@ -244,6 +252,73 @@ class SessionContent(NamedTuple):
 
     state_json: str
     snapshot: Snapshot
+
+
+class RunState(NamedTuple):
+    """An open run of a session, as the changelog has it."""
+
+    tenant_id: str
+    session_id: str
+    run_id: str
+    user_id: str | None
+    agent_id: str
+    mode: RunMode
+    task_type: str
+    state: RunStateName
+    run_seq: int  # The number of the run's events that were applied
+    created_at: int  # Log time, ms; so are all times here
+    entered_at: int  # When this state was entered
+    last_event_at: int  # When the last event of the run was applied
+    progress: float | None  # From 0 to 1
+    reason_code: str
+    error: ErrorInfo | None
+    resumes: int  # How often the run was resumed after it had failed
+    due_at: int | None  # When the limit of an attached run ends; None for a queued or a detached run
+    attached_run_ms: int  # The limit of its session for attached runs
+    input_json: str | None = None
+    plan_json: str | None = None
+    result_json: str | None = None
+    artifact_id: str | None = None
+    content_apart: bool = False  # The four fields before are in a RunContent, and None here
+    clock_repair: int = 0  # The last repair of the partition's clock that all times here include
+
+
+class FinishedRun(NamedTuple):
+    """A run that completed, failed or was cancelled; it vanishes some time later."""
+
+    tenant_id: str
+    session_id: str
+    run_id: str
+    user_id: str | None
+    agent_id: str
+    mode: RunMode
+    task_type: str
+    state: RunStateName
+    run_seq: int  # The number of the run's events that were applied
+    created_at: int  # Log time, ms; so are all times here
+    entered_at: int  # When the run finished
+    last_event_at: int  # When the last event of the run was applied
+    progress: float | None  # From 0 to 1
+    reason_code: str
+    error: ErrorInfo | None
+    resumes: int  # How often the run was resumed after it had failed
+    input_json: str | None = None
+    plan_json: str | None = None
+    result_json: str | None = None
+    artifact_id: str | None = None
+    content_apart: bool = False  # The four fields before are in a RunContent, and None here
+
+
+class RunContent(NamedTuple):
+    """A run's content, if it is large; a record of its own beside the run's row.
+
+    Its key is the row's, a zero byte and `content`. It is written only if it changes.
+    """
+
+    input_json: str | None
+    plan_json: str | None
+    result_json: str | None
+    artifact_id: str | None
 
 
 class Gravestone(NamedTuple):
@@ -287,11 +362,14 @@ __all__ = [
     "BatchAcknowledged",
     "BatchRecord",
     "CleanupRequest",
+    "FinishedRun",
     "Gravestone",
     "GravestoneChunk",
     "Position",
     "RejectedEvent",
     "RulesActivation",
+    "RunContent",
+    "RunState",
     "SessionContent",
     "SessionState",
     "Tick",

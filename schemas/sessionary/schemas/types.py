@@ -17,6 +17,7 @@ from sessionary.schemas.enums import (
     Phase,
     RefusalReason,
     RunMode,
+    RunStateName,
     SessionStateName,
     SnapshotEncoding,
     StartFailureReason,
@@ -52,7 +53,7 @@ class Limits(NamedTuple):
         tool_ms: A tool's part of the inactivity budget; recommended 10,000 to 30,000.
         network_ms: The network's part of the inactivity budget; recommended 5,000 to 15,000.
         idle_ms: Longest time in Active without work; heartbeats are no work.
-        attached_run_ms: Longest time of an attached run; stored, not enforced yet.
+        attached_run_ms: Longest time of an attached run from its start on; then it fails (rules 2).
         max_duration_ms: Longest life from the start on; Paused stops the clock.
         grace_ms: Time in Timeout until the session is terminated.
         hold_ms: Time in Paused until the session is terminated.
@@ -193,6 +194,13 @@ class Cleanup(NamedTuple):
     released: bool
 
 
+class OpenRun(NamedTuple):
+    """A run of a session that has not finished."""
+
+    run_id: str
+    detached: bool
+
+
 class Envelope(NamedTuple):
     """What every event carries.
 
@@ -211,7 +219,7 @@ class Envelope(NamedTuple):
         producer_id: UUID of the client process.
         producer_seq: Number per session and producer, from 1; 0 for types without one.
         run_id: The run that it belongs to, if any.
-        run_seq: Number within the run.
+        run_seq: Number within the run, as the client counts; kept, not believed.
         step_id: The step that it belongs to, if any.
         causation_id: Id of the event that caused it, if any.
         occurred_at: The agent's clock in µs since the epoch: reported, never judged by.
@@ -307,6 +315,7 @@ __all__ = [
     "ErrorInfo",
     "ForgottenProducer",
     "Limits",
+    "OpenRun",
     "PauseKind",
     "Phase",
     "ProducerLedger",
@@ -314,6 +323,7 @@ __all__ = [
     "RefusalReason",
     "RuleSet",
     "RunMode",
+    "RunStateName",
     "SeqRange",
     "SessionLimits",
     "SessionStateName",

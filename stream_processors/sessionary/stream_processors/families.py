@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from sessionary.stream_processors.core.machine import AnyMachine
+from sessionary.stream_processors.core.run.machine import RunMachine
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.runtime.job import Job, machines_job
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -10,7 +11,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 def all_machines() -> Sequence[AnyMachine]:
     """Return every machine; the first one's rows are under the records' own keys."""
-    return (SessionMachine(),)
+    return SessionMachine(), RunMachine()
 
 
 def processor_job(settings: ProcessorSettings) -> Job:

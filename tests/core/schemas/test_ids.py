@@ -13,10 +13,12 @@ from sessionary.schemas.ids import (
     checked_name,
     checked_session_id,
     derived_id,
+    is_run_key,
     murmur2,
     new_session_id,
     parse_key,
     partition_of,
+    run_key,
 )
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
@@ -133,3 +135,15 @@ def test_new_ids_are_of_the_version_asked_for_and_ordered_by_time() -> None:
 def test_derived_ids_are_the_same_in_every_process_and_differ_by_each_part() -> None:
     assert derived_id("acme", SESSION, 7) == "4069ca99-c300-5572-915d-733188b0e714"
     assert len({derived_id("a", "b", 1), derived_id("a", "b", 2), derived_id("b", "a", 1), derived_id("a", "b")}) == 4
+
+
+@pytest.mark.parametrize("run_id", ["", "r1", ":", "a:b", "\x00content", "0b0ae0c4-93f3-4a6a-8e5a-9f5d3f2d2c11", "ü"])
+def test_the_key_of_a_run_is_no_key_of_a_session_or_a_content(run_id: str) -> None:
+    session = SessionKey("acme", "0b0ae0c4-93f3-4a6a-8e5a-9f5d3f2d2c11")
+    key = run_key(*session, run_id)
+    assert is_run_key(key)
+    assert key == session.encoded() + b":" + run_id.encode() + b":"
+    assert not is_run_key(session.encoded())
+    assert not key.endswith(b"\x00content")
+    with pytest.raises(Invalid, match="is not tenant_id:session_id"):
+        parse_key(key)

@@ -23,6 +23,7 @@ from sessionary.schemas.types import RefusalReason
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import Emitted, LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.run.machine import RunMachine
 from sessionary.stream_processors.core.session.machine import SessionMachine
 
 _RULES = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
@@ -65,7 +66,7 @@ class Judge:
         self._states = [self._new_state(partition, settings) for partition in range(partitions)]
 
     def _new_state(self, partition: int, settings: PartitionSettings) -> PartitionState:
-        state = PartitionState(partition, settings, Decoder(), (SessionMachine(),))
+        state = PartitionState(partition, settings, Decoder(), (SessionMachine(), RunMachine()))
         state.load_position(Position(0, self.now_ms, 0, 0, 0, rules=_RULES[self.rules]))
         state.finish_loading()
         return state

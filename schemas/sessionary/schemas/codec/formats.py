@@ -23,11 +23,14 @@ from sessionary.schemas.records import (
     BatchAcknowledged,
     BatchRecord,
     CleanupRequest,
+    FinishedRun,
     Gravestone,
     GravestoneChunk,
     Position,
     RejectedEvent,
     RulesActivation,
+    RunContent,
+    RunState,
     SessionContent,
     SessionState,
     Tick,
@@ -42,11 +45,14 @@ Record = (
     | BatchAcknowledged
     | BatchRecord
     | CleanupRequest
+    | FinishedRun
     | Gravestone
     | GravestoneChunk
     | Position
     | RejectedEvent
     | RulesActivation
+    | RunContent
+    | RunState
     | SessionContent
     | SessionState
     | Tick

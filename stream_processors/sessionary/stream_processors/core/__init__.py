@@ -14,6 +14,7 @@
     recent_outcomes  what became of the last records
     gravestones/     packed gravestones, in chunks
     session/         the session's machine
+    run/             the machine of runs
 
 A record passes `verdict`, then the machine of its family; `overlay` collects what comes of it.
 """

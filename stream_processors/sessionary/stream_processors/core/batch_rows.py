@@ -15,6 +15,10 @@ from sessionary.stream_processors.core.gravestones.packing import Changes, plan_
 from sessionary.stream_processors.core.machine import REMAINS, AnyMachine
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES
 
+# The row under a key before and after, whether its deadline moves or it only vanishes from now on,
+# when, its estimated bytes, and the label of the row before.
+RowPlan = tuple[bytes, Any, Any, bool, bool, int, int, Hashable]
+
 
 class BatchRows:
     """What a batch does to rows. `rows` are those it touched (None: gone).
@@ -68,17 +72,38 @@ class BatchRows:
         return REMAINS if expires_ms > self._clock.now_ms else None
 
     def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
+        self._keep_row(*self._plan_row(machine, key, before, row))
+
+    def _plan_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> RowPlan:
+        """Work out all that may raise, so that a failed machine leaves nothing half done."""
         live_classes = self._families.live_classes
         is_live, was_live = type(row) in live_classes, type(before) in live_classes
-        # What may raise comes first, so that a failed machine leaves nothing half done.
         is_expiring = not is_live and row is not None and (before is None or was_live)
         is_moved = is_live and not (was_live and machine.is_only_postponed(before, row))
         due_ms = machine.due_ms(row) if is_moved else self._expiry_ms(row) if is_expiring else 0
         if is_expiring and due_ms <= self._clock.now_ms:
             row, is_expiring = None, False
+        if key in self.rows:
+            return key, before, row, is_moved, is_expiring, due_ms, 0, None
+        size = RECORD_OVERHEAD_BYTES if row is None else machine.estimate_bytes(row)
+        return key, before, row, is_moved, is_expiring, due_ms, size, self._committed.tally.label_of(before)
+
+    def _keep_row(
+        self,
+        key: bytes,
+        before: Any,
+        row: Any,
+        is_moved: bool,
+        is_expiring: bool,
+        due_ms: int,
+        size: int,
+        label: Hashable,
+    ) -> None:
+        live_classes = self._families.live_classes
+        is_live, was_live = type(row) in live_classes, type(before) in live_classes
         if key not in self.rows:
-            self._count_output(len(key) + (RECORD_OVERHEAD_BYTES if row is None else machine.estimate_bytes(row)))
-            self.labels_before[key] = self._committed.tally.label_of(before)
+            self._count_output(len(key) + size)
+            self.labels_before[key] = label
         self.rows[key] = row
         if not (is_live and was_live):
             self.live += is_live - was_live
@@ -86,15 +111,20 @@ class BatchRows:
         if is_moved:  # if not, its timer is early, and asks the row again when it comes up
             self._committed.timers.schedule(key, due_ms)
         elif is_expiring:
-            heapq.heappush(self._committed.expiries, (due_ms, key))
+            heapq.heappush(self._committed.expiries_of(type(row)), (due_ms, key))
 
     def _drop_expired(self) -> bool:
         """Drop every row that vanishes; False if the batch is full before the last one."""
-        expiries, now_ms = self._committed.expiries, self._clock.now_ms
+        now_ms = self._clock.now_ms
         if self._chunks_due_ms <= now_ms:
             for key in self._committed.chunks.expired_keys(now_ms):
-                self._drop_row(key)
+                self._drop_row(key, None)
             self._chunks_due_ms = end_of_day(now_ms + 1)
+        return all(map(self._drop_due, (self._committed.expiries, self._committed.unpacked_expiries)))
+
+    def _drop_due(self, expiries: list[tuple[int, bytes]]) -> bool:
+        """Drop the rows of a heap that vanish by now; False if the batch is full before that."""
+        now_ms = self._clock.now_ms
         while expiries and expiries[0][0] <= now_ms:
             if self.is_output_full:
                 return False
@@ -104,16 +134,16 @@ class BatchRows:
                 continue
             due_ms = self._expiry_ms(row)
             if due_ms <= now_ms:
-                self._drop_row(key)
+                self._drop_row(key, row)
                 self._vanishing -= 1
             elif self._rules.version >= 2:  # the entry is from before these rules
                 heapq.heappush(expiries, (due_ms, key))
         return True
 
-    def _drop_row(self, key: bytes) -> None:
+    def _drop_row(self, key: bytes, row: Any) -> None:
         if key not in self.rows:
             self._count_output(len(key) + RECORD_OVERHEAD_BYTES)
-            self.labels_before[key] = None  # what only vanishes has none
+            self.labels_before[key] = self._committed.tally.label_of(row)
         self.rows[key] = None
 
     def _expiry_ms(self, row: Any) -> int:
@@ -149,4 +179,4 @@ class BatchRows:
             self.is_output_full = True
 
 
-__all__ = ["BatchRows"]
+__all__ = ["BatchRows", "RowPlan"]

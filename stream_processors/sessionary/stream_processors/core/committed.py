@@ -36,6 +36,7 @@ class Families(NamedTuple):
     by_event_type: Mapping[str, AnyMachine]  # of the events that are not the home's
     by_row_class: Mapping[type[Any], AnyMachine]
     live_classes: frozenset[type[Any]]
+    foreign_classes: frozenset[type[Any]]  # of the rows that are not of `home`
     expiries_ms: Mapping[type[Any], Callable[[Any], int]]  # of the rows that are packed by rules 2
     labels: Mapping[type[Any], Callable[[Any], Hashable]]  # of the rows that are counted
 
@@ -61,7 +62,8 @@ def arrange_families(machines: Sequence[AnyMachine]) -> Families:
                 expiries_ms[kind.row_class] = kind.expiry_ms
             if kind.label is not None:
                 labels[kind.row_class] = kind.label
-    return Families(machines[0], by_event_type, by_row_class, frozenset(live), expiries_ms, labels)
+    foreign = frozenset(kind.row_class for machine in machines[1:] for kind in machine.row_kinds)
+    return Families(machines[0], by_event_type, by_row_class, frozenset(live), foreign, expiries_ms, labels)
 
 
 class RowTally:
@@ -120,7 +122,8 @@ class CommittedState:
     """Rows, position and timers after the last acknowledged transaction.
 
     `timers` and `expiries` are hints that are derived from the rows: an entry is never later than
-    its row is due. `expiries` is a heap of the rows that vanish when they are due. `chunks` has the
+    its row is due. `expiries` is a heap of the rows that vanish when they are due, and may be
+    packed before; `unpacked_expiries` is one of those that are never packed. `chunks` has the
     gravestones that are packed. `live` and `vanishing` are the numbers of rows that fire and that
     only vanish, without chunks. `tally` counts rows by their labels.
     """
@@ -142,6 +145,7 @@ class CommittedState:
         self.position = Position(0, 0, 0, 0, 0)
         self.timers = Timers()
         self.expiries: list[tuple[int, bytes]] = []
+        self.unpacked_expiries: list[tuple[int, bytes]] = []
         self.chunks = ChunkIndex()
         self.live = self.vanishing = 0
         self.tally = RowTally(self.families.labels)
@@ -162,6 +166,10 @@ class CommittedState:
     def due_ms(self, row: Any, hole_end_ms: int = 0) -> int:
         """Return when a row is due, in ms of log time; without the hole's end, not later."""
         return self.families.by_row_class[type(row)].due_ms(row, hole_end_ms)
+
+    def expiries_of(self, row_class: type[Any]) -> list[tuple[int, bytes]]:
+        """Return the heap for rows of a class that only vanish."""
+        return self.expiries if row_class in self.families.expiries_ms else self.unpacked_expiries
 
     def expiry_ms(self, row: Any) -> int | None:
         """Return when a gravestone vanishes by rules 2, at the end of a day; None for other rows.

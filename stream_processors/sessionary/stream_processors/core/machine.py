@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.records import FinishedRun, RunState
 from sessionary.schemas.types import ClockRepair, RefusalReason, RuleSet
 from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, Stream
 
@@ -50,6 +51,8 @@ class Arrival(NamedTuple):
     names none. `rules` are those by which it is judged. `hole_end_ms`: before it, no event
     may have been heard; 0 if the rules do not look at that. `clock_repair` is the number of the
     last repair of the partition's clock, which a new row's times include; 0 if there was none.
+    `run` is the row of the run that the event's envelope names; None if there is none, or if the
+    rules know no runs.
     """
 
     record: LogRecord
@@ -61,6 +64,18 @@ class Arrival(NamedTuple):
     rules: RuleSet
     hole_end_ms: int = 0
     clock_repair: int = 0
+    run: RunState | FinishedRun | None = None
+
+
+class ForRow(NamedTuple):
+    """A fact for a row under another key than the one that is judged or that fires.
+
+    The machine of `row_class` receives it (`receive_fact`). Among facts these come last.
+    """
+
+    key: bytes
+    row_class: type[Any]
+    fact: Any
 
 
 class Decision(NamedTuple):
@@ -128,6 +143,14 @@ class Machine(Protocol[RowT, FactT]):
         """Apply a fact. Returns the same object if the fact changes nothing."""
         ...
 
+    def receive_fact(self, row: RowT | None, fact: Any) -> Sequence[Any]:
+        """Return what a fact from another row's machine (`ForRow`) comes to here.
+
+        Facts for this row, and `ForRow`s; none if the row is not concerned. Most machines return
+        the fact itself.
+        """
+        ...
+
     def report(
         self, key: bytes, row: RowT | None, after: RowT | None, fact: FactT, arrival: Arrival | None, place: Place
     ) -> Sequence[Emitted]:
@@ -167,15 +190,23 @@ class Machine(Protocol[RowT, FactT]):
         """
         ...
 
-    def fire(self, row: RowT, now_ms: int, hole_end_ms: int = 0) -> Sequence[FactT]:
+    def fire(self, row: RowT, now_ms: int, hole_end_ms: int = 0) -> Sequence[FactT | ForRow]:
         """Return what the deadline of a live row comes to, once it has passed.
 
-        `hole_end_ms` is as in `due_ms`.
+        `hole_end_ms` is as in `due_ms`. Facts for other rows (`ForRow`) come last.
         """
         ...
 
 
 AnyMachine = Machine[Any, Any]
+
+
+def split_facts(facts: Sequence[Any]) -> tuple[Sequence[Any], Sequence[ForRow]]:
+    """Return the facts for the row itself, and those for other rows."""
+    if not facts or type(facts[-1]) is not ForRow:
+        return facts, ()  # as almost always
+    own = [fact for fact in facts if type(fact) is not ForRow]
+    return own, [fact for fact in facts if type(fact) is ForRow]
 
 
 def apply_facts(
@@ -204,9 +235,11 @@ __all__ = [
     "Arrival",
     "Decision",
     "Fault",
+    "ForRow",
     "Machine",
     "Remains",
     "RowKind",
     "RowParts",
     "apply_facts",
+    "split_facts",
 ]

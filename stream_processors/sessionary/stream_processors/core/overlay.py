@@ -8,13 +8,18 @@ heartbeat of 100 bytes writes a row that may have 4 MiB. A row counts once, when
 touched. What events add to rows, and what outputs repeat of events, is bounded by the input bytes.
 """
 
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
-from sessionary.stream_processors.core.batch_rows import BatchRows
+from sessionary.stream_processors.core.batch_rows import BatchRows, RowPlan
 from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from
 from sessionary.stream_processors.core.committed import CommittedState
-from sessionary.stream_processors.core.machine import REMAINS, Arrival, apply_facts
+from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival, ForRow, apply_facts, split_facts
 from sessionary.stream_processors.core.model import (
     EMITTED_BYTES,
     RECORD_OVERHEAD_BYTES,
@@ -36,6 +41,14 @@ from sessionary.stream_processors.core.trail import (
 )
 from sessionary.stream_processors.core.verdict import begins_rules, read_arrival, unread_arrival
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, describe_exception
+
+
+class _Change(NamedTuple):
+    """What a row is before and after a record or a deadline, and its machine."""
+
+    machine: AnyMachine
+    before: Any
+    after: Any
 
 
 class Overlay(BatchRows):
@@ -257,12 +270,45 @@ class Overlay(BatchRows):
         row, now_ms = self._row(key), self._clock.now_ms
         machine = self._families.by_row_class[type(row)]
         facts = machine.fire(row, now_ms, self._hole_end_ms)
-        after, emitted = apply_facts(machine, key, row, facts, None, self._next_place)
+        own, others = split_facts(facts)
+        after, emitted = apply_facts(machine, key, row, own, None, self._next_place)
+        if others:
+            plans = self._plan_rows(_Change(machine, row, after), key, others, emitted, None)
+        else:
+            plans = [self._plan_row(machine, key, row, after)]
         self._lateness_ms.append(now_ms - due_ms)
         self._due_ms.append(due_ms)
         self._emitted += emitted
         self._count_output(EMITTED_BYTES * len(emitted))
-        self._put_row(machine, key, row, after)
+        for plan in plans:
+            self._keep_row(*plan)
+
+    def _plan_rows(
+        self, own: _Change, key: bytes, others: Sequence[ForRow], emitted: list[Emitted], arrival: Arrival | None
+    ) -> list[RowPlan]:
+        """Let facts reach other rows, and return what all rows come to; changes no row yet.
+
+        `own` is the change of the row under `key`, which the facts are from. `emitted` gets their
+        records.
+        """
+        changes = {key: own}
+        waiting = deque(others)
+        while waiting:
+            other_key, row_class, fact = waiting.popleft()
+            change = changes.get(other_key)
+            if change is None:
+                row = self._row(other_key)
+                change = _Change(self._families.by_row_class[row_class], row, row)
+            facts, further = split_facts(change.machine.receive_fact(change.after, fact))
+            after, records = apply_facts(change.machine, other_key, change.after, facts, arrival, self._next_place)
+            changes[other_key] = change._replace(after=after)
+            emitted += records
+            waiting += further
+        return [
+            self._plan_row(change.machine, other_key, change.before, change.after)
+            for other_key, change in changes.items()
+            if change.after is not change.before
+        ]
 
     def _judge_safely(self, record: LogRecord) -> str | None:
         """Judge a record; return None, or how a machine failed. The batch is then as before."""
@@ -282,6 +328,8 @@ class Overlay(BatchRows):
         committed, families = self._committed, self._families
         key = record.key or b""
         row = self._judged_row(key) if key else None
+        if type(row) in families.foreign_classes:
+            row = None  # a record's key is never that of another family's row
         known = None if row is REMAINS else row
         arrival = read_arrival(
             record, known, self._decoder, committed.log, self._clock.now_ms, self._rules, self._hole_end_ms
@@ -289,6 +337,8 @@ class Overlay(BatchRows):
         if arrival is None:
             self._ticks += 1
             return
+        if arrival.event is not None and arrival.event.envelope.run_id and arrival.rules.version >= 2:
+            arrival = arrival._replace(run=self._row(run_key(*arrival.session, arrival.event.envelope.run_id)))
         if self._repairs:
             arrival = arrival._replace(clock_repair=self._repairs[-1].number)
         hashed = hash(key)
@@ -306,8 +356,12 @@ class Overlay(BatchRows):
             assert arrival.event is not None  # what cannot be read repeats nothing
             self._judged.add_duplicate(record.offset, arrival.event.envelope.event_id)
             return
-        after, emitted = apply_facts(machine, key, row, decision.facts, arrival, self._next_place)
-        if after is not row:
+        own, others = split_facts(decision.facts)
+        after, emitted = apply_facts(machine, key, row, own, arrival, self._next_place)
+        if others:
+            for plan in self._plan_rows(_Change(machine, row, after), key, others, emitted, arrival):
+                self._keep_row(*plan)
+        elif after is not row:
             self._put_row(machine, key, row, after)
         # Nothing raises from here on.
         self._add_offset(record.offset)

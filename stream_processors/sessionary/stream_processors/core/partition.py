@@ -16,6 +16,7 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any
 
 from sessionary.schemas.codec import Decoder
+from sessionary.schemas.ids import is_run_key
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState, PartitionSettings
@@ -58,20 +59,26 @@ class PartitionState(CommittedState):
     def finish_loading(self, due_rows: Iterable[DueRow] | None = None) -> None:
         """Set timers once all rows are loaded. `due_rows` saves working them out from the rows."""
         due: list[tuple[int, bytes]] = []
-        self.expiries, self.chunks = [], ChunkIndex()
+        self.expiries, self.unpacked_expiries, self.chunks = [], [], ChunkIndex()
+        counted: list[bytes] = []
         back_ms = sum(repair.back_ms for repair in self.position.clock_repairs)
         for key, due_ms, live in due_rows if due_rows is not None else map(self._due_row, self.rows.items()):
             if live:
                 # If the clock was set back since the row was written, the row may be due earlier.
                 due.append((due_ms - back_ms, key))
+                counted.append(key)
             elif is_chunk_key(key):
                 self.chunks.put_chunk(key, self.rows[key])
+            elif is_run_key(key):
+                self.unpacked_expiries.append((due_ms, key))
+                counted.append(key)
             else:
                 self.expiries.append((due_ms, key))
         heapq.heapify(self.expiries)
+        heapq.heapify(self.unpacked_expiries)
         self.timers.fill(due)
-        self.live, self.vanishing = len(due), len(self.expiries)
-        self.tally.start_again(key for _, key in due)
+        self.live, self.vanishing = len(due), len(self.expiries) + len(self.unpacked_expiries)
+        self.tally.start_again(counted)
 
     def begin(self) -> Overlay:
         """Open a batch on the committed state. An earlier batch that was not merged is void.
@@ -152,7 +159,7 @@ class PartitionState(CommittedState):
                 row = self.repair_times(row, self.position.clock_repairs)
             self.timers.schedule(key, self.due_ms(row))
         elif row is not None:
-            heapq.heappush(self.expiries, (self.due_ms(row), key))
+            heapq.heappush(self.expiries_of(type(row)), (self.due_ms(row), key))
 
 
 __all__ = ["PartitionState"]

@@ -10,6 +10,8 @@ from sessionary.schemas.limits import inactivity_budget_ms
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ClockName, ClockRepair
 
+NEVER_MS = 253_402_300_799_000  # the end of the year 9999: later than any deadline
+
 
 class SessionClock(NamedTuple):
     """A clock, and what the audit trail says once it fired (`{limit}` is the limit).
@@ -64,6 +66,8 @@ def _recovery_due(state: SessionState) -> int:
 
 
 def _archive_due(state: SessionState) -> int:
+    if state.open_runs:
+        return NEVER_MS
     if state.released_at is None:
         return state.entered_at + state.limits.release_limit_ms
     # If resources were released in Timeout already, the delay counts from the session's end.
@@ -158,6 +162,7 @@ __all__ = [
     "INACTIVITY",
     "INITIALISATION",
     "MAX_DURATION",
+    "NEVER_MS",
     "RECOVERY",
     "SessionClock",
     "format_seconds",

@@ -17,6 +17,8 @@ from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
 from sessionary.stream_processors.core.machine import REMAINS, Arrival, Decision, Remains
+from sessionary.stream_processors.core.run.judge import RunStep, is_of_detached_run
+from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.sequencing import (
     LogMoment,
     SequenceCheck,
@@ -26,6 +28,7 @@ from sessionary.stream_processors.core.sequencing import (
     fill_gap,
     hash_event_id,
 )
+from sessionary.stream_processors.core.session import open_runs
 from sessionary.stream_processors.core.session.accepted import rule_for, take_over_session
 from sessionary.stream_processors.core.session.facts import (
     ContextExceeded,
@@ -37,6 +40,7 @@ from sessionary.stream_processors.core.session.facts import (
     LimitsOverridden,
     OwnerHeard,
     Refused,
+    RunEventTaken,
     SequenceMoved,
     SessionFact,
     Transitioned,
@@ -65,6 +69,7 @@ from sessionary.stream_processors.core.session.values import (
 EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
 
+_FILLING = WORK - RUN_EVENTS  # work that may fill a gap later, because it changes nothing but clocks
 DUPLICATE = Decision((), duplicate=True)
 
 
@@ -230,7 +235,7 @@ def _decide_archived(grave: Gravestone, event: Event, arrival: Arrival) -> Decis
 def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> Decision:
     envelope = event.envelope
     is_heartbeat = envelope.event_type == "heartbeat"
-    facts: list[SessionFact] = []
+    facts: list[Any] = []  # those for runs come last
     producers: Sequence[ProducerLedger] | None = None  # the ledger, until a fact takes it over
     if detail := invalid_envelope(envelope, arrival.rules, row):
         return _refuse_kept(row, event, arrival, Objection("invalid_value", detail), facts)
@@ -256,10 +261,13 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         or _object_to_sender(rules, row, event, arrival)
         or _judge_in_state(rules, row, event, arrival)
     )
+    step: RunStep | None = None
+    if envelope.run_id is not None or envelope.event_type in RUN_EVENTS:
+        fact, step = open_runs.step_of_run(row, event, arrival, fact)
     owner_heard: int | None = None
     if arrival.rules.version >= 2:
         fact = checked_snapshot(row, fact)
-        if envelope.service_id == row.owner_service:
+        if envelope.service_id == row.owner_service and type(fact) is not RunEventTaken:
             owner_heard = arrival.now_ms
     if type(fact) is WorkDone:
         fact = WorkDone(fact.at_ms, producers, owner_heard)
@@ -283,6 +291,10 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         facts += _measured_context(row, envelope)
     if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
         return _refuse_kept(row, event, arrival, objection, facts[:sequence_facts])
+    if step is not None:
+        facts += open_runs.facts_of_step(step, event, arrival)
+    elif row.open_runs and isinstance(fact, Transitioned):
+        facts += open_runs.facts_for_runs(row, fact)
     return Decision(facts)
 
 
@@ -302,7 +314,7 @@ def _decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decis
     and a lower epoch do not matter.
     """
     envelope = event.envelope
-    if arrival.rules.version < 2 or envelope.event_type not in WORK or envelope.epoch > row.epoch:
+    if arrival.rules.version < 2 or envelope.event_type not in _FILLING or envelope.epoch > row.epoch:
         return None
     if not any(name == REPLAYED_FROM for name, _ in arrival.record.headers) or invalid_payload(event, arrival.rules):
         return None
@@ -341,7 +353,8 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arri
         name in rules.clock_reasons and getattr(payload, "reason", None) in rules.clock_reasons[name]
     ):
         return Objection("processor_only", f"{name} is a processor's to say")
-    if reason := epoch_refusal(row.epoch, envelope.epoch, name):
+    reason = epoch_refusal(row.epoch, envelope.epoch, name)
+    if reason is not None and not (reason == "stale_epoch" and is_of_detached_run(event, arrival.run)):
         return Objection(reason, f"epoch {envelope.epoch}, but the session is at {row.epoch}")
     if name == "session_created":
         return Objection("session_exists", "a session of this id exists")
@@ -355,6 +368,8 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arri
 def _judge_in_state(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> SessionFact | Objection:
     """Judge an event of the right sender, epoch and owner by the session's state."""
     event_type = event.envelope.event_type
+    if arrival.run is not None and open_runs.outlives_state(row, event, arrival.run):
+        return RunEventTaken()
     rule = rules.by_event.get((row.state, event_type))
     if rule is not None and event_type == "session_taken_over":
         return take_over_session(row, event.envelope, arrival)

@@ -11,6 +11,7 @@ from sessionary.schemas.ids import derived_id
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Cleanup
 from sessionary.stream_processors.core.machine import Remains
+from sessionary.stream_processors.core.run.transitions import FINISHED
 from sessionary.stream_processors.core.session.facts import (
     Buried,
     CleanupReleased,
@@ -26,6 +27,10 @@ from sessionary.stream_processors.core.session.facts import (
     OwnerHeard,
     PhaseMoved,
     Refused,
+    RunChanged,
+    RunClosed,
+    RunEventTaken,
+    RunOpened,
     SequenceMoved,
     SessionFact,
     SnapshotTaken,
@@ -193,6 +198,23 @@ def _measure_context(row: SessionState, fact: ContextMeasured) -> SessionState:
     return row._replace(context_bytes=fact.size_bytes, context_exceeded=fact.exceeded)
 
 
+def _keep_row(row: SessionState, fact: RunEventTaken) -> SessionState:
+    return row
+
+
+def _open_run(row: SessionState, fact: RunOpened) -> SessionState:
+    return row._replace(open_runs=(*row.open_runs, fact.run))
+
+
+def _close_run(row: SessionState, fact: RunClosed) -> SessionState:
+    return row._replace(open_runs=tuple(run for run in row.open_runs if run.run_id != fact.run_id))
+
+
+def _change_run(row: SessionState, fact: RunChanged) -> SessionState:
+    numbered = next_number(row)
+    return _close_run(numbered, RunClosed(fact.run_id)) if fact.to_state in FINISHED else numbered
+
+
 _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     Buried: _bury_session,
     CleanupReleased: _release_cleanup,
@@ -208,6 +230,10 @@ _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     OwnerHeard: _hear_owner,
     PhaseMoved: _move_phase,
     Refused: _refuse_event,
+    RunChanged: _change_run,
+    RunClosed: _close_run,
+    RunEventTaken: _keep_row,
+    RunOpened: _open_run,
     SequenceMoved: _move_sequence,
     SnapshotTaken: _take_snapshot,
     TakenOver: _take_over,

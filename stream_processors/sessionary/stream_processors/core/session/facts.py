@@ -11,10 +11,12 @@ from sessionary.schemas.types import (
     DataClass,
     ErrorClass,
     ForgottenProducer,
+    OpenRun,
     Phase,
     ProducerLedger,
     Refusal,
     RefusalReason,
+    RunStateName,
     SeqRange,
     Snapshot,
 )
@@ -142,6 +144,37 @@ class TakenOver(NamedTuple):
     at_ms: int
 
 
+class RunOpened(NamedTuple):
+    """A run is open from now on."""
+
+    run: OpenRun
+
+
+class RunClosed(NamedTuple):
+    """An event finished a run."""
+
+    run_id: str
+
+
+class RunEventTaken(NamedTuple):
+    """An event of a detached run was applied outside Active, where it moves no clock."""
+
+
+class RunChanged(NamedTuple):
+    """A run changed without an event of its own: by its clock, or because its session changed.
+
+    `due_ms` is set if its clock did it.
+    """
+
+    run_id: str
+    at_ms: int
+    from_state: RunStateName
+    to_state: RunStateName
+    reason_code: str
+    reason: str
+    due_ms: int | None = None
+
+
 class CleanupReleased(NamedTuple):
     """A clean-up was confirmed."""
 
@@ -185,6 +218,10 @@ SessionFact = (
     | HeartbeatSeen
     | OwnerHeard
     | TakenOver
+    | RunOpened
+    | RunClosed
+    | RunEventTaken
+    | RunChanged
     | CleanupReleased
     | DataClassified
     | ContextMeasured
@@ -206,6 +243,10 @@ __all__ = [
     "OwnerHeard",
     "PhaseMoved",
     "Refused",
+    "RunChanged",
+    "RunClosed",
+    "RunEventTaken",
+    "RunOpened",
     "SequenceMoved",
     "SessionFact",
     "SnapshotTaken",

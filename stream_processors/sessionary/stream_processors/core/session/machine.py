@@ -15,12 +15,13 @@ from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, GravestoneChunk, SessionContent, SessionState
 from sessionary.schemas.types import ClockRepair
-from sessionary.stream_processors.core.machine import Arrival, Decision, Remains, RowKind, RowParts
+from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, Remains, RowKind, RowParts
 from sessionary.stream_processors.core.model import Stream
 from sessionary.stream_processors.core.session.clocks import SessionClock, format_seconds, repair_times
 from sessionary.stream_processors.core.session.decide import decide_event, session_rules
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned
+from sessionary.stream_processors.core.session.open_runs import facts_for_runs
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
 from sessionary.stream_processors.core.session.row_size import (
     estimate_row_bytes,
@@ -94,6 +95,11 @@ class SessionMachine:
         return decide_event(self._rules, row, arrival)
 
     evolve = staticmethod(apply_fact)
+
+    def receive_fact(self, row: SessionRow | None, fact: SessionFact) -> Sequence[SessionFact]:
+        """Return the fact: it says what happened to a run of the session."""
+        return (fact,)
+
     report = staticmethod(report_fact)
 
     estimate_bytes = staticmethod(estimate_row_bytes)
@@ -124,13 +130,15 @@ class SessionMachine:
         transition, clock = first
         return SessionDeadline(int(earliest_ms), transition, clock)
 
-    def fire(self, row: SessionRow, now_ms: int, hole_end_ms: int = 0) -> Sequence[SessionFact]:
+    def fire(self, row: SessionRow, now_ms: int, hole_end_ms: int = 0) -> Sequence[SessionFact | ForRow]:
         """Return the transition that the session's deadline makes; the reason names the limit."""
         assert isinstance(row, SessionState)
         due_ms, transition, clock = self.deadline(row, hole_end_ms)
         reason = clock.reason.format(limit=format_seconds(clock.limit_ms(row)))
         fact = Transitioned(transition, now_ms, clock.reason_code, reason, due_ms=due_ms)
-        return (fact, Buried(now_ms + self._gravestone_ms)) if transition.target == "Archived" else (fact,)
+        if transition.target == "Archived":
+            return fact, Buried(now_ms + self._gravestone_ms)
+        return fact, *facts_for_runs(row, fact)
 
 
 def _clocks_by_state(transitions: Sequence[Transition]) -> Mapping[str, Sequence[tuple[Transition, SessionClock]]]:

@@ -21,6 +21,7 @@ from sessionary.stream_processors.core.session.facts import (
     GapFound,
     LimitsOverridden,
     Refused,
+    RunChanged,
     SessionFact,
     TakenOver,
     Transitioned,
@@ -204,6 +205,26 @@ def _report_take_over(
     return [record._replace(reason_code="taken_over", reason=reason)]
 
 
+def _report_run(
+    session: SessionKey, row: SessionState, after: SessionState, fact: RunChanged, arrival: Arrival | None, place: Place
+) -> list[AuditRecord]:
+    """Report a change of a run; its clock's (`fact.due_ms` is set) occurred when it was due."""
+    record = _session_record(session, after, arrival, place, "run")._replace(
+        event_type=f"run_{fact.to_state}",
+        reason_code=fact.reason_code,
+        reason=fact.reason,
+        run_id=fact.run_id,
+        from_run_state=fact.from_state,
+        to_run_state=fact.to_state,
+    )
+    if arrival is None:
+        record = record._replace(user_id=after.user_id)
+    if fact.due_ms is not None:
+        due_at = fact.due_ms * 1000
+        record = record._replace(occurred_at=due_at, due_at=due_at, fired_at=fact.at_ms * 1000)
+    return [record]
+
+
 def _envelope_of(arrival: Arrival) -> Envelope:
     assert arrival.event is not None
     return arrival.event.envelope
@@ -217,6 +238,7 @@ _REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
     GapFound: _report_gap,
     LimitsOverridden: _report_override,
     Refused: _report_refusal,
+    RunChanged: _report_run,
     TakenOver: _report_take_over,
     Transitioned: _report_transition,
 }

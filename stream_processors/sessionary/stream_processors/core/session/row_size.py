@@ -146,6 +146,8 @@ def _texts(row: SessionState) -> list[str]:
     ]
     if row.refusals:
         texts.extend(refusal.event_id for refusal in row.refusals)
+    if row.open_runs:
+        texts.extend(run.run_id for run in row.open_runs)
     return texts
 
 

@@ -1,0 +1,14 @@
+"""The machine of runs: what may happen to a run, and what comes of it.
+
+    transitions    every transition of a run as one value
+    clocks         when the clock of a run is due
+    facts          what can happen to a run
+    judge          the judgement of an event that names a run
+    effects        what each fact does to the row
+    row_size       the size of a row; its content apart
+    machine        all of it as a `Machine`
+
+The session's machine decides on every event, also on those of runs: it asks `judge`, after the
+session itself has nothing against the event. What comes of it reaches the run's row as `ForRow`.
+Begin with `transitions`.
+"""

@@ -1,0 +1,80 @@
+"""What can happen to a run. All times are ms of log time."""
+
+from typing import NamedTuple
+
+from sessionary.schemas.records import RunState
+from sessionary.schemas.types import ErrorInfo, RunStateName
+from sessionary.stream_processors.core.run.transitions import RunChange
+
+
+class RunBegun(NamedTuple):
+    """An event made the run."""
+
+    row: RunState
+
+
+class RunMoved(NamedTuple):
+    """An event of the run was applied; its state is `target` from now on, maybe as before."""
+
+    target: RunStateName
+    at_ms: int
+    change: RunChange
+
+
+class RunHeard(NamedTuple):
+    """An event of the run was applied, and brings nothing for it."""
+
+    at_ms: int
+
+
+class RunRevived(NamedTuple):
+    """A failed run goes on. What its session and the partition say of its limit is given again."""
+
+    at_ms: int
+    attached_run_ms: int
+    clock_repair: int
+
+
+class RunHeld(NamedTuple):
+    """The session's time-out pauses the run."""
+
+    at_ms: int
+    reason_code: str
+
+
+class RunGivenUp(NamedTuple):
+    """The run failed by its clock, or by its session's end; its reason is the error's code."""
+
+    at_ms: int
+    error: ErrorInfo
+
+
+class SessionTimedOut(NamedTuple):
+    """Received by an attached run whose session timed out, for this reason."""
+
+    at_ms: int
+    reason_code: str
+
+
+class SessionEnded(NamedTuple):
+    """Received by an attached run whose session was terminated, for this reason."""
+
+    at_ms: int
+    reason_code: str
+
+
+RunFact = RunBegun | RunMoved | RunHeard | RunRevived | RunHeld | RunGivenUp
+ReceivedFact = RunFact | SessionTimedOut | SessionEnded
+
+__all__ = [
+    "ReceivedFact",
+    "RunBegun",
+    "RunFact",
+    "RunGivenUp",
+    "RunHeard",
+    "RunHeld",
+    "RunMoved",
+    "RunRevived",
+    "SessionEnded",
+    "SessionTimedOut",
+]

@@ -1,0 +1,139 @@
+"""How an event is judged against the run that it names; the session has nothing against it.
+
+run id ─▶ row ─▶ pair of state and event ─▶ values ─▶ room in the session ─▶ size
+"""
+
+from typing import NamedTuple
+
+from sessionary.schemas.codec import Event
+from sessionary.schemas.events import RunQueued, RunStarted
+from sessionary.schemas.ids import run_key
+from sessionary.schemas.limits import RUNS_OPEN_MAX
+from sessionary.schemas.records import RunState, SessionState
+from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.run.effects import apply_run_fact
+from sessionary.stream_processors.core.run.facts import RunBegun, RunFact, RunHeard, RunMoved, RunRevived
+from sessionary.stream_processors.core.run.row_size import object_to_run_size
+from sessionary.stream_processors.core.run.transitions import (
+    ACCEPTED,
+    BY_EVENT,
+    EVENTS_OF_RUNS,
+    FINISHED,
+    RUN_EVENTS,
+    RunChange,
+    RunMoment,
+    RunRow,
+)
+from sessionary.stream_processors.core.session.transitions import Objection
+
+
+class RunStep(NamedTuple):
+    """What an event comes to for its run: a fact for the run's row, if there is one.
+
+    `opens` and `closes` say whether the run is among the session's open ones from now on;
+    `is_detached` is known if it opens.
+    """
+
+    fact: RunFact | None
+    opens: bool = False
+    closes: bool = False
+    is_detached: bool = False
+
+
+def is_of_detached_run(event: Event, run: RunRow | None) -> bool:
+    """Return whether an event is one of a detached run that exists."""
+    return run is not None and run.mode == "detached" and event.envelope.event_type in EVENTS_OF_RUNS
+
+
+def makes_run_open(event: Event, run: RunRow | None) -> bool:
+    """Return whether an event would begin a run, start a queued one, or resume a failed one."""
+    name = event.envelope.event_type
+    return name in ("run_queued", "run_started") or (
+        name == "run_resumed" and run is not None and run.state == "failed"
+    )
+
+
+def judge_run(session: SessionState, event: Event, arrival: Arrival) -> RunStep | Objection | None:
+    """Judge an event against `arrival.run`; None if it names no run, and needs none."""
+    name, run_id, run = event.envelope.event_type, event.envelope.run_id, arrival.run
+    if name not in EVENTS_OF_RUNS:
+        return None
+    if not run_id:
+        return Objection("invalid_value", f"{name} names no run") if name in RUN_EVENTS else None
+    step = _judge_unknown(session, event, arrival) if run is None else _judge_known(session, run, event, arrival)
+    if isinstance(step, Objection):
+        return step
+    if step.opens and len(session.open_runs) >= RUNS_OPEN_MAX:
+        return Objection("too_many_runs", f"the session has {len(session.open_runs)} open runs, which is the most")
+    if step.fact is not None and type(step.fact) is not RunHeard:
+        after = apply_run_fact(run, step.fact)
+        if objection := object_to_run_size(run_key(*arrival.session, run_id), after, arrival):
+            return objection
+    return step
+
+
+def _judge_unknown(session: SessionState, event: Event, arrival: Arrival) -> RunStep | Objection:
+    envelope, payload = event.envelope, event.payload
+    transition = BY_EVENT.get((None, envelope.event_type))
+    if transition is None:
+        return Objection("unknown_run", f"{envelope.event_type} of run {envelope.run_id}, which did not begin")
+    change = transition.guard(None, payload, RunMoment(arrival.now_ms, envelope.actor))
+    if isinstance(change, Objection):
+        return change
+    if transition.target is None:
+        return RunStep(None)
+    assert isinstance(payload, RunQueued | RunStarted)
+    row = _new_run(session, event, payload, arrival, change)
+    return RunStep(RunBegun(row), opens=True, is_detached=row.mode == "detached")
+
+
+def _new_run(
+    session: SessionState, event: Event, payload: RunQueued | RunStarted, arrival: Arrival, change: RunChange
+) -> RunState:
+    envelope, now_ms, limit_ms = event.envelope, arrival.now_ms, session.limits.attached_run_ms
+    is_started = isinstance(payload, RunStarted)
+    return RunState(
+        tenant_id=session.tenant_id,
+        session_id=session.session_id,
+        run_id=envelope.run_id or "",
+        user_id=session.user_id if envelope.user_id is None else envelope.user_id,
+        agent_id=envelope.agent_id,
+        mode=payload.mode,
+        task_type=payload.task_type,
+        state="started" if is_started else "queued",
+        run_seq=1,
+        created_at=now_ms,
+        entered_at=now_ms,
+        last_event_at=now_ms,
+        progress=None,
+        reason_code=change.reason_code or "",
+        error=None,
+        resumes=0,
+        due_at=now_ms + limit_ms if is_started and payload.mode == "attached" else None,
+        attached_run_ms=limit_ms,
+        input_json=change.input_json,
+        plan_json=change.plan_json,
+        clock_repair=arrival.clock_repair,
+    )
+
+
+def _judge_known(session: SessionState, run: RunRow, event: Event, arrival: Arrival) -> RunStep | Objection:
+    envelope = event.envelope
+    name, moment = envelope.event_type, RunMoment(arrival.now_ms, envelope.actor)
+    transition = BY_EVENT.get((run.state, name))
+    if transition is None and (run.state in FINISHED or (name in RUN_EVENTS and name not in ACCEPTED)):
+        return Objection("illegal_transition", f"{name} is not possible for a run in {run.state}")
+    guard = transition.guard if transition is not None else ACCEPTED.get(name)
+    if guard is None:
+        return RunStep(RunHeard(moment.now_ms))
+    change = guard(run, event.payload, moment)
+    if isinstance(change, Objection):
+        return change
+    if run.state in FINISHED:
+        revived = RunRevived(moment.now_ms, session.limits.attached_run_ms, arrival.clock_repair)
+        return RunStep(revived, opens=True, is_detached=run.mode == "detached")
+    target = run.state if transition is None or transition.target is None else transition.target
+    return RunStep(RunMoved(target, moment.now_ms, change), closes=target in FINISHED)
+
+
+__all__ = ["RunStep", "is_of_detached_run", "judge_run", "makes_run_open"]

@@ -1,0 +1,162 @@
+"""The machine of runs: rows of open runs, and of finished ones until they vanish.
+
+It decides on no event: the session's machine does (`judge`).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sessionary.schemas.codec import Decoder, encode_record, record_headers
+from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.ids import SessionKey, run_key
+from sessionary.schemas.limits import FINISHED_RUN_MS
+from sessionary.schemas.records import FinishedRun, RunContent, RunState, SessionState
+from sessionary.schemas.types import ClockRepair, ErrorInfo, RunMode, RunStateName
+from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, RowKind, RowParts
+from sessionary.stream_processors.core.model import Emitted, Place, Stream
+from sessionary.stream_processors.core.run.clocks import repair_run_times, run_deadline, run_due_ms
+from sessionary.stream_processors.core.run.effects import apply_run_fact
+from sessionary.stream_processors.core.run.facts import (
+    ReceivedFact,
+    RunFact,
+    RunGivenUp,
+    RunHeld,
+    SessionEnded,
+    SessionTimedOut,
+)
+from sessionary.stream_processors.core.run.row_size import (
+    estimate_run_bytes,
+    is_run_content_apart,
+    join_run_content,
+    split_run_content,
+)
+from sessionary.stream_processors.core.run.transitions import RunRow
+from sessionary.stream_processors.core.session.facts import RunChanged
+
+_CONTENT = RowParts(split_run_content, is_run_content_apart, join_run_content, record_headers(RunContent))
+_PAUSED_BY_TIMEOUT = "session_timed_out"
+_FAILED_BY_END = "session_ended"
+
+
+class RunLabel(NamedTuple):
+    """By what runs are counted."""
+
+    state: RunStateName
+    mode: RunMode
+
+
+def _label_of(row: RunRow) -> RunLabel:
+    return RunLabel(row.state, row.mode)
+
+
+class RunMachine:
+    """Implements `Machine` for runs.
+
+    Holds no state; one instance serves any number of partitions.
+    """
+
+    row_kinds: Sequence[RowKind] = (
+        RowKind(
+            RunState,
+            live=True,
+            prefixes=record_headers(RunState),
+            encode=encode_record,
+            parts=_CONTENT,
+            label=_label_of,
+        ),
+        RowKind(
+            FinishedRun,
+            live=False,
+            prefixes=record_headers(FinishedRun),
+            encode=encode_record,
+            parts=_CONTENT,
+            label=_label_of,
+        ),
+    )
+    event_types: frozenset[str] = frozenset()
+    streams: frozenset[Stream] = frozenset()
+    reported_facts: frozenset[type[object]] = frozenset()
+
+    def __init__(self) -> None:
+        """Take nothing: the limits of runs are part of the rules."""
+        self._decoder = Decoder()
+
+    def row_key(self, arrival: Arrival) -> bytes:
+        """Return the key of the run that an event names."""
+        run_id = arrival.event.envelope.run_id if arrival.event is not None else None
+        return run_key(*arrival.session, run_id or "")
+
+    def decode(self, value: bytes) -> RunRow:
+        """Return an open or a finished run. Raises `DecodeError`."""
+        row = self._decoder.decode_record(value)
+        if not isinstance(row, RunState | FinishedRun):
+            raise DecodeError("unknown_schema", f"a {type(row).__name__} is no run")
+        return row
+
+    def decide(self, row: RunRow | None, arrival: Arrival) -> Decision:
+        """Raise `NotImplementedError`: the session's machine decides on the events of runs."""
+        raise NotImplementedError("the session's machine decides on the events of runs")
+
+    evolve = staticmethod(apply_run_fact)
+
+    def receive_fact(self, row: RunRow | None, fact: ReceivedFact) -> Sequence[RunFact | ForRow]:
+        """Return what a fact of the session comes to for a run.
+
+        What happens to an attached run if its session times out or ends is told to the session.
+        """
+        if not isinstance(fact, SessionTimedOut | SessionEnded):
+            return (fact,)
+        if not isinstance(row, RunState) or row.mode != "attached":
+            return ()
+        if isinstance(fact, SessionEnded):
+            message = f"The session ended: {fact.reason_code}"
+            return _give_up(row, fact.at_ms, ErrorInfo("retryable", _FAILED_BY_END, message))
+        if row.state not in ("started", "running"):
+            return ()
+        reason = f"The session timed out: {fact.reason_code}"
+        told = RunChanged(row.run_id, fact.at_ms, row.state, "paused", _PAUSED_BY_TIMEOUT, reason)
+        return RunHeld(fact.at_ms, _PAUSED_BY_TIMEOUT), _tell_session(row, told)
+
+    def report(
+        self,
+        key: bytes,
+        row: RunRow | None,
+        after: RunRow | None,
+        fact: RunFact,
+        arrival: Arrival | None,
+        place: Place,
+    ) -> Sequence[Emitted]:
+        """Return nothing: the session reports what it is told."""
+        return ()
+
+    estimate_bytes = staticmethod(estimate_run_bytes)
+
+    def due_ms(self, row: RunRow, hole_end_ms: int = 0) -> int:
+        """Return an open run's deadline, or when a finished one vanishes (ms of log time)."""
+        return run_due_ms(row, hole_end_ms) if isinstance(row, RunState) else row.entered_at + FINISHED_RUN_MS
+
+    def repair_times(self, row: RunRow, repairs: Sequence[ClockRepair]) -> RunRow:
+        """Return a row with its times as they are after repairs of the partition's clock."""
+        return repair_run_times(row, repairs) if isinstance(row, RunState) else row
+
+    def is_only_postponed(self, row: RunRow, after: RunRow) -> bool:
+        """Return True if the limit is the same, or if there is none: time only goes forward."""
+        return isinstance(row, RunState) and isinstance(after, RunState) and row.due_at == after.due_at
+
+    def fire(self, row: RunRow, now_ms: int, hole_end_ms: int = 0) -> Sequence[RunFact | ForRow]:
+        """Return the failure of a run whose clock is due."""
+        assert isinstance(row, RunState)
+        due_ms, reason_code, reason = run_deadline(row, hole_end_ms)
+        return _give_up(row, now_ms, ErrorInfo("retryable", reason_code, reason), due_ms)
+
+
+def _give_up(row: RunState, now_ms: int, error: ErrorInfo, due_ms: int | None = None) -> Sequence[RunFact | ForRow]:
+    told = RunChanged(row.run_id, now_ms, row.state, "failed", error.code, error.message, due_ms)
+    return RunGivenUp(now_ms, error), _tell_session(row, told)
+
+
+def _tell_session(row: RunState, fact: RunChanged) -> ForRow:
+    return ForRow(SessionKey(row.tenant_id, row.session_id).encoded(), SessionState, fact)
+
+
+__all__ = ["RunLabel", "RunMachine"]

@@ -1,0 +1,196 @@
+"""The machine of runs as data: one value for each transition.
+
+                    run_queued            run_started
+                        │                      │
+                        ▼                      ▼
+                      queued ──────────────▶ started
+                                               │
+                                               ▼
+                       paused ◀────────────▶ running ◀── failed (resumed within a day)
+                          │                    │
+                          ▼                    ▼
+                  failed, cancelled    completed, failed, cancelled
+
+A transition says from which states and by which event, under which guard, to which state. An event
+of a run that is neither here nor in `ACCEPTED` leaves an open run in its state; a pair of an event
+that is here and another state is refused.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from sessionary.schemas.events import (
+    PlanRecorded,
+    PlanReplaced,
+    RunCompleted,
+    RunFailed,
+    RunQueued,
+    RunRunning,
+    RunStarted,
+)
+from sessionary.schemas.limits import RESUME_MS
+from sessionary.schemas.records import FinishedRun, RunState
+from sessionary.schemas.types import ErrorInfo, RunStateName
+from sessionary.stream_processors.core.session.clocks import format_seconds
+from sessionary.stream_processors.core.session.transitions import COMPLETIONS, WORK, Objection
+
+RunRow = RunState | FinishedRun
+
+
+class RunMoment(NamedTuple):
+    """When an event is judged (ms of log time), and who asked for it, if it says so."""
+
+    now_ms: int
+    actor: str | None
+
+
+class RunChange(NamedTuple):
+    """What an event brings for its run; None leaves what there is."""
+
+    reason_code: str | None = None
+    progress: float | None = None
+    error: ErrorInfo | None = None
+    input_json: str | None = None
+    plan_json: str | None = None
+    result_json: str | None = None
+    artifact_id: str | None = None
+
+
+# The run (None: there is none yet), the payload, the moment.
+RunGuard = Callable[[RunRow | None, Any, RunMoment], RunChange | Objection]
+
+OPEN: Final[tuple[RunStateName, ...]] = ("queued", "started", "running", "paused")
+FINISHED: Final[frozenset[RunStateName]] = frozenset({"completed", "failed", "cancelled"})
+
+
+class RunTransition(NamedTuple):
+    """One transition of a run.
+
+    A source of None is a run without a row; so is a target of None. Those by `session` are what
+    happens to a run if its session changes, those by `clock` what its own clock does.
+    """
+
+    id: str
+    sources: tuple[RunStateName | None, ...]
+    event_type: str
+    target: RunStateName | None
+    by: Literal["client", "session", "clock"] = "client"
+    guard: RunGuard = lambda run, payload, moment: RunChange()
+
+
+def _queue(run: RunRow | None, payload: RunQueued, moment: RunMoment) -> RunChange | Objection:
+    return _object_to_mode(run, payload) or RunChange("queued", input_json=payload.input_json)
+
+
+def _start(run: RunRow | None, payload: RunStarted, moment: RunMoment) -> RunChange | Objection:
+    return _object_to_mode(run, payload) or RunChange(
+        "started", input_json=payload.input_json, plan_json=payload.plan_json
+    )
+
+
+def _object_to_mode(run: RunRow | None, payload: RunQueued | RunStarted) -> Objection | None:
+    if payload.mode == "UNKNOWN":
+        return Objection("invalid_value", "the mode of a run is attached or detached")
+    if run is not None and payload.mode != run.mode:
+        return Objection("invalid_value", f"the run was queued as {run.mode}, so it does not start as {payload.mode}")
+    return None
+
+
+def _work(run: RunRow | None, payload: RunRunning, moment: RunMoment) -> RunChange | Objection:
+    progress = payload.progress
+    if progress is not None and not 0 <= progress <= 1:
+        return Objection("invalid_value", f"progress is {progress}; it must be from 0 to 1")
+    return RunChange("running", progress=progress)
+
+
+def _pause(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange:
+    return RunChange("paused")
+
+
+def _resume(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange:
+    return RunChange("resumed")
+
+
+def _complete(run: RunRow | None, payload: RunCompleted, moment: RunMoment) -> RunChange:
+    return RunChange("completed", result_json=payload.result_json, artifact_id=payload.artifact_id)
+
+
+def _fail(run: RunRow | None, payload: RunFailed, moment: RunMoment) -> RunChange | Objection:
+    if payload.error.error_class == "UNKNOWN":
+        return Objection("missing_error_class", "an error is retryable or fatal")
+    return RunChange(payload.error.code, error=payload.error)
+
+
+def _cancel(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange:
+    return RunChange("cancelled")
+
+
+def _revive(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange | Objection:
+    assert run is not None
+    error = run.error
+    if moment.actor is None and (error is None or error.error_class != "retryable"):
+        return Objection("not_retryable", "the run's error is fatal, and the event names nobody who asked for it")
+    if moment.now_ms > run.entered_at + RESUME_MS:
+        limit = format_seconds(RESUME_MS)
+        return Objection("resume_expired", f"the run failed more than {limit} ago")
+    return RunChange("resumed")
+
+
+RUN_TRANSITIONS: tuple[RunTransition, ...] = (
+    RunTransition("R01", (None,), "run_queued", "queued", guard=_queue),
+    RunTransition("R02", (None,), "run_started", "started", guard=_start),
+    RunTransition("R03", (None,), "run_rejected", None),
+    RunTransition("R04", ("queued",), "run_started", "started", guard=_start),
+    RunTransition("R05", ("started", "running"), "run_running", "running", guard=_work),
+    RunTransition("R06", ("running",), "run_paused", "paused", guard=_pause),
+    RunTransition("R07", ("paused",), "run_resumed", "running", guard=_resume),
+    RunTransition("R08", ("running",), "run_completed", "completed", guard=_complete),
+    RunTransition("R09", ("running", "paused"), "run_failed", "failed", guard=_fail),
+    RunTransition("R10", OPEN, "run_cancelled", "cancelled", guard=_cancel),
+    RunTransition("R11", ("failed",), "run_resumed", "running", guard=_revive),
+    RunTransition("R12", ("started", "running"), "run_paused", "paused", by="session"),
+    RunTransition("R13", OPEN, "run_failed", "failed", by="session"),
+    RunTransition("R14", OPEN, "run_failed", "failed", by="clock"),
+)
+
+
+def _record_plan(run: RunRow | None, payload: PlanRecorded, moment: RunMoment) -> RunChange | Objection:
+    if run is not None and run.plan_json is not None:
+        return Objection("illegal_transition", "plan_recorded is not possible: the run has a plan")
+    return RunChange(plan_json=payload.plan_json)
+
+
+def _replace_plan(run: RunRow | None, payload: PlanReplaced, moment: RunMoment) -> RunChange | Objection:
+    if run is None or run.plan_json is None:
+        return Objection("illegal_transition", "plan_replaced is not possible: the run has no plan")
+    return RunChange(plan_json=payload.plan_json)
+
+
+# Events that leave an open run in its state and bring something for it; other work brings nothing.
+ACCEPTED: Final[Mapping[str, RunGuard]] = {"plan_recorded": _record_plan, "plan_replaced": _replace_plan}
+BY_EVENT: Final[Mapping[tuple[RunStateName | None, str], RunTransition]] = {
+    (source, transition.event_type): transition
+    for transition in RUN_TRANSITIONS
+    if transition.by == "client"
+    for source in transition.sources
+}
+# Those that need a run.
+RUN_EVENTS: Final = frozenset(event_type for _, event_type in BY_EVENT) | ACCEPTED.keys()
+# Those that are looked at for the run that they name.
+EVENTS_OF_RUNS: Final = (WORK | COMPLETIONS) - {"session_activity"}
+
+
+__all__ = [
+    "ACCEPTED",
+    "BY_EVENT",
+    "EVENTS_OF_RUNS",
+    "FINISHED",
+    "OPEN",
+    "RUN_EVENTS",
+    "RUN_TRANSITIONS",
+    "RunChange",
+    "RunGuard",
+    "RunMoment",
+    "RunRow",
+    "RunTransition",
+]
