@@ -11,17 +11,8 @@ from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor.decoding import run_key_of
-from tests.core.random_agents import (
-    BAD_KEYS,
-    CONTEXT_SIZES,
-    ERRORS,
-    FIELDS,
-    INVALID_ENVELOPES,
-    LIMITS,
-    NEXT_EVENTS,
-    WORK,
-)
-from tests.core.run_moves import RUN_IDS, draw_run_event, draw_run_marks
+from tests.core.random_agents import BAD_KEYS, CONTEXT_SIZES, FIELDS, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS
+from tests.core.run_moves import ERRORS, RUN_IDS, WORK, draw_run_event, draw_run_marks
 from tests.simulation.clients import Process, Sent, Session, SteadySession, session_of
 from tests.support.event_factory import TICK
 

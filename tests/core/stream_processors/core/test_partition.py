@@ -194,7 +194,7 @@ def reload_fold(fold: PartitionState) -> PartitionState:
     new = PartitionState(fold.partition, fold.settings, DECODER, MACHINES)
     for key, row in fold.rows.items():
         read = DECODER.decode_record(encode_record(row))
-        assert isinstance(read, SessionState | Gravestone | GravestoneChunk)
+        assert isinstance(read, SessionState | Gravestone | GravestoneChunk | RunState | FinishedRun)
         new.load(key, read)
     position = DECODER.decode_record(encode_record(fold.position))
     assert isinstance(position, Position)

@@ -13,8 +13,8 @@ import pytest
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.stream_processors.api import partitions as partition_pages
 from sessionary.stream_processors.api.openapi import DOCUMENT
+from sessionary.stream_processors.api.operators import partitions as partition_pages
 from sessionary.stream_processors.core.model import ClockSetting
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.decisions.broker_time import BrokerTime
