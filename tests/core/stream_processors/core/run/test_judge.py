@@ -195,7 +195,9 @@ def test_a_session_without_runs_has_one_byte_more() -> None:
     rig = RunRig()
     row = rig.row_of(rig.agent)
     with_run = row._replace(open_runs=(OpenRun("", False),))
-    assert len(encode_record(with_run)) - len(encode_record(row)) == 3  # the one is the count; the run has two, and an end
+    assert (
+        len(encode_record(with_run)) - len(encode_record(row)) == 3
+    )  # the one is the count; the run has two, and an end
     assert encode_record(row)[-1:] == b"\x00"
 
 
