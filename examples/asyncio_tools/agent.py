@@ -8,6 +8,7 @@ import sys
 import time
 
 from sessionary.producers import AsyncSession, AsyncSessionClient, current_session, traced
+from sessionary.schemas.events import RunCompleted, RunRunning, RunStarted
 
 
 @traced("tool")
@@ -31,12 +32,15 @@ async def fetch_weather(city: str) -> str:
 async def plan_trip(session: AsyncSession, city: str) -> str:
     """Call both tools at once, then let the model write the plan."""
     with session.marks(run_id="trip"):  # of all events in this block, the tools' too
+        await session.emit(RunStarted("attached", "plan a trip"))
+        await session.emit(RunRunning())
         async with asyncio.TaskGroup() as tools:
             train = tools.create_task(asyncio.to_thread(read_timetable, city))
             weather = tools.create_task(fetch_weather(city))
         async with session.llm("large") as call:
             await asyncio.sleep(0.05)  # stands in for the model
             call.tokens_in, call.tokens_out = 200, 40
+        await session.emit(RunCompleted())
         return f"{train.result()}; {weather.result()}"
 
 
