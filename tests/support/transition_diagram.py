@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sessionary.stream_processors.core.run.transitions import RUN_TRANSITIONS, RunTransition
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS, Transition
 
 
@@ -16,6 +17,18 @@ def transition_table(transitions: Sequence[Transition] = TRANSITIONS) -> str:
     """Return a Markdown table of every transition, without a line end at its end."""
     head = ["| | from | event | to | sent by | reasons | clocks that fire it | clean-up |", "|---" * 8 + "|"]
     return "\n".join([*head, *map(_table_row, transitions)])
+
+
+def run_table(transitions: Sequence[RunTransition] = RUN_TRANSITIONS) -> str:
+    """Return a Markdown table of every transition of a run, without a line end at its end."""
+    head = ["| | from | event | to | by |", "|---" * 5 + "|"]
+    return "\n".join([*head, *map(_run_row, transitions)])
+
+
+def _run_row(transition: RunTransition) -> str:
+    sources = ", ".join(source or "-" for source in transition.sources)
+    by = {"client": "client", "session": "its session", "clock": "its clock"}[transition.by]
+    return f"| {transition.id} | {sources} | `{transition.event_type}` | {transition.target or '-'} | {by} |"
 
 
 def _draw_arrow(transition: Transition) -> str:
@@ -54,4 +67,4 @@ def _final_states(transitions: Sequence[Transition]) -> list[str]:
     return sorted({transition.target for transition in transitions} - sources)
 
 
-__all__ = ["state_diagram", "transition_table"]
+__all__ = ["run_table", "state_diagram", "transition_table"]

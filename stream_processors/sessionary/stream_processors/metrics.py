@@ -42,6 +42,7 @@ MetricName = Literal[
     "sessionary_processor_timer_wall_lateness_seconds",
     "sessionary_processor_sessions",
     "sessionary_processor_sessions_over_context_limit",
+    "sessionary_processor_runs",
     "sessionary_processor_gravestones",
     "sessionary_processor_stored_bytes",
     "sessionary_processor_disk_free_bytes",
@@ -95,9 +96,12 @@ HELP: Final[Mapping[MetricName, str]] = {
     "has opened.",
     "sessionary_processor_sessions_over_context_limit": "Sessions in open partitions whose context exceeds their "
     "limit; counted within seconds after a partition has opened.",
+    "sessionary_processor_runs": "Runs in open partitions, by state; finished ones for 30 days. Counted within "
+    "seconds after a partition has opened.",
     "sessionary_processor_gravestones": "Archived sessions in open partitions of which a gravestone remains.",
     "sessionary_processor_stored_bytes": "Bytes of the rows that this worker stores, with their keys, by layer: rows "
-    "of sessions, contents apart from them, gravestones. With RocksDB and rules 1: when a partition was opened.",
+    "of sessions and open runs, contents apart from them, gravestones and finished runs. With RocksDB and rules 1: "
+    "when a partition was opened.",
     "sessionary_processor_disk_free_bytes": "Free bytes of the file system with the state folder; absent if rows are "
     "in memory.",
     "sessionary_processor_state_hash_mismatches_total": "Contents, stores and changelogs that did not have the hash "
@@ -134,6 +138,7 @@ SCRAPED: Final[Mapping[MetricName, str | None]] = {
     "sessionary_processor_timers_due": "partition",
     "sessionary_processor_sessions": "state",
     "sessionary_processor_sessions_over_context_limit": None,
+    "sessionary_processor_runs": "state",
     "sessionary_processor_gravestones": None,
     "sessionary_processor_stored_bytes": "layer",
     "sessionary_processor_disk_free_bytes": None,

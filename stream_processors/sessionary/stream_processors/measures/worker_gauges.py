@@ -2,10 +2,12 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Final, cast
 
+from sessionary.stream_processors.core.run.machine import RunLabel
+from sessionary.stream_processors.core.run.transitions import FINISHED, OPEN
 from sessionary.stream_processors.measures.log_lag import LogLag
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
@@ -18,6 +20,7 @@ from sessionary.stream_processors.store.stores import PartitionStores
 
 # The states of sessions that have a row; of archived ones a gravestone remains.
 STATES: Final = ("Idle", "Active", "Paused", "Timeout", "Error", "Terminated")
+RUN_STATES: Final = (*OPEN, *sorted(FINISHED))
 _OVERDUE_LOOKS_MAX = 20_000  # rows of all partitions
 
 
@@ -56,7 +59,8 @@ class WorkerGauges:
         read("sessionary_processor_timers_due", self._count_overdue)
         read("sessionary_processor_sessions", self._count_sessions)
         read("sessionary_processor_sessions_over_context_limit", self._count_exceeded)
-        read("sessionary_processor_gravestones", lambda: sum(owner.state.gravestones for owner in self._opened()))
+        read("sessionary_processor_runs", self._count_runs)
+        read("sessionary_processor_gravestones", self._count_gravestones)
         read("sessionary_processor_stored_bytes", self._count_bytes)
         read("sessionary_processor_disk_free_bytes", lambda: free_bytes(self._state_folder))
         read("sessionary_processor_recovery_remaining_records", self._recovering)
@@ -98,21 +102,37 @@ class WorkerGauges:
         looks_max = _OVERDUE_LOOKS_MAX // max(1, len(opened))
         return {owner.partition: owner.state.count_overdue(now_ms, looks_max) for owner in opened}
 
-    def _count_labels(self) -> Counter[tuple[str, bool]]:
-        counts: Counter[tuple[str, bool]] = Counter()
+    def _count_labels(self) -> Counter[Hashable]:
+        counts: Counter[Hashable] = Counter()
         for owner in self._opened():
-            # The labels of sessions: state, and whether the context exceeds its limit.
-            counts.update(cast(Counter[tuple[str, bool]], owner.state.tally.counts))
+            counts.update(owner.state.tally.counts)
         return counts
+
+    def _session_labels(self) -> dict[tuple[str, bool], int]:
+        """Return how many sessions there are by state, and by whether the context is too large."""
+        labels = cast(Counter[tuple[str, bool]], self._count_labels())
+        return {label: number for label, number in labels.items() if not isinstance(label, RunLabel)}
 
     def _count_sessions(self) -> dict[str, int]:
         found = dict.fromkeys(STATES, 0)
-        for (state, _), number in self._count_labels().items():
+        for (state, _), number in self._session_labels().items():
             found[state] = found.get(state, 0) + number
         return found
 
     def _count_exceeded(self) -> int:
-        return sum(number for (_, exceeded), number in self._count_labels().items() if exceeded)
+        return sum(number for (_, exceeded), number in self._session_labels().items() if exceeded)
+
+    def _count_runs(self) -> dict[str, int]:
+        found: dict[str, int] = dict.fromkeys(RUN_STATES, 0)
+        for label, number in self._count_labels().items():
+            if isinstance(label, RunLabel):
+                found[label.state] = found.get(label.state, 0) + number
+        return found
+
+    def _count_gravestones(self) -> int:
+        runs = self._count_runs()
+        rows = sum(owner.state.gravestones for owner in self._opened())
+        return max(0, rows - sum(runs[state] for state in FINISHED))
 
     def _count_bytes(self) -> dict[str, int]:
         found = self._stores.list_layer_bytes()

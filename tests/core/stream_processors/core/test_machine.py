@@ -70,6 +70,9 @@ class ScriptedMachine:
     def evolve(self, row: ScriptedRow | None, fact: RowSet) -> ScriptedRow | None:
         return fact.row
 
+    def receive_fact(self, row: ScriptedRow | None, fact: RowSet) -> Sequence[RowSet]:
+        return (fact,)
+
     def report(
         self,
         key: bytes,
@@ -132,12 +135,12 @@ def test_a_row_may_begin_at_rest_and_vanishes_when_it_is_due() -> None:
 
 def test_a_row_at_rest_is_noted_once_however_often_it_changes() -> None:
     state = fold_script(RESTING, RESTING._replace(due_at=DUE_MS), RESTING._replace(due_at=DUE_MS))
-    assert state.expiries == [(DUE_MS, KEY)]
+    assert (state.expiries, state.unpacked_expiries) == ([], [(DUE_MS, KEY)])  # its kind is never packed
 
 
 def test_a_live_row_that_an_event_removes_is_gone_at_once_and_fires_no_more() -> None:
     state = fold_script(LIVE, None)
-    assert (dict(state.rows), state.live, state.expiries) == ({}, 0, [])
+    assert (dict(state.rows), state.live, state.unpacked_expiries) == ({}, 0, [])
     assert pass_deadline(state).counts.timers == 0
 
 
@@ -157,6 +160,6 @@ def test_a_row_that_lives_again_fires_and_does_not_vanish() -> None:
 
 def test_a_live_row_that_comes_to_rest_vanishes_when_it_is_due() -> None:
     state = fold_script(LIVE, RESTING)
-    assert (state.live, state.expiries) == (0, [(DUE_MS, KEY)])
+    assert (state.live, state.unpacked_expiries) == (0, [(DUE_MS, KEY)])
     assert pass_deadline(state).counts.timers == 0
     assert not state.rows

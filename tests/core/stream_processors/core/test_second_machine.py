@@ -177,7 +177,7 @@ def recover_state(before: PartitionState, changelog: dict[bytes, bytes]) -> Part
     state = PartitionState(0, SETTINGS, Decoder(), MACHINES, rows)
     state.load_position(before.position)
     state.finish_loading(rows.due_rows())
-    assert (state.live, len(state.expiries)) == (before.live, len(before.expiries))
+    assert (state.live, state.vanishing) == (before.live, before.vanishing)
     return state
 
 
