@@ -19,7 +19,8 @@ from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Position, SessionState, Tick
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.core.session.transitions import WORK as ALL_WORK
-from tests.core.random_agents import ERRORS, FIELDS, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS, SHORT, WORK
+from tests.core.random_agents import FIELDS, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS, SHORT
+from tests.core.run_moves import ERRORS, WORK
 from tests.support.broken_headers import BrokenMessage
 from tests.support.event_factory import TICK, EventFactory, snapshot
 from tests.support.sink_records import audit_record, batch_record

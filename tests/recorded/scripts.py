@@ -12,7 +12,8 @@ from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
-from tests.core.random_agents import BAD_KEYS, FIELDS, INVALID_ENVELOPES, WORK
+from tests.core.random_agents import BAD_KEYS, FIELDS, INVALID_ENVELOPES
+from tests.core.run_moves import WORK
 from tests.recorded.actors import STEADY, TRACEPARENT, Actor, Headers, Script
 from tests.support.event_factory import TICK, snapshot
 

@@ -13,8 +13,8 @@ from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.api.session_poll import SessionQuestion, find_difference
-from sessionary.stream_processors.api.sessions import Question, session_document
-from sessionary.stream_processors.api.verdicts import verdict_document
+from sessionary.stream_processors.api.session_questions import AskedOwner, Question
+from sessionary.stream_processors.api.sessions import session_document
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from tests.core.fold_rig import FoldRig
 
@@ -74,9 +74,9 @@ class JudgedMemory(InMemoryTransport):
         row = self.rig.fold.rows.get(key.encoded())
         if not isinstance(row, SessionState):
             raise SessionLost(f"session {session_id} is not known")
-        verdict = None if after is None else verdict_document(self._recent, row, key.encoded(), *after)
+        owner: Any = SimpleNamespace(state=self.rig.fold, recent_outcomes=self._recent)
         question = Question(key, 0, None if after is None else after[1], 0)
-        return parse_session(session_document(row, question, self.rig.fold, verdict))
+        return parse_session(session_document(row, AskedOwner(question, owner)))
 
     def forget_outcomes(self) -> None:
         """Know of the last records no more than another worker does."""
