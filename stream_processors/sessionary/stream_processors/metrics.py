@@ -96,7 +96,7 @@ HELP: Final[Mapping[MetricName, str]] = {
     "has opened.",
     "sessionary_processor_sessions_over_context_limit": "Sessions in open partitions whose context exceeds their "
     "limit; counted within seconds after a partition has opened.",
-    "sessionary_processor_runs": "Runs in open partitions, by state; finished ones for 30 days. Counted within "
+    "sessionary_processor_runs": "Runs in open partitions, by state; finished ones for 30 days; counted within "
     "seconds after a partition has opened.",
     "sessionary_processor_gravestones": "Archived sessions in open partitions of which a gravestone remains.",
     "sessionary_processor_stored_bytes": "Bytes of the rows that this worker stores, with their keys, by layer: rows "

@@ -129,7 +129,7 @@ def _revive(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange
     assert run is not None
     error = run.error
     if moment.actor is None and (error is None or error.error_class != "retryable"):
-        return Objection("not_retryable", "the run's error is fatal, and the event names nobody who asked for it")
+        return Objection("not_retryable", "the run's error is fatal, and the event names no actor")
     if moment.now_ms > run.entered_at + RESUME_MS:
         limit = format_seconds(RESUME_MS)
         return Objection("resume_expired", f"the run failed more than {limit} ago")
