@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.delivery.emitter import SenderIdentity
-from sessionary.producers.errors import Invalid
+from sessionary.producers.errors import Invalid, ProducerError
 from sessionary.producers.judgement.local_checks import check_limits, check_user
 from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.lifetime.tenant_clients import TenantClients
@@ -296,6 +296,8 @@ class SessionClient(TenantClients):
             ProducerError: The client already has a handler.
         """
         self._reopen_in_child()
+        if self._cleanup_handler is not None:
+            raise ProducerError("this client already has a clean-up handler; call on_cleanup once")
         self._start_cleanups(handler)
         self._cleanup_handler = handler
 

@@ -11,6 +11,7 @@ from sessionary.producers import (
     Invalid,
     Limits,
     ProducerError,
+    ProducerSettings,
     Session,
     SessionClient,
     SessionLost,
@@ -221,3 +222,17 @@ def test_without_a_handler_a_request_is_an_error() -> None:
     client, memory = memory_client()
     with client, pytest.raises(ProducerError):
         memory.request_cleanup(request())
+
+
+@pytest.mark.parametrize("disabled", [False, True])
+def test_a_client_has_one_handler(disabled: bool) -> None:
+    client, _ = memory_client()
+    if disabled:
+        settings = ProducerSettings.from_env({}, disabled=True)
+        client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings)
+    with client:
+        client.on_cleanup(lambda asked: None)
+        with pytest.raises(ProducerError, match="call on_cleanup once"):
+            client.on_cleanup(lambda asked: None)
+        if not disabled:
+            client.for_tenant("globex").on_cleanup(lambda asked: None)
