@@ -366,9 +366,10 @@ class AsyncSessionClient:
     async def close(self, timeout_s: float | None = None) -> None:
         """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions. Never raises.
 
-        Waits for at most `timeout_s` seconds while events are not acknowledged or a clean-up
-        handler runs, and two seconds more for the client's threads; a spool keeps the rest for the
-        next client, and `on_error` is told how many. A second call does nothing.
+        Waits for at most `timeout_s` seconds while events are not acknowledged, a clean-up handler
+        runs, or the verdict is open on a session that was left, and two seconds more for the
+        client's threads; a spool keeps the rest for the next client, and `on_error` is told how
+        many. A second call does nothing.
 
         Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and
         leaves the other tenants as they are.

@@ -138,7 +138,8 @@ class AsyncSession(AsyncSessionWork):
 
         Otherwise raises as `emit` does.
         """
-        # Sent before anything is awaited: a cancelled call never sends it after the block was left.
+        # Sent before anything is awaited. Under policy `block` a thread sends it, which a cancelled
+        # call does not stop; after the end of the block it raises there, as the session has ended.
         pending = await self._run_verb(self.sync_session._ask_resume, resume_plan, marks)
         return await asyncio.to_thread(self.sync_session._await_content, pending)
 
