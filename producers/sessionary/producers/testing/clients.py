@@ -44,7 +44,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
     def tenant_ports(tenant: str, settings: ProducerSettings) -> Ports:
         of_tenant = _MemoryCleanups(tenant, service_id)
         memory._add_subscription(of_tenant, first=True)
-        return Ports(memory, memory, of_tenant, heartbeats=heartbeats)
+        return Ports(memory, memory, of_tenant)
 
     return Ports(memory, memory, cleanups, tenant_ports=tenant_ports, heartbeats=heartbeats)
 
