@@ -65,6 +65,8 @@ def test_a_silenced_session_times_out_of_inactivity() -> None:
         memory.silence(session)
         memory.advance(60)
         assert timeouts(memory) == [("Timeout", "inactive")]
+        assert session.local_state == "Timeout"
+        session.resume()
         beats = len(memory.heartbeats())
         memory.silence(session, silent=False)
         memory.advance(10)
@@ -214,7 +216,7 @@ def test_time_is_not_advanced_by_a_handler() -> None:
         client.session(user_id="u").close()
         memory.advance(1)
     assert [str(error) for error in errors] == [
-        "advance is running already: call it neither in a handler nor in two threads"
+        "advance is running already: call it neither in a handler or callback nor in two threads"
     ]
 
 
