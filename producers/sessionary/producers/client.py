@@ -3,11 +3,12 @@
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, Unpack
 
+from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.delivery.emitter import SenderIdentity
-from sessionary.producers.errors import Invalid
+from sessionary.producers.errors import Invalid, ProducerError
 from sessionary.producers.judgement.local_checks import check_limits, check_user
 from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.lifetime.tenant_clients import TenantClients
@@ -123,6 +124,7 @@ class SessionClient(TenantClients):
         parent: str | Session | AsyncSession | None = None,
         restored_from_snapshot_id: str | None = None,
         beats_with: BeatsWith = "process",
+        **marks: Unpack[Marks],
     ) -> Session:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
 
@@ -139,6 +141,7 @@ class SessionClient(TenantClients):
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
             beats_with: What the session's heartbeats end with: the process, or the thread or
                 asyncio task that calls this. See `Session`.
+            marks: What the envelope of its first event says beside that, as in `Marks`.
 
         Returns:
             The session.
@@ -154,6 +157,7 @@ class SessionClient(TenantClients):
         else:
             key = SessionKey(self._tenant_id, checked_session_id(session_id))
         limits, is_alive, parent_id = check_limits(limits), lifeline_of(beats_with), self._id_of(parent)
+        fields = envelope_fields(marks)
         emitter = self._new_emitter(key, check_user(user_id), data_classes, new=session_id is None)
         try:
             session = Session(
@@ -164,7 +168,7 @@ class SessionClient(TenantClients):
                 state_schema_version=state_schema_version,
                 is_alive=is_alive,
             )
-            session._register_session(parent_id, restored_from_snapshot_id)
+            session._register_session(parent_id, restored_from_snapshot_id, fields)
         except BaseException:
             if not emitter.last_seq:  # neither this call nor another object sent anything in the session
                 emitter.forget_sequence()
@@ -183,6 +187,7 @@ class SessionClient(TenantClients):
         validate: Step | None = None,
         connect: Step | None = None,
         beats_with: BeatsWith = "process",
+        **marks: Unpack[Marks],
     ) -> Session:
         """Create and start a session. Use it in `with`, which ends it.
 
@@ -199,6 +204,8 @@ class SessionClient(TenantClients):
                 `connection_failed`, and the exception is raised again.
             beats_with: What the session's heartbeats end with: the process, or the thread or
                 asyncio task that calls this. See `Session`.
+            marks: What the envelopes of its first events say beside that, up to the start's last
+                one, as in `Marks`.
 
         Returns:
             The session, in state Active.
@@ -216,8 +223,9 @@ class SessionClient(TenantClients):
             session_id=session_id,
             parent=parent,
             beats_with=beats_with,
+            **marks,
         )
-        return created.start(validate=validate, connect=connect)
+        return created.start(validate=validate, connect=connect, **marks)
 
     def attach(
         self,
@@ -296,6 +304,8 @@ class SessionClient(TenantClients):
             ProducerError: The client already has a handler.
         """
         self._reopen_in_child()
+        if self._cleanup_handler is not None:
+            raise ProducerError("this client already has a clean-up handler; call on_cleanup once")
         self._start_cleanups(handler)
         self._cleanup_handler = handler
 

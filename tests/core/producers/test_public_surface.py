@@ -180,7 +180,8 @@ def test_a_user_can_name_every_type_of_a_signature(owner: type) -> None:
 
 def test_a_user_can_name_every_type_of_the_settings_and_the_in_memory_client() -> None:
     offered = {*sessionary.producers.__all__, *testing_module.__all__}
-    private = {"OnReceipt", "OnCleanupRequest"}  # only of the protocols that the memory implements
+    # Only of the protocols that the memory implements.
+    private = {"OnReceipt", "OnCleanupRequest", "KnownSession", "SessionChanges"}
     for owner in (ProducerSettings, InMemoryTransport):
         assert set(annotated_names(owner)) - STANDARD - private <= offered
 

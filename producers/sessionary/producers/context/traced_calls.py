@@ -4,7 +4,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from typing import Any, TypeVar, cast
 
 from sessionary.producers.context.call_events import ReportedCall, step_events, tool_events
@@ -74,11 +74,9 @@ class _QuietCall:
     async def send_end_async(self, error: BaseException | None) -> None:
         await self._run(lambda: self.send_end(error))
 
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """Mark the events of this context as caused by the call."""
-        with added_marks(self._reporter.session_id, self._call.inner_marks):
-            yield
+    def inside(self) -> AbstractContextManager[None]:
+        """Return a block whose events are marked as caused by the call."""
+        return added_marks(self._reporter.session_id, self._call.inner_marks)
 
     async def _run(self, send: Callable[[], None]) -> None:
         if self._reporter.may_block:

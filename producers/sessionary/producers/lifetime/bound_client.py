@@ -91,9 +91,10 @@ class ProcessBoundClient:
 
     def _start_watch(self) -> None:
         """Begin to ask about sessions, which also checks the token; or check only that."""
-        self._watch = SessionWatch(self._ports.polls, Notices(self._callbacks), self._settings.poll_interval_s)
-        if self._ports.polls is not None and not self._settings.poll_interval_s:
-            start_token_check(self._ports.control, self._report_finding)
+        ports, interval_s = self._ports, self._settings.poll_interval_s
+        self._watch = SessionWatch(ports.polls, Notices(self._callbacks), interval_s, ports.poll_timer)
+        if ports.polls is not None and ports.poll_timer is None and not interval_s:
+            start_token_check(ports.control, self._report_finding)
 
     def _report_finding(self, error: Exception) -> None:
         if isinstance(error, AuthenticationFailed):

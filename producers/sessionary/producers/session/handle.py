@@ -87,11 +87,6 @@ class SessionHandle(JudgedHandle):
         self._departures = 0  # how often the session was ended, detached or left
 
     @property
-    def session_id(self) -> str:
-        """The session's UUID."""
-        return self._emitter.key.session_id
-
-    @property
     def local_state(self) -> str:
         """The session's state as far as this object knows it.
 
