@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder
 from sessionary.producers.control.data_class_lookup import DataClassLookup
@@ -21,16 +22,17 @@ from sessionary.producers.delivery.sequences import SequenceRegistry
 from sessionary.producers.errors import AuthenticationFailed, ClientClosed
 from sessionary.producers.judgement.notices import Callbacks, Notices
 from sessionary.producers.judgement.session_watch import SessionWatch
-from sessionary.producers.kafka_ports import kafka_ports
 from sessionary.producers.ports import Counters, Ports
 from sessionary.producers.process.guards import guard_callback
 from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, keep_forever
 from sessionary.producers.session.handle import SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats
 from sessionary.producers.session.pending_verdict import VerdictFollower
-from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.types import DataClass
+
+if TYPE_CHECKING:  # pydantic takes long to load
+    from sessionary.producers.settings import ProducerSettings
 
 
 class ProcessBoundClient:
@@ -40,7 +42,7 @@ class ProcessBoundClient:
         self,
         tenant_id: str,
         identity: SenderIdentity,
-        settings: ProducerSettings,
+        settings: "ProducerSettings",
         callbacks: Callbacks,
         ports: Ports | None,
     ) -> None:
@@ -72,9 +74,7 @@ class ProcessBoundClient:
         self._sequences = SequenceRegistry(self._producer_id)
         self._errors, self._counts_lock = Counter[str](), threading.Lock()
         self._notices = Notices(self._callbacks)
-        self._ports = self._given_ports or kafka_ports(
-            self._settings, self._tenant_id, self._identity.service_id, self._producer_id, self._on_error
-        )
+        self._ports = self._given_ports or self._outside_ports()
         self._heartbeats = self._ports.heartbeats or Heartbeats(self._on_error)
         if self._settings.disabled:
             self._heartbeats.close()
@@ -90,6 +90,12 @@ class ProcessBoundClient:
             self._watch,
             self._settings.rules,
         )
+
+    def _outside_ports(self) -> Ports:
+        from sessionary.producers.kafka_ports import kafka_ports  # takes long to load
+
+        service_id = self._identity.service_id
+        return kafka_ports(self._settings, self._tenant_id, service_id, self._producer_id, self._on_error)
 
     def _start_watch(self) -> None:
         """Begin to ask about sessions. If nothing asks, check the token once."""

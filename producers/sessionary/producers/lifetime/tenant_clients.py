@@ -4,9 +4,7 @@ import copy
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Self
-
-from pydantic import SecretStr
+from typing import TYPE_CHECKING, Self
 
 from sessionary.producers.context.thread_inheritance import inherit_in_threads
 from sessionary.producers.context.traced_calls import F, traced
@@ -16,8 +14,10 @@ from sessionary.producers.judgement.notices import Callbacks
 from sessionary.producers.lifetime.bound_client import ProcessBoundClient
 from sessionary.producers.ports import Ports
 from sessionary.producers.session.pending_verdict import VerdictFollower
-from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import checked_name
+
+if TYPE_CHECKING:  # pydantic takes long to load
+    from sessionary.producers.settings import ProducerSettings
 
 
 class TenantGate(SendGate):
@@ -69,6 +69,8 @@ class TenantClients(ProcessBoundClient):
         """
         shared = self._shared or self
         name = checked_name("tenant", tenant_id)
+        from pydantic import SecretStr  # loaded already, by the settings
+
         token = None if api_token is None else SecretStr(api_token)
         with shared._opening:  # one that closes at the same time closes this one too
             client = copy.copy(shared)
@@ -100,7 +102,7 @@ class TenantClients(ProcessBoundClient):
         self,
         tenant_id: str,
         identity: SenderIdentity,
-        settings: ProducerSettings,
+        settings: "ProducerSettings",
         callbacks: Callbacks,
         ports: Ports | None,
     ) -> None:
