@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.control.cleanup_responder import CleanupHandler
@@ -14,12 +14,14 @@ from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnRefuse
 from sessionary.producers.lifetime.tenant_clients import TenantClients
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
-from sessionary.producers.session.async_session import AsyncSession
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session, Step
-from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
+
+if TYPE_CHECKING:  # pydantic and asyncio take long to load
+    from sessionary.producers.session.async_session import AsyncSession
+    from sessionary.producers.settings import ProducerSettings
 
 
 class SessionClient(TenantClients):
@@ -46,7 +48,7 @@ class SessionClient(TenantClients):
         agent_id: str,
         agent_role: str | None = None,
         actor: str | None = None,
-        settings: ProducerSettings | None = None,
+        settings: "ProducerSettings | None" = None,
         on_error: OnError = log_error,
         on_refused: OnRefused | None = None,
         on_timed_out: OnTimedOut | None = None,
@@ -80,6 +82,8 @@ class SessionClient(TenantClients):
         identity = SenderIdentity(
             checked_name("service", service_id), checked_name("agent", agent_id), agent_role, actor
         )
+        from sessionary.producers.settings import ProducerSettings
+
         given = settings if settings is not None else ProducerSettings.from_env()
         callbacks = Callbacks(on_error, on_refused, on_timed_out, on_fenced)
         self._open_client(checked_name("tenant", tenant_id), identity, given, callbacks, ports)
@@ -121,7 +125,7 @@ class SessionClient(TenantClients):
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
         state_schema_version: int = 1,
-        parent: str | Session | AsyncSession | None = None,
+        parent: "str | Session | AsyncSession | None" = None,
         restored_from_snapshot_id: str | None = None,
         beats_with: BeatsWith = "process",
         **marks: Unpack[Marks],
@@ -183,7 +187,7 @@ class SessionClient(TenantClients):
         limits: Limits | None = None,
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
-        parent: str | Session | AsyncSession | None = None,
+        parent: "str | Session | AsyncSession | None" = None,
         validate: Step | None = None,
         connect: Step | None = None,
         beats_with: BeatsWith = "process",
@@ -347,7 +351,7 @@ class SessionClient(TenantClients):
         key = SessionKey(self._tenant_id, checked_session_id(session_id))
         return Session(self._new_emitter(key, user_id, ()), self._services, is_alive=is_alive)
 
-    def _id_of(self, parent: str | Session | AsyncSession | None) -> str | None:
+    def _id_of(self, parent: "str | Session | AsyncSession | None") -> str | None:
         """Return a parent's session id. Raises `Invalid`."""
         if parent is None or isinstance(parent, str):
             return None if parent is None else checked_session_id(parent, "parent session id")

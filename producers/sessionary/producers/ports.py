@@ -6,12 +6,14 @@ with Kafka and HTTP, `testing` in memory.
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
-from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import DataClass, Limits, Refusal, RefusalReason
+
+if TYPE_CHECKING:  # pydantic takes long to load
+    from sessionary.producers.settings import ProducerSettings
 
 OnError = Callable[[Exception], None]
 """Called with an error that no call can raise, on any thread. Must not block for long."""

@@ -1,8 +1,6 @@
 """A decorator that reports each call of a function in the current session."""
 
-import asyncio
 import functools
-import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from typing import Any, TypeVar, cast
@@ -80,6 +78,8 @@ class _QuietCall:
 
     async def _run(self, send: Callable[[], None]) -> None:
         if self._reporter.may_block:
+            import asyncio  # loaded already, as this runs; the client for threads does without it
+
             await asyncio.to_thread(send)
         else:
             send()
@@ -95,6 +95,8 @@ _NewCall = Callable[[], _QuietCall | None]
 
 
 def _wrapper_for(function: _Function, new_call: _NewCall) -> _Function:
+    import inspect  # takes long to load
+
     if inspect.iscoroutinefunction(function):
         return _coroutine_wrapper(function, new_call)
     if inspect.isasyncgenfunction(function):
