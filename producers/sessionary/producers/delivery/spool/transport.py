@@ -81,7 +81,9 @@ class SpoolTransport(DirectTransport):
     """`Transport` for policy `spool`. `send` never blocks and raises only `ClientClosed`."""
 
     def __init__(self, settings: ProducerSettings, producer_id: str, on_error: OnError) -> None:
-        self._spool = Spool(settings.spool_folder, producer_id, settings.spool_bytes_max)
+        self._spool = Spool(
+            settings.spool_folder, producer_id, settings.spool_bytes_max, memory_bytes_max=settings.queue_bytes_max
+        )
         self._broken = False
         self.delivery_reports: deque[tuple[_InFlight, KafkaError | None, Receipt]] = deque()
         try:
@@ -91,6 +93,7 @@ class SpoolTransport(DirectTransport):
             raise
         self._decoder = Decoder()
         self._full = False
+        self._in_memory = False  # As far as it was told
         self._produce_error: KafkaError | None = None  # Raised by `produce` while the lock was held
         self._given_up: list[tuple[Exception, OnReceipt | None]] = []
         self._counts.replayed = self._spool.taken_over
@@ -131,9 +134,17 @@ class SpoolTransport(DirectTransport):
                 full = None
                 self._full = False
                 self._counts.sent += 1
+                disk_error = self._spool.disk_error
+                if disk_error is not None:
+                    self._counts.errors["not_on_disk"] += 1
                 if not direct or not self._queue_record(record, position):
                     self._counts.spooled += 1
                     self._work.notify()
+        if full is None and (disk_error is not None) != self._in_memory:
+            self._in_memory = disk_error is not None
+            if disk_error is not None:
+                why = f"events are kept in memory, and lost with the process: no file can be made: {disk_error}"
+                self._on_error(Unavailable(why, _REPLACE_PAUSE_S))
         if full is not None:
             self._drop_record(record, on_receipt, f"dropped: {full}", "spool_full")
             if not self._full:
@@ -324,7 +335,11 @@ class SpoolTransport(DirectTransport):
         join_thread(self._sender, LATE_JOIN_S)
         self._kafka.close()
         with self._lock:
-            self._spool.close()
+            lost = self._spool.close()
+            self._counts.failed += len(lost)
+        for on_receipt in lost:  # outside the lock: the callbacks may use the client
+            if on_receipt is not None:
+                on_receipt(Receipt(None, None, "the client was closed, and the event was in memory only"))
 
 
 __all__ = ["SpoolTransport", "record_from_frame"]
