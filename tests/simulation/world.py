@@ -24,7 +24,10 @@ WEEKS_MS = 15 * 86_400_000
 
 
 class ScheduleShape(NamedTuple):
-    """The size of a schedule. `calm`: the log's clock never leaps; a steady agent must survive."""
+    """The size of a schedule. `calm`: the log's clock never leaps; a steady agent must survive.
+
+    `renewed`: the newest rules begin at once, if nothing goes wrong.
+    """
 
     partitions: int
     workers: int
@@ -32,6 +35,7 @@ class ScheduleShape(NamedTuple):
     processes: int
     steps: int
     calm: bool
+    renewed: bool
     extra: str
 
 
@@ -44,6 +48,7 @@ def draw_shape(rng: Random) -> ScheduleShape:
         processes=rng.randint(1, 4),
         steps=rng.choice((30, 45, 60, 90)),
         calm=rng.random() < 0.35,
+        renewed=rng.random() < 0.3,
         extra="crowd" if chance < 0.015 else "large" if chance < 0.03 else "",
     )
 
@@ -245,6 +250,9 @@ class World:
         ]
         if len(self.machines) > 1:
             table.append((12, agents.send_messages))
+        else:
+            # The account of the other machine knows no repairs.
+            table.append((8 if self.shape.renewed else 1, cluster.repair_clock))
         return [act for _, act in table], [weight for weight, _ in table]
 
     def processors_work(self) -> None:
@@ -260,6 +268,8 @@ class World:
 
     def run(self) -> None:
         """Do all steps; then stop all faults, deliver all queues and let everything catch up."""
+        if self.shape.renewed:
+            self.cluster.activate_rules()
         for n in range(self.shape.steps):
             self.step()
             if n == self.shape.steps // 2:
