@@ -13,5 +13,5 @@
     admin       topics apply, db migrate
     roles       broker, clickhouse, processor, sink, lag-exporter: one process each
 
-Each command is a function that typer calls; `cli.app` adds them to the tree.
+Each command is a function that typer calls; `cli.command_tree` names them.
 """
