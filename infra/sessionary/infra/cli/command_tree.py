@@ -22,6 +22,7 @@ class LateCommand(NamedTuple):
 COMMANDS: Final = (
     LateCommand("demo", "demo", "demo_command", "Run agent runs on a temporary stack; account for every event."),
     LateCommand("up", "up", "up_command", "Run the local stack until Ctrl-C; its data is kept."),
+    LateCommand("env", "env", "env_command", "Print the variables of the local stack, for a shell."),
     LateCommand("load", "demo", "load_command", "Run a file of agent runs against a running stack."),
     LateCommand("sessions", "sessions.lists", "list_sessions", "List sessions."),
     LateCommand("show", "sessions.lists", "show_session", "Show the state of one session."),
