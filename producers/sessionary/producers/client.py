@@ -308,7 +308,7 @@ class SessionClient(TenantClients):
             ProducerError: The client already has a handler.
         """
         self._reopen_in_child()
-        if self._cleanup_handler is not None:
+        if self._cleanup_handler is not None and not self._is_parents:
             raise ProducerError("this client already has a clean-up handler; call on_cleanup once")
         self._start_cleanups(handler)
         self._cleanup_handler = handler
