@@ -154,7 +154,7 @@ def test_ten_thousand_ended_sessions_leave_nothing_once_their_events_are_acknowl
         service_id="s",
         agent_id="a",
         settings=ProducerSettings.from_env({}),
-        ports=memory_ports(InMemoryTransport())._replace(transport=transport),
+        ports=memory_ports(InMemoryTransport())._replace(transport=transport, polls=None),  # no judge to ask
     )
 
     def run_sessions(count: int) -> int:
