@@ -162,7 +162,7 @@ class AsyncSessionClient:
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
             beats_with: What the session's heartbeats end with: the process, or the thread or task
                 that calls this. See `AsyncSession`.
-            marks: What the envelope of its first event says beside that, as in `Marks`.
+            marks: Of its first event, as in `Marks`.
 
         Returns:
             The session.
@@ -217,12 +217,10 @@ class AsyncSessionClient:
                 `connection_failed`, and the exception is raised again.
             beats_with: What the session's heartbeats end with: the process, or the thread or task
                 that enters the block. See `AsyncSession`.
-            marks: What the envelopes of its first events say beside that, up to the start's last
-                one, as in `Marks`.
+            marks: Of all events up to the start's last one, as in `Marks`.
 
         Returns:
-            The session, not created yet. Entering `async with` raises `Invalid`, `QueueFull` and
-            `ClientClosed`, as `create` does.
+            The session, not created yet. Entering `async with` raises as `create` does.
         """
 
         def open_session() -> Session:

@@ -145,7 +145,7 @@ class SessionClient(TenantClients):
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
             beats_with: What the session's heartbeats end with: the process, or the thread or
                 asyncio task that calls this. See `Session`.
-            marks: What the envelope of its first event says beside that, as in `Marks`.
+            marks: Of its first event, as in `Marks`.
 
         Returns:
             The session.
@@ -208,8 +208,7 @@ class SessionClient(TenantClients):
                 `connection_failed`, and the exception is raised again.
             beats_with: What the session's heartbeats end with: the process, or the thread or
                 asyncio task that calls this. See `Session`.
-            marks: What the envelopes of its first events say beside that, up to the start's last
-                one, as in `Marks`.
+            marks: Of all events up to the start's last one, as in `Marks`.
 
         Returns:
             The session, in state Active.
