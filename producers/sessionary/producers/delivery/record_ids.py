@@ -127,9 +127,26 @@ def _compile_writer(format_: Format) -> Writer:
         raise ValueError(f"no template for a {format_.cls.__name__}") from error
 
 
+_LOW_BITS = 21  # three bytes; in times, what is above them stays the same for a second
+_last_high = (0, b"")  # what is above the low bits of the last time, and its bytes
+
+
 def encoded_time(number: int) -> bytes:
     """Return a number, such as a time of these centuries, as Avro's `long`; not below 0."""
-    rest, out = number << 1, bytearray()
+    global _last_high
+    zigzag = number << 1
+    high = zigzag >> _LOW_BITS
+    if not high:
+        return _varint(zigzag)
+    known, end = _last_high
+    if high != known:
+        end = _varint(high)
+        _last_high = high, end
+    return bytes((zigzag & 127 | 128, zigzag >> 7 & 127 | 128, zigzag >> 14 & 127 | 128)) + end
+
+
+def _varint(rest: int) -> bytes:
+    out = bytearray()
     while rest > 127:
         out.append(rest & 127 | 128)
         rest >>= 7
