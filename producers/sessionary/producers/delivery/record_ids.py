@@ -5,7 +5,7 @@ from typing import Any
 
 from sessionary.producers.ports import OutRecord
 from sessionary.schemas.codec import Event, encode_event
-from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer
+from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer, encode_long
 from sessionary.schemas.codec.formats import Format, event_format
 from sessionary.schemas.events import Payload
 from sessionary.schemas.headers import event_headers, time_header
@@ -52,7 +52,7 @@ class HeartbeatTemplate:
         self._facts = facts
         self._record = record
         self._headers = dict(record.headers)
-        event_id, moment = record.event_id.encode(), encoded_time(occurred_at)
+        event_id, moment = record.event_id.encode(), encode_long(occurred_at)
         self._head, rest = record.value.split(event_id)
         self._middle, self._tail = rest.split(moment)
 
@@ -63,7 +63,7 @@ class HeartbeatTemplate:
     def make_heartbeat(self, event_id: str, occurred_at: int) -> OutRecord:
         """Return the heartbeat with this id and time, in µs since the epoch."""
         encoded_id = event_id.encode()
-        value = b"".join((self._head, encoded_id, self._middle, encoded_time(occurred_at), self._tail))
+        value = b"".join((self._head, encoded_id, self._middle, encode_long(occurred_at), self._tail))
         headers = {**self._headers, "ce_id": encoded_id, "ce_time": time_header(occurred_at)}
         return self._record._replace(value=value, headers=list(headers.items()), event_id=event_id)
 
@@ -88,8 +88,8 @@ class EventTemplate:
         if found != body:
             raise ValueError("the envelope does not come first")
         before, rest = head.split(_ANY_ID.encode())
-        middle, rest = rest.split(encoded_time(_ANY_SEQ))
-        self._parts = (before, middle, *rest.split(encoded_time(_ANY_TIME)))
+        middle, rest = rest.split(encode_long(_ANY_SEQ))
+        self._parts = (before, middle, *rest.split(encode_long(_ANY_TIME)))
         self._headers = dict(event_headers(envelope))
 
     def encode_payload(self, payload: Payload, event_id: str, seq: int, occurred_at: int) -> bytes | None:
@@ -97,7 +97,7 @@ class EventTemplate:
         if event_format(Event(self.envelope, payload)) is not self._format:
             return None
         before, middle, later, last = self._parts
-        encoded = (before, event_id.encode(), middle, encoded_time(seq), later, encoded_time(occurred_at), last)
+        encoded = (before, event_id.encode(), middle, encode_long(seq), later, encode_long(occurred_at), last)
         try:
             return self._write_payload(b"".join(encoded), payload)
         except WRITER_GAVE_UP:
@@ -125,16 +125,6 @@ def _compile_writer(format_: Format) -> Writer:
         return compiled_writer({**format_.schema, "fields": fields}, format_.cls, event=False)
     except NotImplementedError as error:
         raise ValueError(f"no template for a {format_.cls.__name__}") from error
-
-
-def encoded_time(number: int) -> bytes:
-    """Return a number, such as a time of these centuries, as Avro's `long`; not below 0."""
-    rest, out = number << 1, bytearray()
-    while rest > 127:
-        out.append(rest & 127 | 128)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
 
 
 new_event_id = EventIds().new_id

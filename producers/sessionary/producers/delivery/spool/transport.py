@@ -1,8 +1,9 @@
 """Policy `spool`: every event is written ahead to the spool file, then queued in librdkafka.
 
 While librdkafka has room, `send` does both. Once it has none, `send` only appends, and a sender
-thread queues the file's events in order. Events that dead processes left go beside them, in turn:
-an event waits for those of its own session only. After a failure
+thread queues the file's events in order. Events that dead processes left go beside them, in turn.
+Only an event whose session has such events waits until they are acknowledged, and the own events
+behind it wait with it. After a failure
 that is not the record's own fault, or a long time without any acknowledgement, a new producer
 sends all unacknowledged events again from the file, in order; never a single one alone.
 """
