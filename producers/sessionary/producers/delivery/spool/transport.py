@@ -186,7 +186,9 @@ class SpoolTransport(DirectTransport):
             self._counts.failed += failed
             self._counts.delivered += len(settled) - failed
             self._counts.changed.notify_all()
-            self._work.notify()
+            # Each waking costs a hand-over of the interpreter's lock, also to the agent's threads.
+            if not self._closed and (not self._spool.at_end or self._spool.may_take_over):
+                self._work.notify()
 
     def _give_producer_up(self, generation: int, error: KafkaError) -> None:
         with self._lock:
