@@ -5,7 +5,7 @@ from typing import Any
 
 from sessionary.producers.ports import OutRecord
 from sessionary.schemas.codec import Event, encode_event
-from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer
+from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer, encode_long
 from sessionary.schemas.codec.formats import Format, event_format
 from sessionary.schemas.events import Payload
 from sessionary.schemas.headers import event_headers, time_header
@@ -88,7 +88,7 @@ class EventTemplate:
         if found != body:
             raise ValueError("the envelope does not come first")
         before, rest = head.split(_ANY_ID.encode())
-        middle, rest = rest.split(encoded_time(_ANY_SEQ))
+        middle, rest = rest.split(encode_long(_ANY_SEQ))
         self._parts = (before, middle, *rest.split(encoded_time(_ANY_TIME)))
         self._headers = dict(event_headers(envelope))
 
@@ -97,7 +97,7 @@ class EventTemplate:
         if event_format(Event(self.envelope, payload)) is not self._format:
             return None
         before, middle, later, last = self._parts
-        encoded = (before, event_id.encode(), middle, encoded_time(seq), later, encoded_time(occurred_at), last)
+        encoded = (before, event_id.encode(), middle, encode_long(seq), later, encoded_time(occurred_at), last)
         try:
             return self._write_payload(b"".join(encoded), payload)
         except WRITER_GAVE_UP:

@@ -36,7 +36,8 @@ class Spool:
     """The queue of this process's events, and that of the events of dead processes.
 
     Each has its own budget of bytes, and they are read in turn. Only this is between them: an event
-    waits until no orphan of its session is left, so that a session's events keep their order.
+    waits until no orphan of its session is left, so that a session's events keep their order. It
+    waits at the head of the own queue, so the own events behind it, of any session, wait too.
     """
 
     def __init__(self, folder: Path, producer_id: str, bytes_max: int, memory_bytes_max: int = 0) -> None:
@@ -206,8 +207,8 @@ class Spool:
                 if not queue.remove_if_done(segment):
                     segment.map.close()
             queue.segments.clear()
-        self._release_orphans()
-        self._release_lock(self._lock)
+        self._release_locks([*self._orphan_locks, self._lock])
+        self._orphan_locks.clear()
         return lost
 
     def abandon(self) -> None:
@@ -237,16 +238,17 @@ class Spool:
                 self._release_orphans()
 
     def _release_orphans(self) -> None:
-        for lock in self._orphan_locks:
-            self._release_lock(lock)
+        self._release_locks(self._orphan_locks)
         self._orphan_locks.clear()
 
-    def _release_lock(self, lock: FileLock) -> None:
-        """Free a lock; its file stays if it has segments, which the next process finds by it."""
-        if owner_of(lock.path) in segment_owners(self._folder):
-            lock.release()
-        else:
-            lock.remove()
+    def _release_locks(self, locks: list[FileLock]) -> None:
+        """Free locks; a file stays if it has segments, which the next process finds by it."""
+        owners = segment_owners(self._folder) if locks else set()
+        for lock in locks:
+            if owner_of(lock.path) in owners:
+                lock.release()
+            else:
+                lock.remove()
 
     def _undo_start(self, lock: FileLock) -> None:
         self._lock = lock

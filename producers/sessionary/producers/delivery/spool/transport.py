@@ -1,8 +1,9 @@
 """Policy `spool`: every event is written ahead to the spool file, then queued in librdkafka.
 
 While librdkafka has room, `send` does both. Once it has none, `send` only appends, and a sender
-thread queues the file's events in order. Events that dead processes left go beside them, in turn:
-an event waits for those of its own session only. After a failure
+thread queues the file's events in order. Events that dead processes left go beside them, in turn.
+Only an event whose session has such events waits until they are acknowledged, and the own events
+behind it wait with it. After a failure
 that is not the record's own fault, or a long time without any acknowledgement, a new producer
 sends all unacknowledged events again from the file, in order; never a single one alone.
 """
@@ -185,7 +186,9 @@ class SpoolTransport(DirectTransport):
             self._counts.failed += failed
             self._counts.delivered += len(settled) - failed
             self._counts.changed.notify_all()
-            self._work.notify()
+            # Each waking costs a hand-over of the interpreter's lock, also to the agent's threads.
+            if not self._closed and (not self._spool.at_end or self._spool.may_take_over):
+                self._work.notify()
 
     def _give_producer_up(self, generation: int, error: KafkaError) -> None:
         with self._lock:

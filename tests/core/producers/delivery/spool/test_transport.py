@@ -4,10 +4,12 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from sessionary.producers import ClientClosed
+from sessionary.producers.delivery import direct_transport
 from sessionary.producers.delivery.spool import segment
 from sessionary.producers.delivery.spool import transport as spool_transport
 from sessionary.producers.delivery.spool.frames import Frame
@@ -17,6 +19,7 @@ from sessionary.producers.ports import Receipt
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.codec import encode_event
 from sessionary.schemas.events import SessionActivity
+from tests.core.producers.delivery.test_direct_transport import FakeKafka
 from tests.core.producers.kafka_clients import new_client, new_settings
 from tests.support.waiting import wait_until
 
@@ -259,3 +262,25 @@ def test_events_go_to_disk_again_when_it_has_room(tmp_path: Path, monkeypatch: p
     assert third.segment.path.exists()
     assert own.outstanding == 1
     assert own.close() == []
+
+
+def test_an_acknowledgement_wakes_the_sender_only_if_events_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct_transport, "KafkaProducer", FakeKafka)
+    with new_client(new_settings("127.0.0.1:1", tmp_path), []) as made:
+        made.session(user_id="u")
+        transport = made._ports.transport
+        assert isinstance(transport, spool_transport.SpoolTransport)
+        woken: list[int] = []
+        notify = transport._work.notify
+
+        def note_and_wake() -> None:
+            woken.append(1)
+            notify()
+
+        monkeypatch.setattr(transport._work, "notify", note_and_wake)
+        kafka = cast("FakeKafka", transport._kafka)
+        kafka.deliver()
+        assert (made.counters.delivered, made.counters.sent) == (4, 4)
+        assert woken == []
