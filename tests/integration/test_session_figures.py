@@ -14,12 +14,12 @@ from tests.support.clickhouse_rows import insert_block
 from tests.support.sink_records import DAY_US, agent_event, audit_record, session_id
 
 AGES = (1, 31, 366, 2_922)  # days; the last one is eight years
-_LIVES = (
+_LIVES: tuple[tuple[int, dict[str, Any]], ...] = (
     (0, {"transition": "T01", "from_state": "UNKNOWN", "to_state": "Idle"}),
     (1, {}),
 )
 _FIRED = {"version": 3, "due_at": 1, "fired_at": 2}
-_ENDS = (
+_ENDS: tuple[tuple[int, dict[str, Any]], ...] = (
     (74, {"transition": "T06", "from_state": "Active", "to_state": "Timeout", **_FIRED}),
     (374, {"transition": "T08", "from_state": "Timeout", "to_state": "Terminated", **_FIRED}),
     (435, {"transition": "T14", "from_state": "Terminated", "to_state": "Archived", **_FIRED}),

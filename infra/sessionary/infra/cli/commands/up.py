@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sessionary.infra.cli.commands.env import ShellName, shell_lines
-from sessionary.infra.cli.output import print_line, print_message, wants_json
+from sessionary.infra.cli.output import command_name, print_line, print_message, wants_json
 from sessionary.infra.cli.progress import Progress
 from sessionary.infra.cli.tables import show_object
 from sessionary.infra.environment import DEFAULT_DATA, client_environment
@@ -136,7 +136,7 @@ def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -
     print_line(f"Logs        {data / 'logs'}")
     option = "" if data == DEFAULT_DATA else f" --data {shlex.quote(str(data))}"
     print_line("\nFor another shell:")
-    print_line(f'eval "$(sessionary env{option})"')
+    print_line(f'eval "$({command_name()} env{option})"')
     print_line("\nIt sets:")
     for line in shell_lines(client_environment(data), ShellName.SH):
         print_line(line)
