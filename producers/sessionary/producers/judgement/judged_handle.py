@@ -20,9 +20,9 @@ from sessionary.producers.judgement.local_checks import (
     find_objection,
     is_clock_reason,
 )
+from sessionary.producers.judgement.session_lock import SessionLock
 from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import ChangedSession, SessionView
-from sessionary.producers.session.session_lock import SessionLock
 from sessionary.schemas.events import Payload
 from sessionary.schemas.types import RefusalReason
 
