@@ -1,6 +1,7 @@
 """One suite for both outsides of a client: in memory, and a real broker with a fake control API."""
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,12 +61,14 @@ class TopicControl:
         self._settings = settings
         self.memory = InMemoryTransport(settings.partitions)
         self._fed: dict[int, int] = {}
+        self._feeding = threading.Lock()
 
     def answer(self, asked: ControlRequest) -> ControlResponse:
-        for partition, offset, event in kafka_events(self._settings):
-            if offset >= self._fed.get(partition, 0):
-                self._fed[partition] = offset + 1
-                self.memory.send(as_record(event))
+        with self._feeding:
+            for partition, offset, event in kafka_events(self._settings):
+                if offset >= self._fed.get(partition, 0):
+                    self._fed[partition] = offset + 1
+                    self.memory.send(as_record(event))
         place = [int(number) for number in asked.query.get("after", "").split(":") if number]
         after = (place[0], place[1]) if place else None
         try:
@@ -100,6 +103,7 @@ def kafka_events(settings: ProducerSettings) -> list[tuple[int, int, Event]]:
 def kafka_outside(request: pytest.FixtureRequest, tmp_path: Path, policy: str) -> Iterator[Outside]:
     kafka = request.getfixturevalue("kafka")
     shared = {**kafka.model_dump(), "spool_dir": tmp_path, "delivery_policy": policy, "handle_sigterm": False}
+    shared["poll_interval_s"] = 0  # nothing is asked once the topics are gone
     control = TopicControl(ProducerSettings(**shared))
 
     def request_cleanup(asked: CleanupRequest) -> None:

@@ -71,9 +71,6 @@ class Reader:
     def start_stack(self) -> TerminalCommand:
         stack = self.stack = TerminalCommand(_UP, self._folder, self._env)
         wait_until(lambda: "Ctrl-C stops the stack" in stack.text or stack.has_ended, _UP_S, "the stack is ready")
-        exports = [line for line in stack.text.splitlines() if line.startswith("export ")]
-        assert exports, stack.text
-        self.save_file(_VARIABLES, "\n".join(exports) + "\n")
         return stack
 
     def run_block(self, text: str) -> str:

@@ -107,7 +107,7 @@ def announce_again(batch: Overlay, decision: AuditRecord) -> None:
 def set_clock_again(batch: Overlay, decision: AuditRecord) -> None:
     """Set a clock again, as the audit trail tells of it."""
     assert decision.actor is not None
-    until_offset = 0 if decision.gap_last is None else decision.gap_last + 1
+    until_offset = decision.source_offset if decision.gap_last is None else decision.gap_last + 1
     reason = re.sub(r"^.*? ms \(.*? s\)(; the stamps of offsets \d+ to \d+ do not move it)?: ", "", decision.reason)
     batch.set_clock(ClockSetting(decision.appended_at // 1_000, until_offset, reason, decision.actor))
 

@@ -62,6 +62,9 @@ FIGURES = {
 }
 
 
+_LISTS = {"sessions": ("sessions",), "rejected": ("rejected", "list")}
+
+
 class Done(NamedTuple):
     """How a command ended."""
 
@@ -251,6 +254,36 @@ def test_a_refused_record_is_listed_shown_and_sent_again(served: Served) -> None
         pause_s=0.5,
     )
     assert _command("rejected", "show", "0:999999", "--data", str(served.data)).code == 4
+
+
+def test_a_list_that_is_followed_has_its_new_rows_once_until_ctrl_c(served: Served) -> None:
+    before = {name: served.ask(*words) for name, words in _LISTS.items()}
+    followed = Processes("followed_lists")
+    try:
+        running = {
+            name: followed.run([COMMAND, *words, "--follow", "--data", str(served.data), "--json"], name=name)
+            for name, words in _LISTS.items()
+        }
+
+        def lines(name: str) -> list[dict[str, Any]]:
+            text = running[name].log.read_text().splitlines()
+            return [json.loads(line) for line in text if line.startswith("{")]
+
+        wait_until(
+            lambda: all(len(lines(name)) == len(rows) for name, rows in before.items()), 60, "the rows of before"
+        )
+        assert {name: lines(name)[::-1] for name in _LISTS} == before
+        place = served.ask("rejected", "list", "--reason", "undecodable")[0]["place"]
+        (sent,) = served.ask("rejected", "replay", place)
+        wait_until(lambda: lines("rejected")[-1]["place"] == sent["as"], 60, "the new refusal")
+        for process in running.values():
+            process.signal(signal.SIGINT)
+            assert process.wait(30)
+            assert process.exit_code == 130
+        assert len(lines("rejected")) == len(before["rejected"]) + 1
+        assert len(lines("sessions")) == len(before["sessions"])
+    finally:
+        followed.stop()
 
 
 def test_rows_are_written_as_csv_and_parquet_and_a_query_may_be_a_file(served: Served, tmp_path: Path) -> None:

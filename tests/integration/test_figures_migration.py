@@ -1,4 +1,4 @@
-"""The migration of figures over a filled database, while sinks of the former release write."""
+"""The migrations of figures over a filled database, while sinks of the former release write."""
 
 import threading
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from sessionary.schemas.codec import Decoder
+from sessionary.schemas.events import StateUpdated
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.clickhouse.inserter import TableInserter
@@ -16,7 +17,7 @@ from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.settings import SinkSettings
 from tests.support.aged_rows import AgedRows
 from tests.support.pipelines import run_sql
-from tests.support.sink_records import usage
+from tests.support.sink_records import agent_event, usage
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -44,8 +45,9 @@ def filled(clickhouse: ClickHouseSettings) -> AgedRows:
         for table in ("history", "rejected"):
             run_sql(clickhouse, f"SYSTEM STOP MERGES {clickhouse.clickhouse_database}.{table}")
         for offset, age in enumerate((1, 31, 360)):
-            place = 100 * offset
+            place = 200 * offset
             events = [usage("financial", "personal", session=offset, seq=n + 1) for n in range(100)]
+            events.append(agent_event(StateUpdated(1, 2, "{}"), "financial", "personal", session=offset, seq=101))
             rows.insert_rows("history", age, events, place)
             rows.refuse_rows(age, place + 99)
     return rows
@@ -65,10 +67,11 @@ def test_rows_of_the_former_release_keep_their_figures_when_retention_passes(fil
     migrate.apply_migrations(filled.clickhouse)
     assert filled.fetch_values(_TOTALS) == [(297, 29_700, 2_970)]
     let_merges_run(filled)
-    assert filled.fetch_values("SELECT count() AS n FROM history WHERE payload_json != ''") == [(100,)]
+    assert filled.fetch_values("SELECT count() AS n FROM history WHERE payload_json LIKE '%tokens%'") == [(100,)]
     assert filled.fetch_values("SELECT count() AS n FROM rejected") == [(3,)]
     assert filled.fetch_values(_TOTALS) == [(297, 29_700, 2_970)]
     assert filled.fetch_values("SELECT countIf(model = 'm-large') AS n FROM v_usage_calls") == [(297,)]
+    assert filled.fetch_values("SELECT sum(state_version) AS v, count(state_version) AS n FROM history") == [(6, 3)]
 
 
 def test_a_migration_that_was_killed_after_any_statement_is_finished_by_the_next_one(filled: AgedRows) -> None:
@@ -142,4 +145,4 @@ def test_each_statement_of_the_migrations_can_run_twice(clickhouse: ClickHouseSe
     for migration in late:
         for statement in migration.statements(clickhouse.clickhouse_database):
             run_sql(clickhouse, statement)
-    assert len(late) == 2
+    assert len(late) == 3

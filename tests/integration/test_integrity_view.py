@@ -116,6 +116,19 @@ def drop_rows(clickhouse: ClickHouseSettings, table: str, where: str) -> None:
     )
 
 
+def scalar_lookups(clickhouse: ClickHouseSettings) -> int:
+    """Return how often queries of this server have asked for the value of a subquery."""
+    asked = "SELECT sum(value) FROM system.events WHERE event IN ('ScalarSubqueriesGlobalCacheHit', "
+    return int(run_sql(clickhouse, f"{asked}'ScalarSubqueriesCacheMiss')"))
+
+
+def test_its_plan_names_few_subqueries(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+    """Each is analysed again at each place that names it, which costs more than small tables do."""
+    before = scalar_lookups(clickhouse)
+    assert faults(clickhouse, late_s=0) == []
+    assert scalar_lookups(clickhouse) - before <= 90
+
+
 def test_losses_are_named_with_their_offsets(rows: Rows, clickhouse: ClickHouseSettings) -> None:
     assert faults(clickhouse, late_s=0) == []
     drop_rows(clickhouse, "history", "source_partition = 1 AND source_offset IN (23, 25)")

@@ -91,6 +91,16 @@ def test_a_tenth_of_confirmations_that_is_suppressed_shows_as_a_reclaim_ratio_of
     assert ask_key_figures(migrated, _HOUR_S).reclaim_ratio == pytest.approx(90 / 101)
 
 
+def test_a_clean_up_whose_confirmation_a_late_sink_has_not_read_is_not_judged_yet(
+    migrated: ClickHouseSettings, now_us: int
+) -> None:
+    read_us, unread_us = (now_us - (LATE_S + age_s) * _SECOND_US for age_s in (90, 30))
+    lines = [timed_out(0, read_us), released(0, read_us + 1), timed_out(1, unread_us)]
+    insert_records(migrated, "audit", lines, now_us)
+    assert ask_key_figures(migrated, _HOUR_S).reclaim_ratio == 0.5
+    assert ask_key_figures(migrated, _HOUR_S, behind_s=60).reclaim_ratio == 1.0
+
+
 @pytest.mark.parametrize("percent", [9, 11])
 def test_the_share_of_costs_of_retries_after_a_timeout(migrated: ClickHouseSettings, now_us: int, percent: int) -> None:
     """R-000-46: a load of 9 % and one of 11 %; refused and repeated events cost nothing."""

@@ -12,11 +12,12 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.machine import AnyMachine
-from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Outcome
+from sessionary.stream_processors.core.model import POSITION_KEY, ClockSetting, LogRecord, Outcome
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.rules_change import RulesRequest, due_request
 from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows, StoredLookup
+from tests.integration.refold import set_clock_again
 from tests.support.machines import MACHINES
 from tests.support.row_differences import row_differences
 
@@ -64,6 +65,18 @@ def announcement(state: PartitionState, request: RulesRequest | None) -> Overlay
         return None
     batch = state.begin()
     batch.announce_rules(*due)
+    return batch
+
+
+def clock_repair(state: PartitionState, setting: ClockSetting | None) -> Overlay | None:
+    """A batch that sets the clock as an operator wants; None if it is not the time for it."""
+    if setting is None or setting.until_offset < state.position.next_offset:
+        return None  # the record by which the broker told its time is folded already
+    position = state.position
+    if position.rules.version < 2 or position.outcome_n or len(position.clock_repairs) == 8:
+        return None  # of nine repairs two become one: then rows may be due later than by the oracle
+    batch = state.begin()
+    batch.set_clock(setting)
     return batch
 
 
@@ -129,8 +142,11 @@ def folded(
     while waiting or decided:
         batch = fold.begin()
         if decided and decided[-1].source_offset == fold.position.next_offset:
-            batch.announce_rules(*REQUEST)
-            decided.pop()
+            decision = decided.pop()
+            if decision.event_type == "clock_repaired":
+                set_clock_again(batch, decision)
+            else:
+                batch.announce_rules(*REQUEST)
         else:
             stop = decided[-1].source_offset if decided else 1 << 62
             assert waiting, f"nothing leads to the decision at {stop}"
@@ -150,6 +166,7 @@ __all__ = [
     "REQUEST",
     "AnyMachine",
     "ChunkSizes",
+    "ClockSetting",
     "Folded",
     "LogRecord",
     "Outcome",
@@ -161,6 +178,7 @@ __all__ = [
     "announcement",
     "changelog_of",
     "chunks_in",
+    "clock_repair",
     "compared_rows",
     "folded",
     "look",

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from sessionary.schemas.records import AuditRecord
-from tests.auditor.decoding import LogEntry, Refusal, decisions_of, read_event
+from tests.auditor.decoding import Decision, LogEntry, Refusal, decisions_of, read_event
 from tests.auditor.oracle import Oracle, find_differences
 from tests.simulation.adapter import MACHINES, AnyMachine, LogRecord, Outcome, chunks_in, compared_rows, folded
 from tests.simulation.tally_account import check_tallies, count_tallies
@@ -204,7 +204,8 @@ def check_timeouts(log: list[LogRecord], outputs: Written, machines: Sequence[An
     if not fired:
         return
     births = {life: line.source_offset for life, line in lives_of(outputs) if line.transition == "T01"}
-    clocks, leaps = _clocks(log)
+    repairs = [one for one in decisions_of(line._asdict() for line in decisions_in(outputs)) if not one.version]
+    clocks, leaps = _clocks(log, repairs)
     others = frozenset().union(*(machine.event_types for machine in machines[1:]))
     sessions_log = [record for record in log if _event_type(record) not in others]
     signs = _signs_of_life(sessions_log, outputs, clocks, set(births.values()))
@@ -213,27 +214,38 @@ def check_timeouts(log: list[LogRecord], outputs: Written, machines: Sequence[An
         due_ms = (line.due_at or 0) // 1_000
         if not due_ms <= at or line.fired_at != at * 1_000:
             yield f"{life}: due {line.due_at}, fired {line.fired_at}, at {at}"
-        for leap_offset, leap_ms in leaps:
-            if births.get(life, offset) < leap_offset <= offset and at < leap_ms + QUIET_MS:
+        # Times before a repair are of another clock: all clocks of activity count from it.
+        repaired = max((repair.offset for repair in repairs if repair.offset <= offset), default=0)
+        holes = [(place, ms) for place, ms in leaps if repaired <= place <= offset]
+        for leap_offset, leap_ms in holes:
+            if births.get(life, offset) < leap_offset and at < leap_ms + QUIET_MS:
                 yield f"{life}: {line.reason_code} at {at}, though a hole ended at {leap_ms}"
         if line.reason_code == "inactive":
-            heard = max((ms for place, ms in signs.get(life[0], ()) if place < offset), default=0)
+            heard = max((ms for place, ms in signs.get(life[0], ()) if repaired <= place < offset), default=0)
             budget = _budget(log, births[life])
             # By rules 2 the silence counts from the end of a hole: no agent could be heard before.
-            since = {heard, *(ms for place, ms in leaps if place <= offset and ms > heard)}
+            since = {heard, *(ms for _, ms in holes if ms > heard)}
             if due_ms - budget not in since:
                 yield f"{life}: inactive, due {due_ms}, though heard at {heard}; its budget is {budget}"
 
 
-def _clocks(log: list[LogRecord]) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Return the log's time at each offset, and the ends of holes as (offset, time)."""
+def _clocks(log: list[LogRecord], repairs: list[Decision]) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    """Return the log's time at each offset, and the ends of holes as (offset, time).
+
+    A repair of the clock is one. Below `until_offset` of the last one, no stamp moves the clock.
+    """
     clocks: dict[int, int] = {}
     leaps: list[tuple[int, int]] = []
-    now = 0
+    now, believed_from, waiting = 0, 0, list(repairs)
     for record in log:
-        if record.timestamp_ms - now > HOLE_MS:
-            leaps.append((record.offset, record.timestamp_ms))
-        now = clocks[record.offset] = max(now, record.timestamp_ms)
+        while waiting and waiting[0].offset <= record.offset:
+            repair = waiting.pop(0)
+            now, believed_from = repair.clock_ms, repair.until_offset
+            leaps.append((repair.offset, now))
+        stamp_ms = record.timestamp_ms if record.offset >= believed_from else now
+        if stamp_ms - now > HOLE_MS:
+            leaps.append((record.offset, stamp_ms))
+        now = clocks[record.offset] = max(now, stamp_ms)
     return clocks, leaps
 
 

@@ -33,6 +33,7 @@ TROUBLE = {
     *("client: a spool is replayed", "client: a process dies with its queue", "client: loses events and goes on"),
     *("client: a straggler comes", "client: a frozen process goes on"),
     *("network: dropped, sent again later", "network: sent twice as the answer was lost"),
+    *("clock: set back", "clock: set ahead"),
     *("rules: announced", "rules: in force", "rules: crash after the announcement", "rules: a client's record"),
     *("duplicate", "gravestone cleared", "gravestones packed", "steady agent lived", "time: a silence", "time: weeks"),
 }

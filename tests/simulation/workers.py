@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, Literal
 
 from tests.simulation.adapter import (
     REQUEST,
+    ClockSetting,
     Outcome,
     Overlay,
     PartitionSettings,
     RulesRequest,
     Stored,
     announcement,
+    clock_repair,
     look,
     opened,
     row_classes,
 )
 from tests.simulation.broker import Fenced
+from tests.support.event_factory import TICK
 
 if TYPE_CHECKING:
     from sessionary.schemas.records import Gravestone, SessionState
@@ -37,6 +40,7 @@ class Owner:
         self.outcome: Outcome | None = None
         self.index = self.saved = 0
         self.request: RulesRequest | None = None
+        self.setting: ClockSetting | None = None  # tried once, as by an owner that opens
         world.trace("%s takes partition %d, epoch %d", worker.name, partition, self.epoch)
 
     @property
@@ -73,6 +77,12 @@ class Owner:
         if self.batch is not None:
             self.world.mark("rules: announced")
             self.world.trace("%s announces rules in partition %d", self.worker.name, self.partition)
+            self.outcome, self.stage = self.batch.finish(), "finished"
+            return
+        setting, self.setting = self.setting, None
+        self.batch = clock_repair(self.fold, setting)
+        if self.batch is not None:
+            self.world.trace("%s sets the clock of partition %d: %s", self.worker.name, self.partition, setting)
             self.outcome, self.stage = self.batch.finish(), "finished"
             return
         if self.caught_up:
@@ -133,10 +143,13 @@ class Owner:
 
     def _leave_committed(self) -> None:
         assert self.batch is not None
-        before = self.fold.position.rules
+        before, former_ms = self.fold.position.rules, self.fold.position.clock_ms
+        repairs = self.fold.position.clock_repairs
         self.fold.merge(self.batch)
         if self.fold.position.rules != before:
             self.world.mark("rules: in force")
+        if self.fold.position.clock_repairs != repairs:
+            self.world.mark(f"clock: set {'back' if self.fold.position.clock_ms < former_ms else 'ahead'}")
         self.stage = "open"
         if self.world.rng.random() < 0.3:
             self.worker.save_store(self.partition, self.saved)
@@ -249,6 +262,39 @@ class Cluster:
             owner.request = REQUEST
             for _ in range(self.world.rng.choice((0, 1, 3, 4))):
                 owner.step()
+
+    def activate_rules(self) -> None:
+        """Let the newest rules begin in all partitions."""
+        for partition in range(len(self.assigned)):
+            self.world.broker.append(partition, None, TICK, self.world.now_ms)  # without a time, none can begin
+            self.work(9, partition)
+            owner = self.owner(partition)
+            owner.request = REQUEST
+            for _ in range(4):
+                owner.step()
+        self.world.begin_rules()
+
+    def repair_clock(self) -> None:
+        """Ask an owner to set its partition's clock to the broker's; a zombie may be asked too.
+
+        Often the broker's clock leaps before, and is corrected.
+        """
+        world, owners = self.world, self.ready_owners()
+        if not owners or not world.broker.up:
+            return
+        if not world.shape.calm and world.rng.random() < 0.6:
+            leap_ms = world.rng.choice((1, 5_001, 60_000, 600_000))
+            world.broker.skew_ms += leap_ms
+            for _ in range(world.rng.choice((1, 4, 9))):
+                world.step()
+            self.work(world.rng.choice((0, 9)))
+            world.broker.skew_ms -= leap_ms
+        owner = world.rng.choice(owners)
+        tick = world.broker.append(owner.partition, None, TICK, world.now_ms)
+        world.trace("log %d:%d  tick by which the clock is set", owner.partition, tick.offset)
+        owner.setting = ClockSetting(tick.timestamp_ms, tick.offset, "it leapt", "on-call")
+        for _ in range(world.rng.choice((0, 1, 3, 4))):
+            owner.step()
 
     def work(self, steps: int, partition: int | None = None) -> None:
         """Let an assigned owner do up to `steps` steps."""

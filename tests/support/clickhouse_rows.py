@@ -22,14 +22,21 @@ def insert_records(
 
     All have the log time `at_us`, µs since the epoch. A block whose token was seen is left out.
     """
+    insert_block(clickhouse, kind, [(at_us, offset, value) for offset, value in enumerate(values, first_offset)], token)
+
+
+def insert_block(
+    clickhouse: ClickHouseSettings, kind: SinkKind, records: Sequence[tuple[int, int, bytes]], token: str
+) -> None:
+    """Insert one block of records of partition 0, each as (log time in µs, offset, encoded)."""
     sink = SINKS[kind]
     inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), sink.table)
     inserter.open()
     block = inserter.new_block()
-    raws = [RawRecord("t", 0, offset, at_us // 1_000, b"k", value) for offset, value in enumerate(values, first_offset)]
+    raws = [RawRecord("t", 0, offset, at_us // 1_000, b"k", value) for at_us, offset, value in records]
     assert not block.add_rows([sink.build_row(raw, Decoder()) for raw in raws])
     inserter.insert_block(block, token, first_try=True)
     inserter.close()
 
 
-__all__ = ["insert_records"]
+__all__ = ["insert_block", "insert_records"]

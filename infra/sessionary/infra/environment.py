@@ -7,6 +7,7 @@
 - Otherwise the environment overrides ./.sessionary/env.json, if that file exists.
 """
 
+import fcntl
 import json
 import os
 import secrets
@@ -20,6 +21,7 @@ from sessionary.schemas.tls import context_for
 from sessionary.stream_processors.access import parse_tokens
 
 DEFAULT_DATA = Path(".sessionary")
+LOCK_FILE = "lock"  # locked while a stack runs over the folder
 _FILE = "env.json"
 _ADDRESSES = (ENV_PREFIX + "BOOTSTRAP_SERVERS", ENV_PREFIX + "CLICKHOUSE_URL")
 
@@ -80,6 +82,34 @@ def names_servers(environ: Mapping[str, str]) -> bool:
     return any(name in environ for name in _ADDRESSES)
 
 
+def client_environment(data: Path, tenant: str | None = None) -> dict[str, str]:
+    """Return the variables of a folder's stack, with a client's token for the control API.
+
+    `tenant`: the token's tenant; by default the first one that has a token. Raises `SettingsError`
+    if no stack has served the folder, or if it has no such tenant.
+    """
+    found = read_environment(data)
+    if not names_servers(found):
+        raise SettingsError(f"no stack has served {data}; start one: sessionary up --data {data}")
+    tokens = tenant_tokens(found)
+    if tenant is not None and tenant not in tokens:
+        raise SettingsError(f"the stack of {data} has no token for tenant {tenant}; it has {', '.join(tokens)}")
+    token = tokens[tenant] if tenant is not None else next(iter(tokens.values()), None)
+    return found if token is None else {**found, ENV_PREFIX + "API_TOKEN": token}
+
+
+def stack_is_running(data: Path) -> bool:
+    """Return whether a process of this machine serves the folder."""
+    try:
+        with (data / LOCK_FILE).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
 def control_api_context(environ: Mapping[str, str]) -> ssl.SSLContext | None:
     """Return the context for requests to the control API of variables; None if it is plain HTTP.
 
@@ -104,11 +134,14 @@ def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:
 
 __all__ = [
     "DEFAULT_DATA",
+    "LOCK_FILE",
+    "client_environment",
     "control_api_context",
     "keep_secret",
     "names_servers",
     "read_environment",
     "stack_environment",
+    "stack_is_running",
     "tenant_tokens",
     "write_environment",
 ]

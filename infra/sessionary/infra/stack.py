@@ -28,7 +28,7 @@ from typing import IO, NamedTuple
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.disk_room import ROOM_BYTES_MIN, measure_room
-from sessionary.infra.environment import read_environment, write_environment
+from sessionary.infra.environment import LOCK_FILE, read_environment, write_environment
 from sessionary.infra.local.clickhouse.endpoint import PASSWORD_VARIABLE, clickhouse_answers
 from sessionary.infra.local.errors import DiskFull, PortTaken, StartFailed
 from sessionary.infra.local.kafka.broker import broker_answers
@@ -219,7 +219,7 @@ class Stack:
         room = measure_room(self.data)
         if not room.is_enough:
             raise DiskFull(f"{room}; a stack needs {ROOM_BYTES_MIN >> 20} MiB: make room, or name another by --data")
-        self._lock = (self.data / "lock").open("w")
+        self._lock = (self.data / LOCK_FILE).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -22,7 +22,9 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     errors          what the client raises
 """
 
-from sessionary.producers.async_client import AsyncSessionClient
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from sessionary.producers.client import SessionClient
 from sessionary.producers.context.marks import BlockMarks, Marks
 from sessionary.producers.context.model_call import ModelCall
@@ -56,10 +58,8 @@ from sessionary.producers.errors import (
 )
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, SessionView, Verdict
-from sessionary.producers.session.async_session import AsyncSession, AsyncStep, current_session
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.life import Session, Step
-from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
 from sessionary.schemas.events import Payload
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import (
@@ -75,6 +75,34 @@ from sessionary.schemas.types import (
     Snapshot,
     StartFailureReason,
 )
+
+if TYPE_CHECKING:
+    from sessionary.producers.async_client import AsyncSessionClient
+    from sessionary.producers.session.async_session import AsyncSession, AsyncStep, current_session
+    from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
+
+# Their modules need asyncio or pydantic, which take as long to load as all others together.
+_LOADED_AT_USE = {
+    "AsyncSession": "session.async_session",
+    "AsyncSessionClient": "async_client",
+    "AsyncStep": "session.async_session",
+    "DeliveryPolicy": "settings",
+    "ProducerSettings": "settings",
+    "current_session": "session.async_session",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LOADED_AT_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{_LOADED_AT_USE[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "AsyncSession",

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, Unpack
 
 from sessionary.producers.client import SessionClient
+from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.traced_calls import F
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
@@ -144,6 +145,7 @@ class AsyncSessionClient:
         parent: str | Session | AsyncSession | None = None,
         restored_from_snapshot_id: str | None = None,
         beats_with: BeatsWith = "process",
+        **marks: Unpack[Marks],
     ) -> AsyncSession:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
 
@@ -160,6 +162,7 @@ class AsyncSessionClient:
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
             beats_with: What the session's heartbeats end with: the process, or the thread or task
                 that calls this. See `AsyncSession`.
+            marks: Of its first event, as in `Marks`.
 
         Returns:
             The session.
@@ -180,6 +183,7 @@ class AsyncSessionClient:
                 state_schema_version=state_schema_version,
                 parent=parent,
                 restored_from_snapshot_id=restored_from_snapshot_id,
+                **marks,
             )
 
         return await AsyncSession(open_session, may_block=self.may_block, beats_with=beats_with)._open()
@@ -196,6 +200,7 @@ class AsyncSessionClient:
         validate: AsyncStep | None = None,
         connect: AsyncStep | None = None,
         beats_with: BeatsWith = "process",
+        **marks: Unpack[Marks],
     ) -> AsyncSession:
         """Return a session that `async with` creates, starts and ends. Not a coroutine.
 
@@ -212,10 +217,10 @@ class AsyncSessionClient:
                 `connection_failed`, and the exception is raised again.
             beats_with: What the session's heartbeats end with: the process, or the thread or task
                 that enters the block. See `AsyncSession`.
+            marks: Of all events up to the start's last one, as in `Marks`.
 
         Returns:
-            The session, not created yet. Entering `async with` raises `Invalid`, `QueueFull` and
-            `ClientClosed`, as `create` does.
+            The session, not created yet. Entering `async with` raises as `create` does.
         """
 
         def open_session() -> Session:
@@ -226,8 +231,10 @@ class AsyncSessionClient:
                 data_classes=data_classes,
                 session_id=session_id,
                 parent=parent,
+                **marks,
             )
 
+        envelope_fields(marks)  # an unknown name is an error here, not in `async with`
         return AsyncSession(
             open_session,
             may_block=self.may_block,
@@ -235,6 +242,7 @@ class AsyncSessionClient:
             validate=validate,
             connect=connect,
             beats_with=beats_with,
+            marks=marks,
         )
 
     async def attach(
@@ -366,9 +374,10 @@ class AsyncSessionClient:
     async def close(self, timeout_s: float | None = None) -> None:
         """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions. Never raises.
 
-        Waits for at most `timeout_s` seconds while events are not acknowledged or a clean-up
-        handler runs, and two seconds more for the client's threads; a spool keeps the rest for the
-        next client, and `on_error` is told how many. A second call does nothing.
+        Waits for at most `timeout_s` seconds while events are not acknowledged, a clean-up handler
+        runs, or the verdict is open on a session that was left, and two seconds more for the
+        client's threads; a spool keeps the rest for the next client, and `on_error` is told how
+        many. A second call does nothing.
 
         Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and
         leaves the other tenants as they are.

@@ -3,22 +3,25 @@
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
+from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.delivery.emitter import SenderIdentity
-from sessionary.producers.errors import Invalid
+from sessionary.producers.errors import Invalid, ProducerError
 from sessionary.producers.judgement.local_checks import check_limits, check_user
 from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.lifetime.tenant_clients import TenantClients
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
-from sessionary.producers.session.async_session import AsyncSession
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session, Step
-from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
+
+if TYPE_CHECKING:  # pydantic and asyncio take long to load
+    from sessionary.producers.session.async_session import AsyncSession
+    from sessionary.producers.settings import ProducerSettings
 
 
 class SessionClient(TenantClients):
@@ -45,7 +48,7 @@ class SessionClient(TenantClients):
         agent_id: str,
         agent_role: str | None = None,
         actor: str | None = None,
-        settings: ProducerSettings | None = None,
+        settings: "ProducerSettings | None" = None,
         on_error: OnError = log_error,
         on_refused: OnRefused | None = None,
         on_timed_out: OnTimedOut | None = None,
@@ -79,6 +82,8 @@ class SessionClient(TenantClients):
         identity = SenderIdentity(
             checked_name("service", service_id), checked_name("agent", agent_id), agent_role, actor
         )
+        from sessionary.producers.settings import ProducerSettings
+
         given = settings if settings is not None else ProducerSettings.from_env()
         callbacks = Callbacks(on_error, on_refused, on_timed_out, on_fenced)
         self._open_client(checked_name("tenant", tenant_id), identity, given, callbacks, ports)
@@ -120,9 +125,10 @@ class SessionClient(TenantClients):
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
         state_schema_version: int = 1,
-        parent: str | Session | AsyncSession | None = None,
+        parent: "str | Session | AsyncSession | None" = None,
         restored_from_snapshot_id: str | None = None,
         beats_with: BeatsWith = "process",
+        **marks: Unpack[Marks],
     ) -> Session:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
 
@@ -139,6 +145,7 @@ class SessionClient(TenantClients):
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
             beats_with: What the session's heartbeats end with: the process, or the thread or
                 asyncio task that calls this. See `Session`.
+            marks: Of its first event, as in `Marks`.
 
         Returns:
             The session.
@@ -154,6 +161,7 @@ class SessionClient(TenantClients):
         else:
             key = SessionKey(self._tenant_id, checked_session_id(session_id))
         limits, is_alive, parent_id = check_limits(limits), lifeline_of(beats_with), self._id_of(parent)
+        fields = envelope_fields(marks)
         emitter = self._new_emitter(key, check_user(user_id), data_classes, new=session_id is None)
         try:
             session = Session(
@@ -164,7 +172,7 @@ class SessionClient(TenantClients):
                 state_schema_version=state_schema_version,
                 is_alive=is_alive,
             )
-            session._register_session(parent_id, restored_from_snapshot_id)
+            session._register_session(parent_id, restored_from_snapshot_id, fields)
         except BaseException:
             if not emitter.last_seq:  # neither this call nor another object sent anything in the session
                 emitter.forget_sequence()
@@ -179,10 +187,11 @@ class SessionClient(TenantClients):
         limits: Limits | None = None,
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
-        parent: str | Session | AsyncSession | None = None,
+        parent: "str | Session | AsyncSession | None" = None,
         validate: Step | None = None,
         connect: Step | None = None,
         beats_with: BeatsWith = "process",
+        **marks: Unpack[Marks],
     ) -> Session:
         """Create and start a session. Use it in `with`, which ends it.
 
@@ -199,6 +208,7 @@ class SessionClient(TenantClients):
                 `connection_failed`, and the exception is raised again.
             beats_with: What the session's heartbeats end with: the process, or the thread or
                 asyncio task that calls this. See `Session`.
+            marks: Of all events up to the start's last one, as in `Marks`.
 
         Returns:
             The session, in state Active.
@@ -216,8 +226,9 @@ class SessionClient(TenantClients):
             session_id=session_id,
             parent=parent,
             beats_with=beats_with,
+            **marks,
         )
-        return created.start(validate=validate, connect=connect)
+        return created.start(validate=validate, connect=connect, **marks)
 
     def attach(
         self,
@@ -296,6 +307,8 @@ class SessionClient(TenantClients):
             ProducerError: The client already has a handler.
         """
         self._reopen_in_child()
+        if self._cleanup_handler is not None and not self._is_parents:
+            raise ProducerError("this client already has a clean-up handler; call on_cleanup once")
         self._start_cleanups(handler)
         self._cleanup_handler = handler
 
@@ -337,7 +350,7 @@ class SessionClient(TenantClients):
         key = SessionKey(self._tenant_id, checked_session_id(session_id))
         return Session(self._new_emitter(key, user_id, ()), self._services, is_alive=is_alive)
 
-    def _id_of(self, parent: str | Session | AsyncSession | None) -> str | None:
+    def _id_of(self, parent: "str | Session | AsyncSession | None") -> str | None:
         """Return a parent's session id. Raises `Invalid`."""
         if parent is None or isinstance(parent, str):
             return None if parent is None else checked_session_id(parent, "parent session id")

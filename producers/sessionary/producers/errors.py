@@ -243,7 +243,7 @@ class VerdictPending(ProducerError):
     """The verdict on an earlier verb is still awaited. Call that verb again to go on waiting.
 
     Attributes:
-        verb: `resume` or `recover`.
+        verb: `resume` or `recover`; `attach` for a take-over.
     """
 
     def __init__(self, verb: str) -> None:

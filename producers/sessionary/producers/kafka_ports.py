@@ -1,13 +1,14 @@
 """The outside of a client in production: Kafka and the control API, or nothing."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from sessionary.producers.control.cleanup_consumer import KafkaCleanupConsumer
 from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.producers.errors import SpoolUnusable
-from sessionary.producers.ports import OnError, PolicyInForce, Ports, SessionPolls, Transport
+from sessionary.producers.ports import OnError, PolicyInForce, Ports, Transport
 from sessionary.producers.process.disabled_ports import disabled_ports
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.errors import SettingsError
@@ -24,18 +25,33 @@ def kafka_ports(
     if settings.disabled:
         return disabled_ports()
     trace = _tracing(settings)
-    control = HttpControl(settings, tenant_id)
-    cleanups = KafkaCleanupConsumer(settings, tenant_id, service_id, on_error)
 
-    def ports_over(transport: Transport, policy: PolicyInForce) -> Ports:
-        def tenant_ports(tenant: str, own: ProducerSettings) -> Ports:
-            tenant_cleanups = KafkaCleanupConsumer(own, tenant, service_id, on_error)
-            tenant_control = HttpControl(own, tenant)
-            return Ports(transport, tenant_control, tenant_cleanups, policy, polls=_polls_of(tenant_control, own))
+    def answers_of(tenant: str, its: ProducerSettings) -> tuple[HttpControl, KafkaCleanupConsumer]:
+        return HttpControl(its, tenant), KafkaCleanupConsumer(its, tenant, service_id, on_error)
 
-        polls = _polls_of(control, settings)
-        return Ports(transport, control, cleanups, policy, tenant_ports=tenant_ports, polls=polls)
+    own = answers_of(tenant_id, settings)  # before the transport: what is malformed leaves nothing open
+    delivery = _open_delivery(settings, producer_id, on_error)
+    transport = trace(delivery.transport)
 
+    def ports_with(control: HttpControl, cleanups: KafkaCleanupConsumer) -> Ports:
+        polls = None if control.url is None else control
+        return Ports(transport, control, cleanups, delivery.policy, polls=polls)
+
+    def tenant_ports(tenant: str, its: ProducerSettings) -> Ports:
+        return ports_with(*answers_of(tenant, its))
+
+    return ports_with(*own)._replace(tenant_ports=tenant_ports, abandon_files=delivery.abandon_files)
+
+
+class _Delivery(NamedTuple):
+    """A transport, and what becomes of events that it has no room for."""
+
+    transport: Transport
+    policy: PolicyInForce
+    abandon_files: Callable[[], None]
+
+
+def _open_delivery(settings: ProducerSettings, producer_id: str, on_error: OnError) -> _Delivery:
     if settings.delivery_policy == "spool":
         try:
             spooling = SpoolTransport(settings, producer_id, on_error)
@@ -49,12 +65,8 @@ def kafka_ports(
                 )
             )
         else:
-            return ports_over(trace(spooling), "spool")._replace(abandon_files=spooling.abandon_files)
-    return ports_over(trace(DirectTransport(settings, on_error)), settings.delivery_policy)
-
-
-def _polls_of(control: HttpControl, settings: ProducerSettings) -> SessionPolls | None:
-    return None if settings.control_url is None else control
+            return _Delivery(spooling, "spool", spooling.abandon_files)
+    return _Delivery(DirectTransport(settings, on_error), settings.delivery_policy, lambda: None)
 
 
 def _tracing(settings: ProducerSettings) -> Callable[[Transport], Transport]:

@@ -26,8 +26,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "(given up after an error), expired (too old to be replayed), refused (delivered ones, as far as the client was "
     "told).",
     "sessionary_client_delivery_errors_total": "Errors of delivery, by reason: librdkafka's name of the error in lower "
-    "case, queue_full, spool_full, expired, unreadable_frame or damaged_segment; control_authentication if the control "
-    "API refuses the token.",
+    "case, queue_full, spool_full, not_on_disk (an event kept in memory), expired, unreadable_frame or "
+    "damaged_segment; control_authentication if the control API refuses the token.",
     "sessionary_client_spool_damaged_events_total": "Events in the spool that could not be read, so that they are "
     "lost: a disk or machine failed.",
     "sessionary_client_queue_events": "Events that Kafka has not acknowledged and that are not given up.",

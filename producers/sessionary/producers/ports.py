@@ -6,12 +6,14 @@ with Kafka and HTTP, `testing` in memory.
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
-from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import DataClass, Limits, Refusal, RefusalReason
+
+if TYPE_CHECKING:  # pydantic takes long to load
+    from sessionary.producers.settings import ProducerSettings
 
 OnError = Callable[[Exception], None]
 """Called with an error that no call can raise, on any thread. Must not block for long."""
@@ -275,6 +277,18 @@ class HeartbeatTimer(Protocol):
         ...
 
 
+class PollTimer(Protocol):
+    """Says when a client asks about its sessions. Thread-safe."""
+
+    def start_polls(self, poll: Callable[[], None]) -> None:
+        """Call `poll` from now on, on any thread, but not on two at once.
+
+        `poll` is a bound method; its object is held weakly. It asks once, tells the callbacks what
+        it finds, and never raises.
+        """
+        ...
+
+
 class Ports(NamedTuple):
     """The outside of one client.
 
@@ -293,6 +307,7 @@ class Ports(NamedTuple):
     tenant_ports: "Callable[[str, ProducerSettings], Ports] | None" = None
     heartbeats: HeartbeatTimer | None = None  # None: a thread of the client, in real time
     polls: SessionPolls | None = None  # None: refusals and time-outs are told by verdicts only
+    poll_timer: PollTimer | None = None  # None: a thread of the client, in real time
 
 
 __all__ = [
@@ -309,6 +324,7 @@ __all__ = [
     "OnReceipt",
     "OutRecord",
     "PolicyInForce",
+    "PollTimer",
     "Ports",
     "Receipt",
     "SessionChanges",

@@ -50,14 +50,14 @@ class JudgedMemory(InMemoryTransport):
 
         def tenant_ports(tenant_id: str, settings: ProducerSettings) -> Ports:
             assert ports.tenant_ports is not None
-            return ports.tenant_ports(tenant_id, settings)._replace(polls=self)
+            return ports.tenant_ports(tenant_id, settings)._replace(polls=self, poll_timer=None)
 
         return SessionClient(
             tenant_id="acme",
             service_id=service_id,
             agent_id=agent_id,
             settings=settings,
-            ports=ports._replace(polls=self, tenant_ports=tenant_ports),
+            ports=ports._replace(polls=self, poll_timer=None, tenant_ports=tenant_ports),
             **callbacks,
         )
 

@@ -5,6 +5,8 @@ import pkgutil
 import subprocess
 import sys
 
+import pytest
+
 import sessionary.producers
 
 # The core install's dependencies and what they are made of.
@@ -39,6 +41,24 @@ from sessionary.schemas.events import Heartbeat
 formats._CURRENT_FORMATS[Heartbeat]
 print(*at_import, calls["schema_fingerprint"], calls["parsed_schema"])
 """
+
+
+# Takes as long to load as all else together; a client for threads needs it later or never.
+_LATER = ("asyncio", "concurrent.futures", "confluent_kafka", "pydantic", "ssl", "urllib.request")
+
+
+def test_importing_the_client_for_threads_loads_nothing_that_can_wait() -> None:
+    program = f"import sys; from sessionary.producers import SessionClient; print(*set({_LATER}) & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
+
+
+def test_every_name_of_the_package_can_be_used() -> None:
+    for name in sessionary.producers.__all__:
+        assert getattr(sessionary.producers, name) is not None
+    assert set(sessionary.producers.__all__) <= set(dir(sessionary.producers))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = sessionary.producers.nothing
 
 
 def test_importing_the_client_prepares_no_schema() -> None:

@@ -79,6 +79,10 @@ def in_other_face(annotation: Any) -> Any:
     return annotation
 
 
+# The names in annotations whose modules the client for threads does not load.
+_LOADED_AT_USE = {"AsyncSession": AsyncSession, "ProducerSettings": ProducerSettings}
+
+
 def same(one: Any, other: Any) -> bool:
     """Whether two annotations are equal, however a union was made."""
     return one == other or (
@@ -90,7 +94,7 @@ def differences(sync: Callable[..., Any], other: Callable[..., Any], *, awaitabl
     """Return how the signature of the asyncio face differs from that of the other."""
     if inspect.iscoroutinefunction(other) != awaitable:
         return [f"{sync.__name__} must{'' if awaitable else ' not'} be a coroutine function"]
-    expected, found = inspect.signature(sync), inspect.signature(other)
+    expected, found = (inspect.signature(each, eval_str=True, locals=_LOADED_AT_USE) for each in (sync, other))
     if list(expected.parameters) != list(found.parameters):
         return [f"{sync.__name__}: {list(expected.parameters)} and {list(found.parameters)}"]
     wrong = [
@@ -180,7 +184,8 @@ def test_a_user_can_name_every_type_of_a_signature(owner: type) -> None:
 
 def test_a_user_can_name_every_type_of_the_settings_and_the_in_memory_client() -> None:
     offered = {*sessionary.producers.__all__, *testing_module.__all__}
-    private = {"OnReceipt", "OnCleanupRequest"}  # only of the protocols that the memory implements
+    # Only of the protocols that the memory implements.
+    private = {"OnReceipt", "OnCleanupRequest", "KnownSession", "SessionChanges"}
     for owner in (ProducerSettings, InMemoryTransport):
         assert set(annotated_names(owner)) - STANDARD - private <= offered
 

@@ -2,7 +2,8 @@
 
     entry         where a process begins; says which extra is missing
     extras        which extra brings a module that is not installed
-    app           the tree of commands; turns an error into one line and an exit code
+    app           the application; turns an error into one line and an exit code
+    command_tree  the names of all commands; imports a command's module when it is needed
     commands/     one module per command or group of commands
     options       options that several commands share, and clients made from them
     tables        rows and objects: tables on a terminal, JSON lines elsewhere
@@ -12,8 +13,8 @@
     errors        errors of commands, and the exit code of every expected error
     __main__      `python -m sessionary.infra.cli`
 
-A command imports what is slow to load (Faust, ClickHouse's driver, the engine) when it runs, so
-that `sessionary --help` stays fast.
+`sessionary --help` imports no command, and a command imports what is slow to load (Faust,
+ClickHouse's driver, the engine) when it runs: both answer at once.
 """
 
 from sessionary.infra.cli.entry import main

@@ -1,4 +1,4 @@
-"""The tree of commands, and how a command ends.
+"""The application, and how a command ends.
 
 Every expected error ends in one line on stderr and an exit code, never in a traceback.
 """
@@ -11,20 +11,7 @@ from typing import Annotated
 
 import typer
 
-from sessionary.infra.cli.commands import (
-    admin,
-    alerts,
-    demo,
-    doctor,
-    integrity,
-    lag,
-    rejected,
-    roles,
-    sql,
-    up,
-)
-from sessionary.infra.cli.commands.operators import partition, rules, spool
-from sessionary.infra.cli.commands.sessions import lists, timeline
+from sessionary.infra.cli.command_tree import CommandTree
 from sessionary.infra.cli.errors import INTERRUPTED, USAGE, error_text, exit_code
 from sessionary.infra.cli.extras import missing_extra
 from sessionary.infra.cli.output import print_line, print_message
@@ -52,38 +39,15 @@ def _root_options(
 
 
 def make_app() -> typer.Typer:
-    """Return the application with all its commands."""
-    app = typer.Typer(
+    """Return the application with all its commands; none of them is imported yet."""
+    return typer.Typer(
+        cls=CommandTree,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         epilog=_EPILOG,
         callback=_root_options,
     )
-    app.command("demo", short_help="Run agent runs on a temporary stack; account for every event.")(demo.demo_command)
-    app.command("up", short_help="Run the local stack until Ctrl-C; its data is kept.")(up.up_command)
-    app.command("load", short_help="Run a file of agent runs against a running stack.")(demo.load_command)
-    app.command("sessions", short_help="List sessions.")(lists.list_sessions)
-    app.command("show", short_help="Show the state of one session.")(lists.show_session)
-    app.command("timeline", short_help="Show the history of one session.")(timeline.timeline_command)
-    app.add_typer(rejected.app, name="rejected")
-    app.command("sql", short_help="Run a query in ClickHouse.")(sql.run_query)
-    app.add_typer(partition.app, name="partition")
-    app.add_typer(rules.app, name="rules")
-    app.add_typer(spool.app, name="spool")
-    app.command("lag", short_help="Show how far each consumer group is behind.")(lag.lag_command)
-    app.add_typer(alerts.app, name="alerts")
-    app.command("doctor", short_help="Check every part of a stack; say what to fix.")(doctor.doctor_command)
-    app.command("integrity", short_help="Check that ClickHouse has every row, once.")(integrity.integrity_command)
-    app.command("repair", short_help="Read rows that are missing from Kafka again.")(integrity.repair_command)
-    app.add_typer(admin.topics_app, name="topics")
-    app.add_typer(admin.db_app, name="db")
-    app.command("broker", short_help="Run a Kafka broker, for development.")(roles.broker_command)
-    app.command("clickhouse", short_help="Serve a ClickHouse engine, for development.")(roles.clickhouse_command)
-    app.command("processor", short_help="Run a processor.")(roles.processor_command)
-    app.command("sink", short_help="Run a sink: write one topic to ClickHouse.")(roles.sink_command)
-    app.command("lag-exporter", short_help="Serve the groups' lag to Prometheus.")(roles.lag_exporter_command)
-    return app
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

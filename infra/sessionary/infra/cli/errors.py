@@ -22,7 +22,6 @@ import sys
 
 from sessionary.infra.local.errors import LocalStackError
 from sessionary.schemas.errors import Invalid, SessionaryError, SettingsError, Unavailable
-from sessionary.schemas.settings.librdkafka_options import option_variable
 
 FAILED, USAGE, UNREACHABLE, NOT_FOUND, REFUSED, SET_UP, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
 
@@ -94,6 +93,8 @@ def error_text(error: BaseException) -> str:
 
 def _kafka_text(text: str) -> str:
     """Return librdkafka's text, with the variables of the settings that it names."""
+    from sessionary.schemas.settings.librdkafka_options import option_variable
+
     variables = sorted({option_variable(name) for name in _KAFKA_SETTING.findall(text)})
     return f"{text}: check {', '.join(variables)}" if variables else text
 

@@ -3,12 +3,23 @@
 stdout holds the answer and nothing else. Messages and progress go to stderr.
 """
 
+import os
+import shutil
 import sys
+from pathlib import Path
 
 
 def wants_json(asked: bool) -> bool:
     """Return True if the answer is for a program: `--json` was given, or stdout is no terminal."""
     return asked or not sys.stdout.isatty()
+
+
+def command_name() -> str:
+    """Return how a user of this shell runs the command: its name, or its path if that is needed."""
+    called = sys.argv[0]
+    if Path(called).name != "sessionary" or shutil.which("sessionary") is not None:
+        return "sessionary"
+    return os.path.relpath(called)
 
 
 def print_line(text: str) -> None:
@@ -22,4 +33,4 @@ def print_message(text: str) -> None:
     sys.stderr.flush()
 
 
-__all__ = ["print_line", "print_message", "wants_json"]
+__all__ = ["command_name", "print_line", "print_message", "wants_json"]

@@ -51,6 +51,14 @@ def show_rows(rows: Iterable[Mapping[str, Json]], *, as_json: bool, columns: Seq
         print_message(f"columns left out: {', '.join(left_out)}; widen the terminal or give --json to see them")
 
 
+def show_line(row: Mapping[str, Json], *, as_json: bool, columns: Sequence[str]) -> None:
+    """Print one more row of a list: a JSON line, or the cells of `columns` that are not empty."""
+    if wants_json(as_json):
+        print_line(json.dumps(row, ensure_ascii=False, default=str))
+        return
+    print_line("  ".join(filter(None, (_cell_text(row.get(name)) for name in columns))))
+
+
 def show_object(fields: Mapping[str, Json], *, as_json: bool) -> None:
     """Print one object: a JSON line, or one line per field."""
     if wants_json(as_json):
@@ -115,4 +123,4 @@ def _fit_columns(cells: dict[str, list[str]], width: int) -> list[str]:
     return names
 
 
-__all__ = ["Json", "show_object", "show_rows"]
+__all__ = ["Json", "show_line", "show_object", "show_rows"]

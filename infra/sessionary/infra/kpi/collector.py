@@ -28,7 +28,7 @@ class KpiCollector(Collector):
 
         self._figures: QuestionWatch[KeyFigures] = QuestionWatch(
             "key-figures",
-            lambda: ask_key_figures(settings, settings.kpi_window_s),
+            lambda: ask_key_figures(settings, settings.kpi_window_s, behind_s()),
             settings.kpi_interval_s,
             warn_of("key figures"),
         )

@@ -46,12 +46,15 @@ class KeyFigures(NamedTuple):
     session_context_bytes_max: int | None
 
 
-def ask_key_figures(settings: ClickHouseSettings, window_s: int) -> KeyFigures:
+def ask_key_figures(settings: ClickHouseSettings, window_s: int, behind_s: float = 0.0) -> KeyFigures:
     """Return the figures of the last `window_s` seconds. Blocks for up to 30 s.
+
+    `behind_s`: by how much the sink that is furthest behind is late; a clean-up whose confirmation
+    it has not read yet is not one without.
 
     Raises what `ClickHouseClient` raises.
     """
-    query = _QUERY.format(window_s=window_s, late_s=LATE_S, timeout_s=round(_TIMEOUT_S))
+    query = _QUERY.format(window_s=window_s, late_s=round(LATE_S + behind_s), timeout_s=round(_TIMEOUT_S))
     row = ClickHouseClient(settings, _TIMEOUT_S + 1).fetch_one(query)
     return KeyFigures(
         row["reclaim_ratio"],

@@ -64,7 +64,8 @@ class ReportedCall:
     def __init__(self, reporter: CallReporter, events: CallEvents, fields: EnvelopeFields = NO_FIELDS) -> None:
         self._reporter = reporter
         self._events = events
-        self._fields = fields._replace(step_id=fields.step_id or events.step_id)
+        is_step = events.step_id is not None and fields.step_id is None
+        self._fields = fields._replace(step_id=events.step_id) if is_step else fields
         self._start_id: str | None = None
         self._began_s = 0.0
 
@@ -92,12 +93,10 @@ class ReportedCall:
         took_ms = round((time.monotonic() - self._began_s) * 1_000)
         if self._start_id is None or (self._events.step_id is not None and not self._reporter.is_active()):
             return
-        failed = error is not None and not isinstance(error, GeneratorExit)
-        payload = (
-            self._events.failed(to_error_info(error), took_ms)
-            if failed and error is not None
-            else self._events.succeeded(took_ms)
-        )
+        if error is None or isinstance(error, GeneratorExit):
+            payload = self._events.succeeded(took_ms)
+        else:
+            payload = self._events.failed(to_error_info(error), took_ms)
         self._reporter.send_event(payload, self.end_fields)
 
 

@@ -1,6 +1,6 @@
 """One call of a model, reported with its tokens, cost, duration and error."""
 
-import asyncio
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Literal, Self
@@ -51,10 +51,7 @@ class ModelCall:
         return False
 
     async def __aenter__(self) -> Self:
-        if self._reporter.may_block:
-            await asyncio.to_thread(self._call.send_start)
-        else:
-            self._call.send_start()
+        await self._run(self._call.send_start)
         self._enter_marks()
         return self
 
@@ -62,11 +59,16 @@ class ModelCall:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         self._leave_marks()
-        if self._reporter.may_block:
-            await asyncio.to_thread(self._send_end, error)
-        else:
-            self._send_end(error)
+        await self._run(lambda: self._send_end(error))
         return False
+
+    async def _run(self, send: Callable[[], None]) -> None:
+        if self._reporter.may_block:
+            import asyncio  # loaded already, as this runs; the client for threads does without it
+
+            await asyncio.to_thread(send)
+        else:
+            send()
 
     def _enter_marks(self) -> None:
         self._marks = added_marks(self._reporter.session_id, self._call.inner_marks)

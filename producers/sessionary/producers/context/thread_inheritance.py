@@ -11,10 +11,12 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sessionary.producers.context.scope import Scope, bind_scope, current_scope, keep_scope, open_block
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 _lock = threading.Lock()
 _installed = False
@@ -51,9 +53,13 @@ def _wrap_start() -> None:
 
 
 def _wrap_submit() -> None:
+    from concurrent.futures import ThreadPoolExecutor  # takes long to load
+
     submit: Callable[..., Future[Any]] = ThreadPoolExecutor.submit
 
-    def submit_in_scope(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit_in_scope(
+        self: "ThreadPoolExecutor", fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> "Future[Any]":
         if open_block() is None:
             return submit(self, fn, *args, **kwargs)
         # A thread that the pool starts now serves other sessions later: it inherits none itself.

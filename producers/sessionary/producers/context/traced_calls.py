@@ -1,10 +1,8 @@
 """A decorator that reports each call of a function in the current session."""
 
-import asyncio
 import functools
-import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from typing import Any, TypeVar, cast
 
 from sessionary.producers.context.call_events import ReportedCall, step_events, tool_events
@@ -74,14 +72,14 @@ class _QuietCall:
     async def send_end_async(self, error: BaseException | None) -> None:
         await self._run(lambda: self.send_end(error))
 
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """Mark the events of this context as caused by the call."""
-        with added_marks(self._reporter.session_id, self._call.inner_marks):
-            yield
+    def inside(self) -> AbstractContextManager[None]:
+        """Return a block whose events are marked as caused by the call."""
+        return added_marks(self._reporter.session_id, self._call.inner_marks)
 
     async def _run(self, send: Callable[[], None]) -> None:
         if self._reporter.may_block:
+            import asyncio  # loaded already, as this runs; the client for threads does without it
+
             await asyncio.to_thread(send)
         else:
             send()
@@ -97,6 +95,8 @@ _NewCall = Callable[[], _QuietCall | None]
 
 
 def _wrapper_for(function: _Function, new_call: _NewCall) -> _Function:
+    import inspect  # takes long to load
+
     if inspect.iscoroutinefunction(function):
         return _coroutine_wrapper(function, new_call)
     if inspect.isasyncgenfunction(function):

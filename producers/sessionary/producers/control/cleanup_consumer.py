@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.producers.control.kafka_consumer import RequestConsumer, open_consumer
 from sessionary.producers.control.request_backlog import RequestBacklog
-from sessionary.producers.errors import Invalid, ProducerError, Unavailable, UnreadableRequest
+from sessionary.producers.errors import Invalid, Unavailable, UnreadableRequest
 from sessionary.producers.ports import OnCleanupRequest, OnError
 from sessionary.producers.process.guards import join_thread
 from sessionary.producers.settings import ProducerSettings
@@ -85,9 +85,7 @@ class KafkaCleanupConsumer:
         self._thread: threading.Thread | None = None
 
     def start(self, on_request: OnCleanupRequest) -> None:
-        """Start the consumer's thread. Raises `ProducerError` on a second call."""
-        if self._thread is not None:
-            raise ProducerError("this client already has a clean-up handler; call on_cleanup once")
+        """Start the consumer's thread. Call it once."""
         thread = threading.Thread(target=self._run_consumer, args=(on_request,), name="sessionary-cleanup", daemon=True)
         self._thread = thread
         thread.start()

@@ -5,7 +5,6 @@ again, so a handler must accept a second call for one id. The processor counts o
 """
 
 import time
-from asyncio import CancelledError
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -59,7 +58,9 @@ def run_handler(
         for action in islice(answer or (), 4 * (len(request.actions) + 1)):
             _check_action(action)
             done[action.action] = action._replace(detail=action.detail and action.detail[:_DETAIL_LENGTH_MAX])
-    except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - it is an answer: this action failed
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it is an answer, also SystemExit and CancelledError: it failed
         fault, reported = error_text(error)[:_DETAIL_LENGTH_MAX], True
     result: list[CleanupAction] = []
     for name in request.actions:

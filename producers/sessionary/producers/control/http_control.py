@@ -32,14 +32,14 @@ class HttpControl:
 
         `tenant_id`: the client's; a token of another tenant raises `AuthenticationFailed`.
         """
-        self._url = settings.control_url
+        self.url = settings.control_url
         self._token = settings.api_token
         self._tenant_id = tenant_id
-        self._tls = context_for(self._url, "SESSIONARY_CONTROL_CA_LOCATION", settings.control_ca_location)
+        self._tls = context_for(self.url, "SESSIONARY_CONTROL_CA_LOCATION", settings.control_ca_location)
 
     def check_configured(self) -> None:
         """Raise `SettingsError` if no URL is set."""
-        if self._url is None:
+        if self.url is None:
             raise SettingsError(
                 "SESSIONARY_CONTROL_URL is not set: resume, recover, sync and attach need the control API, "
                 "for example http://127.0.0.1:8600"
@@ -75,7 +75,7 @@ class HttpControl:
             return parse_session(json.loads(body))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(
-                f"control API at {self._url} sent an answer that is not a session: {error!r}", 1.0
+                f"control API at {self.url} sent an answer that is not a session: {error!r}", 1.0
             ) from None
 
     def poll_sessions(self, known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
@@ -90,16 +90,16 @@ class HttpControl:
         try:
             body = self._read_answer(request, timeout_s, "the poll of sessions")
         except SessionLost:
-            raise Unavailable(f"control API at {self._url} knows no polls: upgrade the processors", 60.0) from None
+            raise Unavailable(f"control API at {self.url} knows no polls: upgrade the processors", 60.0) from None
         try:
             return parse_changes(json.loads(body))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(
-                f"control API at {self._url} sent an answer that is not one to a poll: {error!r}", 1.0
+                f"control API at {self.url} sent an answer that is not one to a poll: {error!r}", 1.0
             ) from None
 
     def _new_request(self, path: str) -> urllib.request.Request:
-        url = f"{str(self._url).rstrip('/')}/v1/sessions/{path}"
+        url = f"{str(self.url).rstrip('/')}/v1/sessions/{path}"
         request = urllib.request.Request(url, headers={"Accept": "application/json"})
         if self._token is not None:
             request.add_header("Authorization", f"Bearer {self._token.get_secret_value()}")
@@ -113,7 +113,7 @@ class HttpControl:
             with error:
                 raise _error_from(about, error) from None
         except (OSError, HTTPException) as error:
-            raise Unavailable(f"control API at {self._url}: {error}", 0.5) from None
+            raise Unavailable(f"control API at {self.url}: {error}", 0.5) from None
         return body
 
 

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from sessionary.producers.delivery.event_counts import EventCounts
 from sessionary.producers.delivery.journal import Journal
-from sessionary.producers.delivery.kafka_producer import KafkaProducer, error_reason
+from sessionary.producers.delivery.kafka_producer import KafkaProducer
 from sessionary.producers.delivery.stall_watch import StallWatch
 from sessionary.producers.errors import ClientClosed, QueueFull, SettingsError
 from sessionary.producers.ports import Backlog, Counters, OnError, OnReceipt, OutRecord, Receipt
@@ -74,7 +74,8 @@ class DirectTransport:
         self._close_begun = False
         self.attempts: deque[tuple[_Attempt, KafkaError | None, Receipt]] = deque()
         self._open: dict[str, _OpenEvent] = {}  # in the order in which they were taken, by their ids
-        self._queueing = threading.Lock()  # held while an event is queued, and while the producer changes
+        # Held while an event is queued or settled, and while the producer changes; before `_lock`.
+        self._queueing = threading.Lock()
         self._generation = 0  # of the producer
         self._replace_at_s: float | None = None  # the producer is unusable, and will be replaced then
         self._waiting: deque[_OpenEvent] = deque()  # open, and not queued in the current producer
@@ -98,7 +99,8 @@ class DirectTransport:
     @property
     def backlog(self) -> Backlog:
         """The events that are not acknowledged now."""
-        oldest_s = min((event.taken_s for event in list(self._open.values())), default=None)
+        with self._queueing:
+            oldest_s = min((event.taken_s for event in self._open.values()), default=None)
         age_s = 0.0 if oldest_s is None else time.monotonic() - oldest_s
         return Backlog(max(self._counts.outstanding, 0), oldest_age_s=age_s)
 
@@ -124,6 +126,7 @@ class DirectTransport:
         with self._queueing:
             if self._closed:
                 raise ClientClosed("the client is closed; create a new one")
+            generation = self._generation
             # Before the queue has it: its delivery report may come at once.
             self._open[event.record.event_id] = event
             try:
@@ -132,20 +135,18 @@ class DirectTransport:
                     return False
             except KafkaException as raised:
                 error = raised.args[0]
-                if _is_fatal(raised.args[0]):
+                if _is_fatal(error):
                     self._let_wait(event)
                 else:
                     del self._open[event.record.event_id]
-        if error is None:
-            with self._lock:
-                self._counts.sent += 1
-        elif event.record.event_id in self._open:
-            with self._lock:
-                self._counts.sent += 1
-            self._give_producer_up(self._generation, error)
-        else:
+        if error is not None and not _is_fatal(error):
             self._kafka.report_error(error)
             self._drop_record(event.record, event.on_receipt, f"dropped: {error}")
+            return True
+        with self._lock:
+            self._counts.sent += 1
+        if error is not None:
+            self._give_producer_up(generation, error)
         return True
 
     def _has_room(self, event: _OpenEvent) -> bool:
@@ -200,7 +201,7 @@ class DirectTransport:
         except BaseException:  # an interrupt of the user: the next call goes on
             self._close_begun = False
             raise
-        with self._lock:
+        with self._queueing, self._lock:
             self._closed = True
             self._counts.changed.notify_all()
         self._stop_threads()
@@ -220,7 +221,9 @@ class DirectTransport:
     def _stop_threads(self) -> None:
         self._kafka.close()
         self._settle_reports()  # counts what was purged as failed
-        left = [(event, Receipt(None, None, "the client was closed")) for event in self._open.values()]
+        with self._queueing:
+            left = [(event, Receipt(None, None, "the client was closed")) for event in self._open.values()]
+            self._open.clear()
         self._settle_events(left)
 
     def _read_statistics(self, statistics: str) -> None:
@@ -238,27 +241,35 @@ class DirectTransport:
         """Count one round of delivery reports. Takes the locks once, as the agent needs them."""
         attempts = [self.attempts.popleft() for _ in range(len(self.attempts))]
         settled: list[tuple[_OpenEvent, Receipt]] = []
-        for attempt, error, receipt in attempts:
-            if attempt.generation != self._generation:
-                continue  # sent again; if the broker has it, the processor drops the duplicate
-            if error is not None and _is_fatal(error):
-                self._give_producer_up(attempt.generation, error)
-                continue
-            if error is not None:
-                self._kafka.report_error(error)
-            settled.append((attempt.event, receipt))
+        failures: list[KafkaError] = []
+        fatal: KafkaError | None = None
+        with self._queueing:
+            generation = self._generation
+            for attempt, error, receipt in attempts:
+                if attempt.generation != generation:
+                    continue  # sent again; if the broker has it, the processor drops the duplicate
+                if error is not None and _is_fatal(error):
+                    fatal = error
+                    break  # what follows is sent again too, behind this event
+                if error is not None:
+                    failures.append(error)
+                del self._open[attempt.event.record.event_id]
+                settled.append((attempt.event, receipt))
+        for error in failures:
+            self._kafka.report_error(error)
         if settled:
             self._settle_events(settled)
+        if fatal is not None:
+            self._give_producer_up(generation, fatal)
         self._check_progress()
         if self._replace_at_s is not None or self._waiting:
             self._queue_waiting()
 
     def _settle_events(self, settled: list[tuple[_OpenEvent, Receipt]]) -> None:
-        """Report the receipts of events, and count them."""
+        """Report the receipts of events that are no longer open, and count them."""
         failed = 0
         for event, receipt in settled:
             failed += receipt.error is not None
-            self._open.pop(event.record.event_id, None)
             self._report_receipt(event.record, receipt, event.on_receipt)
         if failed < len(settled):
             self._kafka.clear_errors()
@@ -270,7 +281,7 @@ class DirectTransport:
     def _give_producer_up(self, generation: int, error: KafkaError) -> None:
         """Have the producer replaced, unless it was since. All open events wait for the new one."""
         with self._queueing:
-            if generation != self._generation or self._closed:
+            if generation != self._generation or self._closed or self._replace_at_s is not None:
                 return
             self._generation += 1
             self._replace_at_s = time.monotonic() + _REPLACE_PAUSE_S
@@ -283,30 +294,44 @@ class DirectTransport:
     def _queue_waiting(self) -> None:
         """Replace the producer if it is time, and queue what waits for it. On the poll thread."""
         now_s = time.monotonic()
+        if self._closed:
+            return
         if self._replace_at_s is not None:
             if now_s < self._replace_at_s:
                 return
             self._kafka.replace_producer()
-        expired: list[tuple[_OpenEvent, Receipt]] = []
+        settled: list[tuple[_OpenEvent, Receipt]] = []
+        failures: list[KafkaError] = []
+        fatal: KafkaError | None = None
         with self._queueing:
             self._replace_at_s = None
-            while self._waiting:
-                event = self._waiting[0]
+            generation = self._generation
+            while self._waiting and not self._closed:
+                event, receipt = self._waiting[0], None
                 if now_s - event.taken_s > self._settings.delivery_timeout_s:
-                    expired.append((event, Receipt(None, None, "not acknowledged in time")))
+                    receipt = Receipt(None, None, "not acknowledged in time")
                 else:
                     try:
-                        self._kafka.produce_record(event.record, _Attempt(self, event, self._generation))
+                        self._kafka.produce_record(event.record, _Attempt(self, event, generation))
                     except BufferError:
                         break
-                    except KafkaException as error:
-                        self._replace_at_s = now_s + _REPLACE_PAUSE_S
-                        self._counts.count_error(error_reason(error.args[0]))
-                        break
+                    except KafkaException as raised:
+                        if _is_fatal(raised.args[0]):
+                            fatal = raised.args[0]
+                            break
+                        failures.append(raised.args[0])
+                        receipt = Receipt(None, None, str(raised.args[0]))
                 self._waiting.popleft()
                 self._waiting_bytes -= len(event.record.value)
-        if expired:
-            self._settle_events(expired)
+                if receipt is not None:
+                    del self._open[event.record.event_id]
+                    settled.append((event, receipt))
+        for error in failures:
+            self._kafka.report_error(error)
+        if settled:
+            self._settle_events(settled)
+        if fatal is not None:
+            self._give_producer_up(generation, fatal)
 
     def _drop_record(
         self, record: OutRecord, on_receipt: OnReceipt | None, why: str, reason: str | None = None

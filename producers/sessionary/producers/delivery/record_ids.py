@@ -5,7 +5,7 @@ from typing import Any
 
 from sessionary.producers.ports import OutRecord
 from sessionary.schemas.codec import Event, encode_event
-from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer
+from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer, encode_long
 from sessionary.schemas.codec.formats import Format, event_format
 from sessionary.schemas.events import Payload
 from sessionary.schemas.headers import event_headers, time_header
@@ -88,7 +88,7 @@ class EventTemplate:
         if found != body:
             raise ValueError("the envelope does not come first")
         before, rest = head.split(_ANY_ID.encode())
-        middle, rest = rest.split(encoded_time(_ANY_SEQ))
+        middle, rest = rest.split(encode_long(_ANY_SEQ))
         self._parts = (before, middle, *rest.split(encoded_time(_ANY_TIME)))
         self._headers = dict(event_headers(envelope))
 
@@ -97,7 +97,7 @@ class EventTemplate:
         if event_format(Event(self.envelope, payload)) is not self._format:
             return None
         before, middle, later, last = self._parts
-        encoded = (before, event_id.encode(), middle, encoded_time(seq), later, encoded_time(occurred_at), last)
+        encoded = (before, event_id.encode(), middle, encode_long(seq), later, encoded_time(occurred_at), last)
         try:
             return self._write_payload(b"".join(encoded), payload)
         except WRITER_GAVE_UP:
@@ -127,9 +127,26 @@ def _compile_writer(format_: Format) -> Writer:
         raise ValueError(f"no template for a {format_.cls.__name__}") from error
 
 
+_LOW_BITS = 21  # three bytes; in times, what is above them stays the same for a second
+_last_high = (0, b"")  # what is above the low bits of the last time, and its bytes
+
+
 def encoded_time(number: int) -> bytes:
     """Return a number, such as a time of these centuries, as Avro's `long`; not below 0."""
-    rest, out = number << 1, bytearray()
+    global _last_high
+    zigzag = number << 1
+    high = zigzag >> _LOW_BITS
+    if not high:
+        return _varint(zigzag)
+    known, end = _last_high
+    if high != known:
+        end = _varint(high)
+        _last_high = high, end
+    return bytes((zigzag & 127 | 128, zigzag >> 7 & 127 | 128, zigzag >> 14 & 127 | 128)) + end
+
+
+def _varint(rest: int) -> bytes:
+    out = bytearray()
     while rest > 127:
         out.append(rest & 127 | 128)
         rest >>= 7

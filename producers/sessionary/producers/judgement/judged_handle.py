@@ -20,15 +20,19 @@ from sessionary.producers.judgement.local_checks import (
     find_objection,
     is_clock_reason,
 )
+from sessionary.producers.judgement.session_lock import SessionLock
 from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import ChangedSession, SessionView
-from sessionary.producers.session.session_lock import SessionLock
 from sessionary.schemas.events import Payload
 from sessionary.schemas.types import RefusalReason
 
 
 class JudgedHandle:
-    """The part of a session that knows of verdicts. Hold the lock, except for `_adopt_change`."""
+    """The part of a session that knows of verdicts.
+
+    Hold the lock for the methods, but not for `_adopt_change`, `_tell_refused`, `_lock_then_tell`
+    and the public properties.
+    """
 
     _emitter: Emitter
     _lock: SessionLock
@@ -50,7 +54,8 @@ class JudgedHandle:
         return self._lost
 
     @property
-    def _session_id(self) -> str:
+    def session_id(self) -> str:
+        """The session's UUID."""
         return self._emitter.key.session_id
 
     def _begin_judgement(self, emitter: Emitter, watch: SessionWatch) -> None:
@@ -109,7 +114,7 @@ class JudgedHandle:
 
     def _note_fenced(self, holder: str) -> SessionFenced:
         """Let `on_fenced` be told, unless that was done; return what a verb is to raise."""
-        fenced = SessionFenced(self._session_id, holder)
+        fenced = SessionFenced(self.session_id, holder)
         if not self._lost:
             self._note_finding(fenced, raised=True)
         self._lost = True
@@ -125,14 +130,14 @@ class JudgedHandle:
         is_clocks = view.state == "Terminated" and is_clock_reason(view.reason_code or "UNKNOWN")
         is_news = view.state != before and before in ("Active", "Paused", "Error", "Timeout")
         if is_news and (view.state == "Timeout" or is_clocks):
-            timed_out = SessionTimedOut(self._session_id, view.state, view.reason_code or "UNKNOWN")
+            timed_out = SessionTimedOut(self.session_id, view.state, view.reason_code or "UNKNOWN")
             self._note_finding(timed_out, raised=True)
         self._lost = is_over and (before != "Terminated" or self._lost)
         self._told_lost = False
 
     def _tell_refused(self, event_id: str, event_type: str, reason: RefusalReason) -> None:
         """Tell `on_refused` of an event whose verdict a verb waited for, unless that was done."""
-        refused: EventRefused | None = EventRefused(self._session_id, event_id, event_type, reason)
+        refused: EventRefused | None = EventRefused(self.session_id, event_id, event_type, reason)
         if self._sent_events is not None:
             refused = self._sent_events.take_refused(event_id, reason)
         if refused is not None:
@@ -162,7 +167,7 @@ class JudgedHandle:
             epoch = known if change.epoch is None else change.epoch
             if epoch > known and self._is_holder and change.holder not in (None, own_id):
                 self._lose_session()
-                return SessionFenced(self._session_id, f"{change.holder}")
+                return SessionFenced(self.session_id, f"{change.holder}")
             is_over = change.state in ("Terminated", "Archived")
             return self._adopt_told_state(change) if epoch == known or is_over else None
         finally:
@@ -172,11 +177,11 @@ class JudgedHandle:
         reason_code = change.reason_code or "UNKNOWN"
         if change.state is None:
             self._lost = True  # still beating: the control API may be another pipeline's
-            return SessionLost(f"session {self._session_id} does not exist: its creation was refused or lost")
+            return SessionLost(f"session {self.session_id} does not exist: its creation was refused or lost")
         if change.state == "Timeout" and self._local_state != "Timeout":
             self._set_state("Timeout")
             self._bars = NO_BARS
-            return SessionTimedOut(self._session_id, "Timeout", reason_code)
+            return SessionTimedOut(self.session_id, "Timeout", reason_code)
         if change.state not in ("Terminated", "Archived"):
             return None
         self._lose_session()
@@ -184,9 +189,9 @@ class JudgedHandle:
         self._set_state("Terminated")
         self._bars = NO_BARS
         if change.state == "Terminated" and is_clock_reason(reason_code):
-            return SessionTimedOut(self._session_id, change.state, reason_code)
+            return SessionTimedOut(self.session_id, change.state, reason_code)
         how = "is archived" if change.state == "Archived" else f"was ended ({reason_code})"
-        return SessionEnded(f"session {self._session_id} {how}: what is sent in it is refused")
+        return SessionEnded(f"session {self.session_id} {how}: what is sent in it is refused")
 
     def _lose_session(self) -> None:
         self._lost = self._detached = True

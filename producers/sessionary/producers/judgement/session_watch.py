@@ -15,7 +15,7 @@ from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.errors import AuthenticationFailed, Invalid, ProducerError, SettingsError, Unavailable
 from sessionary.producers.judgement.notices import Notices
 from sessionary.producers.judgement.sent_events import SentEvents, SentSoFar
-from sessionary.producers.ports import ChangedSession, KnownSession, SessionChanges, SessionPolls
+from sessionary.producers.ports import ChangedSession, KnownSession, PollTimer, SessionChanges, SessionPolls
 
 SESSIONS_MAX = 1_000  # of one request
 _SENT_MAX = 100_000  # events that are remembered until they are judged, about 150 bytes each
@@ -63,11 +63,14 @@ class SessionWatch:
     dropped leaves nothing.
     """
 
-    def __init__(self, polls: SessionPolls | None, notices: Notices, interval_s: float) -> None:
-        """`interval_s`: between two polls; 0 means that there are none."""
+    def __init__(
+        self, polls: SessionPolls | None, notices: Notices, interval_s: float, timer: PollTimer | None = None
+    ) -> None:
+        """`interval_s`: between polls; 0 means that there are none. `timer` replaces the thread."""
         self.notices = notices
         self._polls = polls if interval_s > 0 else None
         self._interval_s = interval_s
+        self._timer = timer
         self._wake = Condition()
         self._watched: list[_Watched] = []
         self._new: list[_Watched] = []
@@ -77,7 +80,9 @@ class SessionWatch:
         self._closed = False
         self._tenants: weakref.WeakSet[SessionWatch] = weakref.WeakSet()
         self._thread: Thread | None = None
-        if self._polls is not None:
+        if self._polls is not None and timer is not None:
+            timer.start_polls(self.poll_quietly)
+        elif self._polls is not None:
             with self._wake:
                 self._start_thread(random.uniform(0, min(_FIRST_S, interval_s)))
 
@@ -88,7 +93,7 @@ class SessionWatch:
         sent = SentEvents(emitter)
         with self._wake:
             self._new.append(_Watched(sent, weakref.ref(handle)))
-            if self._thread is None:
+            if self._thread is None and self._timer is None:
                 self._start_thread(self._interval_s * random.uniform(0.8, 1.2))
         return sent
 
@@ -119,6 +124,23 @@ class SessionWatch:
             self._is_token_checked = True
             self._take_answer(chunk, changes)
 
+    def poll_quietly(self) -> None:
+        """Do what `poll_now` does unless the watch is closed. What it raises is reported."""
+        if self._closed:
+            return
+        try:
+            self.poll_now()
+            self._failures, self._reported = 0, ""
+        except AuthenticationFailed as error:
+            self._is_token_checked = True
+            self._report_failure(error, at_once=True)
+        except (Invalid, SettingsError) as error:
+            self._report_failure(error, at_once=True)
+        except Unavailable as error:
+            self._report_failure(error, at_once=False)
+        except Exception as error:  # noqa: BLE001 - an error of one poll must not end the watch
+            self._report_failure(error, at_once=True)
+
     def _start_thread(self, pause_s: float) -> None:
         """Begin to poll after `pause_s`. Hold the lock."""
         if self._closed:
@@ -130,18 +152,7 @@ class SessionWatch:
 
     def _run_polls(self, pause_s: float) -> None:
         while self._wait_pause(pause_s):
-            try:
-                self.poll_now()
-                self._failures, self._reported = 0, ""
-            except AuthenticationFailed as error:
-                self._is_token_checked = True
-                self._report_failure(error, at_once=True)
-            except (Invalid, SettingsError) as error:
-                self._report_failure(error, at_once=True)
-            except Unavailable as error:
-                self._report_failure(error, at_once=False)
-            except Exception as error:  # noqa: BLE001 - an error of one poll must not end the watch
-                self._report_failure(error, at_once=True)
+            self.poll_quietly()
             backoff_s = min(self._interval_s * 2.0**self._failures, max(_BACKOFF_S_MAX, self._interval_s))
             pause_s = backoff_s * random.uniform(0.8, 1.2)
 

@@ -10,8 +10,9 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder
 from sessionary.producers.control.data_class_lookup import DataClassLookup
@@ -21,16 +22,17 @@ from sessionary.producers.delivery.sequences import SequenceRegistry
 from sessionary.producers.errors import AuthenticationFailed, ClientClosed
 from sessionary.producers.judgement.notices import Callbacks, Notices
 from sessionary.producers.judgement.session_watch import SessionWatch
-from sessionary.producers.kafka_ports import kafka_ports
 from sessionary.producers.ports import Counters, Ports
 from sessionary.producers.process.guards import guard_callback
 from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, keep_forever
 from sessionary.producers.session.handle import SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats
 from sessionary.producers.session.pending_verdict import VerdictFollower
-from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.types import DataClass
+
+if TYPE_CHECKING:  # pydantic takes long to load
+    from sessionary.producers.settings import ProducerSettings
 
 
 class ProcessBoundClient:
@@ -40,7 +42,7 @@ class ProcessBoundClient:
         self,
         tenant_id: str,
         identity: SenderIdentity,
-        settings: ProducerSettings,
+        settings: "ProducerSettings",
         callbacks: Callbacks,
         ports: Ports | None,
     ) -> None:
@@ -55,6 +57,7 @@ class ProcessBoundClient:
         self._producer_id = str(uuid.uuid4())
         self._opening, self._closing = threading.RLock(), threading.Lock()
         self._open_ports()
+        self._is_closing = False
         self._is_left = False  # true in a forked child until its first use of the client
         self._is_parents = False  # true in a forked child that closed the client without using it
         bind_to_process(self)
@@ -70,9 +73,8 @@ class ProcessBoundClient:
         self._gate = SendGate()
         self._sequences = SequenceRegistry(self._producer_id)
         self._errors, self._counts_lock = Counter[str](), threading.Lock()
-        self._ports = self._given_ports or kafka_ports(
-            self._settings, self._tenant_id, self._identity.service_id, self._producer_id, self._on_error
-        )
+        self._notices = Notices(self._callbacks)
+        self._ports = self._given_ports or self._outside_ports()
         self._heartbeats = self._ports.heartbeats or Heartbeats(self._on_error)
         if self._settings.disabled:
             self._heartbeats.close()
@@ -89,11 +91,18 @@ class ProcessBoundClient:
             self._settings.rules,
         )
 
+    def _outside_ports(self) -> Ports:
+        from sessionary.producers.kafka_ports import kafka_ports  # takes long to load
+
+        service_id = self._identity.service_id
+        return kafka_ports(self._settings, self._tenant_id, service_id, self._producer_id, self._on_error)
+
     def _start_watch(self) -> None:
         """Begin to ask about sessions, which also checks the token; or check only that."""
-        self._watch = SessionWatch(self._ports.polls, Notices(self._callbacks), self._settings.poll_interval_s)
-        if self._ports.polls is not None and not self._settings.poll_interval_s:
-            start_token_check(self._ports.control, self._report_finding)
+        ports, interval_s = self._ports, self._settings.poll_interval_s
+        self._watch = SessionWatch(ports.polls, self._notices, interval_s, ports.poll_timer)
+        if ports.polls is not None and ports.poll_timer is None and not interval_s:
+            start_token_check(ports.control, self._report_finding)
 
     def _report_finding(self, error: Exception) -> None:
         if isinstance(error, AuthenticationFailed):
@@ -101,32 +110,37 @@ class ProcessBoundClient:
         self._on_error(error)
 
     def _leave_parent(self) -> None:
-        """Part from the parent process, in a forked child before anything else runs there.
-
-        Takes no lock: a thread that held it does not exist here.
-        """
+        """Part from the parent process, in a forked child before anything else runs there."""
         self._gate.of_parent = True
-        if self._gate.open:
-            self._gate.open = False
-            self._is_left = True
-            keep_forever(self._ports)
+        if self._gate.open or self._is_left:
             self._producer_id = str(uuid.uuid4())
+        if self._gate.open:
             with contextlib.suppress(Exception):  # the child must start whatever another thread did
                 self._ports.abandon_files()
+        self._part_from_parent()
+
+    def _part_from_parent(self) -> None:
+        """Shut the gate until the first use. Takes no lock: its thread may not exist here."""
+        if self._gate.open:
+            self._gate.open = False
+            self._is_left, self._is_closing = True, False
+            keep_forever(self._ports)
         self._opening, self._closing = threading.RLock(), threading.Lock()
 
     def _reopen_in_child(self) -> None:
         """Open the client again if this is a forked child that uses it for the first time."""
-        if not self._is_left:
+        if not self._is_left or self._is_parents:
             return
         with self._opening:
-            if self._is_left:
+            if self._is_left and not self._is_parents:
                 self._open_ports()
                 self._is_left = False
                 if self._cleanup_handler is not None:
                     self._start_cleanups(self._cleanup_handler)
 
     def _start_cleanups(self, handler: CleanupHandler) -> None:
+        if self._is_parents:
+            raise self._closed_error()
         lookup = DataClassLookup(self._ports.control, self._on_error)
 
         def emitter_at(key: SessionKey, epoch: int) -> Emitter:
@@ -139,33 +153,41 @@ class ProcessBoundClient:
         self._sequences.keep_ended()
         self._ports.cleanups.start(CleanupResponder(handler, emitter_at, self._on_error))
 
+    def _begin_stop(self) -> None:
+        """Tell what works on threads of its own to stop; wait for nothing."""
+        self._try_step(self._watch.close)
+        self._try_step(lambda: self._ports.cleanups.close(0.0))
+
+    def _stop_work(self, deadline: float) -> None:
+        """Wait for what still sends events: clean-ups, and verdicts on sessions that were left."""
+        self._try_step(lambda: self._ports.cleanups.close(_left_s(deadline)))
+        self._try_step(lambda: self._follower.close(_left_s(deadline)))
+
     def _close_ports(self, deadline: float) -> int:
         """Close all parts, even if one fails; return how many events are not acknowledged."""
-
-        def left_s() -> float:
-            return max(deadline - time.monotonic(), 0.0)
-
-        left = 0
-        try:
-            self._watch.close()
-            self._ports.cleanups.close(left_s())
-            self._heartbeats.close()
-            self._follower.close(left_s())
-        except Exception as error:  # noqa: BLE001 - the events must be delivered whatever else fails
-            self._on_error(error)
+        self._begin_stop()
+        self._stop_work(deadline)
+        self._try_step(self._heartbeats.close)
         self._gate.open = False
         try:
-            left = self._ports.transport.close(left_s())
+            return self._ports.transport.close(_left_s(deadline))
         except Exception as error:  # noqa: BLE001 - a disk that fails must not raise into the agent
             self._on_error(error)
-        return left
+        return 0
+
+    def _try_step(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - the other parts must be closed, and the events be delivered
+            self._on_error(error)
 
     def _close_in_time(self, timeout_s: float) -> None:
         """Close all parts; a second call, or one of a child that never used them, does nothing."""
         if self._is_left:
-            self._is_left, self._is_parents = False, True  # its gate is shut already
-        if self._is_parents:
+            self._is_parents = True  # its gate is shut, and its ports are the parent's
             return
+        with self._opening:
+            self._is_closing = True
         deadline = time.monotonic() + timeout_s
         if not self._closing.acquire(timeout=max(timeout_s, 0.0)):
             return  # another thread closes it, and waits for longer
@@ -188,12 +210,15 @@ class ProcessBoundClient:
             return counters
         return counters._replace(errors=MappingProxyType({**counters.errors, **self._errors}))
 
+    def _closed_error(self) -> ClientClosed:
+        return ClientClosed("the client is closed; create a new one")
+
     def _new_emitter(
         self, key: SessionKey, user_id: str | None, data_classes: Sequence[DataClass], *, new: bool = False
     ) -> Emitter:
         self._reopen_in_child()
         if not self._gate.open:
-            raise ClientClosed("the client is closed; create a new one")
+            raise self._closed_error()
         return Emitter(
             self._ports.transport,
             self._gate,
@@ -204,6 +229,11 @@ class ProcessBoundClient:
             data_classes=data_classes,
             registry=self._sequences,
         )
+
+
+def _left_s(deadline: float) -> float:
+    """Return the seconds until a moment of the monotonic clock; 0 once it is over."""
+    return max(deadline - time.monotonic(), 0.0)
 
 
 __all__ = ["ProcessBoundClient"]

@@ -2,33 +2,36 @@
 
 import copy
 import threading
-import time
 import weakref
 from collections.abc import Callable
-from typing import Self
-
-from pydantic import SecretStr
+from typing import TYPE_CHECKING, Self
 
 from sessionary.producers.context.thread_inheritance import inherit_in_threads
 from sessionary.producers.context.traced_calls import F, traced
 from sessionary.producers.delivery.emitter import SenderIdentity, SendGate
-from sessionary.producers.errors import ClientClosed, ProducerError
+from sessionary.producers.errors import ProducerError
 from sessionary.producers.judgement.notices import Callbacks
 from sessionary.producers.lifetime.bound_client import ProcessBoundClient
 from sessionary.producers.ports import Ports
-from sessionary.producers.process.process_exit import keep_forever
-from sessionary.producers.settings import ProducerSettings
+from sessionary.producers.session.pending_verdict import VerdictFollower
 from sessionary.schemas.ids import checked_name
+
+if TYPE_CHECKING:  # pydantic takes long to load
+    from sessionary.producers.settings import ProducerSettings
 
 
 class TenantGate(SendGate):
-    """Open while it and the gate of the shared client are open."""
+    """Open while it and the gate of the shared client are open; of the parent if that one is."""
 
     __slots__ = ("_own", "_shared")
 
     def __init__(self, shared: SendGate) -> None:
-        self._shared = shared
-        super().__init__()
+        self._own, self._shared = True, shared
+
+    @property
+    def of_parent(self) -> bool:  # type: ignore[override]  # it is never set: the shared one is
+        """True in a forked child, if its parent made the shared client's gate."""
+        return self._shared.of_parent
 
     @property
     def open(self) -> bool:
@@ -66,18 +69,18 @@ class TenantClients(ProcessBoundClient):
         """
         shared = self._shared or self
         name = checked_name("tenant", tenant_id)
-        shared._reopen_in_child()
-        if not shared._gate.open:
-            raise ClientClosed("the client is closed; create a new one")
-        client = copy.copy(shared)
-        client._shared = shared
-        client._tenant_id = name
+        from pydantic import SecretStr  # loaded already, by the settings
+
         token = None if api_token is None else SecretStr(api_token)
-        client._settings = shared._settings.model_copy(update={"api_token": token})
-        client._cleanup_handler = None
-        client._opening, client._closing = threading.RLock(), threading.Lock()
-        client._open_ports()
-        with shared._opening:
+        with shared._opening:  # one that closes at the same time closes this one too
+            client = copy.copy(shared)
+            client._shared = shared
+            client._tenant_id = name
+            client._settings = shared._settings.model_copy(update={"api_token": token})
+            client._cleanup_handler = None
+            client._is_left = False
+            client._opening, client._closing = threading.RLock(), threading.Lock()
+            client._open_ports()
             shared._tenants.add(client)
         return client
 
@@ -99,7 +102,7 @@ class TenantClients(ProcessBoundClient):
         self,
         tenant_id: str,
         identity: SenderIdentity,
-        settings: ProducerSettings,
+        settings: "ProducerSettings",
         callbacks: Callbacks,
         ports: Ports | None,
     ) -> None:
@@ -113,41 +116,55 @@ class TenantClients(ProcessBoundClient):
         if shared is None:
             super()._open_ports()
             return
-        shared._reopen_in_child()
-        if shared._ports.tenant_ports is None:
-            raise ProducerError("these ports serve one tenant only; make a client for each tenant")
-        self._gate = TenantGate(shared._gate)
-        self._producer_id, self._sequences = shared._producer_id, shared._sequences
-        self._ports = shared._ports.tenant_ports(self._tenant_id, self._settings)
-        self._heartbeats = shared._heartbeats
-        self._start_watch()
-        shared._watch.close_with(self._watch)
-        self._services = shared._services._replace(control=self._ports.control, watch=self._watch)
+        with shared._opening:
+            shared._reopen_in_child()
+            if shared._is_closing or not shared._gate.open:
+                raise self._closed_error()
+            if shared._ports.tenant_ports is None:
+                raise ProducerError("these ports serve one tenant only; make a client for each tenant")
+            self._gate = TenantGate(shared._gate)
+            self._producer_id, self._sequences = shared._producer_id, shared._sequences
+            self._errors, self._counts_lock, self._notices = shared._errors, shared._counts_lock, shared._notices
+            self._ports = shared._ports.tenant_ports(self._tenant_id, self._settings)
+            self._heartbeats, self._follower = shared._heartbeats, VerdictFollower(self._on_error)
+            self._start_watch()
+            shared._watch.close_with(self._watch)
+            self._services = shared._services._replace(
+                control=self._ports.control, follower=self._follower, watch=self._watch
+            )
 
     def _leave_parent(self) -> None:
-        sending = [client for client in self._tenants if client._gate.open]
+        tenants = list(self._tenants)
+        for client in tenants:  # their gates are open as long as this one's is
+            client._part_from_parent()
         super()._leave_parent()
-        for client in self._tenants:
-            client._opening, client._closing = threading.RLock(), threading.Lock()
-            client._gate.of_parent = True
-        for client in sending:
-            client._gate.open, client._is_left = False, True
-            keep_forever(client._ports)
+        for client in tenants:
+            client._producer_id = self._producer_id
+
+    def _begin_stop(self) -> None:
+        for client in self._list_tenants():
+            client._begin_stop()
+        super()._begin_stop()
+
+    def _stop_work(self, deadline: float) -> None:
+        for client in self._list_tenants():
+            client._stop_work(deadline)
+        super()._stop_work(deadline)
 
     def _close_ports(self, deadline: float) -> int:
         if self._shared is None:
-            with self._opening:
-                tenants = list(self._tenants)
-            for client in tenants:
-                client._close_ports(deadline)
             return super()._close_ports(deadline)
-        self._watch.close()
-        try:
-            self._ports.cleanups.close(max(deadline - time.monotonic(), 0.0))
-        except Exception as error:  # noqa: BLE001 - closing never raises into the agent
-            self._on_error(error)
+        self._begin_stop()
+        self._stop_work(deadline)
         self._gate.open = False
         return 0
+
+    def _list_tenants(self) -> list[Self]:
+        """Return the clients that use this one's producer; none if it uses another one's."""
+        if self._shared is not None:
+            return []
+        with self._opening:
+            return list(self._tenants)
 
 
 __all__ = ["TenantClients", "TenantGate"]

@@ -6,7 +6,7 @@ events of this client's own sessions, which are not judged. An ended session is 
 
 import threading
 
-from sessionary.producers.errors import ProducerError, SessionLost
+from sessionary.producers.errors import SessionLost
 from sessionary.producers.ports import (
     Backlog,
     Counters,
@@ -140,14 +140,8 @@ class DisabledTransport:
 class DisabledCleanups:
     """`CleanupConsumer` that receives nothing."""
 
-    def __init__(self) -> None:
-        self._started = False
-
     def start(self, on_request: OnCleanupRequest) -> None:
-        """Do nothing. Raises `ProducerError` on a second call, as a client that works does."""
-        if self._started:
-            raise ProducerError("this client already has a clean-up handler; call on_cleanup once")
-        self._started = True
+        """Do nothing."""
 
     def close(self, timeout_s: float) -> None:
         """Do nothing."""

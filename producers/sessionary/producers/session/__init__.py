@@ -8,7 +8,6 @@ Each of the first three adds verbs to the one before:
     async_work        properties and verbs for the work, for asyncio
     async_session     verbs of a session's life for asyncio; class `AsyncSession`
     pending_verdict   the event whose verdict a session waits for
-    session_lock      the lock of a session, for which no forked child waits
     state_json        a session's content as JSON, and snapshots of it
     heartbeat         one timer thread for the heartbeats of all sessions
 """

@@ -54,13 +54,16 @@ class AsyncSession(AsyncSessionWork):
         validate: AsyncStep | None = None,
         connect: AsyncStep | None = None,
         beats_with: BeatsWith = "process",
+        marks: Marks | None = None,
     ) -> None:
+        """`marks`: of the events of the start, which entering `async with` sends if it `starts`."""
         super().__init__(may_block=may_block)
         self._open_session = open_session
         self._beats_with: BeatsWith = beats_with
         self._starts = starts
         self._validate = validate
         self._connect = connect
+        self._marks: Marks = marks or {}
         self._block: SessionBlock | None = None  # while in `async with`
 
     async def start(
@@ -138,7 +141,8 @@ class AsyncSession(AsyncSessionWork):
 
         Otherwise raises as `emit` does.
         """
-        # Sent before anything is awaited: a cancelled call never sends it after the block was left.
+        # Sent before anything is awaited. Under policy `block` a thread sends it, which a cancelled
+        # call does not stop; after the end of the block it raises there, as the session has ended.
         pending = await self._run_verb(self.sync_session._ask_resume, resume_plan, marks)
         return await asyncio.to_thread(self.sync_session._await_content, pending)
 
@@ -251,7 +255,7 @@ class AsyncSession(AsyncSessionWork):
             self._use_session(session, is_alive)
             if self._starts:
                 try:
-                    await self.start(validate=self._validate, connect=self._connect)
+                    await self.start(validate=self._validate, connect=self._connect, **self._marks)
                 except BaseException as error:
                     session.__exit__(type(error), error, None)  # nothing else ends it: the block is not entered
                     raise

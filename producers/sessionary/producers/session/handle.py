@@ -25,11 +25,11 @@ from sessionary.producers.errors import (
 )
 from sessionary.producers.judgement.judged_handle import JudgedHandle
 from sessionary.producers.judgement.local_checks import NO_BARS
+from sessionary.producers.judgement.session_lock import SessionLock
 from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
 from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
-from sessionary.producers.session.session_lock import SessionLock
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
 from sessionary.schemas.types import Limits, Phase, Snapshot
@@ -85,11 +85,6 @@ class SessionHandle(JudgedHandle):
         self._begin_judgement(emitter, services.watch)
         self._is_alive = is_alive
         self._departures = 0  # how often the session was ended, detached or left
-
-    @property
-    def session_id(self) -> str:
-        """The session's UUID."""
-        return self._emitter.key.session_id
 
     @property
     def local_state(self) -> str:

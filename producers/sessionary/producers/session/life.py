@@ -8,7 +8,7 @@ from typing import Literal, Self, Unpack
 from sessionary.producers.context.error_info import error_message, to_error_info
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.scope import SessionBlock, enter_block, leave_block
-from sessionary.producers.delivery.emitter import NO_FIELDS
+from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import (
     RulesTooOld,
     SessionaryError,
@@ -262,12 +262,14 @@ class Session(SessionWork):
 
     # For the client and `AsyncSession`
 
-    def _register_session(self, parent_session_id: str | None, restored_from_snapshot_id: str | None) -> None:
+    def _register_session(
+        self, parent_session_id: str | None, restored_from_snapshot_id: str | None, fields: EnvelopeFields
+    ) -> None:
         with self._lock:
             snapshot = self._new_snapshot()
             created = SessionCreated(self._limits, snapshot, parent_session_id, restored_from_snapshot_id)
             sent = self._sent_events
-            self._send_event(created, NO_FIELDS, None if sent is None else sent.on_creation_receipt)
+            self._send_event(created, fields, None if sent is None else sent.on_creation_receipt)
             self._snapshot_id = snapshot.snapshot_id
             self._is_holder = True
 

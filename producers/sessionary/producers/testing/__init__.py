@@ -14,6 +14,7 @@ The modules:
     judged_log       the events in the order of the log, with their verdicts; imported lazily
     judge            the processor's rules over partitions in memory; imported lazily
     fake_heartbeats  the heartbeats of a client's sessions on that clock
+    fake_polls       when clients ask about their sessions on that clock
     judged_event     an event and its verdict
 """
 

@@ -1,7 +1,9 @@
 """Clients whose outside is in memory."""
 
 from sessionary.producers.client import SessionClient
-from sessionary.producers.ports import OnCleanupRequest, Ports
+from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
+from sessionary.producers.ports import OnCleanupRequest, OnError, Ports
+from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.settings import ProducerSettings
 from sessionary.producers.testing.memory import InMemoryTransport
 from sessionary.schemas.errors import Invalid
@@ -30,7 +32,7 @@ class _MemoryCleanups:
 def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, service_id: str | None = None) -> Ports:
     """Return the argument `ports` of one `SessionClient` or `AsyncSessionClient`.
 
-    Its heartbeats follow the memory's clock.
+    Its heartbeats follow the memory's clock, and its callbacks are told when that is moved.
 
     Args:
         memory: What the client sends to; several clients may share it.
@@ -44,9 +46,17 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
     def tenant_ports(tenant: str, settings: ProducerSettings) -> Ports:
         of_tenant = _MemoryCleanups(tenant, service_id)
         memory._add_subscription(of_tenant, first=True)
-        return Ports(memory, memory, of_tenant, heartbeats=heartbeats)
+        return Ports(memory, memory, of_tenant, polls=memory, poll_timer=memory._polls)
 
-    return Ports(memory, memory, cleanups, tenant_ports=tenant_ports, heartbeats=heartbeats)
+    return Ports(
+        memory,
+        memory,
+        cleanups,
+        tenant_ports=tenant_ports,
+        heartbeats=heartbeats,
+        polls=memory,
+        poll_timer=memory._polls,
+    )
 
 
 def memory_client(
@@ -57,6 +67,10 @@ def memory_client(
     *,
     memory: InMemoryTransport | None = None,
     rules: int | None = None,
+    on_error: OnError = log_error,
+    on_refused: OnRefused | None = None,
+    on_timed_out: OnTimedOut | None = None,
+    on_fenced: OnFenced | None = None,
 ) -> tuple[SessionClient, InMemoryTransport]:
     """Return a client that works in memory, and the memory, which judges its events.
 
@@ -69,6 +83,10 @@ def memory_client(
         settings: Default: the defaults of `ProducerSettings`.
         memory: Memory of another client, to share its sessions; default: a new one.
         rules: Version of the rules by which a new memory judges; default: the newest.
+        on_error: As in `SessionClient`, and so are the next three. `memory.advance` calls them.
+        on_refused: Called with each event that was refused; default: `on_error`.
+        on_timed_out: Called if a clock of a session has fired; default: `on_error`.
+        on_fenced: Called if another client took a session over; default: `on_error`.
 
     Returns:
         The client, and the memory.
@@ -85,6 +103,10 @@ def memory_client(
         service_id=service_id,
         agent_id=agent_id,
         settings=settings or ProducerSettings.from_env({}),
+        on_error=on_error,
+        on_refused=on_refused,
+        on_timed_out=on_timed_out,
+        on_fenced=on_fenced,
         ports=memory_ports(memory, tenant_id, service_id),
     )
     return client, memory

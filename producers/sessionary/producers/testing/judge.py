@@ -81,13 +81,13 @@ class Judge:
         self, partition: int, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes]]
     ) -> JudgedRecord:
         """Judge one record at the clock's time. Due timers fire first."""
-        offset = self._next_offset(partition)
+        offset = self.next_offset(partition)
         judged = self._append(partition, LogRecord(offset, self.now_ms, key, value, headers)).judged
         return JudgedRecord(offset, judged.refusals.get(offset), judged.duplicates.get(offset))
 
     def skip_record(self, partition: int) -> int:
         """Leave a record out that is not to be judged; return its offset."""
-        offset = self._next_offset(partition)
+        offset = self.next_offset(partition)
         state = self._states[partition]
         state.load_position(state.position._replace(next_offset=offset + 1))
         return offset
@@ -97,7 +97,7 @@ class Judge:
         for partition, state in enumerate(self._states):
             deadline_ms = state.next_deadline_ms
             if deadline_ms is not None and deadline_ms <= self.now_ms:
-                self._append(partition, LogRecord(self._next_offset(partition), self.now_ms, None, _TICK))
+                self._append(partition, LogRecord(self.next_offset(partition), self.now_ms, None, _TICK))
 
     def find_row(self, partition: int, key: bytes) -> SessionState | Gravestone | None:
         """Return a session as the processor knows it, what remains of one, or None."""
@@ -108,7 +108,8 @@ class Judge:
         """Return whether of the session nothing but a hash of its key remains."""
         return self._states[partition].is_packed(key)
 
-    def _next_offset(self, partition: int) -> int:
+    def next_offset(self, partition: int) -> int:
+        """Return the offset of the next record."""
         return self._states[partition].position.next_offset
 
     def _append(self, partition: int, record: LogRecord) -> Outcome:

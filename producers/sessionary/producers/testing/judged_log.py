@@ -3,8 +3,17 @@
 Imported lazily, as `judge`.
 """
 
+from collections.abc import Sequence
+
 from sessionary.producers.errors import SessionLost
-from sessionary.producers.ports import OutRecord, SessionView, Verdict
+from sessionary.producers.ports import (
+    ChangedSession,
+    KnownSession,
+    OutRecord,
+    SessionChanges,
+    SessionView,
+    Verdict,
+)
 from sessionary.producers.testing.judge import Judge
 from sessionary.producers.testing.judged_event import JudgedEvent
 from sessionary.schemas.codec import Decoder, Event, encode_event
@@ -87,6 +96,35 @@ class JudgedLog:
             refusals=row.refusals,
             reason_code=row.reason_code,
         )
+
+    def find_changes(self, known: Sequence[KnownSession]) -> SessionChanges:
+        """Return the sessions that differ from what is known, as the control API does."""
+        positions = {partition: self.judge.next_offset(partition) for partition in range(self._partitions)}
+        changes = (self._find_change(each) for each in known)
+        return SessionChanges(positions, [change for change in changes if change is not None])
+
+    def _find_change(self, known: KnownSession) -> ChangedSession | None:
+        key = self._keys.get(known.session_id)
+        if key is None:
+            return ChangedSession(known.session_id, None, None, None, None, (), None)
+        partition = partition_of(key, self._partitions)
+        row = self.judge.find_row(partition, key)
+        if isinstance(row, SessionState):
+            refusals = tuple(each for each in row.refusals if each.offset > known.refused_after)
+            is_other = known.holder is not None and row.holder not in ("", known.holder)
+            if not refusals and not is_other and (row.state, row.epoch) == (known.state, known.epoch):
+                return None
+            return ChangedSession(
+                known.session_id, row.state, row.epoch, row.holder or None, row.reason_code, refusals, None
+            )
+        verdict = None if known.after is None else self._verdicts.get(known.after, _NOT_KEPT)
+        is_archived = row is not None or self.judge.is_archived(partition, key)
+        if is_archived and known.state == "Terminated" and (verdict is None or verdict.reason is None):
+            return None
+        state, epoch, reason_code = ("Archived" if is_archived else None), None, None
+        if row is not None:
+            epoch, reason_code = row.epoch, row.reason_code
+        return ChangedSession(known.session_id, state, epoch, None, reason_code, (), verdict)
 
     def _at_fake_time(self, record: OutRecord) -> tuple[OutRecord, Event]:
         """Return a record as sent at the fake time: the agent's own clock has moved as far."""

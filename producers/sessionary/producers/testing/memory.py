@@ -9,13 +9,16 @@ from sessionary.producers.errors import Invalid, ProducerError, Unavailable
 from sessionary.producers.ports import (
     Backlog,
     Counters,
+    KnownSession,
     OnCleanupRequest,
     OnReceipt,
     OutRecord,
     Receipt,
+    SessionChanges,
     SessionView,
 )
 from sessionary.producers.testing.fake_heartbeats import FakeHeartbeats
+from sessionary.producers.testing.fake_polls import FakePolls
 from sessionary.producers.testing.judged_event import JudgedEvent
 from sessionary.schemas.codec import Event
 from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent, SessionState
@@ -76,6 +79,8 @@ class InMemoryTransport:
         self._subscriptions: list[CleanupSubscription] = []
         self._timers: list[FakeHeartbeats] = []
         self._undelivered: list[CleanupRequest] = []
+        self._polls = FakePolls()
+        self._polled_at = (0, 0, 0)  # the numbers of records when clients asked last
         self._cleanups_seen = 0
         self._silent = False
 
@@ -165,19 +170,22 @@ class InMemoryTransport:
 
         Sessions that beat go on beating at their interval. Each clock of a session fires at its
         exact time. Clean-up requests are passed to the clients' handlers, in this thread, and their
-        answers are judged. `advance(0)` does only the latter. Takes no real time.
+        answers are judged. The clients' callbacks (`on_refused`, `on_timed_out`, `on_fenced`) are
+        told at once, in this thread, too. `advance(0)` does only these two. Takes no real time.
 
         Args:
             seconds: How far, 0 or more.
 
         Raises:
             Invalid: `seconds` is negative.
-            RuntimeError: Called by a clean-up handler, or by two threads at once.
+            RuntimeError: Called by a clean-up handler or a callback, or by two threads at once.
         """
         if seconds < 0:
             raise Invalid("invalid_value", f"seconds is {seconds}; a clock never goes back")
         if not self._advancing.acquire(blocking=False):
-            raise RuntimeError("advance is running already: call it neither in a handler nor in two threads")
+            raise RuntimeError(
+                "advance is running already: call it neither in a handler or callback nor in two threads"
+            )
         try:
             end_ms = self._judge.now_ms + round(seconds * 1_000)
             self._pass_cleanups()
@@ -271,7 +279,16 @@ class InMemoryTransport:
         with self._lock:
             return self._log.view_session(session_id, after)
 
-    # Both protocols
+    # The protocol `SessionPolls`
+
+    def poll_sessions(self, known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
+        """Return the sessions that differ from what is known. Raises `Unavailable` if silenced."""
+        if self._silent:
+            raise Unavailable("the control API is silent", 1.0)
+        with self._lock:
+            return self._log.find_changes(known)
+
+    # All protocols
 
     def close(self, timeout_s: float = 0.0) -> int:
         """Do nothing: other clients may go on, and what was kept stays readable."""
@@ -313,6 +330,15 @@ class InMemoryTransport:
             self._judge.fire_timers()
             self._collect_cleanups()
         self._pass_cleanups()
+        self._poll_news()
+
+    def _poll_news(self) -> None:
+        """Let the clients ask about their sessions, if anything was judged since they did."""
+        with self._lock:
+            numbers = (len(self._log.judged), len(self._judge.audits), len(self._judge.rejections))
+        if numbers != self._polled_at and not self._silent:
+            self._polled_at = numbers
+            self._polls.poll_all()
 
     # Clean-up
 

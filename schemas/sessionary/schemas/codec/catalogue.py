@@ -9,8 +9,7 @@ types are no part of that form, and are left out here: times stay integers.
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastavro import parse_schema
@@ -23,7 +22,7 @@ Json = Any
 
 EVENTS_NAMESPACE = "sessionary.events"
 RECORDS_NAMESPACE = "sessionary.records"
-_FOLDER = files("sessionary.schemas") / "avro"
+_FOLDER = Path(__file__).parent.parent / "avro"  # importlib.resources would load much at import
 
 
 class WriterSchema(NamedTuple):
@@ -72,7 +71,7 @@ def _field_list(value: Json) -> list[dict[str, Json]]:
     return [field for field in value if isinstance(field, dict)]
 
 
-def _read_schemas(folder: Traversable) -> Iterator[tuple[str, dict[str, Json]]]:
+def _read_schemas(folder: Path) -> Iterator[tuple[str, dict[str, Json]]]:
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
         if path.name.endswith(".avsc"):
             schema = json.loads(path.read_text("utf-8"))

@@ -23,8 +23,7 @@ _INT_MAX: Final = (1 << 31) - 1
 _LONG_MAX: Final = (1 << 63) - 1
 
 
-@lru_cache(maxsize=1 << 14)  # lengths, counts and times of the same moment recur
-def _long_bytes(value: int) -> bytes:
+def encode_long(value: int) -> bytes:
     """Return a `long` in zigzag form. Raises `OverflowError` beyond 64 bits."""
     if not -_LONG_MAX - 1 <= value <= _LONG_MAX:
         raise OverflowError(value)
@@ -36,11 +35,14 @@ def _long_bytes(value: int) -> bytes:
     return bytes(out)
 
 
+_recurring_long = lru_cache(maxsize=1 << 14)(encode_long)  # lengths, counts and times of the same moment
+
+
 class _WriterBuilder(CodeBuilder):
     """The text of one writer. In it `h` is the header, `r` the record, and `a` appends bytes."""
 
     def __init__(self) -> None:
-        namespace = {"_long": _long_bytes, "_double": struct.Struct("<d").pack, "Envelope": types.Envelope}
+        namespace = {"_long": _recurring_long, "_double": struct.Struct("<d").pack, "Envelope": types.Envelope}
         super().__init__(["def write(h, r):", "    out = [h]", "    a = out.append"], namespace)
 
     def write_fields(
@@ -77,7 +79,7 @@ class _WriterBuilder(CodeBuilder):
                 self.enums[name] = schema
                 self.add_lines(
                     indent,
-                    f"a({self.new_name({symbol: _long_bytes(n) for n, symbol in enumerate(symbols)})}[{operand}])",
+                    f"a({self.new_name({symbol: encode_long(n) for n, symbol in enumerate(symbols)})}[{operand}])",
                 )
             case {"type": "array", "items": items}:
                 item, allowed = self.new_name(), self.new_name(types_of(items))
@@ -136,4 +138,4 @@ def compiled_writer(schema: Mapping[str, Json], cls: type[Any], *, event: bool) 
     return writer
 
 
-__all__ = ["WRITER_GAVE_UP", "Writer", "compiled_writer"]
+__all__ = ["WRITER_GAVE_UP", "Writer", "compiled_writer", "encode_long"]

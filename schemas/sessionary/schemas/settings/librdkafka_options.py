@@ -6,6 +6,7 @@ No error repeats a value: it may be a secret.
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 OPTION_PREFIX: Final = "SESSIONARY_KAFKA_"
@@ -142,15 +143,23 @@ def _refusal(name: str) -> str | None:
 def _librdkafka_fault(options: Mapping[str, str]) -> str | None:
     """Return librdkafka's error; None if it accepts the settings. It connects to nothing."""
     # Imported here: only few processes pass settings through.
-    from confluent_kafka import KafkaException, Producer
+    from confluent_kafka import KafkaException
 
     try:
-        Producer({"log_level": 0, **options})  # a consumer's setting is no error for a producer
+        _make_producer(frozenset(options.items()))
     except KafkaException as error:
         return str(error.args[0].str())
     except (TypeError, ValueError):  # such as a callback, which cannot be a text
         return "it cannot be a text"
     return None
+
+
+@lru_cache(maxsize=16)
+def _make_producer(options: frozenset[tuple[str, str]]) -> None:
+    """Raise what librdkafka says of the settings; an error is not kept, as its cause may go."""
+    from confluent_kafka import Producer
+
+    Producer({"log_level": 0, **dict(options)})  # a consumer's setting is no error for a producer
 
 
 def _value_fault(name: str, fault: str) -> str:

@@ -202,7 +202,9 @@ def _log_failed_cleanups(partition: int, outcome: Outcome) -> None:
 
     What the actions are called is the host's text, which a line does not repeat.
     """
-    failed: list[AuditRecord] = [record for _, record in outcome.records_on("audit") if record.actions_failed]
+    failed: list[AuditRecord] = [
+        record for stream, _, record in outcome.emitted if stream == "audit" and record.actions_failed
+    ]
     if failed:
         _log.warning(
             "%(records)d clean-ups failed on their hosts; the first left %(left)d actions undone",

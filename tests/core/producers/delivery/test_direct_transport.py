@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -16,7 +18,7 @@ from sessionary.producers import (
 from sessionary.producers.delivery import direct_transport
 from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.kafka_producer import DeliveryCallback
-from sessionary.producers.ports import OutRecord
+from sessionary.producers.ports import OutRecord, Receipt
 from tests.core.producers.kafka_clients import new_client, new_settings
 
 
@@ -222,3 +224,144 @@ def test_events_that_wait_for_a_producer_when_the_client_closes_are_counted_as_f
     client.session(user_id="u")
     client.close()
     assert client.counters.failed == client.counters.sent == 8
+
+
+def test_events_that_are_acknowledged_while_the_producer_is_given_up_are_counted_once(
+    faked: tuple[SessionClient, FakeKafka], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender finds the producer lost after the check of a report's producer."""
+    client, kafka = faked
+    client.session(user_id="u")
+    transport = client._ports.transport
+    assert isinstance(transport, DirectTransport)
+    settle_events = transport._settle_events
+
+    def settle_late(settled: list[tuple[direct_transport._OpenEvent, Receipt]]) -> None:
+        transport._give_producer_up(transport._generation, KafkaError(KafkaError._FATAL))
+        settle_events(settled)
+
+    monkeypatch.setattr(transport, "_settle_events", settle_late)
+    kafka.deliver()
+    monkeypatch.undo()
+    kafka.on_poll()
+    kafka.deliver()
+    assert (client.counters.delivered, client.counters.sent) == (4, 4)
+    assert client.flush(0) == 0
+
+
+def test_open_events_may_be_settled_while_the_producer_is_given_up(
+    faked: tuple[SessionClient, FakeKafka], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, kafka = faked
+    client.session(user_id="u")
+    transport = client._ports.transport
+    assert isinstance(transport, DirectTransport)
+    let_wait, report_receipt = transport._let_wait, transport._report_receipt
+    failures: list[BaseException] = []
+    goes_on = Event()
+
+    def give_up() -> None:
+        try:
+            transport._give_producer_up(transport._generation, KafkaError(KafkaError._FATAL))
+        except RuntimeError as error:
+            failures.append(error)
+
+    giving_up = Thread(target=give_up)
+
+    def let_wait_slowly(event: direct_transport._OpenEvent) -> None:
+        if not goes_on.is_set():
+            goes_on.set()
+            poll.join(0.2)  # it settles the others now, or waits for us
+        let_wait(event)
+
+    def report_first(*receipt: Any) -> None:
+        if not giving_up.ident:
+            giving_up.start()
+            goes_on.wait(0.2)
+        report_receipt(*receipt)
+
+    monkeypatch.setattr(transport, "_let_wait", let_wait_slowly)
+    monkeypatch.setattr(transport, "_report_receipt", report_first)
+    poll = Thread(target=kafka.deliver)
+    poll.start()
+    poll.join()
+    giving_up.join()
+    monkeypatch.undo()
+    assert failures == []
+    kafka.on_poll()
+    kafka.deliver()
+    assert (client.counters.delivered, client.counters.sent) == (4, 4)
+
+
+def test_a_new_producer_that_is_lost_at_once_is_replaced_and_reported(
+    faked: tuple[SessionClient, FakeKafka], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, kafka = faked
+    client.session(user_id="u")
+    kafka.deliver(KafkaError(KafkaError._FATAL))
+    given = kafka.queued[-1][:2]  # it has taken two of the four
+    transport = client._ports.transport
+    assert isinstance(transport, DirectTransport)
+    transport._give_producer_up(transport._generation, KafkaError(KafkaError._FATAL))
+    produced: list[OutRecord] = []
+
+    def take_two(record: OutRecord, on_delivery: DeliveryCallback | None) -> None:
+        if len(produced) == 2:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "the producer is lost", fatal=True))
+        produced.append(record)
+        FakeKafka.produce_record(kafka, record, on_delivery)
+
+    monkeypatch.setattr(kafka, "produce_record", take_two)
+    kafka.on_poll()
+    monkeypatch.undo()
+    assert len(given) == len(kafka.queued[-1]) == 2
+    kafka.on_poll()
+    assert kafka.numbers() == [1, 2, 3, 4]
+    assert len(kafka.reported) == 3
+    kafka.deliver()
+    assert client.counters.delivered == 4
+
+
+def test_a_client_that_was_closed_queues_nothing(faked: tuple[SessionClient, FakeKafka]) -> None:
+    client, kafka = faked
+    kafka.fatal = True
+    client.session(user_id="u")
+    kafka.fatal = False
+    queued = len(kafka.queued)
+    client.close()
+    assert (len(kafka.queued), kafka.numbers()) == (queued, [])
+
+
+def test_heartbeats_do_not_put_off_a_new_producer(
+    faked: tuple[SessionClient, FakeKafka], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, kafka = faked
+    s = client.session(user_id="u")
+    transport = client._ports.transport
+    assert isinstance(transport, DirectTransport)
+    kafka.fatal = True
+    s._send_heartbeat()
+    replace_at_s = transport._replace_at_s
+    assert replace_at_s is not None
+    monkeypatch.setattr(direct_transport, "_REPLACE_PAUSE_S", 60.0)
+    s._send_heartbeat()
+    assert transport._replace_at_s == replace_at_s
+    assert len(kafka.reported) == 1
+
+
+def test_an_event_that_a_new_producer_refuses_fails_alone(
+    faked: tuple[SessionClient, FakeKafka], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, kafka = faked
+    kafka.fatal = True
+    client.session(user_id="u")
+
+    def refuse_second(record: OutRecord, on_delivery: DeliveryCallback | None) -> None:
+        if record.producer_seq == 2:
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+        FakeKafka.produce_record(kafka, record, on_delivery)
+
+    monkeypatch.setattr(kafka, "produce_record", refuse_second)
+    kafka.on_poll()
+    assert kafka.numbers() == [1, 3, 4]
+    assert client.counters.failed == 1

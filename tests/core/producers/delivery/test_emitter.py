@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import io
 import os
 import sys
 import uuid
@@ -9,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fastavro import schemaless_writer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.producers.delivery import emitter as emitter_module
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate
-from sessionary.producers.delivery.record_ids import EventIds, EventTemplate
+from sessionary.producers.delivery.record_ids import EventIds, EventTemplate, encoded_time
 from sessionary.producers.delivery.sequences import ProducerSequence, SequenceRegistry
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
@@ -137,6 +139,15 @@ def test_no_template_is_made_for_events_that_each_say_something_else(monkeypatch
         assert made == ["session_activity"]
 
 
+def test_times_are_encoded_as_avro_does() -> None:
+    edges = [number for bits in (0, 6, 13, 20, 27, 50, 62) for number in range((1 << bits) - 1, (1 << bits) + 2)]
+    now = 1_790_000_000_000_000
+    for number in [*edges, now, 5, now + 1, now + (1 << 20), now, *reversed(edges)]:
+        out = io.BytesIO()
+        schemaless_writer(out, {"type": "long"}, number)
+        assert encoded_time(number) == out.getvalue()
+
+
 class Recorder:
     """A transport that keeps heartbeats."""
 
@@ -178,7 +189,7 @@ def test_ten_thousand_ended_sessions_leave_nothing_once_their_events_are_acknowl
         service_id="s",
         agent_id="a",
         settings=ProducerSettings.from_env({}),
-        ports=memory_ports(InMemoryTransport())._replace(transport=transport),
+        ports=memory_ports(InMemoryTransport())._replace(transport=transport, polls=None, poll_timer=None),
     )
 
     def run_sessions(count: int) -> int:

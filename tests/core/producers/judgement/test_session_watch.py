@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import threading
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from sessionary.producers import (
     Unavailable,
 )
 from sessionary.producers.judgement.session_watch import SESSIONS_MAX
-from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
+from sessionary.producers.ports import OnReceipt, OutRecord
 from sessionary.schemas.events import SessionPhaseChanged, SessionResumed
 from tests.core.producers.judged_memory import JudgedMemory
 from tests.support.waiting import wait_until
@@ -379,18 +378,6 @@ def test_nothing_is_asked_for_without_a_control_api_or_if_it_is_turned_off() -> 
     assert (kafka.polled, errors, session._sent_events) == ([], [], None)
 
 
-def test_a_closed_client_asks_and_tells_no_more() -> None:
-    kafka, told = JudgedMemory(), Told()
-    client = kafka.polling_client(poll_interval_s=0.01, **told.callbacks)
-    session = client.session(user_id="u")
-    thread = client._watch._thread
-    assert thread is not None
-    assert not session.lost
-    client.close()
-    wait_until(lambda: not thread.is_alive(), 20, "the thread to end")
-    assert told.total == 0
-
-
 def test_the_asyncio_face_has_the_callbacks_and_lost() -> None:
     kafka, told = JudgedMemory(), Told()
 
@@ -403,77 +390,3 @@ def test_the_asyncio_face_has_the_callbacks_and_lost() -> None:
 
     assert asyncio.run(story())
     assert len(told.fenced) == 1
-
-
-# What a watch leaves
-
-
-def watch_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "sessionary-watch"}
-
-
-@pytest.mark.parametrize("error", [None, AuthenticationFailed("the token is not known")])
-def test_a_client_without_sessions_has_no_thread_once_its_token_is_checked(error: Exception | None) -> None:
-    others, kafka = watch_threads(), JudgedMemory()
-    kafka.poll_error = error
-    client = kafka.polling_client(poll_interval_s=0.01, on_error=lambda error: None)
-    wait_until(lambda: watch_threads() <= others, 20, "the end of the thread")
-    assert len(kafka.polled) == 1
-    session = client.session(user_id="u")
-    wait_until(lambda: len(kafka.polled) >= 3, 20, "polls about the session")
-    kafka.poll_error = None
-    session.close()
-    wait_until(lambda: watch_threads() <= others, 20, "the end of the thread after the session")
-    client.close()
-
-
-def test_a_dropped_client_of_a_tenant_leaves_no_thread() -> None:
-    others, kafka = watch_threads(), JudgedMemory()
-    client = kafka.polling_client(poll_interval_s=0.01)
-    for n in range(3):
-        client.for_tenant(f"tenant-{n}")
-    wait_until(lambda: watch_threads() <= others, 20, "the end of the threads")
-    client.close()
-
-
-def test_closing_a_client_ends_the_watch_of_a_dropped_client_of_a_tenant() -> None:
-    others, kafka = watch_threads(), JudgedMemory()
-    kafka.poll_error = Unavailable("the control API is away", 1.0)
-    client = kafka.polling_client(poll_interval_s=0.01, on_error=lambda error: None)
-    client.for_tenant("globex")
-    gc.collect()
-    wait_until(lambda: len(kafka.polled) >= 4, 20, "polls without an answer")
-    client.close()
-    wait_until(lambda: watch_threads() <= others, 20, "the end of the threads")
-
-
-def test_a_lost_session_keeps_no_events() -> None:
-    scene = Scene()
-    session = scene.client.session(user_id="u")
-    sent = session._sent_events
-    assert sent is not None
-    scene.kafka.client()[0].attach(session.session_id, take_over=True)
-    with pytest.raises(SessionFenced):
-        session.sync()
-    assert session.lost
-    scene.poll()
-    session._fenced_by = None  # as in a session that was lost for another reason
-    session.activity("goes on")
-    assert len(sent) == 0
-
-
-def test_a_session_whose_events_were_all_lost_is_forgotten_once_it_ended() -> None:
-    class FullMemory(JudgedMemory):
-        def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
-            assert on_receipt is not None
-            on_receipt(Receipt(None, None, "dropped"))
-
-    kafka = FullMemory()
-    client = kafka.polling_client()
-    wait_until(lambda: len(kafka.polled) == 1, 20, "the first poll, which checks the token")
-    with client.session(user_id="u"):
-        client._watch.poll_now()
-        assert len(kafka.polled) == 2
-    client._watch.poll_now()
-    assert (len(kafka.polled), client._watch._watched) == (2, [])
-    client.close()

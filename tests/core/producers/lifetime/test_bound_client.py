@@ -60,6 +60,18 @@ for name in ("worker", "idle", "closes"):
             told["names"] = sorted(thread.name for thread in threading.enumerate())
         if name == "closes":
             client.close()
+            told["after"] = [client.counters.sent, client.backlog.events, client.flush(0.1)]
+            for use in (lambda: client.session(user_id="u"), lambda: client.on_cleanup(lambda request: None)):
+                try:
+                    use()
+                except ClientClosed:
+                    told["refused"] = told.get("refused", 0) + 1
+        if name == "idle":
+            grandchild = os.fork()
+            if grandchild == 0:
+                Path(sys.argv[1], "grandchild").write_text(client.producer_id)
+                os._exit(0)
+            wait_child(grandchild)
         Path(sys.argv[1], name).write_text(json.dumps(told))
         sys.exit(0)
     pids[name] = pid
@@ -118,7 +130,9 @@ def test_a_client_made_before_the_fork_works_in_each_child(policy: str, tmp_path
     server = run_program(_SERVER, tmp_path, policy)
     worker, idle, closes = (json.loads((tmp_path / name).read_text()) for name in ("worker", "idle", "closes"))
     assert [server[name] for name in ("worker", "idle", "closes")] == [0, 0, 0]
-    assert len({one["id"] for one in (server, worker, idle, closes)}) == 4
+    grandchild = (tmp_path / "grandchild").read_text()
+    assert len({grandchild, *(one["id"] for one in (server, worker, idle, closes))}) == 5
+    assert (closes["after"], closes["refused"]) == ([0, 0, 0], 2)
     assert [(one["counted"], one["threads"]) for one in (worker, idle, closes)] == [(0, 1)] * 3
     assert (worker["sent"], server["sent"]) == (6, 5)
     assert "made before the fork" in worker["refused"]
@@ -185,6 +199,19 @@ def test_closing_reports_what_fails_and_raises_nothing() -> None:
     assert [type(error) for error in errors] == [OSError]
 
 
+def test_a_part_that_fails_keeps_no_other_part_open() -> None:
+    class BrokenCleanups(BusyCleanups):
+        def close(self, timeout_s: float) -> None:
+            raise OSError("broken")
+
+    errors: list[Exception] = []
+    ports = memory_ports(InMemoryTransport())._replace(cleanups=BrokenCleanups())
+    client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", on_error=errors.append, ports=ports)
+    client.close(1.0)
+    assert client._follower._closed
+    assert {str(error) for error in errors} == {"broken"}
+
+
 class BusyCleanups:
     """A clean-up consumer whose handler does not return in time."""
 
@@ -203,7 +230,8 @@ def test_a_clean_up_handler_gets_the_time_that_is_left() -> None:
     ports = memory_ports(InMemoryTransport())._replace(cleanups=busy)
     client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", ports=ports)
     client.close(3.0)
-    assert 2.0 < busy.given_s[0] <= 3.0
+    assert busy.given_s[0] == 0.0  # it is told to stop before anything is waited for
+    assert 2.0 < busy.given_s[1] <= 3.0
 
 
 def test_two_that_close_at_once_do_not_wait_for_ever() -> None:

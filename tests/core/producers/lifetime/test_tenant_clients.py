@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,12 @@ from sessionary.producers import (
     Ports,
     ProducerError,
     ProducerSettings,
+    Refused,
     SessionClient,
+    Unavailable,
 )
 from sessionary.producers.kafka_ports import kafka_ports
+from sessionary.producers.ports import OnCleanupRequest
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
 from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import new_session_id
@@ -32,7 +36,7 @@ from sessionary.schemas.ids import new_session_id
 
 @pytest.fixture
 def acme() -> Iterator[tuple[SessionClient, InMemoryTransport]]:
-    settings = ProducerSettings.from_env({}, heartbeat_interval_s=0.005, api_token="of-acme")
+    settings = ProducerSettings.from_env({}, heartbeat_interval_s=1.0, api_token="of-acme")
     client, memory = memory_client(tenant_id="acme", settings=settings)
     with client:
         yield client, memory
@@ -90,6 +94,88 @@ def test_closing_the_first_client_closes_all(acme: Acme) -> None:
         session.info("x")
     with pytest.raises(ClientClosed):
         client.for_tenant("hooli")
+
+
+class Cleanups:
+    """A clean-up consumer that does something when it is closed."""
+
+    def __init__(self, when_closed: Callable[[float], object]) -> None:
+        self._when_closed = when_closed
+
+    def start(self, on_request: OnCleanupRequest) -> None:
+        return None
+
+    def close(self, timeout_s: float) -> None:
+        self._when_closed(timeout_s)
+
+
+def leave_without_verdict(client: SessionClient, memory: InMemoryTransport) -> str:
+    """Leave a session whose resume has no verdict yet; return its id."""
+    with client.session(user_id="u") as session:
+        session.pause()
+        memory.silence_control(silent=True)
+        with pytest.raises(Unavailable):
+            session.resume()
+    return session.session_id
+
+
+@pytest.mark.parametrize("closes", ["the first client", "the tenant's"])
+def test_closing_waits_for_the_verdict_on_a_tenants_session(closes: str) -> None:
+    client, memory = memory_client(tenant_id="acme")
+    globex = client.for_tenant("globex")
+    session_id = leave_without_verdict(globex, memory)
+    closing = client if closes == "the first client" else globex
+    speaks = Cleanups(lambda _: memory.silence_control(silent=False))
+    closing._ports = closing._ports._replace(cleanups=speaks)
+    closing.close(10.0)
+    assert memory.view_session(session_id).state == "Terminated"
+    client.close()
+
+
+def test_all_clean_ups_are_told_to_stop_before_one_is_waited_for(acme: Acme) -> None:
+    client, _ = acme
+    told: list[tuple[str, bool]] = []
+
+    def note_close(name: str, timeout_s: float) -> None:
+        told.append((name, timeout_s > 0))
+
+    clients = {"acme": client, "globex": client.for_tenant("globex"), "initech": client.for_tenant("initech")}
+    for name, each in clients.items():
+        each._ports = each._ports._replace(cleanups=Cleanups(partial(note_close, name)))
+    client.close(3.0)
+    assert {name for name, waits in told[:3] if not waits} == set(clients)
+    assert {name for name, waits in told[3:] if waits} == set(clients)
+
+
+def test_the_tenants_share_one_count_of_refusals_and_errors(acme: Acme) -> None:
+    client, memory = acme
+    globex = client.for_tenant("globex")
+    for each in (client, globex):
+        with each.session(user_id="u") as session:
+            session.pause()
+            memory.refuse_next("stale_epoch")
+            with pytest.raises(Refused):
+                session.resume()
+        each._count_error("by_hand")
+    assert client.counters.refused == globex.counters.refused == 2
+    assert client.counters.errors == globex.counters.errors == {"by_hand": 2}
+
+
+def test_a_tenant_that_is_added_while_the_client_closes_is_refused(acme: Acme) -> None:
+    client, _ = acme
+    refused: list[Exception] = []
+    made: list[SessionClient] = []
+
+    def add_tenant(_: float) -> None:
+        try:
+            made.append(client.for_tenant("late"))
+        except ClientClosed as error:
+            refused.append(error)
+
+    client._ports = client._ports._replace(cleanups=Cleanups(add_tenant))
+    client.close(1.0)
+    assert made == []
+    assert refused
 
 
 def request_of(tenant_id: str, session_id: str) -> CleanupRequest:
@@ -215,16 +301,22 @@ client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=
 globex, closed = client.for_tenant("globex"), client.for_tenant("initech")
 closed.close()
 before = globex.session(user_id="u")
-parents = client.producer_id
+dropped = client.for_tenant("dropped").session(user_id="u")
+parents, locked = client.producer_id, client._counts_lock
 child = os.fork()
 if child == 0:
-    try:
-        before.info("x")
-    except ClientClosed as error:
-        assert "before the fork" in str(error)
-    else:
-        os._exit(2)
+    assert globex.producer_id == client.producer_id != parents
+    for session in (before, dropped):
+        try:
+            session.info("x")
+        except ClientClosed as error:
+            assert "before the fork" in str(error), error
+        else:
+            os._exit(2)
     globex.session(user_id="u").info("x")
+    globex._count_error("by_hand")
+    assert client.counters.errors["by_hand"] == globex.counters.errors["by_hand"] == 1
+    assert globex._counts_lock is client._counts_lock is not locked
     assert globex.producer_id == client.producer_id != parents
     assert client.counters.sent == globex.counters.sent == 5, client.counters
     client.session(user_id="u")
@@ -251,3 +343,39 @@ def test_a_disabled_client_serves_tenants_too() -> None:
     client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings)
     with client, client.for_tenant("globex") as globex, globex.session(user_id="u") as session:
         assert session.sync().state == "Active"
+
+
+# A child that closes the client without using it: the tenants' clients are closed too.
+_CLOSED = """
+import os, sys
+from pathlib import Path
+from sessionary.producers import ClientClosed, ProducerSettings, SessionClient
+settings = ProducerSettings.from_env(
+    {}, bootstrap_servers="127.0.0.1:1", spool_dir=Path(sys.argv[1]), close_timeout_s=0.1
+)
+client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings, on_error=lambda error: None)
+globex = client.for_tenant("globex")
+globex.session(user_id="u")
+child = os.fork()
+if child == 0:
+    client.close()
+    refused = 0
+    for use in (
+        lambda: globex.session(user_id="u"), lambda: globex.for_tenant("x"), lambda: globex.on_cleanup(lambda _: None)
+    ):
+        try:
+            use()
+        except ClientClosed:
+            refused += 1
+    assert refused == 3, refused
+    assert globex.counters.sent == client.counters.sent == globex.flush(0.1) == 0
+    globex.close()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+client.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_that_closes_the_client_unused_closes_the_tenants_clients_too(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _CLOSED, str(tmp_path)], check=True, timeout=60)

@@ -38,8 +38,8 @@ def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
         is_test = "def test_" in block
         text = block if is_test else f"{block}\n\ndef test_that_it_ran():\n    pass\n"
         (tmp_path / f"test_block_{number}.py").write_text(text)
-    assert len(blocks) == 5
-    assert "5 passed" in run_pytest(tmp_path)
+    assert len(blocks) == 6
+    assert "6 passed" in run_pytest(tmp_path)
 
 
 def test_the_page_names_what_the_memory_has() -> None:

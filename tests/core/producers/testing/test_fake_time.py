@@ -11,6 +11,7 @@ from sessionary.producers import (
     Invalid,
     Limits,
     ProducerError,
+    ProducerSettings,
     Session,
     SessionClient,
     SessionLost,
@@ -64,6 +65,8 @@ def test_a_silenced_session_times_out_of_inactivity() -> None:
         memory.silence(session)
         memory.advance(60)
         assert timeouts(memory) == [("Timeout", "inactive")]
+        assert session.local_state == "Timeout"
+        session.resume()
         beats = len(memory.heartbeats())
         memory.silence(session, silent=False)
         memory.advance(10)
@@ -213,7 +216,7 @@ def test_time_is_not_advanced_by_a_handler() -> None:
         client.session(user_id="u").close()
         memory.advance(1)
     assert [str(error) for error in errors] == [
-        "advance is running already: call it neither in a handler nor in two threads"
+        "advance is running already: call it neither in a handler or callback nor in two threads"
     ]
 
 
@@ -221,3 +224,17 @@ def test_without_a_handler_a_request_is_an_error() -> None:
     client, memory = memory_client()
     with client, pytest.raises(ProducerError):
         memory.request_cleanup(request())
+
+
+@pytest.mark.parametrize("disabled", [False, True])
+def test_a_client_has_one_handler(disabled: bool) -> None:
+    client, _ = memory_client()
+    if disabled:
+        settings = ProducerSettings.from_env({}, disabled=True)
+        client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings)
+    with client:
+        client.on_cleanup(lambda asked: None)
+        with pytest.raises(ProducerError, match="call on_cleanup once"):
+            client.on_cleanup(lambda asked: None)
+        if not disabled:
+            client.for_tenant("globex").on_cleanup(lambda asked: None)

@@ -2,6 +2,7 @@
 
 import re
 
+import confluent_kafka
 import pytest
 
 from sessionary.schemas.settings.librdkafka_options import check_options, option_variable, read_options
@@ -79,3 +80,11 @@ def test_a_refusal_says_what_to_do(name: str, advice: str) -> None:
     variable = "SESSIONARY_KAFKA_" + name.upper().replace(".", "_")
     with pytest.raises(ValueError, match=f"^{re.escape(variable)}: .*{advice}"):
         check_options({name: "x"})
+
+
+def test_the_same_settings_are_checked_by_one_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, object]] = []
+    monkeypatch.setattr(confluent_kafka, "Producer", made.append)
+    for _ in range(3):
+        check_options({"client.rack": "of this test"})
+    assert len(made) == 1

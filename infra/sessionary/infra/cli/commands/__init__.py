@@ -2,7 +2,8 @@
 
     demo        demo, load: run recorded agent runs and account for every event
     up          up: run the local stack until Ctrl-C
-    sessions    sessions, show, timeline: what ClickHouse knows of sessions
+    env         env: the variables of the local stack, for a shell
+    sessions/   sessions, show, timeline: what ClickHouse knows of sessions
     rejected    rejected list, show, replay
     sql         sql: run a query
     operators/  partition, rules: what an operator decides
@@ -13,5 +14,5 @@
     admin       topics apply, db migrate
     roles       broker, clickhouse, processor, sink, lag-exporter: one process each
 
-Each command is a function that typer calls; `cli.app` adds them to the tree.
+Each command is a function that typer calls; `cli.command_tree` names them.
 """

@@ -15,7 +15,7 @@ from sessionary.infra.cli.commands.sessions.timeline import write_story
 from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules, running_stack
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
-from sessionary.infra.cli.output import print_message, wants_json
+from sessionary.infra.cli.output import command_name, print_message, wants_json
 from sessionary.infra.cli.progress import Progress
 from sessionary.infra.cli.tables import Json, show_object
 
@@ -28,9 +28,11 @@ _SAMPLE_RUNS = 60
 
 _NEXT = """
 Try next, with a stack that stays:
-  sessionary up                                  in another terminal; its data is kept
-  sessionary load                                run the same agent runs on it
-  sessionary timeline SESSION --html story.html  the story of one of the sessions, as a page"""
+  {command} up                                  in another terminal; its data is kept
+  {command} load                                run the same agent runs on it
+  {command} timeline SESSION --html story.html  the story of a session, as a page
+
+{command} sessions lists the sessions and their ids."""
 
 SpeedOption = Annotated[
     float,
@@ -95,7 +97,7 @@ def demo_command(
         _open_page(page)
     _show_report(report, as_json=as_json)
     if not wants_json(as_json):
-        print_message(_NEXT)
+        print_message(_NEXT.format(command=command_name()))
 
 
 def load_command(

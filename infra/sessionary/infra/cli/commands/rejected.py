@@ -9,6 +9,13 @@ from typing import Annotated
 
 import typer
 
+from sessionary.infra.cli.commands.sessions.follow import (
+    RECENT,
+    FollowOption,
+    RowTail,
+    fetch_horizon,
+    follow_list,
+)
 from sessionary.infra.cli.commands.sessions.since import SinceOption, parse_since
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import (
@@ -28,6 +35,18 @@ from sessionary.schemas.settings import KafkaSettings
 app = typer.Typer(no_args_is_help=True, help="List, show and replay refused records.")
 PlaceArgument = Annotated[str, typer.Argument(help="Where the record was in the events topic: PARTITION:OFFSET.")]
 _COLUMNS = ("place", "time", "reason", "session_id", "event_type", "tenant_id", "security", "detail")
+_REFUSALS = (
+    "SELECT *, concat(toString(source_partition), ':', toString(source_offset)) AS place FROM v_rejected "
+    "WHERE ({reason:String} = '' OR reason = {reason:String}) "
+    "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
+    "AND ({session:String} = '' OR session_id = {session:String}) AND ({security:UInt8} = 0 OR security) "
+    "AND time >= {since:DateTime64(6, 'UTC')}"
+)
+_LANDED = (
+    "AND (source_topic, source_partition, source_offset) IN "
+    f"(SELECT source_topic, source_partition, source_offset FROM rejected WHERE {RECENT}) "
+    "ORDER BY time, source_partition, source_offset"
+)
 _PLACE = re.compile(r"(\d{1,9}):(\d{1,18})")
 _REPLAYS_MAX = 1_000
 _FLUSH_S = 15.0
@@ -41,26 +60,33 @@ def list_rejected(
     session: Annotated[str | None, typer.Option("--session", help="Only this session id.", show_default=False)] = None,
     security: Annotated[bool, typer.Option("--security", help="Only records that matter for security.")] = False,
     since: SinceOption = None,
+    follow: FollowOption = False,
     limit: LimitOption = 50,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List refused records, newest first."""
-    rows = clickhouse_client(data).fetch_rows(
-        "SELECT *, concat(toString(source_partition), ':', toString(source_offset)) AS place FROM v_rejected "
-        "WHERE ({reason:String} = '' OR reason = {reason:String}) "
-        "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
-        "AND ({session:String} = '' OR session_id = {session:String}) AND ({security:UInt8} = 0 OR security) "
-        "AND time >= {since:DateTime64(6)} "
-        "ORDER BY time DESC, source_partition, source_offset DESC LIMIT {limit:UInt32}",
-        reason=reason or "",
-        tenant=tenant or "",
-        session=session or "",
-        security=int(security),
-        since=parse_since(since, datetime.now(UTC)),
-        limit=limit,
-    )
-    show_rows(rows, as_json=as_json, columns=_COLUMNS)
+    source = clickhouse_client(data)
+    filters: dict[str, str | int] = {
+        "reason": reason or "",
+        "tenant": tenant or "",
+        "session": session or "",
+        "security": int(security),
+        "since": parse_since(since, datetime.now(UTC)),
+    }
+
+    def fetch_list() -> list[Row]:
+        newest = "ORDER BY time DESC, source_partition, source_offset DESC LIMIT {limit:UInt32}"
+        return source.fetch_rows(f"{_REFUSALS} {newest}", limit=limit, **filters)
+
+    def fetch_landed(landed: str) -> list[Row]:
+        return source.fetch_rows(f"{_REFUSALS} {_LANDED}", landed=landed, **filters)
+
+    if follow:
+        tail = RowTail(fetch_landed, lambda: fetch_horizon(source), lambda row: (row["place"], row["time"]))
+        follow_list(tail, fetch_list, _COLUMNS, as_json=as_json)
+        return
+    show_rows(fetch_list(), as_json=as_json, columns=_COLUMNS)
 
 
 def _find_rejected(source: ClickHouseClient, place: str) -> Row:

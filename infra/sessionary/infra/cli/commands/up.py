@@ -1,5 +1,6 @@
 """`sessionary up`: run the local stack until Ctrl-C. `demo` uses the same context manager."""
 
+import shlex
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sessionary.infra.cli.output import print_line, print_message, wants_json
+from sessionary.infra.cli.commands.env import ShellName, shell_lines
+from sessionary.infra.cli.output import command_name, print_line, print_message, wants_json
 from sessionary.infra.cli.progress import Progress
 from sessionary.infra.cli.tables import show_object
-from sessionary.infra.environment import DEFAULT_DATA, tenant_tokens
+from sessionary.infra.environment import DEFAULT_DATA, client_environment
 
 if TYPE_CHECKING:
     from sessionary.infra.stack import Stack
@@ -93,7 +95,8 @@ def up_command(
     """Run Kafka, ClickHouse, processor, sinks and lag exporter until Ctrl-C. The data is kept.
 
     A process that ends is restarted. Other commands find the stack by DATA/env.json: give them
-    --data DATA, or run them in the folder that holds .sessionary.
+    --data DATA, or run them in the folder that holds .sessionary. `sessionary env` prints the
+    variables for a shell.
     """
     from sessionary.infra.cli.part_reports import change_reporter
     from sessionary.infra.stack import Ports, Stack
@@ -121,7 +124,7 @@ def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -
     from sessionary.infra.metrics_targets import TARGETS_FILE
 
     if wants_json(as_json):
-        show_object(environ, as_json=True)
+        show_object(client_environment(data), as_json=True)
         return
     servers = environ["SESSIONARY_BOOTSTRAP_SERVERS"]
     print_line(f"Kafka       {servers}")
@@ -131,11 +134,12 @@ def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -
     print_line(f"Control API {environ['SESSIONARY_CONTROL_URL']}")
     print_line(f"Metrics     {data / TARGETS_FILE}: the targets, for file_sd_configs of Prometheus")
     print_line(f"Logs        {data / 'logs'}")
+    option = "" if data == DEFAULT_DATA else f" --data {shlex.quote(str(data))}"
     print_line("\nFor another shell:")
-    for name, value in environ.items():
-        print_line(f"export {name}='{value}'")
-    for tenant, token in list(tenant_tokens(environ).items())[:1]:
-        print_line(f"export SESSIONARY_API_TOKEN='{token}'  # for a client of tenant {tenant}")
+    print_line(f'eval "$({command_name()} env{option})"')
+    print_line("\nIt sets:")
+    for line in shell_lines(client_environment(data), ShellName.SH):
+        print_line(line)
     print_line("\nCtrl-C stops the stack; its data is kept.")
 
 

@@ -34,6 +34,7 @@ FRAME_HEAD = struct.Struct(">4sIII")
 _FRAME_MARK = b"\xf7spf"
 _OLD_HEAD = struct.Struct(">II")
 _BODY = struct.Struct(">QHH")
+_FRAME_HEAD_BYTES, _BODY_BYTES = FRAME_HEAD.size, _BODY.size
 # In format 1, a longer run of zeros is a lost page, not the end mark.
 _END_ZEROS_MAX = 512
 _NOT_ZERO = re.compile(rb"[^\0]")
@@ -89,9 +90,11 @@ def read_frame(data: mmap | bytes, offset: int, old: bool) -> tuple[int, Frame] 
         return None
     _, end, body = found
     written_ms, key_length, trace_length = _BODY.unpack_from(body)
-    cut = _BODY.size + key_length
-    trace = body[cut : cut + trace_length].decode() or None
-    return end, Frame(written_ms, body[_BODY.size : cut], trace, body[cut + trace_length :])
+    cut = _BODY_BYTES + key_length
+    if not trace_length:
+        return end, Frame(written_ms, body[_BODY_BYTES:cut], None, body[cut:])
+    trace = body[cut : cut + trace_length].decode()
+    return end, Frame(written_ms, body[_BODY_BYTES:cut], trace, body[cut + trace_length :])
 
 
 def frame_key(data: mmap | bytes, offset: int, old: bool) -> bytes:
@@ -114,12 +117,12 @@ def scan_segment(data: mmap | bytes, old: bool) -> SegmentScan:
 
 def _frame(data: mmap | bytes, offset: int) -> tuple[int, int, bytes] | None:
     """Return number, end and body of an intact frame of format 2."""
-    if offset + FRAME_HEAD.size > len(data):
+    begin = offset + _FRAME_HEAD_BYTES
+    if begin > len(data):
         return None
     mark, number, length, crc = FRAME_HEAD.unpack_from(data, offset)
-    begin = offset + FRAME_HEAD.size
     end = begin + length
-    if mark != _FRAME_MARK or length < _BODY.size or end > len(data):
+    if mark != _FRAME_MARK or length < _BODY_BYTES or end > len(data):
         return None
     body = data[begin:end]
     return (number, end, body) if zlib.crc32(body, number) == crc else None

@@ -36,11 +36,13 @@ _NOT_OFFERED = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.E
 class Segment:
     """A file of frames. `outstanding` maps the offset of each frame in use to its receipt callback.
 
-    `keys` has the keys of a dead process's frames by their offsets.
+    `keys` has the keys of a dead process's frames by their offsets. A segment that is `in_memory`
+    has no file, as none could be made: its frames go with the process.
     """
 
     __slots__ = (
         "damaged",
+        "in_memory",
         "keys",
         "map",
         "number",
@@ -59,6 +61,7 @@ class Segment:
         self.map = mapped
         self.old = path.suffix == ".wal"
         self.orphan = scan is not None  # of a dead process
+        self.in_memory = False
         self.sealed = self.orphan
         self.damaged = scan is not None and scan.damage is not None
         self.offsets: list[int] = [] if scan is None else scan.offsets
@@ -109,6 +112,8 @@ class Segment:
     def remove_file(self) -> None:
         """Delete the file, or set it aside if a part of it could not be read."""
         self.map.close()  # first: Windows deletes no file that is mapped
+        if self.in_memory:
+            return
         # If it fails, the next process sends the events again: they are known as duplicates.
         with suppress(OSError):
             if self.damaged:
@@ -147,6 +152,18 @@ def create_segment(path: Path, capacity: int) -> Segment:
         return Segment(path, map_file(path))
     temporary.rename(path)
     return Segment(path, mapped)
+
+
+def memory_segment(path: Path, capacity: int) -> Segment:
+    """Return a segment without a file, with room for `capacity` bytes of frames.
+
+    `path` only names it. Raises `OSError` if there is no memory.
+    """
+    mapped = mmap.mmap(-1, HEAD_BYTES + capacity)
+    write_head(mapped, 0)
+    segment = Segment(path, mapped)
+    segment.in_memory = True
+    return segment
 
 
 def map_file(path: Path) -> mmap.mmap:
@@ -199,6 +216,7 @@ __all__ = [
     "allocate_blocks",
     "create_segment",
     "map_file",
+    "memory_segment",
     "read_segment",
     "set_aside",
 ]

@@ -9,6 +9,7 @@
 Not thread-safe: `transport` holds one lock around it.
 """
 
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -16,13 +17,14 @@ from sessionary.producers.delivery.spool.file_lock import FileLock, create_locke
 from sessionary.producers.delivery.spool.frame_queue import FrameQueue, StoredFrame
 from sessionary.producers.delivery.spool.frames import FRAME_HEAD, Frame, encode_body, encode_frame
 from sessionary.producers.delivery.spool.orphans import Claim, claim_orphans, owner_of, segment_owners
-from sessionary.producers.delivery.spool.segment import FramePosition, Segment, create_segment
+from sessionary.producers.delivery.spool.segment import FramePosition, Segment, create_segment, memory_segment
 from sessionary.producers.errors import SpoolDamaged, SpoolUnusable
 from sessionary.producers.ports import OnReceipt
 
 _SEGMENT_BYTES = 4 << 20
 _SEGMENTS_PER_SPOOL_MIN = 8
 _TRUNCATE_BYTES = 64 << 10
+_DISK_RETRY_S = 1.0
 # Orphans that are sent and not acknowledged. Own events wait behind these in librdkafka's queue.
 _ORPHAN_BYTES_SENT_MAX = 4 << 20
 # The processor keeps gravestones for the topic's retention plus this, so that a replayed
@@ -34,14 +36,21 @@ class Spool:
     """The queue of this process's events, and that of the events of dead processes.
 
     Each has its own budget of bytes, and they are read in turn. Only this is between them: an event
-    waits until no orphan of its session is left, so that a session's events keep their order.
+    waits until no orphan of its session is left, so that a session's events keep their order. It
+    waits at the head of the own queue, so the own events behind it, of any session, wait too.
     """
 
-    def __init__(self, folder: Path, producer_id: str, bytes_max: int) -> None:
-        """Take over the orphans in `folder`. Raises `SpoolUnusable`."""
+    def __init__(self, folder: Path, producer_id: str, bytes_max: int, memory_bytes_max: int = 0) -> None:
+        """Take over the orphans in `folder`. Raises `SpoolUnusable`.
+
+        If no further file can be made later, up to `memory_bytes_max` of frames go to memory.
+        """
         self._folder = folder
         self._producer_id = producer_id
         self._bytes_max = bytes_max
+        self._memory_bytes_max = 0  # The first segment has to be a file
+        self._disk_retry_s = 0.0
+        self.disk_error: OSError | None = None  # Why the last segment is in memory; None if it is a file
         self._segment_bytes = min(_SEGMENT_BYTES, bytes_max // _SEGMENTS_PER_SPOOL_MIN)
         self._number = 0
         self._own = FrameQueue()
@@ -63,6 +72,7 @@ class Spool:
                 self._undo_start(lock)
             raise SpoolUnusable(f"SESSIONARY_SPOOL_DIR: {folder} cannot be used: {error}") from None
         self._lock = lock
+        self._memory_bytes_max = memory_bytes_max
 
     @property
     def at_end(self) -> bool:
@@ -93,12 +103,15 @@ class Spool:
         return min((at for queue in (self._own, self._orphans) if (at := queue.oldest_ms()) is not None), default=None)
 
     def append_frame(self, frame: Frame, on_receipt: OnReceipt | None) -> FramePosition:
-        """Write one frame. Raises `OSError` if spool or disk is full; then nothing was written."""
+        """Write one frame, to memory if no file can be made.
+
+        Raises `OSError` if the spool, or disk and memory, are full; then nothing was written.
+        """
         body = encode_body(frame)
         own, tail, length = self._own, self._tail, FRAME_HEAD.size + len(body)
         if own.bytes_held + length > self._bytes_max:
             raise OSError(f"the spool holds {own.bytes_held} bytes, its limit is {self._bytes_max}")
-        if tail.size + length > len(tail.map):
+        if tail.size + length > len(tail.map) or (self.disk_error is not None and self._may_retry_disk(tail)):
             tail = self._rotate_segment(length)
         offset = tail.write_frame(body, on_receipt)
         own.bytes_held += length
@@ -180,16 +193,23 @@ class Spool:
             kept.write(encode_frame(0, encode_body(frame)))
         return path
 
-    def close(self) -> None:
-        """Remove segments that are done, leave the rest to the next client, release the locks."""
+    def close(self) -> list[OnReceipt | None]:
+        """Remove segments that are done, leave the rest to the next client, release the locks.
+
+        Returns the receipt callbacks of the frames in memory, which are lost.
+        """
+        lost: list[OnReceipt | None] = []
         for queue in (self._own, self._orphans):
             for segment in list(queue.segments):
                 segment.sealed = True
+                if segment.in_memory:
+                    lost += segment.outstanding.values()
                 if not queue.remove_if_done(segment):
                     segment.map.close()
             queue.segments.clear()
-        self._release_orphans()
-        self._release_lock(self._lock)
+        self._release_locks([*self._orphan_locks, self._lock])
+        self._orphan_locks.clear()
+        return lost
 
     def abandon(self) -> None:
         """Close maps and descriptors, and leave files and locks as they are.
@@ -218,16 +238,17 @@ class Spool:
                 self._release_orphans()
 
     def _release_orphans(self) -> None:
-        for lock in self._orphan_locks:
-            self._release_lock(lock)
+        self._release_locks(self._orphan_locks)
         self._orphan_locks.clear()
 
-    def _release_lock(self, lock: FileLock) -> None:
-        """Free a lock; its file stays if it has segments, which the next process finds by it."""
-        if owner_of(lock.path) in segment_owners(self._folder):
-            lock.release()
-        else:
-            lock.remove()
+    def _release_locks(self, locks: list[FileLock]) -> None:
+        """Free locks; a file stays if it has segments, which the next process finds by it."""
+        owners = segment_owners(self._folder) if locks else set()
+        for lock in locks:
+            if owner_of(lock.path) in owners:
+                lock.release()
+            else:
+                lock.remove()
 
     def _undo_start(self, lock: FileLock) -> None:
         self._lock = lock
@@ -237,9 +258,24 @@ class Spool:
         """Add a segment with room for a frame of `length` bytes. Raises `OSError`."""
         self._number += 1
         path = self._folder / f"{self._producer_id}.{self._number:08d}.seg"
-        segment = create_segment(path, max(self._segment_bytes, length))
+        capacity = max(self._segment_bytes, length)
+        try:
+            segment = create_segment(path, capacity)
+        except OSError as error:
+            held = sum(len(one.map) for one in self._own.segments if one.in_memory and one.outstanding)
+            capacity = max(min(capacity, self._memory_bytes_max - held), length)
+            if held + capacity > self._memory_bytes_max:
+                raise
+            segment, self.disk_error = memory_segment(path, capacity), error
+            self._disk_retry_s = time.monotonic() + _DISK_RETRY_S
+        else:
+            self.disk_error = None
         self._own.add_segment(segment)
         return segment
+
+    def _may_retry_disk(self, tail: Segment) -> bool:
+        """Return True if it is time to leave a segment in memory that is empty."""
+        return not tail.outstanding and time.monotonic() >= self._disk_retry_s
 
     def _rotate_segment(self, length: int) -> Segment:
         former = self._tail

@@ -1,8 +1,9 @@
 """Policy `spool`: every event is written ahead to the spool file, then queued in librdkafka.
 
 While librdkafka has room, `send` does both. Once it has none, `send` only appends, and a sender
-thread queues the file's events in order. Events that dead processes left go beside them, in turn:
-an event waits for those of its own session only. After a failure
+thread queues the file's events in order. Events that dead processes left go beside them, in turn.
+Only an event whose session has such events waits until they are acknowledged, and the own events
+behind it wait with it. After a failure
 that is not the record's own fault, or a long time without any acknowledgement, a new producer
 sends all unacknowledged events again from the file, in order; never a single one alone.
 """
@@ -81,7 +82,9 @@ class SpoolTransport(DirectTransport):
     """`Transport` for policy `spool`. `send` never blocks and raises only `ClientClosed`."""
 
     def __init__(self, settings: ProducerSettings, producer_id: str, on_error: OnError) -> None:
-        self._spool = Spool(settings.spool_folder, producer_id, settings.spool_bytes_max)
+        self._spool = Spool(
+            settings.spool_folder, producer_id, settings.spool_bytes_max, memory_bytes_max=settings.queue_bytes_max
+        )
         self._broken = False
         self.delivery_reports: deque[tuple[_InFlight, KafkaError | None, Receipt]] = deque()
         try:
@@ -91,6 +94,7 @@ class SpoolTransport(DirectTransport):
             raise
         self._decoder = Decoder()
         self._full = False
+        self._in_memory = False  # As far as it was told
         self._produce_error: KafkaError | None = None  # Raised by `produce` while the lock was held
         self._given_up: list[tuple[Exception, OnReceipt | None]] = []
         self._counts.replayed = self._spool.taken_over
@@ -131,9 +135,17 @@ class SpoolTransport(DirectTransport):
                 full = None
                 self._full = False
                 self._counts.sent += 1
+                disk_error = self._spool.disk_error
+                if disk_error is not None:
+                    self._counts.errors["not_on_disk"] += 1
                 if not direct or not self._queue_record(record, position):
                     self._counts.spooled += 1
                     self._work.notify()
+        if full is None and (disk_error is not None) != self._in_memory:
+            self._in_memory = disk_error is not None
+            if disk_error is not None:
+                why = f"events are kept in memory, and lost with the process: no file can be made: {disk_error}"
+                self._on_error(Unavailable(why, _REPLACE_PAUSE_S))
         if full is not None:
             self._drop_record(record, on_receipt, f"dropped: {full}", "spool_full")
             if not self._full:
@@ -174,7 +186,9 @@ class SpoolTransport(DirectTransport):
             self._counts.failed += failed
             self._counts.delivered += len(settled) - failed
             self._counts.changed.notify_all()
-            self._work.notify()
+            # Each waking costs a hand-over of the interpreter's lock, also to the agent's threads.
+            if not self._closed and (not self._spool.at_end or self._spool.may_take_over):
+                self._work.notify()
 
     def _give_producer_up(self, generation: int, error: KafkaError) -> None:
         with self._lock:
@@ -324,7 +338,11 @@ class SpoolTransport(DirectTransport):
         join_thread(self._sender, LATE_JOIN_S)
         self._kafka.close()
         with self._lock:
-            self._spool.close()
+            lost = self._spool.close()
+            self._counts.failed += len(lost)
+        for on_receipt in lost:  # outside the lock: the callbacks may use the client
+            if on_receipt is not None:
+                on_receipt(Receipt(None, None, "the client was closed, and the event was in memory only"))
 
 
 __all__ = ["SpoolTransport", "record_from_frame"]

@@ -4,10 +4,13 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from sessionary.producers import ClientClosed
+from sessionary.producers.delivery import direct_transport
+from sessionary.producers.delivery.spool import segment
 from sessionary.producers.delivery.spool import transport as spool_transport
 from sessionary.producers.delivery.spool.frames import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
@@ -16,6 +19,7 @@ from sessionary.producers.ports import Receipt
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.codec import encode_event
 from sessionary.schemas.events import SessionActivity
+from tests.core.producers.delivery.test_direct_transport import FakeKafka
 from tests.core.producers.kafka_clients import new_client, new_settings
 from tests.support.waiting import wait_until
 
@@ -173,8 +177,8 @@ def test_an_event_that_is_damaged_before_it_was_sent_has_a_receipt(closed_addres
             transport._broken = True  # nothing is sent until a new producer is there
         s._emitter.emit(SessionActivity("x", "y" * 1_000), on_receipt=receipts.append)
         with transport._lock:
-            segment = transport._spool._tail
-            segment.map[segment.size - 100] ^= 1
+            tail = transport._spool._tail
+            tail.map[tail.size - 100] ^= 1
             transport._spool.rewind_cursor()
             transport._work.notify()
         wait_until(lambda: len(receipts) == 1, 20, "the receipt")
@@ -198,3 +202,85 @@ def test_the_next_dead_processes_follow_when_the_first_are_done(
         wait_until(lambda: made.counters.expired == 150, 20, "all of them")
         assert made.counters.replayed == 150
     assert {path.suffix for path in of.spool_folder.iterdir()} <= {".expired"}
+
+
+def test_while_the_disk_is_full_events_are_kept_in_memory_then_dropped(
+    closed_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipts: list[Receipt] = []
+    errors: list[Exception] = []
+    of = new_settings(closed_address, tmp_path, queue_bytes_max=1 << 17, spool_bytes_max=1 << 18)
+    with new_client(of, errors) as made:
+        s = made.session(user_id="u")
+        before = made.counters.sent
+
+        def find_disk_full(fd: int, length: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(segment, "allocate_blocks", find_disk_full)
+        for _ in range(220):
+            s._emitter.emit(SessionActivity("x", "y" * 1_000), on_receipt=receipts.append)
+        counters = made.counters
+        assert counters.dropped > 0
+        assert counters.errors["not_on_disk"] > 80
+        assert counters.sent == before + 220
+        told = [str(error) for error in errors]
+        assert sum("kept in memory" in text for text in told) == 1
+        assert sum("events are dropped" in text for text in told) == 1
+    counters = made.counters
+    assert counters.failed == counters.errors["not_on_disk"]
+    assert len(receipts) == counters.dropped + counters.failed
+    assert sum("in memory only" in str(receipt.error) for receipt in receipts) == counters.failed
+    left = Spool(of.spool_folder, "later", 1 << 20)
+    assert left.taken_over == counters.sent - counters.dropped - counters.failed
+    left.close()
+
+
+def test_events_go_to_disk_again_when_it_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Spool(tmp_path / "spool", "own", 1 << 16, memory_bytes_max=1 << 16)
+    now_s = 100.0
+    monkeypatch.setattr("sessionary.producers.delivery.spool.spool.time.monotonic", lambda: now_s)
+    first = own.append_frame(Frame(1, b"k", None, b"x" * 8_000), None)
+
+    def find_disk_full(fd: int, length: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(segment, "allocate_blocks", find_disk_full)
+        second = own.append_frame(Frame(2, b"k", None, b"y" * 8_000), None)
+    assert own.disk_error is not None
+    read = own.read_frames(9)
+    assert [one.value[:1] for _, one in read if one is not None] == [b"x"]
+    own.mark_sent(first)
+    assert [one.value[:1] for _, one in own.read_frames(9) if one is not None] == [b"y"]
+    own.mark_sent(second)
+    own.mark_done(first)
+    own.mark_done(second)
+    now_s += 60
+    third = own.append_frame(Frame(3, b"k", None, b"z"), None)
+    assert own.disk_error is None
+    assert third.segment.path.exists()
+    assert own.outstanding == 1
+    assert own.close() == []
+
+
+def test_an_acknowledgement_wakes_the_sender_only_if_events_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct_transport, "KafkaProducer", FakeKafka)
+    with new_client(new_settings("127.0.0.1:1", tmp_path), []) as made:
+        made.session(user_id="u")
+        transport = made._ports.transport
+        assert isinstance(transport, spool_transport.SpoolTransport)
+        woken: list[int] = []
+        notify = transport._work.notify
+
+        def note_and_wake() -> None:
+            woken.append(1)
+            notify()
+
+        monkeypatch.setattr(transport._work, "notify", note_and_wake)
+        kafka = cast("FakeKafka", transport._kafka)
+        kafka.deliver()
+        assert (made.counters.delivered, made.counters.sent) == (4, 4)
+        assert woken == []

@@ -4,6 +4,7 @@
     lists      `sessions` and `show`
     timeline   `timeline`: the story of one session, as lines or as a page
     since      the option `--since`
+    follow     the option `--follow` of lists
 
 They read ClickHouse; `show` and the page also ask the processor.
 """

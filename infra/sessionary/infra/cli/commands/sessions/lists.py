@@ -6,11 +6,19 @@ from typing import Annotated
 
 import typer
 
+from sessionary.infra.cli.commands.sessions.follow import (
+    RECENT,
+    FollowOption,
+    RowTail,
+    fetch_horizon,
+    follow_list,
+)
 from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, fetch_live_state, find_session
 from sessionary.infra.cli.commands.sessions.since import SinceOption, parse_since
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import show_object, show_rows
+from sessionary.infra.clickhouse_client import Row
 from sessionary.infra.environment import stack_environment
 
 _SESSION_COLUMNS = (
@@ -19,10 +27,24 @@ _SESSION_COLUMNS = (
     "state",
     "service_id",
     "last_at",
+    "duration_s",
     "events",
     "refusals",
     "reason",
+    "version",
     "transitions",
+)
+_SESSIONS = (
+    "SELECT * FROM v_sessions "
+    "WHERE ({state:String} = '' OR state = {state:String}) "
+    "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
+    "AND ({service:String} = '' OR service_id = {service:String}) "
+    "AND ({user:String} = '' OR user_id = {user:String}) AND ({agent:String} = '' OR has(agents, {agent:String})) "
+    "AND last_at >= {since:DateTime64(6, 'UTC')}"
+)
+_CHANGES = (
+    f"AND (tenant_id, session_id) IN (SELECT tenant_id, session_id FROM audit WHERE kind = 'transition' AND {RECENT}) "
+    "ORDER BY time"
 )
 _TRANSITION_COLUMNS = (
     "transition",
@@ -64,27 +86,40 @@ def list_sessions(
         str | None, typer.Option("--agent", help="Only sessions in which this agent worked.", show_default=False)
     ] = None,
     since: SinceOption = None,
+    follow: FollowOption = False,
     limit: LimitOption = 50,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List sessions, the most recently active first. With --since: those that were active then."""
-    rows = clickhouse_client(data).fetch_rows(
-        "SELECT * FROM v_sessions "
-        "WHERE ({state:String} = '' OR state = {state:String}) "
-        "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
-        "AND ({service:String} = '' OR service_id = {service:String}) "
-        "AND ({user:String} = '' OR user_id = {user:String}) AND ({agent:String} = '' OR has(agents, {agent:String})) "
-        "AND last_at >= {since:DateTime64(6)} ORDER BY last_at DESC LIMIT {limit:UInt32}",
-        state=state or "",
-        tenant=tenant or "",
-        service=service or "",
-        user=user or "",
-        agent=agent or "",
-        since=parse_since(since, datetime.now(UTC)),
-        limit=limit,
-    )
-    show_rows(rows, as_json=as_json, columns=_SESSION_COLUMNS)
+    """List sessions, the most recently active first. With --since: those that were active then.
+
+    With --follow, a session gets another row whenever it changes its state.
+    """
+    source = clickhouse_client(data)
+    filters: dict[str, str | int] = {
+        "state": state or "",
+        "tenant": tenant or "",
+        "service": service or "",
+        "user": user or "",
+        "agent": agent or "",
+        "since": parse_since(since, datetime.now(UTC)),
+    }
+
+    def fetch_list() -> list[Row]:
+        return source.fetch_rows(f"{_SESSIONS} ORDER BY last_at DESC LIMIT {{limit:UInt32}}", limit=limit, **filters)
+
+    def fetch_landed(landed: str) -> list[Row]:
+        return source.fetch_rows(f"{_SESSIONS} {_CHANGES}", landed=landed, **filters)
+
+    if follow:
+        tail = RowTail(fetch_landed, lambda: fetch_horizon(source), _change_key)
+        follow_list(tail, fetch_list, _SESSION_COLUMNS, as_json=as_json)
+        return
+    show_rows(fetch_list(), as_json=as_json, columns=_SESSION_COLUMNS)
+
+
+def _change_key(row: Row) -> tuple[str, str, int]:
+    return row["tenant_id"], row["session_id"], row["transitions"]
 
 
 def show_session(

@@ -1,0 +1,101 @@
+"""A session's row tells what became of the session, not only what the audit trail has of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.events import Heartbeat, Payload, ResourcesReleased, SessionActivity, StateUpdated
+from sessionary.schemas.records import RejectedEvent
+from sessionary.schemas.settings import ClickHouseSettings
+from tests.support.aged_rows import AgedRows
+from tests.support.clickhouse_rows import insert_block
+from tests.support.sink_records import DAY_US, agent_event, audit_record, session_id
+
+AGES = (1, 31, 366, 2_922)  # days; the last one is eight years
+_LIVES: tuple[tuple[int, dict[str, Any]], ...] = (
+    (0, {"transition": "T01", "from_state": "UNKNOWN", "to_state": "Idle"}),
+    (1, {}),
+)
+_FIRED = {"version": 3, "due_at": 1, "fired_at": 2}
+_ENDS: tuple[tuple[int, dict[str, Any]], ...] = (
+    (74, {"transition": "T06", "from_state": "Active", "to_state": "Timeout", **_FIRED}),
+    (374, {"transition": "T08", "from_state": "Timeout", "to_state": "Terminated", **_FIRED}),
+    (435, {"transition": "T14", "from_state": "Terminated", "to_state": "Archived", **_FIRED}),
+)
+# It works until its 12th second and lives until its 14th; what is refused does not count.
+_EVENTS: tuple[tuple[float, Payload, bool], ...] = (
+    (5, StateUpdated(1, 2, "{}"), False),
+    (6, StateUpdated(2, 3, "{}"), False),
+    (7, StateUpdated(3, 9, "{}"), True),
+    (12, SessionActivity("llm", "reading"), False),
+    (14, Heartbeat(1), False),
+    (30, SessionActivity("llm", "of a former owner"), True),
+)
+_CLEANUP = (375, ResourcesReleased("c", (), None, host_lost=False), False)
+_FIGURES = (
+    "version, round(dateDiff('millisecond', opened_at, last_at) / 1e3) AS active_s, round(duration_s) AS lived_s, "
+    "round(dateDiff('millisecond', opened_at, time) / 1e3) AS told_s"
+)
+
+
+@pytest.fixture
+def rows(clickhouse: ClickHouseSettings) -> AgedRows:
+    return AgedRows(clickhouse)
+
+
+def insert_lives(rows: AgedRows, ages: Sequence[float], classes: Sequence[Any] = (), *, to_end: bool = False) -> None:
+    """Insert the records of one session per age; all have the same life."""
+    kept_days, retention = (2_557, "sox_audit") if "financial" in classes else (365, "default")
+    audit, history, rejected = [], [], []
+    for number, age in enumerate(ages, 1):
+        began = rows.at_us(age)
+        for seq, (after_s, fields) in enumerate(_LIVES + (_ENDS if to_end else ()), 1):
+            at = began + after_s * 1_000_000
+            kept = {"retention_class": retention, "retain_until": at + kept_days * DAY_US}
+            audit.append((at, 100 * number + seq, encode_record(audit_record(number, seq, at=at, **kept, **fields))))
+        for seq, (event_s, payload, refused) in enumerate((*_EVENTS, _CLEANUP) if to_end else _EVENTS, 1):
+            at, offset = began + round(event_s * 1_000_000), 100 * number + seq
+            history.append((at, offset, agent_event(payload, *classes, session=number, seq=seq)))
+            if refused:
+                refusal = RejectedEvent(
+                    *("stale_epoch", "", True, "acme", session_id(number), f"event-{number}-{seq}", "state_updated"),
+                    *("billing", "t", 0, offset, at // 1_000 * 1_000),
+                )
+                rejected.append((at, offset, encode_record(refusal)))
+    insert_block(rows.clickhouse, "audit", audit, "lives")
+    insert_block(rows.clickhouse, "history", history, "lives")
+    insert_block(rows.clickhouse, "rejected", rejected, "lives")
+
+
+def test_the_last_activity_the_version_and_the_duration_of_a_session_are_true(rows: AgedRows) -> None:
+    insert_lives(rows, [1])
+    assert rows.fetch_values(f"SELECT {_FIGURES} FROM v_sessions") == [(3, 14, 14, 30)]
+
+
+def test_an_archived_session_was_active_when_its_agent_was(rows: AgedRows) -> None:
+    insert_lives(rows, [1], to_end=True)
+    assert rows.fetch_values(f"SELECT {_FIGURES}, state FROM v_sessions") == [(3, 14, 374, 435, "Archived")]
+    # Of a time without an event, the first record is all that is known.
+    later = f"(from = toDateTime({rows.at_us(1) // 1_000_000 + 60}, 'UTC'), to = now('UTC'))"
+    assert rows.fetch_values(f"SELECT {_FIGURES}, state FROM v_sessions_between{later}") == [
+        (3, 0, 300, 361, "Archived")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("classes", "active_s"),
+    [(("financial", "personal"), [14, 14, 14]), (("personal",), [14]), ((), [12, 14])],
+    ids=["law", "personal", "none"],
+)
+def test_sessions_tell_the_same_for_as_long_as_their_rows_are_kept(
+    rows: AgedRows, classes: Any, active_s: list[int]
+) -> None:
+    insert_lives(rows, AGES, classes)
+    rows.let_retention_pass()
+    found = rows.fetch_values(
+        f"SELECT version, active_s FROM (SELECT {_FIGURES}, events FROM v_sessions) WHERE events > 0"
+    )
+    # Heartbeats without a class of data are kept for 30 days: later, work is the last sign of life.
+    assert sorted(found) == [(3, seconds) for seconds in active_s]
