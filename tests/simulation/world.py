@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.core.oracle_rig import START_MS
-from tests.simulation.adapter import ACTIVATION, MACHINES, REQUEST, AnyMachine, ChunkSizes, PartitionSettings
+from tests.simulation.adapter import ACTIVATION, MACHINES, AnyMachine, ChunkSizes, PartitionSettings
 from tests.simulation.agents import AgentPool
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
