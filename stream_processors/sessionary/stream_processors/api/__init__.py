@@ -5,7 +5,7 @@ In the order in which a request passes:
     pages             adds the pages to Faust's web server; every error is a problem document
     connections       closes connections that are slow, or too many
     tokens            which bearer tokens are known, and which caller each one stands for
-    session_questions requests about one session: who asks, which partition answers
+    session_questions  requests about one session: who asks, which partition answers
     sessions          a session's committed state, and the worker's health
     runs              the runs of a session
     session_poll      which of many sessions differ from what a client knows of them

@@ -66,4 +66,9 @@ def believed_from(repairs: Sequence[ClockRepair]) -> int:
     return repairs[-1].until_offset if repairs else 0
 
 
-__all__ = ["Clock", "add_repair", "believed_from"]
+def format_seconds(limit_ms: int) -> str:
+    """Return a limit as people read it: 60000 becomes `60s`."""
+    return f"{limit_ms / 1000:g}s"
+
+
+__all__ = ["Clock", "add_repair", "believed_from", "format_seconds"]

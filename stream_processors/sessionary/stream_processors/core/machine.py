@@ -42,6 +42,13 @@ class Fault(NamedTuple):
     detail: str
 
 
+class Objection(NamedTuple):
+    """Why an event does not apply to the rows that it is about."""
+
+    reason: RefusalReason
+    detail: str
+
+
 class Arrival(NamedTuple):
     """A record of the log, read as far as it can be.
 
@@ -237,6 +244,7 @@ __all__ = [
     "Fault",
     "ForRow",
     "Machine",
+    "Objection",
     "Remains",
     "RowKind",
     "RowParts",

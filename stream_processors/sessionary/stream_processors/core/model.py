@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
+from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import RefusalReason
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
@@ -11,6 +12,18 @@ from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 POSITION_KEY = b"\x00position"  # of a partition's position record in the changelog
 RECORD_OVERHEAD_BYTES = 100  # what a record weighs beside its key and value
 EMITTED_BYTES = 1_000  # about what an emitted record weighs beside the texts and bytes that it repeats
+
+CONTENT = frozenset({"snapshot_created", "checkpoint_saved"})
+# The end of something that began before: accepted although the session is held.
+COMPLETIONS = frozenset({"tool_call_succeeded", "tool_call_failed", "tool_call_resolved", "usage_recorded"})
+# Events that are a processor's, and of no transition.
+PROCESSOR_EVENTS = frozenset({"tool_call_unknown"})
+WORK = (
+    frozenset(name for name in PAYLOADS if not name.startswith("session_"))
+    - {"heartbeat", "state_updated", "resources_released"}
+    - CONTENT
+    - PROCESSOR_EVENTS
+) | {"session_activity"}
 
 # A topic that machines write to; the name of its field in `TopicNames`.
 Stream = Literal["audit", "rejected", "cleanup"]
@@ -155,9 +168,13 @@ class Outcome(NamedTuple):
 
 
 __all__ = [
+    "COMPLETIONS",
+    "CONTENT",
     "EMITTED_BYTES",
     "POSITION_KEY",
+    "PROCESSOR_EVENTS",
     "RECORD_OVERHEAD_BYTES",
+    "WORK",
     "ClockSetting",
     "Counts",
     "DueRow",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sessionary.schemas.limits import RUN_SILENCE_MS
 from sessionary.schemas.records import RunState
 from sessionary.schemas.types import ClockRepair
-from sessionary.stream_processors.core.session.clocks import format_seconds
+from sessionary.stream_processors.core.clock import format_seconds
 
 
 class RunDeadline(NamedTuple):

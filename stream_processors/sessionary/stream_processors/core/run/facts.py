@@ -63,12 +63,28 @@ class SessionEnded(NamedTuple):
     reason_code: str
 
 
+class RunChanged(NamedTuple):
+    """Tells a session that a run changed without an event: by its clock, or by the session itself.
+
+    `due_ms` is set if its clock did it.
+    """
+
+    run_id: str
+    at_ms: int
+    from_state: RunStateName
+    to_state: RunStateName
+    reason_code: str
+    reason: str
+    due_ms: int | None = None
+
+
 RunFact = RunBegun | RunMoved | RunHeard | RunRevived | RunHeld | RunGivenUp
 ReceivedFact = RunFact | SessionTimedOut | SessionEnded
 
 __all__ = [
     "ReceivedFact",
     "RunBegun",
+    "RunChanged",
     "RunFact",
     "RunGivenUp",
     "RunHeard",

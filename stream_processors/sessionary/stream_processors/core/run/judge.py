@@ -10,7 +10,7 @@ from sessionary.schemas.events import RunQueued, RunStarted
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.limits import RUNS_OPEN_MAX
 from sessionary.schemas.records import RunState, SessionState
-from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.run.effects import apply_run_fact
 from sessionary.stream_processors.core.run.facts import RunBegun, RunFact, RunHeard, RunMoved, RunRevived
 from sessionary.stream_processors.core.run.row_size import object_to_run_size
@@ -24,7 +24,6 @@ from sessionary.stream_processors.core.run.transitions import (
     RunMoment,
     RunRow,
 )
-from sessionary.stream_processors.core.session.transitions import Objection
 
 
 class RunStep(NamedTuple):

@@ -18,6 +18,7 @@ from sessionary.stream_processors.core.run.clocks import repair_run_times, run_d
 from sessionary.stream_processors.core.run.effects import apply_run_fact
 from sessionary.stream_processors.core.run.facts import (
     ReceivedFact,
+    RunChanged,
     RunFact,
     RunGivenUp,
     RunHeld,
@@ -31,7 +32,6 @@ from sessionary.stream_processors.core.run.row_size import (
     split_run_content,
 )
 from sessionary.stream_processors.core.run.transitions import RunRow
-from sessionary.stream_processors.core.session.facts import RunChanged
 
 _CONTENT = RowParts(split_run_content, is_run_content_apart, join_run_content, record_headers(RunContent))
 _PAUSED_BY_TIMEOUT = "session_timed_out"

@@ -8,9 +8,8 @@ from typing import Final
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import FinishedRun, RunContent, RunState
-from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.run.transitions import RunRow
-from sessionary.stream_processors.core.session.transitions import Objection
 
 CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a second record costs more
 _FIXED_BYTES = 300  # about what a row takes beside its texts, and its record beside the row

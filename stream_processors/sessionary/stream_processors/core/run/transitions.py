@@ -31,8 +31,9 @@ from sessionary.schemas.events import (
 from sessionary.schemas.limits import RESUME_MS
 from sessionary.schemas.records import FinishedRun, RunState
 from sessionary.schemas.types import ErrorInfo, RunStateName
-from sessionary.stream_processors.core.session.clocks import format_seconds
-from sessionary.stream_processors.core.session.transitions import COMPLETIONS, WORK, Objection
+from sessionary.stream_processors.core.clock import format_seconds
+from sessionary.stream_processors.core.machine import Objection
+from sessionary.stream_processors.core.model import COMPLETIONS, WORK
 
 RunRow = RunState | FinishedRun
 

@@ -8,8 +8,8 @@ from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_m
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import Envelope
+from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival
-from sessionary.stream_processors.core.session.clocks import format_seconds
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
     ContentUpdated,

@@ -149,11 +149,6 @@ def repair_times(state: SessionState, repairs: Sequence[ClockRepair]) -> Session
     return state
 
 
-def format_seconds(limit_ms: int) -> str:
-    """Return a limit as people read it: 60000 becomes `60s`."""
-    return f"{limit_ms / 1000:g}s"
-
-
 __all__ = [
     "ARCHIVE",
     "GRACE",
@@ -165,6 +160,5 @@ __all__ = [
     "NEVER_MS",
     "RECOVERY",
     "SessionClock",
-    "format_seconds",
     "repair_times",
 ]

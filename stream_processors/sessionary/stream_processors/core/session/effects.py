@@ -11,6 +11,7 @@ from sessionary.schemas.ids import derived_id
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Cleanup
 from sessionary.stream_processors.core.machine import Remains
+from sessionary.stream_processors.core.run.facts import RunChanged
 from sessionary.stream_processors.core.run.transitions import FINISHED
 from sessionary.stream_processors.core.session.facts import (
     Buried,
@@ -27,7 +28,6 @@ from sessionary.stream_processors.core.session.facts import (
     OwnerHeard,
     PhaseMoved,
     Refused,
-    RunChanged,
     RunClosed,
     RunEventTaken,
     RunOpened,

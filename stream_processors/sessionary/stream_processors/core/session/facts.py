@@ -16,10 +16,10 @@ from sessionary.schemas.types import (
     ProducerLedger,
     Refusal,
     RefusalReason,
-    RunStateName,
     SeqRange,
     Snapshot,
 )
+from sessionary.stream_processors.core.run.facts import RunChanged
 from sessionary.stream_processors.core.session.transitions import Transition
 
 
@@ -160,21 +160,6 @@ class RunEventTaken(NamedTuple):
     """An event of a detached run was applied outside Active, where it moves no clock."""
 
 
-class RunChanged(NamedTuple):
-    """A run changed without an event of its own: by its clock, or because its session changed.
-
-    `due_ms` is set if its clock did it.
-    """
-
-    run_id: str
-    at_ms: int
-    from_state: RunStateName
-    to_state: RunStateName
-    reason_code: str
-    reason: str
-    due_ms: int | None = None
-
-
 class CleanupReleased(NamedTuple):
     """A clean-up was confirmed."""
 
@@ -243,7 +228,6 @@ __all__ = [
     "OwnerHeard",
     "PhaseMoved",
     "Refused",
-    "RunChanged",
     "RunClosed",
     "RunEventTaken",
     "RunOpened",

@@ -15,9 +15,10 @@ from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, GravestoneChunk, SessionContent, SessionState
 from sessionary.schemas.types import ClockRepair
+from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, Remains, RowKind, RowParts
 from sessionary.stream_processors.core.model import Stream
-from sessionary.stream_processors.core.session.clocks import SessionClock, format_seconds, repair_times
+from sessionary.stream_processors.core.session.clocks import SessionClock, repair_times
 from sessionary.stream_processors.core.session.decide import decide_event, session_rules
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned

@@ -12,6 +12,7 @@ from sessionary.schemas.records import AuditRecord, CleanupRequest, SessionState
 from sessionary.schemas.types import AuditKind, Envelope
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Remains
 from sessionary.stream_processors.core.model import Emitted, Place
+from sessionary.stream_processors.core.run.facts import RunChanged
 from sessionary.stream_processors.core.session.effects import SessionRow, requested_actions
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
@@ -21,7 +22,6 @@ from sessionary.stream_processors.core.session.facts import (
     GapFound,
     LimitsOverridden,
     Refused,
-    RunChanged,
     SessionFact,
     TakenOver,
     Transitioned,

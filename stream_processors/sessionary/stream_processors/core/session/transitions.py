@@ -34,19 +34,15 @@ from sessionary.schemas.events import (
     SessionTerminated,
 )
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.types import ErrorClass, Phase, RefusalReason, SessionStateName, Snapshot
+from sessionary.schemas.types import ErrorClass, Phase, SessionStateName, Snapshot
+from sessionary.stream_processors.core.clock import format_seconds
+from sessionary.stream_processors.core.machine import Objection
+from sessionary.stream_processors.core.model import COMPLETIONS, CONTENT, PROCESSOR_EVENTS, WORK
 from sessionary.stream_processors.core.session import clocks
-from sessionary.stream_processors.core.session.clocks import SessionClock, format_seconds
+from sessionary.stream_processors.core.session.clocks import SessionClock
 
 By = Literal["client", "processor", "either"]
 RECOVERY_ATTEMPTS_MAX = 5
-
-
-class Objection(NamedTuple):
-    """Why an event does not apply in a session's state."""
-
-    reason: RefusalReason
-    detail: str
 
 
 class Grounds(NamedTuple):
@@ -309,19 +305,8 @@ OWNER_ONLY = frozenset(name for name in PAYLOADS if name.startswith("session_"))
     "session_created",
     "session_taken_over",
 }
-CONTENT = frozenset({"snapshot_created", "checkpoint_saved"})
 # What changes the session's content: by rules 2 only the owning service may.
 CONTENT_CHANGES = frozenset({"snapshot_created", "state_updated"})
-# The end of something that began before: accepted although the session is held.
-COMPLETIONS = frozenset({"tool_call_succeeded", "tool_call_failed", "tool_call_resolved", "usage_recorded"})
-# Events that are a processor's, and of no transition.
-PROCESSOR_EVENTS = frozenset({"tool_call_unknown"})
-WORK = (
-    frozenset(name for name in PAYLOADS if not name.startswith("session_"))
-    - {"heartbeat", "state_updated", "resources_released"}
-    - CONTENT
-    - PROCESSOR_EVENTS
-) | {"session_activity"}
 
 # Possible until the session ends.
 SIGNS_OF_LIFE = frozenset({"heartbeat", "session_taken_over"})
