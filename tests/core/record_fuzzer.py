@@ -18,9 +18,10 @@ from sessionary.schemas.headers import HeaderSource
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Position, SessionState, Tick
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
+from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.session.transitions import WORK as ALL_WORK
 from tests.core.random_agents import FIELDS, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS, SHORT
-from tests.core.run_moves import ERRORS, WORK
+from tests.core.run_moves import ERRORS, RUN_IDS, WORK
 from tests.support.broken_headers import BrokenMessage
 from tests.support.event_factory import TICK, EventFactory, snapshot
 from tests.support.sink_records import audit_record, batch_record
@@ -131,6 +132,8 @@ class RecordFuzzer:
             if event_type == "state_updated":
                 base = row.version + self._random.choice((0, 0, 0, 1))
                 drawn = {"base_version": base, "new_version": base + 1}
+        if event_type in RUN_EVENTS and "run_id" not in envelope:
+            envelope["run_id"] = self._random.choice(RUN_IDS)
         value = agent.event_bytes(event_type, envelope, **{**drawn, **fields})
         self._put(agent.key.encoded(), value)
 

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not by the names of its __all__
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     ResourceType,
 )
@@ -27,11 +25,9 @@ from sessionary.infra.environment import read_environment
 from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.metrics_targets import TARGETS_FILE
 from sessionary.infra.stack import SINKS
-from sessionary.infra.topics import apply_topics, list_topic_changes
-from sessionary.schemas.errors import Invalid, SettingsError
+from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.schemas.topics import RETENTION_MS
 from tests.support.metrics_page import read_page
 from tests.support.processes import Processes
 from tests.support.terminal import TerminalCommand
@@ -365,21 +361,6 @@ def test_a_second_stack_over_the_same_folder_is_refused(served: Served) -> None:
     second = _command("up", "--data", str(served.data))
     assert second.code == 6
     assert "another stack" in second.err
-
-
-def test_a_setting_that_was_changed_is_found_and_corrected(kafka: KafkaSettings) -> None:
-    assert apply_topics(kafka) == []
-    admin = AdminClient(kafka.client_config())
-    change = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, kafka.topics.audit, incremental_configs=[change])
-    for answer in admin.incremental_alter_configs([resource]).values():
-        answer.result(10)
-    wait_until(lambda: list_topic_changes(kafka) != [], 10, "the difference")
-    assert list_topic_changes(kafka) == [f"{kafka.topics.audit}: retention.ms = {RETENTION_MS}"]
-    assert apply_topics(kafka) == [f"{kafka.topics.audit}: retention.ms = {RETENTION_MS}"]
-    wait_until(lambda: list_topic_changes(kafka) == [], 10, "no difference")
-    with pytest.raises(Invalid, match="partitions"):
-        apply_topics(kafka.model_copy(update={"partitions": kafka.partitions - 1}))
 
 
 @pytest.mark.long

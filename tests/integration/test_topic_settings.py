@@ -9,9 +9,10 @@ from confluent_kafka.cimpl import NewPartitions
 
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.topics import apply_topics, list_topic_changes
-from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.errors import Invalid, SettingsError
 from sessionary.schemas.events.session import SessionErrored
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.topics import RETENTION_MS
 from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -119,3 +120,14 @@ def test_a_worker_ends_if_the_number_of_partitions_changes(kafka: KafkaSettings,
     assert "now has 6 partitions instead of 4" in log
     with pytest.raises(SettingsError, match="has 6 partitions, but SESSIONARY_PARTITIONS is 4"):
         wait_for_topics(worker_settings(kafka), lambda: False)
+
+
+def test_a_setting_that_was_changed_is_found_and_corrected(kafka: KafkaSettings) -> None:
+    assert apply_topics(kafka) == []
+    alter_topic(kafka, kafka.topics.audit, {"retention.ms": "1000"})
+    wait_until(lambda: list_topic_changes(kafka) != [], 10, "the difference")
+    assert list_topic_changes(kafka) == [f"{kafka.topics.audit}: retention.ms = {RETENTION_MS}"]
+    assert apply_topics(kafka) == [f"{kafka.topics.audit}: retention.ms = {RETENTION_MS}"]
+    wait_until(lambda: list_topic_changes(kafka) == [], 10, "no difference")
+    with pytest.raises(Invalid, match="partitions"):
+        apply_topics(kafka.model_copy(update={"partitions": kafka.partitions - 1}))

@@ -114,10 +114,11 @@ def test_the_commands_are_those_that_are_documented() -> None:
     assert set(rows) == {late.name for late in COMMANDS}
     for name, text in rows.items():
         command = load_command(name)
-        options = {option for parameter in command.params for option in parameter.opts}
+        verbs = command.commands if isinstance(command, TyperGroup) else {}
+        parameters = (parameter for each in (command, *verbs.values()) for parameter in each.params)
+        options = {option for parameter in parameters for option in parameter.opts}
         assert set(re.findall(r"--[a-z-]+", text)) <= options, name
-        verbs = set(command.commands) if isinstance(command, TyperGroup) else set()
-        assert verbs <= set(re.findall(r"`([a-z-]+)`", text)), name
+        assert set(verbs) <= set(re.findall(r"`([a-z-]+)`", text)), name
 
 
 def _examples() -> Iterator[str]:

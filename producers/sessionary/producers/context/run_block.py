@@ -1,6 +1,6 @@
 """One run of a task as events: its start, its progress, and how it ended."""
 
-import asyncio
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
@@ -89,10 +89,7 @@ class Run:
         return False
 
     async def __aenter__(self) -> Self:
-        if self._reporter.may_block:
-            await asyncio.to_thread(self._send_start)
-        else:
-            self._send_start()
+        await self._run(self._send_start)
         self._enter_marks()
         return self
 
@@ -100,11 +97,16 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         self._leave_marks()
-        if self._reporter.may_block:
-            await asyncio.to_thread(self._send_end, error)
-        else:
-            self._send_end(error)
+        await self._run(lambda: self._send_end(error))
         return False
+
+    async def _run(self, send: Callable[[], None]) -> None:
+        if self._reporter.may_block:
+            import asyncio  # loaded already, as this runs; the client for threads does without it
+
+            await asyncio.to_thread(send)
+        else:
+            send()
 
     def _enter_marks(self) -> None:
         self._marks = added_marks(self._reporter.session_id, EnvelopeFields(run_id=self.run_id))
@@ -136,7 +138,8 @@ class Run:
     def _end_event(self, error: BaseException | None) -> Payload:
         if error is None:
             return RunCompleted(self._result_json(), self.artifact_id)
-        if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
+        # CancelledError of asyncio too: of what is no Exception, only SystemExit is a failure.
+        if not isinstance(error, Exception | SystemExit):
             return RunCancelled(error_message(error))
         return RunFailed(to_error_info(error))
 

@@ -32,7 +32,7 @@ class BatchRows:
         self._committed = committed
         self._families = committed.families
         self.rows: dict[bytes, Any] = {}
-        self.live, self._vanishing = committed.live, committed.vanishing
+        self.live, self._vanishing, self.unpacked = committed.live, committed.vanishing, committed.unpacked
         self.labels_before: dict[bytes, Hashable] = {}
         self.is_output_full = False
         self._output_bytes = 0
@@ -108,10 +108,14 @@ class BatchRows:
         if not (is_live and was_live):
             self.live += is_live - was_live
             self._vanishing += (row is not None and not is_live) - (before is not None and not was_live)
+            self.unpacked += self._is_unpacked(row) - self._is_unpacked(before)
         if is_moved:  # if not, its timer is early, and asks the row again when it comes up
             self._committed.timers.schedule(key, due_ms)
         elif is_expiring:
             heapq.heappush(self._committed.expiries_of(type(row)), (due_ms, key))
+
+    def _is_unpacked(self, row: Any) -> bool:
+        return row is not None and type(row) not in self._families.live_classes | self._families.expiries_ms.keys()
 
     def _drop_expired(self) -> bool:
         """Drop every row that vanishes; False if the batch is full before the last one."""
@@ -136,6 +140,7 @@ class BatchRows:
             if due_ms <= now_ms:
                 self._drop_row(key, row)
                 self._vanishing -= 1
+                self.unpacked -= expiries is self._committed.unpacked_expiries
             elif self._rules.version >= 2:  # the entry is from before these rules
                 heapq.heappush(expiries, (due_ms, key))
         return True

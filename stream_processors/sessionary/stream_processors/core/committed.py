@@ -125,7 +125,8 @@ class CommittedState:
     its row is due. `expiries` is a heap of the rows that vanish when they are due, and may be
     packed before; `unpacked_expiries` is one of those that are never packed. `chunks` has the
     gravestones that are packed. `live` and `vanishing` are the numbers of rows that fire and that
-    only vanish, without chunks. `tally` counts rows by their labels.
+    only vanish, without chunks; `unpacked` of these that are never packed. `tally` counts rows by
+    their labels.
     """
 
     def __init__(
@@ -147,13 +148,13 @@ class CommittedState:
         self.expiries: list[tuple[int, bytes]] = []
         self.unpacked_expiries: list[tuple[int, bytes]] = []
         self.chunks = ChunkIndex()
-        self.live = self.vanishing = 0
+        self.live = self.vanishing = self.unpacked = 0
         self.tally = RowTally(self.families.labels)
 
     @property
     def gravestones(self) -> int:
         """How many rows have vanished but for their gravestones, packed or not."""
-        return self.vanishing + len(self.chunks)
+        return self.vanishing - self.unpacked + len(self.chunks)
 
     def is_live(self, row: Any) -> bool:
         """Return whether a row fires when it is due; False for None and for what only vanishes."""

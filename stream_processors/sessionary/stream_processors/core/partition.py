@@ -77,7 +77,8 @@ class PartitionState(CommittedState):
         heapq.heapify(self.expiries)
         heapq.heapify(self.unpacked_expiries)
         self.timers.fill(due)
-        self.live, self.vanishing = len(due), len(self.expiries) + len(self.unpacked_expiries)
+        self.unpacked = len(self.unpacked_expiries)
+        self.live, self.vanishing = len(due), len(self.expiries) + self.unpacked
         self.tally.start_again(counted)
 
     def begin(self) -> Overlay:
@@ -104,7 +105,7 @@ class PartitionState(CommittedState):
             if is_chunk_key(key):
                 self.chunks.put_chunk(key, row)
         self.tally.replace_rows(overlay.labels_before, overlay.rows)
-        self.live, self.vanishing = overlay.live, overlay.vanishing
+        self.live, self.vanishing, self.unpacked = overlay.live, overlay.vanishing, overlay.unpacked
         self.position, self._open = overlay.final_position, None
 
     @property

@@ -176,7 +176,7 @@ def check_numbers(fold: PartitionState, rng: Random) -> None:
         sessions = [row for row in fold.rows.values() if isinstance(row, SessionState)]
         runs = [row for row in fold.rows.values() if isinstance(row, RunState)]
         wanted: Counter[Any] = Counter((row.state, row.context_exceeded) for row in sessions)
-        assert +fold.tally.counts == wanted + Counter((row.state, row.mode) for row in runs)
+        assert +fold.tally.counts == wanted + Counter((row.state, row.mode) for row in (*runs, *finished))
 
 
 def check_clock_only(batch: Overlay, fold: PartitionState) -> None:

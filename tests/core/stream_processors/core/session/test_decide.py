@@ -6,6 +6,7 @@ import pytest
 
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
 from tests.core.oracle_rig import OracleRig, position_under
 from tests.support.event_factory import EventFactory
@@ -65,6 +66,9 @@ def test_what_is_not_listed_is_refused_and_what_is_listed_applies(rules: int, st
     before = rig.fold.rows.get(agent.key.encoded())
     outcome = rig.send(agent, event_type, **valid_fields(state, event_type, rig, agent))
     after = rig.fold.rows.get(agent.key.encoded())
+    if rules == 2 and state == "Active" and event_type in RUN_EVENTS:  # legal, but no run is named
+        assert outcome == "refused invalid_value"
+        return
     never_begun = event_type == "resources_released" and state in ("Active", "Paused", "Error")
     if never_begun:  # legal, but this session was never asked to clean up
         assert outcome == "refused unknown_cleanup"
