@@ -101,7 +101,9 @@ class PartitionModel(RunModel):
             if name != key:
                 self.fire_run(key, name, instant, self.run_due(self.runs[name])[1])
                 continue
-            self.fire_deadline(key, self.rows[key], instant, self.next_due(self.rows[key])[1])
+            row = self.rows[key]
+            self.fire_deadline(key, row, instant, self.next_due(row)[1])
+            self.follow_session(key, row)
         self.earliest = min(map(self.earliest_of, self.rows), default=1 << 62)
 
     def deadlines_of(self, key: bytes) -> list[tuple[int, bytes]]:
@@ -160,7 +162,7 @@ class PartitionModel(RunModel):
         self.add_audit(
             row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
         )
-        self.follow_session(key, row, number)
+        self.last_transition = number
 
     def take_over(self, row: Row, envelope: Row) -> None:
         """Let the sender hold the session, or raise `Refusal`."""

@@ -140,6 +140,7 @@ class PartitionOracle(PartitionModel):
             row["last_event_at"] = self.now if kind != "heartbeat" or row["state"] == "Active" else row["last_event_at"]
         if kind != "heartbeat":  # it never makes an audit line
             self.check_context_size(row, envelope)
+        self.follow_session(key, row)
         return "applied"
 
     def judge_archived(self, grave: Row, kind: str, envelope: Row) -> str:

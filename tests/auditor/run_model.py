@@ -29,6 +29,7 @@ class RunModel:
 
     def __init__(self) -> None:
         self.runs: dict[bytes, Row] = {}
+        self.last_transition = ""  # of the record or deadline that is judged now
 
     def add_audit(self, row: Row | None, **details: Any) -> None:
         raise NotImplementedError
@@ -41,7 +42,8 @@ class RunModel:
 
     def open_runs_of(self, key: bytes) -> list[tuple[bytes, Row]]:
         """Return a session's open runs in the order in which they began."""
-        return [(name, self.runs[name]) for name in self.rows[key]["open_runs"]]
+        row = self.rows.get(key)  # None once it is archived
+        return [] if row is None else [(name, self.runs[name]) for name in row["open_runs"]]
 
     def drop_finished_runs(self) -> None:
         """Drop the runs that finished 30 days ago."""
@@ -180,9 +182,13 @@ class RunModel:
         if not is_open(run):
             self.rows[key]["open_runs"].remove(name)
 
-    def follow_session(self, key: bytes, row: Row, number: str) -> None:
-        """Pause or fail the attached runs of a session after a transition."""
-        for name, run in self.open_runs_of(key):
+    def follow_session(self, key: bytes, row: Row) -> None:
+        """Pause or fail the attached runs of a session after a transition, if there was one.
+
+        The session's own audit lines come first.
+        """
+        number, self.last_transition = self.last_transition, ""
+        for name, run in self.open_runs_of(key) if number else ():
             if run["mode"] != "attached":
                 continue
             if number == "T06" and run["state"] in ("started", "running"):

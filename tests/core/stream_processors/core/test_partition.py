@@ -174,9 +174,11 @@ def check_numbers(fold: PartitionState, rng: Random) -> None:
     fold.tally.count_waiting(fold.rows, rng.randint(0, 2))
     if fold.tally.is_complete:
         sessions = [row for row in fold.rows.values() if isinstance(row, SessionState)]
-        runs = [row for row in fold.rows.values() if isinstance(row, RunState)]
         wanted: Counter[Any] = Counter((row.state, row.context_exceeded) for row in sessions)
-        assert +fold.tally.counts == wanted + Counter((row.state, row.mode) for row in (*runs, *finished))
+        wanted += Counter(
+            (run.state, run.mode) for run in fold.rows.values() if isinstance(run, RunState | FinishedRun)
+        )
+        assert +fold.tally.counts == wanted
 
 
 def check_clock_only(batch: Overlay, fold: PartitionState) -> None:
