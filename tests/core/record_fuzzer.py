@@ -15,13 +15,13 @@ from confluent_kafka import Message
 from sessionary.schemas.codec import CONFLUENT, SINGLE_OBJECT, encode_record
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.headers import HeaderSource
-from sessionary.schemas.ids import partition_of
+from sessionary.schemas.ids import partition_of, run_key
 from sessionary.schemas.records import Position, SessionState, Tick
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.session.transitions import WORK as ALL_WORK
 from tests.core.random_agents import FIELDS, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS, SHORT
-from tests.core.run_moves import ERRORS, RUN_IDS, WORK
+from tests.core.run_moves import ERRORS, RUN_IDS, WORK, draw_run_event, draw_run_marks
 from tests.support.broken_headers import BrokenMessage
 from tests.support.event_factory import TICK, EventFactory, snapshot
 from tests.support.sink_records import audit_record, batch_record
@@ -90,10 +90,11 @@ class RecordFuzzer:
             (self._send_forged, 4),
             (self._skip_or_repeat_numbers, 5),
             (self._start_session, 5),
+            (self._send_run_event, 12),
             (self._recover_again, 3),
             (self._send_stale, 1),
             (self._confirm_release, 3),
-            (self._crowd_session, 4),
+            (self._crowd_session, 6),
             (self._send_elsewhere, 3),
             (self._tick, 5),
             (self._fall_silent, 1),
@@ -152,6 +153,13 @@ class RecordFuzzer:
 
     def _pick_field(self, names: Sequence[str], values: Sequence[object]) -> dict[str, Any]:
         return {self._random.choice(names): self._random.choice(values)}
+
+    def _send_run_event(self) -> None:
+        """Send an event of a run, mostly of the session that never ends."""
+        agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
+        run_id = f"{self._random.choice(RUN_IDS)}-{self._made // 1_000}"
+        event_type, fields = draw_run_event(self._random, self._row_of(run_key(*agent.key, run_id)))
+        self._send(agent, event_type, fields, **draw_run_marks(self._random, run_id))
 
     def _send_any_type(self) -> None:
         if self._random.random() < 0.5:
