@@ -17,6 +17,7 @@ from sessionary.producers.judgement.local_checks import (
     Bar,
     Bars,
     barred_events,
+    events_within_runs,
     find_objection,
     is_clock_reason,
 )
@@ -83,6 +84,13 @@ class JudgedHandle:
             self._bars = barred_events(self._local_state, is_owner=self._sends_phases, rules=self._rules)
         else:
             self._bars = NO_BARS
+
+    def _may_go_on_alone(self, payload: Payload, run_id: str | None) -> bool:
+        """Return whether an event may be one of a detached run, if rules 2 are in force by now.
+
+        The state of its session then bars it not.
+        """
+        return bool(run_id) and type(payload) in events_within_runs()
 
     def _require_passing(self, payload: Payload, bar: Bar) -> None:
         """Raise `NotAllowed` if the processor is certain to refuse an event."""

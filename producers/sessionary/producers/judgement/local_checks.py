@@ -103,6 +103,14 @@ def barred_events(state: str, *, is_owner: bool, rules: int) -> Bars:
     return MappingProxyType(bars)
 
 
+@cache
+def events_within_runs() -> Set[type[Payload]]:
+    """Return the classes of events that a run which has begun may have."""
+    from sessionary.stream_processors.core.run.transitions import EVENTS_OF_RUNS
+
+    return frozenset(PAYLOADS[name] for name in EVENTS_OF_RUNS - {"run_queued", "run_started"})
+
+
 def _bar_of(event_type: str, states: Set[str]) -> Bar | None:
     """Return the bar of an event type, if none of `states` accepts all of its events."""
     from sessionary.stream_processors.core.session.transitions import ACCEPTED, PHASES, TRANSITIONS
@@ -173,6 +181,7 @@ __all__ = [
     "barred_events",
     "check_limits",
     "check_user",
+    "events_within_runs",
     "find_objection",
     "is_clock_reason",
     "later_states",

@@ -155,9 +155,10 @@ class SessionHandle(JudgedHandle):
             raise SessionFenced(self.session_id, self._fenced_by)
         if self._local_state == "Terminated" and not self._told_lost:
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
-        if (bar := self._bars.get(type(payload))) is not None:
+        fields = complete_fields(self.session_id, fields)
+        if (bar := self._bars.get(type(payload))) is not None and not self._may_go_on_alone(payload, fields.run_id):
             self._require_passing(payload, bar)
-        event_id = self._emitter.emit(payload, complete_fields(self.session_id, fields), on_receipt)
+        event_id = self._emitter.emit(payload, fields, on_receipt)
         if (sent := self._sent_events) is not None:  # a poll may end the watch at any moment
             sent.add_event(event_id, EVENT_TYPES[type(payload)])
         return event_id

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sessionary.producers import AsyncSessionClient, Invalid, ProducerSettings, Session
+from sessionary.producers import AsyncSessionClient, Invalid, Limits, NotAllowed, ProducerSettings, Session
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import (
@@ -16,6 +16,7 @@ from sessionary.schemas.events import (
     RunRunning,
     RunStarted,
     SessionActivity,
+    SessionPaused,
 )
 
 
@@ -146,3 +147,41 @@ def test_a_run_in_asyncio(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = [type(event.payload) for event in events if event.envelope.run_id == first]
     assert kinds == [RunStarted, RunRunning, SessionActivity, RunCompleted]
     assert [type(event.payload) for event in events if event.envelope.run_id == second][-1] is RunFailed
+
+
+def test_a_detached_run_goes_on_while_its_session_is_held() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        with session.run("report", mode="detached") as run:
+            session.pause()
+            run.report_progress(0.5)
+            with pytest.raises(NotAllowed):
+                session.activity("outside any run")
+        session.resume()
+    kinds = [type(event.payload) for event in run_events(memory)]
+    assert kinds == [RunStarted, RunRunning, SessionPaused, RunRunning, RunCompleted]
+    assert memory.rejections() == []
+
+
+def test_an_attached_run_is_paused_and_given_up_with_its_session() -> None:
+    client, memory = memory_client()
+    session = client.create(user_id="u", limits=Limits(idle_ms=60_000))
+    session.start()
+    with session.run("report") as run:
+        run_id = run.run_id
+        memory.advance(61)
+        memory.advance(301)
+    changed = [audit for audit in memory.audit() if audit.run_id == run_id]
+    assert [(audit.kind, audit.from_run_state, audit.to_run_state) for audit in changed] == [
+        ("run", "running", "paused"),
+        ("run", "paused", "failed"),
+    ]
+    assert [audit.reason_code for audit in changed] == ["session_timed_out", "session_ended"]
+    client.close()
+
+
+def test_an_event_of_a_run_that_never_began_is_refused() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        session.progress(1, run_id="nowhere")
+    assert [rejection.reason for rejection in memory.rejections()] == ["unknown_run"]
