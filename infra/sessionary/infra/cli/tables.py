@@ -14,7 +14,7 @@ Json = Any
 # On a terminal times are shown in UTC to the millisecond, without the letters T and Z.
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d\.\d{3})\d*Z")
 # A column of prose is folded to this width, never below it; rich leaves this gap between columns.
-_TEXT_MIN = 24
+_TEXT_MIN = 20
 _GAP = 2
 # On a narrow terminal ids lose their last three groups (commands accept the beginning of an id),
 # and times lose year and milliseconds.
