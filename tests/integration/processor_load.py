@@ -81,6 +81,7 @@ class Agent:
         tenant_id: str | None = None,
         epoch: int = 1,
         event_id: str | None = None,
+        run_id: str | None = None,
     ) -> OutgoingRecord:
         """Return the next event; `seq`, `tenant_id` and `event_id` replace the correct values."""
         self.seq += seq is None
@@ -98,7 +99,7 @@ class Agent:
             epoch=epoch,
             producer_id=self.producer_id,
             producer_seq=self.seq if seq is None else seq,
-            run_id=None,
+            run_id=run_id,
             run_seq=None,
             step_id=None,
             causation_id=None,

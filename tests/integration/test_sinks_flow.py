@@ -202,6 +202,8 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
             "0012_kpis",
             "0013_figures",
             "0014_comments",
+            "0015_session_figures",
+            "0016_integrity_planning",
             "0017_runs",
         ]
         assert migrate.apply_migrations(clickhouse) == []
