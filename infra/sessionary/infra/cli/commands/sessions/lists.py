@@ -27,10 +27,10 @@ _SESSION_COLUMNS = (
     "state",
     "service_id",
     "last_at",
-    "duration_s",
     "events",
     "refusals",
     "reason",
+    "duration_s",
     "version",
     "transitions",
 )
