@@ -36,8 +36,10 @@ def send_secrets(kafka: KafkaSettings) -> None:
         events.event_bytes("usage_recorded", model=SECRET, tokens_in=-5),
     ):
         producer.produce(kafka.topics.events, key=key, value=value)
-    for topic in (kafka.topics.audit, kafka.topics.rejected, kafka.topics.batches):
-        producer.produce(topic, key=SECRET.encode(), value=b"\xc3\x01" + SECRET.encode())
+    # One under a session's key, which its dead letter's line names, and two under no such key.
+    other = SECRET.encode()
+    for topic, named in ((kafka.topics.audit, key), (kafka.topics.rejected, other), (kafka.topics.batches, other)):
+        producer.produce(topic, key=named, value=b"\xc3\x01" + SECRET.encode())
     assert producer.flush(30) == 0
 
 
