@@ -1,12 +1,10 @@
 """One run of a task as events: its start, its progress, and how it ended."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple
 
 from sessionary.producers.context.error_info import error_message, to_error_info
-from sessionary.producers.context.scope import CallReporter, added_marks
+from sessionary.producers.context.reported_block import ReportedBlock
+from sessionary.producers.context.scope import CallReporter
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
@@ -31,7 +29,7 @@ class RunStart(NamedTuple):
     fields: EnvelopeFields
 
 
-class Run:
+class Run(ReportedBlock):
     """A run of a task, made by `Session.run`. Use it once, in `with` or `async with`.
 
     The events that the session sends in the block belong to the run. If the block raises, the run
@@ -43,16 +41,15 @@ class Run:
         artifact_id: The artifact that holds the result, if it is one.
     """
 
-    __slots__ = ("_began", "_has_plan", "_marks", "_reporter", "_start", "artifact_id", "result")
+    __slots__ = ("_began", "_has_plan", "_start", "artifact_id", "result")
 
     def __init__(self, reporter: CallReporter, start: RunStart) -> None:
+        super().__init__(reporter)
         self.result: Json = None
         self.artifact_id: str | None = None
-        self._reporter = reporter
         self._start = start
         self._began = False
         self._has_plan = start.started.plan_json is not None
-        self._marks: AbstractContextManager[None] | None = None
 
     @property
     def run_id(self) -> str:
@@ -76,64 +73,21 @@ class Run:
         self._has_plan = True
         return event_id
 
-    def __enter__(self) -> Self:
-        self._send_start()
-        self._enter_marks()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
-        self._leave_marks()
-        self._send_end(error)
-        return False
-
-    async def __aenter__(self) -> Self:
-        await self._run(self._send_start)
-        self._enter_marks()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
-        self._leave_marks()
-        await self._run(lambda: self._send_end(error))
-        return False
-
-    async def _run(self, send: Callable[[], None]) -> None:
-        if self._reporter.may_block:
-            import asyncio  # loaded already, as this runs; the client for threads does without it
-
-            await asyncio.to_thread(send)
-        else:
-            send()
-
-    def _enter_marks(self) -> None:
-        self._marks = added_marks(self._reporter.session_id, EnvelopeFields(run_id=self.run_id))
-        self._marks.__enter__()
-
-    def _leave_marks(self) -> None:
-        if self._marks is not None:
-            self._marks.__exit__(None, None, None)
+    def _inner_marks(self) -> EnvelopeFields:
+        return EnvelopeFields(run_id=self.run_id)
 
     def _send(self, payload: Payload) -> str:
         return self._reporter.send_event(payload, self._start.fields)
 
-    def _send_start(self) -> None:
+    def _report_start(self) -> None:
         self._send(self._start.started)
         self._began = True
         self._send(RunRunning())
 
-    def _send_end(self, error: BaseException | None) -> None:
+    def _report_end(self, error: BaseException | None) -> None:
         # The processor accepts the end of an attached run in state Active only.
-        if not self._began or (self._start.started.mode == "attached" and not self._reporter.is_active()):
-            return
-        try:
+        if self._began and (self._start.started.mode == "detached" or self._reporter.is_active()):
             self._send(self._end_event(error))
-        except Exception as failure:  # of any kind: the caller must see what the body raised
-            if error is None:
-                raise
-            self._reporter.on_error(failure)
 
     def _end_event(self, error: BaseException | None) -> Payload:
         if error is None:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, aclosing, contextmanager, nullcon
 from typing import Any, TypeVar, cast
 
 from sessionary.producers.context.call_events import ReportedCall, step_events, tool_events
+from sessionary.producers.context.reported_block import send_off_loop
 from sessionary.producers.context.scope import CallReporter, active_session, added_marks
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,22 +68,14 @@ class _QuietCall:
         self._send_quietly(lambda: self._call.send_end(error))
 
     async def send_start_async(self) -> None:
-        await self._run(self.send_start)
+        await send_off_loop(self._reporter, self.send_start)
 
     async def send_end_async(self, error: BaseException | None) -> None:
-        await self._run(lambda: self.send_end(error))
+        await send_off_loop(self._reporter, lambda: self.send_end(error))
 
     def inside(self) -> AbstractContextManager[None]:
         """Return a block whose events are marked as caused by the call."""
         return added_marks(self._reporter.session_id, self._call.inner_marks)
-
-    async def _run(self, send: Callable[[], None]) -> None:
-        if self._reporter.may_block:
-            import asyncio  # loaded already, as this runs; the client for threads does without it
-
-            await asyncio.to_thread(send)
-        else:
-            send()
 
     def _send_quietly(self, send: Callable[[], None]) -> None:
         try:

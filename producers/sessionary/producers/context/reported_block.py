@@ -1,0 +1,87 @@
+"""A block whose start and end are reported, in `with` or `async with`."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Literal, Self
+
+from sessionary.producers.context.scope import CallReporter, added_marks
+from sessionary.producers.delivery.emitter import EnvelopeFields
+
+
+class ReportedBlock:
+    """Base of what a block reports. Use an instance once; `async with` never blocks the loop.
+
+    The events that the session sends in the block have `_inner_marks()`.
+    """
+
+    __slots__ = ("_marks", "_reporter")
+
+    def __init__(self, reporter: CallReporter) -> None:
+        self._reporter = reporter
+        self._marks: AbstractContextManager[None] | None = None
+
+    def _report_start(self) -> None:
+        """Send the start. Raises as `Session.emit` does."""
+        raise NotImplementedError
+
+    def _report_end(self, error: BaseException | None) -> None:
+        """Send the end; `error` is what the block raised. Raises as `Session.emit` does."""
+        raise NotImplementedError
+
+    def _inner_marks(self) -> EnvelopeFields:
+        """Return the marks of the block, once its start was sent."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._report_start()
+        self._enter_marks()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        self._leave_marks()
+        self._end_quietly(error)
+        return False
+
+    async def __aenter__(self) -> Self:
+        await send_off_loop(self._reporter, self._report_start)
+        self._enter_marks()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        self._leave_marks()
+        await send_off_loop(self._reporter, lambda: self._end_quietly(error))
+        return False
+
+    def _enter_marks(self) -> None:
+        self._marks = added_marks(self._reporter.session_id, self._inner_marks())
+        self._marks.__enter__()
+
+    def _leave_marks(self) -> None:
+        if self._marks is not None:
+            self._marks.__exit__(None, None, None)
+
+    def _end_quietly(self, error: BaseException | None) -> None:
+        try:
+            self._report_end(error)
+        except Exception as failure:  # of any kind: the caller must see what the body raised
+            if error is None:
+                raise
+            self._reporter.on_error(failure)
+
+
+async def send_off_loop(reporter: CallReporter, send: Callable[[], None]) -> None:
+    """Call `send`, in a thread if it may block. Raises what it raises."""
+    if reporter.may_block:
+        import asyncio  # loaded already, as this runs; the client for threads does without it
+
+        await asyncio.to_thread(send)
+    else:
+        send()
+
+
+__all__ = ["ReportedBlock", "send_off_loop"]
