@@ -5,7 +5,7 @@ from typing import Any
 
 from sessionary.producers.ports import OutRecord
 from sessionary.schemas.codec import Event, encode_event
-from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer, encode_long
+from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer, encode_long, encode_varint
 from sessionary.schemas.codec.formats import Format, event_format
 from sessionary.schemas.events import Payload
 from sessionary.schemas.headers import event_headers, time_header
@@ -137,21 +137,12 @@ def encoded_time(number: int) -> bytes:
     zigzag = number << 1
     high = zigzag >> _LOW_BITS
     if not high:
-        return _varint(zigzag)
+        return encode_varint(zigzag)
     known, end = _last_high
     if high != known:
-        end = _varint(high)
+        end = encode_varint(high)
         _last_high = high, end
     return bytes((zigzag & 127 | 128, zigzag >> 7 & 127 | 128, zigzag >> 14 & 127 | 128)) + end
-
-
-def _varint(rest: int) -> bytes:
-    out = bytearray()
-    while rest > 127:
-        out.append(rest & 127 | 128)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
 
 
 new_event_id = EventIds().new_id

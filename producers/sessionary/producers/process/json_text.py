@@ -6,6 +6,7 @@ from typing import Any
 from sessionary.producers.errors import Invalid
 from sessionary.producers.process.safe_text import replace_surrogates
 from sessionary.schemas.topics import VALUE_BYTES_MAX
+from sessionary.schemas.types import RefusalReason
 
 JSON_BYTES_MAX = VALUE_BYTES_MAX - (16 << 10)  # Leaves room for the envelope around it
 _CONTAINERS = (dict, list, tuple)
@@ -13,11 +14,11 @@ _ONLY_TEXT = frozenset({str})
 _LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
-def to_json_text(value: Any, name: str) -> str:
+def to_json_text(value: Any, name: str, too_large: RefusalReason = "invalid_value") -> str:
     """Return `value` as JSON with sorted keys and without spaces; `name` is for errors.
 
     Raises `Invalid` if a key is not a text (JSON would change it), if JSON cannot hold the value,
-    or if it has more than `JSON_BYTES_MAX` bytes.
+    or, for the reason `too_large`, if it has more than `JSON_BYTES_MAX` bytes.
     """
     try:
         if isinstance(value, _CONTAINERS) and not _has_text_keys(value):  # `json.dumps` would make texts of them
@@ -32,7 +33,7 @@ def to_json_text(value: Any, name: str) -> str:
         raise Invalid("invalid_value", f"{name} cannot be written as JSON: {error}") from None
     if size > JSON_BYTES_MAX:
         raise Invalid(
-            "state_too_large" if name == "state" else "invalid_value",
+            too_large,
             f"{name} has {size} bytes, more than {JSON_BYTES_MAX}: keep large content elsewhere and a reference here",
         )
     return text

@@ -16,7 +16,7 @@ def canonical_json(state: Mapping[str, Json]) -> str:
     if not isinstance(state, dict):
         kind = type(state).__name__
         raise Invalid("invalid_value", f"state is a {kind}, not a JSON object: use a dict")
-    return to_json_text(state, "state")
+    return to_json_text(state, "state", "state_too_large")
 
 
 def parsed_state(text: str) -> dict[str, Json]:

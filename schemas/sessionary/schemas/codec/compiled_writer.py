@@ -27,7 +27,12 @@ def encode_long(value: int) -> bytes:
     """Return a `long` in zigzag form. Raises `OverflowError` beyond 64 bits."""
     if not -_LONG_MAX - 1 <= value <= _LONG_MAX:
         raise OverflowError(value)
-    rest, out = value << 1 ^ value >> 63, bytearray()
+    return encode_varint(value << 1 ^ value >> 63)
+
+
+def encode_varint(rest: int) -> bytes:
+    """Return a number, not below 0, in groups of seven bits, the lowest first."""
+    out = bytearray()
     while rest > 127:
         out.append(rest & 127 | 128)
         rest >>= 7
@@ -138,4 +143,4 @@ def compiled_writer(schema: Mapping[str, Json], cls: type[Any], *, event: bool) 
     return writer
 
 
-__all__ = ["WRITER_GAVE_UP", "Writer", "compiled_writer", "encode_long"]
+__all__ = ["WRITER_GAVE_UP", "Writer", "compiled_writer", "encode_long", "encode_varint"]

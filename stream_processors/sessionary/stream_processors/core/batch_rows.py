@@ -108,14 +108,12 @@ class BatchRows:
         if not (is_live and was_live):
             self.live += is_live - was_live
             self._vanishing += (row is not None and not is_live) - (before is not None and not was_live)
-            self.unpacked += self._is_unpacked(row) - self._is_unpacked(before)
+            unpacked_classes = self._families.unpacked_classes
+            self.unpacked += (type(row) in unpacked_classes) - (type(before) in unpacked_classes)
         if is_moved:  # if not, its timer is early, and asks the row again when it comes up
             self._committed.timers.schedule(key, due_ms)
         elif is_expiring:
             heapq.heappush(self._committed.expiries_of(type(row)), (due_ms, key))
-
-    def _is_unpacked(self, row: Any) -> bool:
-        return row is not None and type(row) not in self._families.live_classes | self._families.expiries_ms.keys()
 
     def _drop_expired(self) -> bool:
         """Drop every row that vanishes; False if the batch is full before the last one."""

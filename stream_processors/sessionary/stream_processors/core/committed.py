@@ -37,6 +37,7 @@ class Families(NamedTuple):
     by_row_class: Mapping[type[Any], AnyMachine]
     live_classes: frozenset[type[Any]]
     foreign_classes: frozenset[type[Any]]  # of the rows that are not of `home`
+    unpacked_classes: frozenset[type[Any]]  # of the rows that only vanish, and are never packed
     expiries_ms: Mapping[type[Any], Callable[[Any], int]]  # of the rows that are packed by rules 2
     labels: Mapping[type[Any], Callable[[Any], Hashable]]  # of the rows that are counted
 
@@ -62,8 +63,9 @@ def arrange_families(machines: Sequence[AnyMachine]) -> Families:
                 expiries_ms[kind.row_class] = kind.expiry_ms
             if kind.label is not None:
                 labels[kind.row_class] = kind.label
+    unpacked = frozenset(by_row_class) - live - expiries_ms.keys()
     foreign = frozenset(kind.row_class for machine in machines[1:] for kind in machine.row_kinds)
-    return Families(machines[0], by_event_type, by_row_class, frozenset(live), foreign, expiries_ms, labels)
+    return Families(machines[0], by_event_type, by_row_class, frozenset(live), foreign, unpacked, expiries_ms, labels)
 
 
 class RowTally:
@@ -170,7 +172,7 @@ class CommittedState:
 
     def expiries_of(self, row_class: type[Any]) -> list[tuple[int, bytes]]:
         """Return the heap for rows of a class that only vanish."""
-        return self.expiries if row_class in self.families.expiries_ms else self.unpacked_expiries
+        return self.unpacked_expiries if row_class in self.families.unpacked_classes else self.expiries
 
     def expiry_ms(self, row: Any) -> int | None:
         """Return when a gravestone vanishes by rules 2, at the end of a day; None for other rows.
