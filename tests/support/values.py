@@ -24,6 +24,7 @@ RECORDS: list[type[Any]] = [
             "BatchAcknowledged",
             "BatchRecord",
             "CleanupRequest",
+            "EndedToolCall",
             "FinishedRun",
             "Gravestone",
             "GravestoneChunk",
@@ -34,7 +35,11 @@ RECORDS: list[type[Any]] = [
             "RunState",
             "SessionContent",
             "SessionState",
+            "StepContent",
+            "StepState",
             "Tick",
+            "ToolCallContent",
+            "ToolCallState",
         ]
     )
 ]
@@ -43,6 +48,7 @@ REASONS_OF_RULES_2 = frozenset(
         *("not_member", "broken_chain", "hash_mismatch", "skipped", "internal_error"),
         *("producer_conflict", "owner_alive", "too_old"),
         *("unknown_run", "too_many_runs", "resume_expired"),
+        *("unknown_call", "call_in_progress", "call_succeeded", "call_unresolved"),
     }
 )
 UNIONS = (UnionType, Union)

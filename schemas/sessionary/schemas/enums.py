@@ -67,6 +67,12 @@ RunMode = Literal["UNKNOWN", "attached", "detached"]
 RunStateName = Literal["UNKNOWN", "queued", "started", "running", "paused", "completed", "failed", "cancelled"]
 """A run's state; docs/transitions.md has the transitions."""
 
+StepStateName = Literal["UNKNOWN", "running", "succeeded", "failed", "skipped"]
+"""A step's state; docs/transitions.md has the transitions."""
+
+ToolCallStateName = Literal["UNKNOWN", "running", "succeeded", "failed", "unknown"]
+"""A tool call's state; docs/transitions.md has the transitions."""
+
 ToolOutcome = Literal["UNKNOWN", "succeeded", "failed"]
 """How an unknown tool call was resolved."""
 
@@ -88,6 +94,7 @@ AuditKind = Literal[
     "gap_filled",
     "take_over",
     "run",
+    "tool_call",
 ]
 """What an audit record reports."""
 
@@ -136,6 +143,10 @@ RefusalReason = Literal[
     "unknown_run",
     "too_many_runs",
     "resume_expired",
+    "unknown_call",
+    "call_in_progress",
+    "call_succeeded",
+    "call_unresolved",
 ]
 """Why an event was refused; the only list of reasons."""
 
@@ -153,6 +164,8 @@ __all__ = [
     "SessionStateName",
     "SnapshotEncoding",
     "StartFailureReason",
+    "StepStateName",
     "TerminationReason",
+    "ToolCallStateName",
     "ToolOutcome",
 ]

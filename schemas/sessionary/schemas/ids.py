@@ -16,6 +16,9 @@ from sessionary.schemas.errors import Invalid
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sessionary")
 NAME_LENGTH_MAX = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_CHILD_HASH_BYTES = 16
+_CHILD_SUFFIX_BYTES = 2 + 2 * _CHILD_HASH_BYTES
+_CHILD_SUFFIX = re.compile(rb"\0[cs][0-9a-f]{32}")
 _SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -36,6 +39,27 @@ def run_key(tenant_id: str, session_id: str, run_id: str) -> bytes:
     No key of a session or of a content equals it: these do not end in a colon.
     """
     return f"{tenant_id}:{session_id}:{run_id}:".encode()
+
+
+def step_key(run: bytes, name: str) -> bytes:
+    """Return the key of a step's row; `run` is the key of its run."""
+    return _child_key(run, b"s", name)
+
+
+def call_key(parent: bytes, idem_key: str) -> bytes:
+    """Return the key of a tool call's row; `parent` is the key of its run, or of its session."""
+    return _child_key(parent, b"c", idem_key)
+
+
+def _child_key(parent: bytes, kind: bytes, name: str) -> bytes:
+    digest = hashlib.blake2b(name.encode(), digest_size=_CHILD_HASH_BYTES).hexdigest()
+    return b"%b\0%b%b" % (parent, kind, digest.encode())
+
+
+def split_child_key(key: bytes) -> tuple[bytes, bytes] | None:
+    """Return the key of a step's or call's parent, and the rest; None for a key of another row."""
+    parent, rest = key[:-_CHILD_SUFFIX_BYTES], key[-_CHILD_SUFFIX_BYTES:]
+    return (parent, rest) if _CHILD_SUFFIX.fullmatch(rest) else None
 
 
 def is_run_key(key: bytes) -> bool:
@@ -144,6 +168,7 @@ __all__ = [
     "NAMESPACE",
     "NAME_LENGTH_MAX",
     "SessionKey",
+    "call_key",
     "checked_name",
     "checked_session_id",
     "content_hash",
@@ -155,5 +180,7 @@ __all__ = [
     "parse_key",
     "partition_of",
     "run_key",
+    "split_child_key",
+    "step_key",
     "valid_name",
 ]

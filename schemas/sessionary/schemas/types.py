@@ -21,7 +21,9 @@ from sessionary.schemas.enums import (
     SessionStateName,
     SnapshotEncoding,
     StartFailureReason,
+    StepStateName,
     TerminationReason,
+    ToolCallStateName,
     ToolOutcome,
 )
 
@@ -330,6 +332,8 @@ __all__ = [
     "Snapshot",
     "SnapshotEncoding",
     "StartFailureReason",
+    "StepStateName",
     "TerminationReason",
+    "ToolCallStateName",
     "ToolOutcome",
 ]

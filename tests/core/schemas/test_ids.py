@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import (
     SessionKey,
+    call_key,
     checked_name,
     checked_session_id,
     derived_id,
@@ -19,6 +20,8 @@ from sessionary.schemas.ids import (
     parse_key,
     partition_of,
     run_key,
+    split_child_key,
+    step_key,
 )
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
@@ -147,3 +150,17 @@ def test_the_key_of_a_run_is_no_key_of_a_session_or_a_content(run_id: str) -> No
     assert not key.endswith(b"\x00content")
     with pytest.raises(Invalid, match="is not tenant_id:session_id"):
         parse_key(key)
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_the_key_of_a_step_or_call_gives_its_parent_and_no_other_key_looks_like_one(run_id: str, name: str) -> None:
+    session, run = SessionKey("acme", SESSION).encoded(), run_key("acme", SESSION, run_id)
+    children = {step_key(run, name), call_key(run, name), call_key(session, name)}
+    assert len(children) == 3
+    assert [split_child_key(key) for key in (step_key(run, name), call_key(session, name))] == [
+        (run, step_key(run, name)[len(run) :]),
+        (session, call_key(session, name)[len(session) :]),
+    ]
+    others = [session, run, *(key + b"\0content" for key in (session, run, *children))]
+    assert [split_child_key(key) for key in others] == [None] * len(others)
+    assert not any(map(is_run_key, children))

@@ -9,7 +9,7 @@ from sessionary.schemas.codec.catalogue import released_schemas, schema_fingerpr
 from sessionary.schemas.codec.formats import ALL_RULES, record_formats
 from sessionary.schemas.codec.mapping import absent_fields
 from sessionary.schemas.errors import DecodeError, EncodeError
-from sessionary.schemas.events import SessionTakenOver, StateUpdated
+from sessionary.schemas.events import SessionTakenOver, StateUpdated, ToolCallStarted
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RulesActivation, SessionState
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES, RULES_BY_RELEASE, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, ForgottenProducer, ProducerLedger
@@ -101,7 +101,9 @@ def test_older_rules_do_not_know_what_came_later() -> None:
     assert decoder.as_of(1) is decoder.as_of(1)
     assert isinstance(decoder.as_of(1).as_of(2).decode_event(value), RulesActivation)
     for example_ in every_example():
-        if isinstance(example_, Event) and not isinstance(example_.payload, StateUpdated | SessionTakenOver):
+        if isinstance(example_, Event) and not isinstance(
+            example_.payload, StateUpdated | SessionTakenOver | ToolCallStarted
+        ):
             assert decoder.as_of(1).decode_event(encode_event(example_)) == example_
 
 
@@ -117,3 +119,14 @@ def test_an_event_takes_the_oldest_form_that_holds_it() -> None:
         with pytest.raises(DecodeError) as raised:
             decoder.as_of(1).decode_event(encode_event(timed))
         assert raised.value.reason == "unknown_schema"
+
+
+def test_a_tool_call_without_a_limit_of_its_own_is_known_to_all_rules() -> None:
+    example_ = example_event(ToolCallStarted)
+    assert isinstance(example_.payload, ToolCallStarted)
+    plain = example_._replace(payload=example_.payload._replace(limit_ms=None))
+    limited = example_._replace(payload=example_.payload._replace(limit_ms=5))
+    assert Decoder(rules=1).decode_event(encode_event(plain)) == plain
+    assert Decoder().decode_event(encode_event(limited)) == limited
+    with pytest.raises(DecodeError, match="no schema has the fingerprint"):
+        Decoder(rules=1).decode_event(encode_event(limited))

@@ -23,6 +23,7 @@ from sessionary.schemas.records import (
     BatchAcknowledged,
     BatchRecord,
     CleanupRequest,
+    EndedToolCall,
     FinishedRun,
     Gravestone,
     GravestoneChunk,
@@ -33,7 +34,11 @@ from sessionary.schemas.records import (
     RunState,
     SessionContent,
     SessionState,
+    StepContent,
+    StepState,
     Tick,
+    ToolCallContent,
+    ToolCallState,
 )
 from sessionary.schemas.rules import NEWEST_RULES, RULES_BY_RELEASE
 from sessionary.schemas.types import Envelope
@@ -45,6 +50,7 @@ Record = (
     | BatchAcknowledged
     | BatchRecord
     | CleanupRequest
+    | EndedToolCall
     | FinishedRun
     | Gravestone
     | GravestoneChunk
@@ -55,7 +61,11 @@ Record = (
     | RunState
     | SessionContent
     | SessionState
+    | StepContent
+    | StepState
     | Tick
+    | ToolCallContent
+    | ToolCallState
 )
 """Any record that processors write."""
 

@@ -16,6 +16,8 @@ class ToolCallStarted(NamedTuple):
         try_number: From 1.
         side_effect: The call changes something outside.
         queryable: The tool can be asked later whether the call took effect.
+        limit_ms: How long the call may take; None: the session's limit for tools. Judges by rules 1
+            do not know events that say it.
     """
 
     tool_call_id: str
@@ -25,6 +27,7 @@ class ToolCallStarted(NamedTuple):
     try_number: int
     side_effect: bool
     queryable: bool
+    limit_ms: int | None = None
 
 
 class ToolCallSucceeded(NamedTuple):

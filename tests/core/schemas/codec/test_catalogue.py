@@ -20,6 +20,7 @@ EVOLVED = {
         for name in ("AuditRecord", "BatchRecord", "Gravestone", "Position", "RejectedEvent", "SessionState")
     ),
     "sessionary.events.StateUpdated",
+    "sessionary.events.ToolCallStarted",
 }
 
 

@@ -4,6 +4,7 @@ all.
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sessionary.schemas.codec import (
     write_generally,
 )
 from sessionary.schemas.codec.catalogue import released_schemas, schema_fingerprint
+from sessionary.schemas.codec.formats import event_format
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import AuditRecord
@@ -99,11 +101,9 @@ def test_a_wrong_value_is_refused_alike_in_every_field(name: str, wrong: object)
     for field in part._fields:
         odd = part._replace(**{field: wrong})
         value: Any = example._replace(payload=odd) if isinstance(example, Event) else odd
-        assert attempt(encoded, value) == attempt(generally, value)
-
-
-def generally(value: Event | Record) -> bytes:
-    return write_generally(value, encoded(EXAMPLES[type(getattr(value, "payload", value)).__name__])[:10])
+        written, form = attempt(encoded, value), event_format(value) if isinstance(value, Event) else None
+        prefix = written if isinstance(written, bytes) else encoded(example)  # an event may take an older form
+        assert written == attempt(partial(write_generally, header=prefix[:10], format_=form), value)
 
 
 def attempt(write: Callable[[Any], bytes], value: Any) -> object:

@@ -1,0 +1,52 @@
+"""Records that processors write (`avro/records/*.avsc`).
+
+    control    on the events topic: ticks, activations of rules
+    outputs    audit records, refused events, batches, clean-up requests
+    session    the changelog's sessions, gravestones and positions
+    run        the changelog's runs, steps and tool calls
+
+Times of outputs are µs since the epoch; in the changelog's records they are ms of log time.
+"""
+
+from sessionary.schemas.records.control import RulesActivation, Tick
+from sessionary.schemas.records.outputs import (
+    AuditRecord,
+    BatchAcknowledged,
+    BatchRecord,
+    CleanupRequest,
+    RejectedEvent,
+)
+from sessionary.schemas.records.run import (
+    EndedToolCall,
+    FinishedRun,
+    RunContent,
+    RunState,
+    StepContent,
+    StepState,
+    ToolCallContent,
+    ToolCallState,
+)
+from sessionary.schemas.records.session import Gravestone, GravestoneChunk, Position, SessionContent, SessionState
+
+__all__ = [
+    "AuditRecord",
+    "BatchAcknowledged",
+    "BatchRecord",
+    "CleanupRequest",
+    "EndedToolCall",
+    "FinishedRun",
+    "Gravestone",
+    "GravestoneChunk",
+    "Position",
+    "RejectedEvent",
+    "RulesActivation",
+    "RunContent",
+    "RunState",
+    "SessionContent",
+    "SessionState",
+    "StepContent",
+    "StepState",
+    "Tick",
+    "ToolCallContent",
+    "ToolCallState",
+]
