@@ -8,6 +8,7 @@ from confluent_kafka import Producer
 from sessionary.infra.local.ports import free_port, free_ports
 from sessionary.schemas.events.run import RunStarted
 from sessionary.schemas.events.session import SessionCreated, SessionStartFailed
+from sessionary.schemas.events.tool import ToolCallStarted
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
@@ -69,6 +70,7 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     sender.send(failed.start(SHORT)[0], failed.event(SessionStartFailed("invalid_config", None), seq=2))
     sender.send(wrong.event(SessionCreated(Limits(), snapshot()._replace(content_hash="0" * 64))))
     sender.send(lasting.event(RunStarted("detached", "report"), run_id="r1"))
+    sender.send(lasting.event(ToolCallStarted("id", "pay", "key", "{}", 1, False, False), run_id="r1"))
     sender.flush()
     expected = told_names() - PASSING - RESTING
     wait_until(lambda: moved_names(page_of(port)) >= expected, 60, f"all of {len(expected)} metrics to move")

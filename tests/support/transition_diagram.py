@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from sessionary.stream_processors.core.call.transitions import CALL_TRANSITIONS, CallTransition
 from sessionary.stream_processors.core.run.transitions import RUN_TRANSITIONS, RunTransition
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS, Transition
+from sessionary.stream_processors.core.step.transitions import STEP_TRANSITIONS, StepTransition
 
 
 def state_diagram(transitions: Sequence[Transition] = TRANSITIONS) -> str:
@@ -27,8 +29,28 @@ def run_table(transitions: Sequence[RunTransition] = RUN_TRANSITIONS) -> str:
 
 def _run_row(transition: RunTransition) -> str:
     sources = ", ".join(source or "-" for source in transition.sources)
-    by = {"client": "client", "session": "its session", "clock": "its clock"}[transition.by]
+    by = {"client": "client", "session": "its session", "clock": "its clock", "call": "its calls"}[transition.by]
     return f"| {transition.id} | {sources} | `{transition.event_type}` | {transition.target or '-'} | {by} |"
+
+
+def step_table(transitions: Sequence[StepTransition] = STEP_TRANSITIONS) -> str:
+    """Return a Markdown table of every transition of a step, without a line end at its end."""
+    head = ["| | from | event | to |", "|---" * 4 + "|"]
+    rows = [f"| {one.id} | {one.source or '-'} | `{one.event_type}` | {one.target} |" for one in transitions]
+    return "\n".join([*head, *rows])
+
+
+def call_table(transitions: Sequence[CallTransition] = CALL_TRANSITIONS) -> str:
+    """Return a Markdown table of every transition of a tool call, without a line end at its end."""
+    head = ["| | from | event | to | by |", "|---" * 5 + "|"]
+    return "\n".join([*head, *map(_call_row, transitions)])
+
+
+def _call_row(transition: CallTransition) -> str:
+    events = ", ".join(f"`{name}`" for name in transition.targets)
+    targets = ", ".join(dict.fromkeys(target for targets in transition.targets.values() for target in targets))
+    by = "its clock" if transition.by == "clock" else "client"
+    return f"| {transition.id} | {transition.source or '-'} | {events} | {targets} | {by} |"
 
 
 def _draw_arrow(transition: Transition) -> str:
@@ -67,4 +89,4 @@ def _final_states(transitions: Sequence[Transition]) -> list[str]:
     return sorted({transition.target for transition in transitions} - sources)
 
 
-__all__ = ["run_table", "state_diagram", "transition_table"]
+__all__ = ["call_table", "run_table", "state_diagram", "step_table", "transition_table"]

@@ -2,14 +2,14 @@
 tests.support.transition_docs`.
 
 ARCHITECTURE.md     the state diagram, between its marks
-docs/transitions.md the tables of all transitions, of sessions and of runs
+docs/transitions.md the tables of all transitions, of sessions, runs, steps and tool calls
 """
 
 import sys
 from pathlib import Path
 
 from tests.support.marked_text import replace_marked
-from tests.support.transition_diagram import run_table, state_diagram, transition_table
+from tests.support.transition_diagram import call_table, run_table, state_diagram, step_table, transition_table
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
@@ -28,7 +28,30 @@ _RUNS = """
 
 By rules 2, from `RUN_TRANSITIONS` in `stream_processors/core/run/transitions.py`. `plan_recorded`
 (only if there is no plan), `plan_replaced` (only if there is one), and any other work or completion
-that names an open run, leave it in its state. Any other event that names a run is refused.
+that names an open run, leave it in its state. Any other event that names a run is refused, but for
+the outcome of a reserved tool call: it is taken of a finished run too. R15 and R16 are what an
+unknown call with a side effect is for its run; R07 and R11 are refused as `call_unresolved` while
+there is such a call.
+
+"""
+
+_STEPS = """
+## Transitions of a step
+
+By rules 2, from `STEP_TRANSITIONS` in `stream_processors/core/step/transitions.py`, for events that
+name a run. Attempts are numbered from 1. `step_started` needs a run that is started or running. A
+`step_skipped` of a step that succeeded or was skipped changes nothing; any other pair is refused.
+
+"""
+
+_CALLS = """
+## Transitions of a reserved tool call
+
+By rules 2, from `CALL_TRANSITIONS` in `stream_processors/core/call/transitions.py`. A call is
+reserved if its `idem_key` is not empty and differs from its `tool_call_id`; any other call is work.
+Tries are numbered from 1. A `tool_call_started` is refused as `call_in_progress` while the call
+runs, as `call_succeeded` after it succeeded, and as `call_unresolved` if it is unknown and may have
+had a side effect. Any other pair is refused.
 
 """
 
@@ -43,7 +66,7 @@ def with_diagram(text: str) -> str:
 
 def transitions_page() -> str:
     """Return the page of all transitions."""
-    return f"{_HEAD}{transition_table()}\n{_RUNS}{run_table()}\n"
+    return f"{_HEAD}{transition_table()}\n{_RUNS}{run_table()}\n{_STEPS}{step_table()}\n{_CALLS}{call_table()}\n"
 
 
 def main() -> int:

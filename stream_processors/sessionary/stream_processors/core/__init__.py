@@ -16,6 +16,8 @@
     gravestones/     packed gravestones, in chunks
     session/         the session's machine
     run/             the machine of runs
+    step/            the machine of steps
+    call/            the machine of reserved tool calls
 
 A record passes `verdict`, then the machine of its family; `overlay` collects what comes of it.
 """

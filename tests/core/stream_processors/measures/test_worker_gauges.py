@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.ids import partition_of
+from sessionary.stream_processors.core.call.machine import CallLabel
 from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.run.machine import RunLabel
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.measures.row_census import count_for_a_slice
 from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
@@ -220,5 +222,21 @@ def test_a_halted_partition_still_has_its_lag(recovery: FakeRecovery, monkeypatc
         rig.bench.assignment.reopen_partition(0)
         assert rig.read()['lag_records{partition="0"}'] == 6, "while it is opened again"
         recovery.gate.release(100)
+
+    run(story)
+
+
+def test_runs_and_calls_are_counted_by_state_and_are_no_gravestones(recovery: FakeRecovery) -> None:
+    async def story(rig: Rig) -> None:
+        recovery.gate.release(100)
+        await rig.opened(0)
+        state = rig.bench.assignment.owners[0].state
+        state.vanishing, state.unpacked = 5, 3  # three of these rows are finished runs
+        state.tally.counts.update({RunLabel("completed", "attached"): 3, CallLabel("unknown"): 2})
+        found = rig.read()
+        assert found["gravestones"] == 2
+        assert (found['runs{state="completed"}'], found['runs{state="queued"}']) == (3, 0)
+        assert (found['tool_calls{state="unknown"}'], found['tool_calls{state="running"}']) == (2, 0)
+        assert sum(value for name, value in found.items() if name.startswith("sessions{")) == 0
 
     run(story)
