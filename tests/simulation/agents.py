@@ -11,8 +11,8 @@ from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor.decoding import run_key_of
-from tests.core.random_agents import BAD_KEYS, CONTEXT_SIZES, FIELDS, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS
-from tests.core.run_moves import ERRORS, RUN_IDS, WORK, draw_run_event, draw_run_marks
+from tests.core.random_agents import AGENT_FIELDS, BAD_KEYS, CONTEXT_SIZES, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS
+from tests.core.run_moves import ERRORS, RUN_IDS, WORK, draw_child_event, draw_run_event, draw_run_marks
 from tests.simulation.clients import Process, Sent, Session, SteadySession, session_of
 from tests.support.event_factory import TICK
 
@@ -85,7 +85,7 @@ class AgentPool:
         """Queue an event by what the process knows; mostly it asks first and sends at once."""
         rng = self.rng
         known = process.ask_state(session) if rng.random() < 0.8 else process.known_rows.get(session.encoded)
-        drawn = {name: rng.choice(options) for name, options in FIELDS.get(event_type, {}).items()}
+        drawn = {name: rng.choice(options) for name, options in AGENT_FIELDS.get(event_type, {}).items()}
         if event_type == "session_created":
             drawn = {"limits": rng.choice(LIMITS_DRAWN)}
         elif event_type == "state_updated" and isinstance(known, SessionState):
@@ -163,6 +163,15 @@ class AgentPool:
         process.queue_event(session, "run_started", {"mode": mode, "plan_json": None}, run_id=run_id)
         process.queue_event(session, "run_running", {"progress": 0.5}, run_id=run_id)
         self.send(process, session, self.rng.choice(WORK), {}, run_id=run_id)
+
+    def send_child_event(self) -> None:
+        """Send a few events of steps and calls, each mostly by what came of the last."""
+        process, session = self.pick_process(), self.pick_session()
+        for _ in range(self.rng.randint(1, 3)):
+            move = draw_child_event(self.rng, session.key, lambda key: self.world.cluster.look(key, session.partition))
+            self.send(process, session, move.event_type, move.fields, **move.marks)
+            if self.rng.random() < 0.7:
+                self.world.cluster.work(12, session.partition)
 
     def send_messages(self) -> None:
         process, session = self.pick_process(), self.pick_session()
