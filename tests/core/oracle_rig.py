@@ -26,7 +26,7 @@ from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Out
 from sessionary.stream_processors.core.partition import PartitionState
 from tests.auditor.decoding import Decision, LogEntry, Row, decisions_of
 from tests.auditor.oracle import Oracle, find_differences
-from tests.auditor.table_rows import SAME_OF_CHILDREN, SAME_OF_RUNS, run_kind
+from tests.auditor.table_rows import SAME_OF_CHILDREN, SAME_OF_RUNS, found_row, run_kind, wanted_rows
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES, STREAMS
 
@@ -89,6 +89,20 @@ def child_row(row: StepState | ToolCallState | EndedToolCall) -> Row:
     error = fields.get("error")
     fields |= {"kind": kind, "error": error and error._asdict()}
     return {name: fields[name] for name in ("kind", *SAME_OF_CHILDREN[kind])}
+
+
+def compared_children(fold: PartitionState, oracle: Any) -> list[str]:
+    """Return how a partition's runs, steps and calls differ from the oracle's."""
+    ours, theirs = {}, wanted_rows(oracle)
+    for key, stored in fold.rows.items():
+        row = fold.repair_times(stored, fold.position.clock_repairs)
+        if isinstance(row, StepState | ToolCallState | EndedToolCall):
+            ours[key] = child_row(row)
+        elif isinstance(row, RunState | FinishedRun):
+            ours[key] = found_row(type(row).__name__, row._asdict())
+    wanted = {key: row for key, row in theirs.items() if row["kind"] != "SessionState"}
+    keys = sorted(key for key in ours.keys() | wanted.keys() if ours.get(key) != wanted.get(key))
+    return [f"the row under {key!r} is {ours.get(key)}, not {wanted.get(key)}" for key in keys]
 
 
 def _without_ids(ledger: Row) -> Row:
