@@ -243,7 +243,8 @@ class RandomAgents:
 
     def send_child_event(self) -> None:
         """Send an event of a step or a reserved tool call."""
-        agent = self.pick_agent()
+        active = [agent for agent in self.agents if getattr(self.row_of(agent), "state", "") == "Active"]
+        agent = self.rng.choice(active) if active and self.rng.random() < 0.8 else self.pick_agent()
         move = draw_child_event(self.rng, agent.key, self.rig.fold.rows.get)
         self.send(agent, move.event_type, move.fields, **move.marks)
 

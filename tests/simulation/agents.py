@@ -81,6 +81,12 @@ class AgentPool:
             session = self.sessions[place] = self._session()
         return session
 
+    def _pick_active_session(self) -> Session:
+        """Pick a session in which work is accepted, if there is one, else any."""
+        rows = {session: self.world.cluster.look(session.encoded, session.partition) for session in self.sessions}
+        active = [session for session, row in rows.items() if getattr(row, "state", "") == "Active"]
+        return self.rng.choice(active) if active and self.rng.random() < 0.8 else self.pick_session()
+
     def send(self, process: Process, session: Session, event_type: str, fields: dict[str, Any], **changed: Any) -> None:
         """Queue an event by what the process knows; mostly it asks first and sends at once."""
         rng = self.rng
@@ -166,7 +172,7 @@ class AgentPool:
 
     def send_child_event(self) -> None:
         """Send a few events of steps and calls, each mostly by what came of the last."""
-        process, session = self.pick_process(), self.pick_session()
+        process, session = self.pick_process(), self._pick_active_session()
         for _ in range(self.rng.randint(1, 3)):
             move = draw_child_event(self.rng, session.key, lambda key: self.world.cluster.look(key, session.partition))
             self.send(process, session, move.event_type, move.fields, **move.marks)
