@@ -179,6 +179,38 @@ class AgentPool:
             if self.rng.random() < 0.7:
                 self.world.cluster.work(12, session.partition)
 
+    def reserve_call(self) -> None:
+        """Reserve a call twice in a new run, and tell its outcome soon or after its limit."""
+        rng, process, session, run_id = (
+            self.rng,
+            self.pick_process(),
+            self._pick_active_session(),
+            self.rng.choice(RUN_IDS),
+        )
+        process.ask_state(session)
+        is_slow, marks = rng.random() < 0.6, {"run_id": run_id, "step_id": None}
+        call = {"tool_call_id": "own", "idem_key": f"own-{rng.randrange(3)}", "tool_name": "order"}
+        limit_ms = rng.choice((1, 500)) if is_slow else None
+        started = call | {"try_number": 1, "side_effect": True, "queryable": False, "limit_ms": limit_ms}
+        mode = rng.choice(("attached", "detached"))
+        process.queue_event(session, "run_started", {"mode": mode, "plan_json": None}, **marks)
+        if rng.random() < 0.7:
+            process.queue_event(session, "run_running", {"progress": 0.5}, **marks)
+        for _ in range(2):
+            process.queue_event(session, "tool_call_started", started, **marks)
+        if is_slow:
+            process.deliver()
+            self.world.pass_ms(501, 250)
+            self.world.cluster.work(12, session.partition)
+            process.queue_event(session, "run_resumed", {}, **marks)
+            outcome = rng.choice(("succeeded", "failed"))
+            self.send(
+                process, session, "tool_call_resolved", {**call, "outcome": outcome, "result_json": None}, **marks
+            )
+        else:
+            process.queue_event(session, "tool_call_succeeded", {**call, "try_number": 1, "result_json": "{}"}, **marks)
+            self.send(process, session, "tool_call_started", {**started, "try_number": 2}, **marks)
+
     def send_messages(self) -> None:
         process, session = self.pick_process(), self.pick_session()
         for _ in range(self.rng.randint(1, 4)):

@@ -221,6 +221,7 @@ class World:
             (16, agents.send_run_event),
             (10, agents.start_run),
             (14, agents.send_child_event),
+            (5, agents.reserve_call),
             (2, agents.fail_and_recover),
             (3, agents.send_any_type),
             (3, agents.send_invalid_envelope),
