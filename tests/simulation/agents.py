@@ -194,7 +194,7 @@ class AgentPool:
         started = call | {"try_number": 1, "side_effect": True, "queryable": False, "limit_ms": limit_ms}
         mode = rng.choice(("attached", "detached"))
         process.queue_event(session, "run_started", {"mode": mode, "plan_json": None}, **marks)
-        if rng.random() < 0.7:
+        if rng.random() < 0.5:
             process.queue_event(session, "run_running", {"progress": 0.5}, **marks)
         for _ in range(2):
             process.queue_event(session, "tool_call_started", started, **marks)
