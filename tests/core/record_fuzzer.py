@@ -99,8 +99,8 @@ class RecordFuzzer:
             (self._send_elsewhere, 3),
             (self._tick, 5),
             (self._fall_silent, 1),
-            (self._damage_value, 84),
-            (self._make_up_value, 36),
+            (self._damage_value, 92),
+            (self._make_up_value, 42),
         ]
 
     # Sessions and their agents
@@ -158,14 +158,17 @@ class RecordFuzzer:
     def _send_run_event(self) -> None:
         """Send an event of a run, mostly of the session that never ends."""
         agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
-        run_id = f"{self._random.choice(RUN_IDS)}-{self._made // 1_000}"
+        run_id = self._random.choice(self._run_ids())
         event_type, fields = draw_run_event(self._random, self._row_of(run_key(*agent.key, run_id)))
         self._send(agent, event_type, fields, **draw_run_marks(self._random, run_id))
+
+    def _run_ids(self) -> list[str]:
+        return [f"{run_id}-{self._made // 1_000}" for run_id in RUN_IDS]
 
     def _send_child_event(self) -> None:
         """Send an event of a step or call, mostly of the session that never ends."""
         agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
-        move = draw_child_event(self._random, agent.key, self._row_of)
+        move = draw_child_event(self._random, agent.key, self._row_of, self._run_ids())
         self._send(agent, move.event_type, move.fields, **move.marks)
 
     def _send_any_type(self) -> None:

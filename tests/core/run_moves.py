@@ -3,7 +3,7 @@
 Mostly it is what fits the state of the run, step or call.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -74,14 +74,16 @@ class ChildMove(NamedTuple):
     marks: dict[str, Any]
 
 
-def draw_child_event(rng: Random, key: SessionKey, row_of: Callable[[bytes], Any]) -> ChildMove:
+def draw_child_event(
+    rng: Random, key: SessionKey, row_of: Callable[[bytes], Any], run_ids: Sequence[str] = RUN_IDS
+) -> ChildMove:
     """Return an event of a step or call, mostly of a run that is at work.
 
     `key` is the session's; `row_of` returns a row by its key, None if there is none.
     """
-    states = {run_id: getattr(row_of(run_key(*key, run_id)), "state", "") for run_id in RUN_IDS}
+    states = {run_id: getattr(row_of(run_key(*key, run_id)), "state", "") for run_id in run_ids}
     working = [run_id for run_id, state in states.items() if state in ("started", "running", "paused")]
-    run_id: str | None = rng.choice(working if working and rng.random() < 0.9 else RUN_IDS)
+    run_id: str | None = rng.choice(working if working and rng.random() < 0.9 else run_ids)
     is_step = rng.random() < 0.35
     if rng.random() < (0.02 if is_step else 0.25):
         run_id = None

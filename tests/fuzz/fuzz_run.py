@@ -151,7 +151,7 @@ class FuzzRun:
             return False
         is_tick = record.key is None and record.value == TICK
         for key, _ in self._rows.changes if not is_tick else ():
-            # No other row changes, but those of the session's runs and calls, and what was due already.
+            # No other row changes, but those of the session, and what was due already.
             is_own = record.key is not None and _session_of(key) == record.key
             assert is_own or self._was_due(key), (record.offset, key)
         after = self._rows.current(record.key or b"")
