@@ -22,6 +22,7 @@ from tests.auditor.decoding import (
 from tests.auditor.evidence import Evidence
 from tests.auditor.oracle import Oracle, find_differences, replay_log
 from tests.auditor.rules import grave_end
+from tests.auditor.table_rows import found_row, ledger_summary, wanted_rows
 
 Kind = Literal[
     "lost",
@@ -139,6 +140,7 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
         audits = Counter(line["source_offset"] for line in oracle.audits if line["kind"] != "decision")
         decisions = {line["source_offset"] for line in oracle.audits if line["kind"] == "decision"}
         timers = Counter(line["source_offset"] for line in oracle.audits if "fired_at" in line)
+        timers.update(oracle.untold)
         following = 0
         for number, batch in enumerate(written, 1):
             name = f"transaction {batch['number']} of partition {partition}"
@@ -211,12 +213,9 @@ def check_audit_chains(inputs: AuditInput) -> Iterator[Difference]:
 def check_timeouts(inputs: AuditInput) -> Iterator[Difference]:
     """Each due deadline fired once; none fired early or for a session with a live agent."""
 
-    def count_fired(lines: list[Row]) -> Counter[tuple[str, str, str, int]]:
-        return Counter(
-            (line["tenant_id"], line["session_id"], line["transition"], line["due_at"])
-            for line in lines
-            if line.get("fired_at") is not None
-        )
+    def count_fired(lines: list[Row]) -> Counter[tuple[object, ...]]:
+        names = ("tenant_id", "session_id", "transition", "run_id", "idem_key", "due_at")
+        return Counter(tuple(line.get(name) for name in names) for line in lines if line.get("fired_at") is not None)
 
     audits = [line for _, line in inputs.evidence.outputs["audit"]]
     found, wanted = count_fired(audits), count_fired(inputs.oracle.all_lines("audits"))
@@ -259,13 +258,12 @@ def check_table(inputs: AuditInput) -> Iterator[Difference]:
     packed = {part: chunk["expires_at"] for chunk in chunks for part in hashes_in(chunk["key_hashes"])}
     wanted: dict[bytes, Row] = {}
     for oracle in inputs.oracle.partitions.values():
-        wanted |= {key: {"kind": "SessionState", **_summary(key, row)} for key, row in oracle.rows.items()}
-        wanted |= {key: _run_summary(run) for key, run in oracle.runs.items()}
+        wanted |= wanted_rows(oracle)
         fields = ("audit_seq", "epoch", "expires_at")
         for key, grave in oracle.graves.items():
             if key not in table and packed.pop(packed_hash(key), None) == grave_end(grave):
                 continue
-            ledger = _ledger(grave["producers"])
+            ledger = ledger_summary(grave["producers"])
             wanted[key] = {"kind": "Gravestone", "producers": ledger, **{name: grave[name] for name in fields}}
     for part in packed:
         yield Difference("table", f"the packed gravestone {part.hex()} is of no archived session")
@@ -275,61 +273,13 @@ def check_table(inputs: AuditInput) -> Iterator[Difference]:
         elif key not in wanted:
             yield Difference("table", f"{key!r} is in the table, but there is no such session")
         else:
-            found = _found(*table[key])
+            found = found_row(*table[key])
             # Outside Active the activity clocks are off.
             idle = () if found.get("state") in (None, "Active") else ("last_event_at", "last_work_at")
             same = [name for name in wanted[key] if name not in idle]
             for name in (name for name in same if found.get(name) != wanted[key][name]):
                 text = f"{name} of {key.decode()} is {found.get(name)!r} in the table, not {wanted[key][name]!r}"
                 yield Difference("table", text)
-
-
-_SAME = (
-    *("state", "phase", "epoch", "version", "audit_seq", "created_at", "entered_at", "last_event_at"),
-    *("last_work_at", "max_due_at", "released_at", "error_class", "state_json", "context_exceeded"),
-)
-
-
-def _ledger(producers: Row) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-    return {name: (ledger["last"], ledger["missing"]) for name, ledger in producers.items()}
-
-
-_SAME_OF_RUNS = (
-    *("run_id", "mode", "state", "run_seq", "created_at", "entered_at", "last_event_at", "progress", "resumes"),
-)
-
-
-def _run_summary(run: Row) -> Row:
-    kind = "FinishedRun" if run["state"] in ("completed", "failed", "cancelled") else "RunState"
-    return {"kind": kind, **{name: run[name] for name in _SAME_OF_RUNS}}
-
-
-def _summary(key: bytes, row: Row) -> Row:
-    names = {"owner": row["owner"], "attempts": row["attempts"], "producers": _ledger(row["producers"])}
-    names["open_runs"] = [name[len(key) + 1 : -1].decode() for name in row["open_runs"]]
-    return {**{name: row[name] for name in _SAME}, **names, "cleanups": row["cleanups"], "refusals": row["refusals"]}
-
-
-def _found(kind: str, fields: Row) -> Row:
-    """Return a row of the table in the oracle's form."""
-    if kind in ("RunState", "FinishedRun"):
-        return {"kind": kind, **{name: fields[name] for name in _SAME_OF_RUNS}}
-    ledger = {
-        producer["producer_id"]: (producer["last_seq"], [tuple(hole.values()) for hole in producer["missing"]])
-        for producer in fields["producers"]
-    }
-    if kind == "Gravestone":
-        return {**fields, "kind": kind, "producers": ledger}
-    return {
-        **{name: fields[name] for name in _SAME},
-        "kind": kind,
-        "owner": fields["owner_service"],
-        "attempts": fields["recovery_attempts"],
-        "open_runs": [run["run_id"] for run in fields.get("open_runs", ())],
-        "producers": ledger,
-        "cleanups": {cleanup["cleanup_id"]: cleanup["released"] for cleanup in fields["cleanups"]},
-        "refusals": [(refusal["offset"], refusal["reason"]) for refusal in fields["refusals"]],
-    }
 
 
 def check_acknowledgements(inputs: AuditInput) -> Iterator[Difference]:

@@ -153,6 +153,12 @@ def run_key_of(key: bytes, run_id: str) -> bytes:
     return key + b":" + run_id.encode() + b":"
 
 
+def child_key_of(parent: bytes, letter: str, name: str) -> bytes:
+    """Return the key of a step's row (`s`) or a call's (`c`): its parent's key and a hash."""
+    digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+    return parent + f"\0{letter}{digest}".encode()
+
+
 def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row:
     """Return the row of a new session."""
     return {
@@ -219,6 +225,7 @@ __all__ = [
     "Refusal",
     "Row",
     "begun_rules",
+    "child_key_of",
     "cleanup_id_of",
     "decisions_of",
     "decode_record",

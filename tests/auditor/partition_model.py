@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from tests.auditor.decoding import NAME, Decision, LogEntry, Refusal, Row, cleanup_id_of, key_parts
+from tests.auditor.child_model import ChildModel
+from tests.auditor.decoding import NAME, Decision, Refusal, Row, cleanup_id_of, key_parts
 from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, grave_end
-from tests.auditor.run_model import NEVER, RunModel
+from tests.auditor.run_model import NEVER
 
 
-class PartitionModel(RunModel):
+class PartitionModel(ChildModel):
     """Sessions by key, and the audit lines, refusals and clean-ups so far. Times are in ms."""
-
-    entry: LogEntry
 
     def __init__(self, number: int, partitions: int, hole_ms: int = 5_000, quiet_ms: int = 25_000) -> None:
         super().__init__()
@@ -55,7 +54,11 @@ class PartitionModel(RunModel):
 
     def next_deadline(self) -> int | None:
         """Return the earliest time at which a deadline may fire."""
-        return max(min(map(self.earliest_of, self.rows)), self.quiet_until) if self.rows else None
+        return max(min(map(self.earliest_of, self.live_keys())), self.quiet_until) if self.live_keys() else None
+
+    def live_keys(self) -> set[bytes]:
+        """Return the keys of sessions with a deadline; of an archived one, a call may still run."""
+        return self.rows.keys() | self.running.keys()
 
     def take_decisions(self, offset: int) -> None:
         """Take the decisions that were made before the record at `offset`."""
@@ -95,21 +98,27 @@ class PartitionModel(RunModel):
 
     def fire_due(self) -> None:
         while ripe := [
-            (due, name, key) for key in self.rows for due, name in self.deadlines_of(key) if due <= self.now
+            (due, name, key) for key in self.live_keys() for due, name in self.deadlines_of(key) if due <= self.now
         ]:
             instant, name, key = min(ripe)
+            if name in self.children:
+                self.fire_call(key, name, instant)
+                continue
             if name != key:
                 self.fire_run(key, name, instant, self.run_due(self.runs[name])[1])
                 continue
             row = self.rows[key]
             self.fire_deadline(key, row, instant, self.next_due(row)[1])
             self.follow_session(key, row)
-        self.earliest = min(map(self.earliest_of, self.rows), default=1 << 62)
+        self.earliest = min(map(self.earliest_of, self.live_keys()), default=1 << 62)
 
     def deadlines_of(self, key: bytes) -> list[tuple[int, bytes]]:
-        """Return when a session and its open runs are due, in ms, each with its key."""
-        due = [(self.run_due(self.runs[name])[0], name) for name in self.rows[key]["open_runs"]]
-        return [(self.next_due(self.rows[key])[0], key), *due]
+        """Return when a session, its open runs and running calls are due, each with its key."""
+        due = [(self.children[name]["due_at"], name) for name in self.running.get(key, ())]
+        if key in self.rows:
+            due += [(self.run_due(self.runs[name])[0], name) for name in self.rows[key]["open_runs"]]
+            due.append((self.next_due(self.rows[key])[0], key))
+        return due
 
     def earliest_of(self, key: bytes) -> int:
         return min(self.deadlines_of(key))[0]
@@ -126,6 +135,7 @@ class PartitionModel(RunModel):
             if self.rules < 2 or grave_end(grave) > self.now:
                 self.graves[key] = grave
             del self.rows[key]
+            self.drop_children(key, key)
         elif before == "Active":
             self.enter_state(
                 key, row, "Timeout", "cleaning", "T06", DROP_ACTIONS, event_type="session_timed_out", **details

@@ -1,5 +1,6 @@
 """The oracle of one partition: what becomes of each record; see `oracle.py`."""
 
+from tests.auditor.call_model import is_reserved
 from tests.auditor.decoding import (
     ACTIVATION,
     LogEntry,
@@ -30,6 +31,7 @@ from tests.auditor.rules import (
     unsure_numbers,
 )
 from tests.auditor.run_model import OWN_TYPES
+from tests.auditor.step_model import STEP_TYPES
 
 
 class PartitionOracle(PartitionModel):
@@ -41,7 +43,7 @@ class PartitionOracle(PartitionModel):
         self.entry = entry
         self.begin_announced_rules(entry)
         stamp = entry.timestamp_ms if entry.offset >= self.believed_from else self.now
-        if self.rows and stamp - self.now > self.hole_ms:
+        if stamp - self.now > self.hole_ms and self.live_keys():
             self.hole_end = stamp
             self.quiet_until = stamp + self.quiet_ms
         self.now = max(self.now, stamp)
@@ -140,6 +142,7 @@ class PartitionOracle(PartitionModel):
             row["last_event_at"] = self.now if kind != "heartbeat" or row["state"] == "Active" else row["last_event_at"]
         if kind != "heartbeat":  # it never makes an audit line
             self.check_context_size(row, envelope)
+        self.follow_calls(key, row)
         self.follow_session(key, row)
         return "applied"
 
@@ -203,6 +206,8 @@ class PartitionOracle(PartitionModel):
             or not work
             or kind in others
             or kind in OWN_TYPES
+            or (kind in STEP_TYPES and envelope["run_id"])
+            or is_reserved(kind, fields)
             or envelope["epoch"] > row["epoch"]
             or is_out_of_bounds(fields)
         ):

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tests.auditor.decoding import Refusal, Row, run_key_of
+from tests.auditor.call_model import is_reserved
+from tests.auditor.decoding import LogEntry, Refusal, Row, run_key_of
 from tests.auditor.rules import ACTIVE_TYPES, COMPLETIONS, DAY_MS
 
 NEVER = 1 << 61
@@ -22,6 +23,7 @@ def is_open(run: Row) -> bool:
 class RunModel:
     """The runs of a partition's sessions by key; a run's key begins with its session's."""
 
+    entry: LogEntry
     rows: dict[bytes, Row]
     now: int
     hole_end: int
@@ -32,6 +34,14 @@ class RunModel:
         self.last_transition = ""  # of the record or deadline that is judged now
 
     def add_audit(self, row: Row | None, **details: Any) -> None:
+        raise NotImplementedError
+
+    def judge_child(
+        self, key: bytes, row: Row, run: Row | None, kind: str, envelope: Row, fields: Row
+    ) -> tuple[bytes, bytes, Row] | None:
+        raise NotImplementedError
+
+    def keep_child(self, key: bytes, parent: bytes, name: bytes, child: Row) -> None:
         raise NotImplementedError
 
     def run_due(self, run: Row) -> tuple[int, str]:
@@ -51,7 +61,10 @@ class RunModel:
             name for name, run in self.runs.items() if not is_open(run) and run["entered_at"] + READABLE_MS <= self.now
         ]
         for name in gone:
-            del self.runs[name]
+            self.drop_run(name)
+
+    def drop_run(self, name: bytes) -> None:
+        del self.runs[name]
 
     def run_of(self, key: bytes, kind: str, envelope: Row) -> Row | None:
         """Return the run that an event names; None if it names none, or one that is not known."""
@@ -73,13 +86,15 @@ class RunModel:
         return row["state"] in ("Paused", "Timeout", "Error", "Terminated")
 
     def judge_run(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
-        """Apply an event to the run that it names, or raise `Refusal`."""
+        """Apply an event to the run, step and call that it names, or raise `Refusal`."""
         if self.rules < 2 or kind not in RUN_TYPES:
             return
         run_id = envelope["run_id"]
         if not run_id:
             if kind in OWN_TYPES:
                 raise Refusal("invalid_value")
+            if child := self.judge_child(key, row, None, kind, envelope, fields):
+                self.keep_child(key, *child)
             return
         name = run_key_of(key, run_id)
         run = self.runs.get(name)
@@ -87,7 +102,10 @@ class RunModel:
             self.begin_run(key, name, row, kind, envelope, fields)
             return
         self.check_run(run, row, kind, envelope, fields)
+        child = self.judge_child(key, row, run, kind, envelope, fields)
         self.move_run(key, name, run, kind, fields)
+        if child:
+            self.keep_child(key, *child)
         run["run_seq"] += 1
         run["last_event_at"] = self.now
 
@@ -117,6 +135,8 @@ class RunModel:
             "has_plan": kind == "run_started" and fields["plan_json"] is not None,
             "resumes": 0,
             "progress": None,
+            "unresolved_calls": 0,
+            "held": False,  # paused until the outcomes of its calls are known
         }
 
     def check_run(self, run: Row, row: Row, kind: str, envelope: Row, fields: Row) -> None:
@@ -132,7 +152,8 @@ class RunModel:
             "run_completed": ("running",),
             "run_failed": ("running", "paused"),
         }
-        if state not in sources.get(kind, ("queued", "started", "running", "paused")):
+        is_told = is_reserved(kind, fields) and kind != "tool_call_started"  # its outcome may come at any time
+        if not is_told and state not in sources.get(kind, ("queued", "started", "running", "paused")):
             raise Refusal("illegal_transition")
         if (kind == "plan_recorded" and run["has_plan"]) or (kind == "plan_replaced" and not run["has_plan"]):
             raise Refusal("illegal_transition")
@@ -142,7 +163,9 @@ class RunModel:
             raise Refusal("invalid_value")
         if kind == "run_failed" and fields["error"]["error_class"] == "UNKNOWN":
             raise Refusal("missing_error_class")
-        if state == "failed":
+        if kind == "run_resumed" and run["unresolved_calls"]:
+            raise Refusal("call_unresolved")
+        if kind == "run_resumed" and state == "failed":
             if run["error_class"] != "retryable" and not envelope["actor"]:
                 raise Refusal("not_retryable")
             if self.now > run["entered_at"] + RESUME_MS:
@@ -178,9 +201,9 @@ class RunModel:
     def enter_run_state(self, key: bytes, name: bytes, state: str) -> None:
         run = self.runs[name]
         if run["state"] != state:
-            run["state"], run["entered_at"] = state, self.now
-        if not is_open(run):
-            self.rows[key]["open_runs"].remove(name)
+            run["state"], run["entered_at"], run["held"] = state, self.now, False
+            if not is_open(run):
+                self.rows[key]["open_runs"].remove(name)
 
     def follow_session(self, key: bytes, row: Row) -> None:
         """Pause or fail the attached runs of a session after a transition, if there was one.
@@ -203,7 +226,7 @@ class RunModel:
         due, fired = instant * 1000, self.now * 1000
         self.decide_run(key, self.rows[key], name, "failed", reason, due_at=due, fired_at=fired)
 
-    def decide_run(self, key: bytes, row: Row, name: bytes, state: str, reason: str, **details: Any) -> None:
+    def decide_run(self, key: bytes, row: Row, name: bytes, state: str, code: str, **details: Any) -> None:
         """Move a run by a decision of the processor, which leaves an audit record."""
         run = self.runs[name]
         before = run["state"]
@@ -211,7 +234,7 @@ class RunModel:
         row["audit_seq"] += 1
         moved = {"run_id": run["run_id"], "from_run_state": before, "to_run_state": state}
         states = {"from_state": row["state"], "to_state": row["state"]}
-        self.add_audit(row, kind="run", reason_code=reason, **moved, **states, **details)
+        self.add_audit(row, kind="run", reason_code=code, **moved, **states, **details)
 
     def repair_runs(self, passed: int) -> None:
         """Give open runs as much time as they had, after the clock was set."""

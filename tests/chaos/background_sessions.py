@@ -12,9 +12,10 @@ from pathlib import Path
 
 from sessionary.producers import ProducerSettings, Session, SessionClient
 from sessionary.schemas.types import Limits, RunMode
+from tests.chaos.turns import emit_turn
 
 EVENTS_PER_SESSION = 30
-_TEXT = "some text of the agent " * 20
+_MODES: tuple[RunMode | None, ...] = (None, "attached", "detached")
 
 
 def session_ids(name: str, rate: float, seconds: float) -> list[str]:
@@ -56,9 +57,11 @@ class BackgroundSessions:
                 break
             session = self._client.create(user_id="u1", state={"n": 0}, limits=self._limits, session_id=session_id)
             session.start()
-            with _run_of(session, number):
+            mode = _MODES[number % 3]
+            with _run_of(session, mode):
                 for turn in range(EVENTS_PER_SESSION - 8):
-                    _emit_turn(session, turn)
+                    # A detached run that is held would outlive its session.
+                    emit_turn(session, turn, holds_run=mode == "attached")
                     sent += 1
                     self._stop.wait(max(0.0, began_s + sent / rate - time.monotonic()))
             session.complete()
@@ -71,20 +74,9 @@ class BackgroundSessions:
         self._client.close()
 
 
-def _run_of(session: Session, number: int) -> AbstractContextManager[object]:
-    """Return a run of the session's turns; of every third session there is none."""
-    mode: RunMode | None = (None, "attached", "detached")[number % 3]
+def _run_of(session: Session, mode: RunMode | None) -> AbstractContextManager[object]:
+    """Return a run of the session's turns, or nothing without a mode."""
     return nullcontext() if mode is None else session.run("chat", mode=mode)
-
-
-def _emit_turn(session: Session, turn: int) -> None:
-    match turn % 5:
-        case 0:
-            session.usage(model="m", tokens_in=100, tokens_out=20, model_cost_usd_micros=5)
-        case 1:
-            session.progress(turn)
-        case _:
-            session.activity("llm", _TEXT)
 
 
 __all__ = ["EVENTS_PER_SESSION", "BackgroundSessions", "session_ids"]

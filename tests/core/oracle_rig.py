@@ -6,6 +6,7 @@ from typing import Any
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import (
+    EndedToolCall,
     FinishedRun,
     Gravestone,
     GravestoneChunk,
@@ -13,6 +14,8 @@ from sessionary.schemas.records import (
     RulesActivation,
     RunState,
     SessionState,
+    StepState,
+    ToolCallState,
 )
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import AnnouncedRules
@@ -23,6 +26,7 @@ from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Out
 from sessionary.stream_processors.core.partition import PartitionState
 from tests.auditor.decoding import Decision, LogEntry, Row, decisions_of
 from tests.auditor.oracle import Oracle, find_differences
+from tests.auditor.table_rows import SAME_OF_CHILDREN, SAME_OF_RUNS, found_row, run_kind, wanted_rows
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES, STREAMS
 
@@ -30,9 +34,6 @@ from tests.support.machines import MACHINES, STREAMS
 SETTINGS = PartitionSettings("sessionary.events", 1, chunk_sizes=ChunkSizes(chunk_keys=2, chunks_merged=2))
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
-RUN_FIELDS = (
-    *("run_id", "mode", "state", "run_seq", "created_at", "entered_at", "last_event_at", "progress", "resumes"),
-)
 FIRST_POSITION = Position(0, 0, 0, 0, 0)
 # The newest rules begin with the first record that says so.
 ANNOUNCING = FIRST_POSITION._replace(announced=AnnouncedRules(*NEWEST_RULES, from_offset=0, principal="ops"))
@@ -80,6 +81,28 @@ def oracle_row(state: SessionState) -> Row:
         "context_exceeded": state.context_exceeded,
         "late_epoch": state.late_epoch,
     }
+
+
+def child_row(row: StepState | ToolCallState | EndedToolCall) -> Row:
+    """Return a step or call in the oracle's form."""
+    kind, fields = type(row).__name__, row._asdict()
+    error = fields.get("error")
+    fields |= {"kind": kind, "error": error and error._asdict()}
+    return {name: fields[name] for name in ("kind", *SAME_OF_CHILDREN[kind])}
+
+
+def compared_children(fold: PartitionState, oracle: Any) -> list[str]:
+    """Return how a partition's runs, steps and calls differ from the oracle's."""
+    ours, theirs = {}, wanted_rows(oracle)
+    for key, stored in fold.rows.items():
+        row = fold.repair_times(stored, fold.position.clock_repairs)
+        if isinstance(row, StepState | ToolCallState | EndedToolCall):
+            ours[key] = child_row(row)
+        elif isinstance(row, RunState | FinishedRun):
+            ours[key] = found_row(type(row).__name__, row._asdict())
+    wanted = {key: row for key, row in theirs.items() if row["kind"] != "SessionState"}
+    keys = sorted(key for key in ours.keys() | wanted.keys() if ours.get(key) != wanted.get(key))
+    return [f"the row under {key!r} is {ours.get(key)}, not {wanted.get(key)}" for key in keys]
 
 
 def _without_ids(ledger: Row) -> Row:
@@ -150,6 +173,8 @@ class OracleRig:
         assert {key for key, row in rows.items() if isinstance(row, SessionState)} == set(oracle.rows)
         runs = {key: row for key, row in rows.items() if isinstance(row, RunState | FinishedRun)}
         assert set(runs) == set(oracle.runs)
+        children = {key for key, row in rows.items() if isinstance(row, StepState | ToolCallState | EndedToolCall)}
+        assert children == set(oracle.children)
         assert self.gravestones() == set(map(hash_key, oracle.graves))
         for key in outcome.rows:
             row = rows.get(key)
@@ -163,9 +188,11 @@ class OracleRig:
                 assert {n: (v, theirs[n]) for n, v in ours.items() if v != theirs[n]} == {}
             elif isinstance(row, RunState | FinishedRun):
                 theirs = oracle.runs[key]
-                ours = {name: getattr(row, name) for name in RUN_FIELDS}
+                ours = {name: getattr(row, name) for name in SAME_OF_RUNS}
                 assert {n: (v, theirs[n]) for n, v in ours.items() if v != theirs[n]} == {}
-                assert isinstance(row, FinishedRun) == (row.state in ("completed", "failed", "cancelled"))
+                assert type(row).__name__ == run_kind(theirs)
+            elif isinstance(row, StepState | ToolCallState | EndedToolCall):
+                assert child_row(row) == {name: oracle.children[key][name] for name in child_row(row)}
             elif isinstance(row, Gravestone):
                 assert (row.audit_seq, row.epoch) == (oracle.graves[key]["audit_seq"], oracle.graves[key]["epoch"])
                 assert row.expires_at == oracle.graves[key]["expires_at"]

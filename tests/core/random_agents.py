@@ -13,7 +13,7 @@ from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
-from tests.core.run_moves import ERRORS, RUN_IDS, WORK, draw_run_event, draw_run_marks
+from tests.core.run_moves import ERRORS, PLAIN_CALLS, RUN_IDS, WORK, draw_child_event, draw_run_event, draw_run_marks
 from tests.support.event_factory import EventFactory, snapshot
 
 SHORT = Limits(
@@ -52,6 +52,7 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
     "session_terminated": {"reason": ENDS.split()},
     "snapshot_created": {"snapshot": [snapshot("x"), snapshot("paused")]},
 }
+AGENT_FIELDS = FIELDS | PLAIN_CALLS
 Move = tuple[str, dict[str, Any]]
 NEXT_EVENTS: dict[str, list[Move]] = {
     "Idle": [
@@ -169,6 +170,7 @@ class RandomAgents:
             (4 if self.rig.oracle.rules >= 2 else 0, self.replay_missing),
             (3 if self.rig.oracle.rules >= 2 else 0, self.take_over),
             (30 if self.rig.oracle.rules >= 2 else 0, self.send_run_event),
+            (40 if self.rig.oracle.rules >= 2 else 0, self.send_child_event),
         ]
 
     def pick_agent(self) -> EventFactory:
@@ -187,7 +189,7 @@ class RandomAgents:
         return row if isinstance(row, SessionState) else None
 
     def send(self, agent: EventFactory, event_type: str, fields: dict[str, Any], **envelope: Any) -> None:
-        drawn = {name: self.rng.choice(options) for name, options in FIELDS.get(event_type, {}).items()}
+        drawn = {name: self.rng.choice(options) for name, options in AGENT_FIELDS.get(event_type, {}).items()}
         row = self.row_of(agent)
         if row is not None:
             agent.epoch, agent.head = row.epoch, row.snapshot.snapshot_id
@@ -227,8 +229,10 @@ class RandomAgents:
         ledgers = {} if row is None else {ledger.producer_id: ledger for ledger in row.producers}
         missing = ledgers[agent.producer].missing if agent.producer in ledgers else ()
         number = self.rng.choice([1, 2, agent.seq, *(self.rng.randint(*hole) for hole in missing for _ in range(4))])
-        event_type = self.rng.choice([*WORK, *WORK, "state_updated", "checkpoint_saved"])
-        value = agent.event_bytes(event_type, {"producer_seq": max(1, number), "epoch": self.rng.choice([0, 1, 1, 99])})
+        event_type = self.rng.choice([*WORK, *WORK, "state_updated", "checkpoint_saved", "step_skipped"])
+        marks = {"producer_seq": max(1, number), "epoch": self.rng.choice([0, 1, 1, 99])}
+        fields = {"idem_key": self.rng.choice(["", "k1"])} if event_type == "tool_call_succeeded" else {}
+        value = agent.event_bytes(event_type, {**marks, "run_id": self.rng.choice([None, *RUN_IDS])}, **fields)
         self.rig.append(agent.key.encoded(), value, (("replayed_from", b'"events:0:1"'),))
 
     def send_run_event(self) -> None:
@@ -236,6 +240,13 @@ class RandomAgents:
         agent, run_id = self.pick_agent(), self.rng.choice(RUN_IDS)
         known = self.rig.fold.rows.get(run_key(*agent.key, run_id))
         self.send(agent, *draw_run_event(self.rng, known), **draw_run_marks(self.rng, run_id))
+
+    def send_child_event(self) -> None:
+        """Send an event of a step or a reserved tool call."""
+        active = [agent for agent in self.agents if getattr(self.row_of(agent), "state", "") == "Active"]
+        agent = self.rng.choice(active) if active and self.rng.random() < 0.8 else self.pick_agent()
+        move = draw_child_event(self.rng, agent.key, self.rig.fold.rows.get)
+        self.send(agent, move.event_type, move.fields, **move.marks)
 
     def take_over(self) -> None:
         """Take a session over, as the owning service or another one."""

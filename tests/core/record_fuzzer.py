@@ -20,8 +20,8 @@ from sessionary.schemas.records import Position, SessionState, Tick
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.session.transitions import WORK as ALL_WORK
-from tests.core.random_agents import FIELDS, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS, SHORT
-from tests.core.run_moves import ERRORS, RUN_IDS, WORK, draw_run_event, draw_run_marks
+from tests.core.random_agents import AGENT_FIELDS, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS, SHORT
+from tests.core.run_moves import ERRORS, RUN_IDS, WORK, draw_child_event, draw_run_event, draw_run_marks
 from tests.support.broken_headers import BrokenMessage
 from tests.support.event_factory import TICK, EventFactory, snapshot
 from tests.support.sink_records import audit_record, batch_record
@@ -91,6 +91,7 @@ class RecordFuzzer:
             (self._skip_or_repeat_numbers, 5),
             (self._start_session, 5),
             (self._send_run_event, 12),
+            (self._send_child_event, 12),
             (self._recover_again, 3),
             (self._send_stale, 1),
             (self._confirm_release, 3),
@@ -98,8 +99,8 @@ class RecordFuzzer:
             (self._send_elsewhere, 3),
             (self._tick, 5),
             (self._fall_silent, 1),
-            (self._damage_value, 84),
-            (self._make_up_value, 36),
+            (self._damage_value, 92),
+            (self._make_up_value, 42),
         ]
 
     # Sessions and their agents
@@ -126,7 +127,7 @@ class RecordFuzzer:
         return row if isinstance(row, SessionState) else None
 
     def _send(self, agent: EventFactory, event_type: str, fields: Mapping[str, Any] = {}, **envelope: Any) -> None:
-        drawn = {name: self._random.choice(options) for name, options in FIELDS.get(event_type, {}).items()}
+        drawn = {name: self._random.choice(options) for name, options in AGENT_FIELDS.get(event_type, {}).items()}
         row = self._state_of(agent)
         if row is not None:
             agent.epoch, agent.head = row.epoch, row.snapshot.snapshot_id
@@ -157,9 +158,18 @@ class RecordFuzzer:
     def _send_run_event(self) -> None:
         """Send an event of a run, mostly of the session that never ends."""
         agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
-        run_id = f"{self._random.choice(RUN_IDS)}-{self._made // 1_000}"
+        run_id = self._random.choice(self._run_ids())
         event_type, fields = draw_run_event(self._random, self._row_of(run_key(*agent.key, run_id)))
         self._send(agent, event_type, fields, **draw_run_marks(self._random, run_id))
+
+    def _run_ids(self) -> list[str]:
+        return [f"{run_id}-{self._made // 1_000}" for run_id in RUN_IDS]
+
+    def _send_child_event(self) -> None:
+        """Send an event of a step or call, mostly of the session that never ends."""
+        agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
+        move = draw_child_event(self._random, agent.key, self._row_of, self._run_ids())
+        self._send(agent, move.event_type, move.fields, **move.marks)
 
     def _send_any_type(self) -> None:
         if self._random.random() < 0.5:

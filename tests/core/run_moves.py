@@ -1,9 +1,14 @@
-"""What random agents send of runs: mostly what fits a run's state, and anything else."""
+"""What random agents send of runs, steps and reserved tool calls.
 
+Mostly it is what fits the state of the run, step or call.
+"""
+
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from sessionary.schemas.events import PAYLOADS
+from sessionary.schemas.ids import SessionKey, call_key, run_key, step_key
 from sessionary.schemas.types import ErrorInfo
 
 WORK = ["session_activity", "progress_reported", "message_appended", "usage_recorded", "tool_call_succeeded"]
@@ -28,6 +33,104 @@ RUN_FIELDS: dict[str, dict[str, list[Any]]] = {
     "run_failed": {"error": ERRORS},
 }
 
+STEP_MOVES = {
+    "": (*["step_started"] * 5, "step_skipped"),
+    "running": (*["step_succeeded", "step_failed"] * 3, "step_started"),
+    "succeeded": ("step_skipped", "step_skipped", "step_started"),
+    "failed": (*["step_started"] * 4, "step_succeeded"),
+    "skipped": ("step_skipped", "step_started"),
+}
+CALL_MOVES = {
+    "": (*["tool_call_started"] * 7, "tool_call_succeeded", "tool_call_resolved"),
+    "running": ("tool_call_succeeded", "tool_call_failed", "tool_call_failed", "tool_call_started"),
+    "succeeded": ("tool_call_started", "tool_call_started", "tool_call_failed", "tool_call_resolved"),
+    "failed": (*["tool_call_started"] * 4, "tool_call_succeeded"),
+    "unknown": ("tool_call_started", "tool_call_succeeded", "tool_call_failed", *["tool_call_resolved"] * 3),
+}
+PLAIN_CALL = {"idem_key": ["", "tool_call_id ü"]}  # no reserved one: the second is the id that examples have
+PLAIN_CALLS = {name: PLAIN_CALL for name in PAYLOADS if name.startswith("tool_call_")}
+LONG = '"' + "x" * 1_200 + '"'  # such content is apart from its row
+LIMITS_MS = (*[None] * 4, *[1, 900, 2_500, 7_000] * 3, 30_000, 10**13, 0, 10**13 + 1)
+CHILD_FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "step_started": {"input_json": (None, "{}", LONG)},
+    "step_succeeded": {"output_json": (None, "{}", "{}", "[1]", LONG)},
+    "step_failed": {"error": tuple(ERRORS)},
+    "tool_call_started": {"side_effect": (True, True, False), "queryable": (True, False), "limit_ms": LIMITS_MS},
+    "tool_call_succeeded": {"result_json": (None, "{}", LONG), "artifact_id": (None, "a1")},
+    "tool_call_failed": {"error": tuple(ERRORS)},
+    "tool_call_resolved": {
+        "outcome": (*["succeeded", "failed"] * 3, "UNKNOWN"),
+        "result_json": (None, "[2]", LONG),
+        "resolved_by": ("ops", "a query"),
+    },
+}
+
+
+class ChildMove(NamedTuple):
+    """An event of a step or a reserved call: its type, its fields, and fields of its envelope."""
+
+    event_type: str
+    fields: dict[str, Any]
+    marks: dict[str, Any]
+
+
+def draw_child_event(
+    rng: Random, key: SessionKey, row_of: Callable[[bytes], Any], run_ids: Sequence[str] = RUN_IDS
+) -> ChildMove:
+    """Return an event of a step or call, mostly of a run that is at work.
+
+    `key` is the session's; `row_of` returns a row by its key, None if there is none.
+    """
+    states = {run_id: getattr(row_of(run_key(*key, run_id)), "state", "") for run_id in run_ids}
+    working = [run_id for run_id, state in states.items() if state in ("started", "running", "paused")]
+    run_id: str | None = rng.choice(working if working and rng.random() < 0.9 else run_ids)
+    is_step = rng.random() < 0.35
+    if rng.random() < (0.02 if is_step else 0.25):
+        run_id = None
+    parent = key.encoded() if run_id is None else run_key(*key, run_id)
+    if is_step:
+        event_type, fields = draw_step_event(rng, parent, row_of)
+    else:
+        event_type, fields = draw_call_event(rng, parent, row_of)
+    drawn = {name: rng.choice(options) for name, options in CHILD_FIELDS.get(event_type, {}).items()}
+    marks = {"run_id": run_id, "step_id": rng.choice((None, "step-1")), "actor": rng.choice((None, None, "ops"))}
+    return ChildMove(event_type, {**drawn, **fields}, marks)
+
+
+def draw_step_event(rng: Random, run: bytes, row_of: Callable[[bytes], Any]) -> tuple[str, dict[str, Any]]:
+    """Return type and fields of an event of a step; `run` is its run's key."""
+    name = rng.choice(("search", "answer"))
+    known = row_of(step_key(run, name))
+    event_type = _draw_type(rng, STEP_MOVES, known)
+    if event_type == "step_skipped":
+        return event_type, {"name": name}
+    last = 0 if known is None else known.attempt
+    return event_type, {"name": name, "attempt": _draw_number(rng, last + (event_type == "step_started"))}
+
+
+def draw_call_event(rng: Random, parent: bytes, row_of: Callable[[bytes], Any]) -> tuple[str, dict[str, Any]]:
+    """Return type and fields of an event of a call; `parent` is its run's key, or its session's."""
+    idem_key = rng.choice(("k1", "k2", "k3"))
+    known = row_of(call_key(parent, idem_key))
+    event_type = _draw_type(rng, CALL_MOVES, known, "running")
+    tool_name = "query" if rng.random() < 0.95 else "order"
+    fields = {"tool_call_id": f"call-{idem_key}", "idem_key": idem_key, "tool_name": tool_name}
+    if event_type == "tool_call_resolved":
+        return event_type, fields
+    last = 0 if known is None else known.try_number
+    return event_type, fields | {"try_number": _draw_number(rng, last + (event_type == "tool_call_started"))}
+
+
+def _draw_type(rng: Random, moves: dict[str, tuple[str, ...]], known: Any, state: str = "") -> str:
+    """Return a type of event; `state` is that of rows that do not say theirs."""
+    if rng.random() < 0.1:
+        return rng.choice(sorted({name for names in moves.values() for name in names}))
+    return rng.choice(moves["" if known is None else getattr(known, "state", state)])
+
+
+def _draw_number(rng: Random, right: int) -> int:
+    return right if rng.random() < 0.93 else max(0, right + rng.choice((-1, 1, 5)))
+
 
 def draw_run_event(rng: Random, known: Any) -> tuple[str, dict[str, Any]]:
     """Return type and fields of an event for a run; `known` is its row, None if there is none."""
@@ -47,4 +150,4 @@ def draw_run_marks(rng: Random, run_id: str) -> dict[str, Any]:
     }
 
 
-__all__ = ["ERRORS", "RUN_IDS", "WORK", "draw_run_event", "draw_run_marks"]
+__all__ = ["ERRORS", "PLAIN_CALLS", "RUN_IDS", "WORK", "draw_child_event", "draw_run_event", "draw_run_marks"]

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.codec.record_sizes import batch_bytes
-from sessionary.schemas.records import SessionState
+from sessionary.schemas.records import EndedToolCall, SessionState, StepState
 from sessionary.schemas.topics import record_bytes_limits
 from sessionary.schemas.types import RefusalReason
 from sessionary.sinks.core.rows.audit import audit_row
@@ -49,6 +49,8 @@ ACCEPTABLE = set().union(
 REASONS = set(get_args(RefusalReason)) - {"UNKNOWN", "bad_row"} - REASONS_OF_RULES_2
 _ERROR, _EVENT_TYPE = HISTORY_COLUMNS.index("decode_error"), HISTORY_COLUMNS.index("event_type")
 _MISSING = object()
+_SESSION_ID_BYTES = 36
+_CHILDREN = (type(None), StepState, EndedToolCall)  # these are never due: they vanish with their parent
 HEADER_BYTES = 32  # more than a row's deadline takes as a header
 
 
@@ -136,10 +138,10 @@ class FuzzRun:
         self._offset += 1
         return tuple.__new__(LazyRecord, fields)
 
-    def _was_due(self, key: bytes, former: Any) -> bool:
-        """Return whether a row was due already, or one of its session's runs."""
-        of_runs = (row for other, row in self._rows.changes if other.startswith(key + b":"))
-        return any(row is not None and self._state.due_ms(row) <= self._at_ms for row in (former, *of_runs))
+    def _was_due(self, key: bytes) -> bool:
+        """Return whether a row was due already, or another one of its session."""
+        former = (row for other, row in self._rows.changes if _session_of(other) == _session_of(key))
+        return any(type(row) not in _CHILDREN and self._state.due_ms(row) <= self._at_ms for row in former)
 
     def _judge(self, batch: Overlay, record: LogRecord) -> bool:
         """Apply a record and check what it changed; return False if the batch is full."""
@@ -148,10 +150,10 @@ class FuzzRun:
         if not batch.apply(record):
             return False
         is_tick = record.key is None and record.value == TICK
-        for key, former in self._rows.changes if not is_tick else ():
-            # No other row changes, but those of the session's runs, and what was due already.
-            is_own = record.key is not None and (key == record.key or key.startswith(record.key + b":"))
-            assert is_own or self._was_due(key, former), (record.offset, key)
+        for key, _ in self._rows.changes if not is_tick else ():
+            # No other row changes, but those of the session, and what was due already.
+            is_own = record.key is not None and _session_of(key) == record.key
+            assert is_own or self._was_due(key), (record.offset, key)
         after = self._rows.current(record.key or b"")
         was_due = before is not None and self._state.due_ms(before) <= self._at_ms  # it may have fired first
         if batch._applied > applied:
@@ -180,6 +182,12 @@ class FuzzRun:
             if self._offset % 20 < len(_OTHER_BUILDERS):
                 key, value = encode_letter(raw, error.detail)
                 assert batch_bytes(key, value) <= LIMITS[SETTINGS.topics.sink_rejected]
+
+
+def _session_of(key: bytes) -> bytes:
+    """Return the key of the session that a row is of: itself, a run, a step or a call."""
+    tenant, colon, rest = key.partition(b":")
+    return tenant + colon + rest[:_SESSION_ID_BYTES]
 
 
 def check_refused(before: Any, after: Any) -> None:

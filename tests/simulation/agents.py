@@ -11,8 +11,8 @@ from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor.decoding import run_key_of
-from tests.core.random_agents import BAD_KEYS, CONTEXT_SIZES, FIELDS, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS
-from tests.core.run_moves import ERRORS, RUN_IDS, WORK, draw_run_event, draw_run_marks
+from tests.core.random_agents import AGENT_FIELDS, BAD_KEYS, CONTEXT_SIZES, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS
+from tests.core.run_moves import ERRORS, RUN_IDS, WORK, draw_child_event, draw_run_event, draw_run_marks
 from tests.simulation.clients import Process, Sent, Session, SteadySession, session_of
 from tests.support.event_factory import TICK
 
@@ -81,11 +81,17 @@ class AgentPool:
             session = self.sessions[place] = self._session()
         return session
 
+    def _pick_active_session(self) -> Session:
+        """Pick a session in which work is accepted, if there is one, else any."""
+        rows = {session: self.world.cluster.look(session.encoded, session.partition) for session in self.sessions}
+        active = [session for session, row in rows.items() if getattr(row, "state", "") == "Active"]
+        return self.rng.choice(active) if active and self.rng.random() < 0.8 else self.pick_session()
+
     def send(self, process: Process, session: Session, event_type: str, fields: dict[str, Any], **changed: Any) -> None:
         """Queue an event by what the process knows; mostly it asks first and sends at once."""
         rng = self.rng
         known = process.ask_state(session) if rng.random() < 0.8 else process.known_rows.get(session.encoded)
-        drawn = {name: rng.choice(options) for name, options in FIELDS.get(event_type, {}).items()}
+        drawn = {name: rng.choice(options) for name, options in AGENT_FIELDS.get(event_type, {}).items()}
         if event_type == "session_created":
             drawn = {"limits": rng.choice(LIMITS_DRAWN)}
         elif event_type == "state_updated" and isinstance(known, SessionState):
@@ -163,6 +169,47 @@ class AgentPool:
         process.queue_event(session, "run_started", {"mode": mode, "plan_json": None}, run_id=run_id)
         process.queue_event(session, "run_running", {"progress": 0.5}, run_id=run_id)
         self.send(process, session, self.rng.choice(WORK), {}, run_id=run_id)
+
+    def send_child_event(self) -> None:
+        """Send a few events of steps and calls, each mostly by what came of the last."""
+        process, session = self.pick_process(), self._pick_active_session()
+        for _ in range(self.rng.randint(1, 3)):
+            move = draw_child_event(self.rng, session.key, lambda key: self.world.cluster.look(key, session.partition))
+            self.send(process, session, move.event_type, move.fields, **move.marks)
+            if self.rng.random() < 0.7:
+                self.world.cluster.work(12, session.partition)
+
+    def reserve_call(self) -> None:
+        """Reserve a call twice in a new run, and tell its outcome soon or after its limit."""
+        rng, process, session, run_id = (
+            self.rng,
+            self.pick_process(),
+            self._pick_active_session(),
+            self.rng.choice(RUN_IDS),
+        )
+        process.ask_state(session)
+        is_slow, marks = rng.random() < 0.6, {"run_id": run_id, "step_id": None}
+        call = {"tool_call_id": "own", "idem_key": f"own-{rng.randrange(3)}", "tool_name": "order"}
+        limit_ms = rng.choice((1, 500)) if is_slow else None
+        started = call | {"try_number": 1, "side_effect": True, "queryable": False, "limit_ms": limit_ms}
+        mode = rng.choice(("attached", "detached"))
+        process.queue_event(session, "run_started", {"mode": mode, "plan_json": None}, **marks)
+        if rng.random() < 0.5:
+            process.queue_event(session, "run_running", {"progress": 0.5}, **marks)
+        for _ in range(2):
+            process.queue_event(session, "tool_call_started", started, **marks)
+        if is_slow:
+            process.deliver()
+            self.world.pass_ms(501, 250)
+            self.world.cluster.work(12, session.partition)
+            process.queue_event(session, "run_resumed", {}, **marks)
+            outcome = rng.choice(("succeeded", "failed"))
+            self.send(
+                process, session, "tool_call_resolved", {**call, "outcome": outcome, "result_json": None}, **marks
+            )
+        else:
+            process.queue_event(session, "tool_call_succeeded", {**call, "try_number": 1, "result_json": "{}"}, **marks)
+            self.send(process, session, "tool_call_started", {**started, "try_number": 2}, **marks)
 
     def send_messages(self) -> None:
         process, session = self.pick_process(), self.pick_session()

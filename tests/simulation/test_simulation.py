@@ -37,7 +37,10 @@ TROUBLE = {
     *("rules: announced", "rules: in force", "rules: crash after the announcement", "rules: a client's record"),
     *("duplicate", "gravestone cleared", "gravestones packed", "steady agent lived", "time: a silence", "time: weeks"),
 }
-KINDS = {"transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision", "take_over", "run"}
+KINDS = {
+    *("transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision", "take_over"),
+    *("run", "tool_call"),
+}
 RUNS = {
     "run: running to paused, session_timed_out",
     *(f"run: {state} to failed, session_ended" for state in ("queued", "started", "running", "paused")),
@@ -45,8 +48,15 @@ RUNS = {
     *(f"recovery: of a {name}" for name in ("RunState", "FinishedRun")),
     "refused: unknown_run",
 }
+CALLS = {
+    *(f"refused: {reason}" for reason in ("unknown_call", "call_in_progress", "call_succeeded", "call_unresolved")),
+    *("call: running to unknown", "fired: tool_call_limit"),
+    *(f"run: {state} to paused, call_unresolved" for state in ("started", "running")),
+    "run: paused to running, call_resolved",
+    *(f"recovery: of a {name}" for name in ("StepState", "ToolCallState", "EndedToolCall")),
+}
 EXPECTED = {
-    *(REASONS | TRANSITIONS | TROUBLE | RUNS),
+    *(REASONS | TRANSITIONS | TROUBLE | RUNS | CALLS),
     *(f"fired: {name}" for name in FIRED),
     *(f"audit: {kind}" for kind in KINDS),
 }

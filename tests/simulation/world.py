@@ -220,6 +220,8 @@ class World:
             (4, agents.send_work),
             (16, agents.send_run_event),
             (10, agents.start_run),
+            (14, agents.send_child_event),
+            (5, agents.reserve_call),
             (2, agents.fail_and_recover),
             (3, agents.send_any_type),
             (3, agents.send_invalid_envelope),

@@ -1,0 +1,138 @@
+"""The oracle's steps and reserved tool calls: rows that belong to a run, or to a session.
+
+They vanish with their parent. A call of a run with a side effect holds its run while its outcome is
+unknown.
+"""
+
+from typing import Any
+
+from tests.auditor.call_model import is_reserved, next_call, unknown_call
+from tests.auditor.decoding import Row, child_key_of, run_key_of
+from tests.auditor.run_model import RunModel
+from tests.auditor.step_model import STEP_TYPES, next_step
+
+
+class ChildModel(RunModel):
+    """Steps and calls by key; `running` has the keys of running calls by their session's key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.children: dict[bytes, Row] = {}
+        self.children_of: dict[bytes, set[bytes]] = {}  # by the key of the run or session
+        self.running: dict[bytes, set[bytes]] = {}
+        self.returning: bytes | None = None  # the run that the record's event may let go on
+        self.untold: list[int] = []  # offsets with which a call of an archived session became unknown
+
+    def judge_child(
+        self, key: bytes, row: Row, run: Row | None, kind: str, envelope: Row, fields: Row
+    ) -> tuple[bytes, bytes, Row] | None:
+        """Return the step or call after its event, after the keys of its parent and of itself.
+
+        Raises `Refusal`.
+        """
+        parent = key if run is None else run_key_of(key, run["run_id"])
+        if kind in STEP_TYPES and run is not None:
+            name = child_key_of(parent, "s", fields["name"])
+            return parent, name, next_step(self.children.get(name), run, kind, envelope, fields, self.now)
+        if is_reserved(kind, fields):
+            name = child_key_of(parent, "c", fields["idem_key"])
+            return parent, name, next_call(self.children.get(name), row, run, kind, envelope, fields, self.now)
+        return None
+
+    def keep_child(self, key: bytes, parent: bytes, name: bytes, child: Row) -> None:
+        """Take what `judge_child` returned; `key` is the session's."""
+        before = self.children.get(name)
+        self.children[name] = child
+        self.children_of.setdefault(parent, set()).add(name)
+        if child["kind"] == "ToolCallState":
+            self.running.setdefault(key, set()).add(name)
+        else:
+            self.stop_call(key, name)
+        run = self.runs.get(parent)
+        if run is not None and before is not None and before["state"] == "unknown" and before["side_effect"]:
+            run["unresolved_calls"] -= 1
+            self.returning = parent
+
+    def stop_call(self, key: bytes, name: bytes) -> None:
+        """Take a call from those that run; the last one takes the session's entry with it."""
+        names = self.running.get(key, set())
+        names.discard(name)
+        if not names:
+            self.running.pop(key, None)
+
+    def drop_children(self, key: bytes, parent: bytes) -> None:
+        """Drop the steps and calls of a run or session that vanishes; `key` is the session's."""
+        for name in self.children_of.pop(parent, ()):
+            del self.children[name]
+            self.stop_call(key, name)
+
+    def follow_calls(self, key: bytes, row: Row) -> None:
+        """Let the run go on that was held for a call whose outcome the event told.
+
+        The session's own audit lines come first.
+        """
+        name, self.returning = self.returning, None
+        if name is None:
+            return
+        run = self.runs[name]
+        goes_on = row["state"] == "Active" or run["mode"] == "detached"
+        if run["state"] == "paused" and run["held"] and not run["unresolved_calls"] and goes_on:
+            told = {"event_type": "run_resumed", "reason": "Run resumed: the outcome of all its calls is known"}
+            self.decide_run(key, row, name, "running", "call_resolved", **told)
+
+    def fire_call(self, key: bytes, name: bytes, instant: int) -> None:
+        """Make a call unknown whose limit has passed."""
+        call = self.children[name]
+        self.children[name] = unknown_call(call, self.now)
+        self.stop_call(key, name)
+        row = self.rows.get(key)
+        if row is None:  # nothing numbers an audit line of an archived session
+            self.untold.append(self.entry.offset)
+        else:
+            self.tell_unknown(row, call, instant)
+        parent = run_key_of(key, call["run_id"]) if call["run_id"] else b""
+        if not call["side_effect"] or not parent:
+            return
+        run = self.runs[parent]
+        run["unresolved_calls"] += 1
+        if row is not None and run["state"] in ("started", "running"):
+            reason = f"Run paused: the outcome of {call['tool_name']} is unknown"
+            self.decide_run(key, row, parent, "paused", "call_unresolved", event_type="run_paused", reason=reason)
+            run["held"] = True
+
+    def tell_unknown(self, row: Row, call: Row, instant: int) -> None:
+        limit = f"{call['limit_ms'] / 1_000:g}s"
+        missing = f"no outcome of {call['tool_name']} was reported within its limit"
+        details: dict[str, Any] = {name: call[name] for name in ("run_id", "tool_name", "idem_key")}
+        row["audit_seq"] += 1
+        self.add_audit(
+            row,
+            kind="tool_call",
+            event_type="tool_call_unknown",
+            reason_code="tool_call_limit",
+            reason=f"Tool call unknown after {limit}: {missing}",
+            from_state=row["state"],
+            to_state=row["state"],
+            from_call_state="running",
+            to_call_state="unknown",
+            occurred_at=instant * 1_000,
+            due_at=instant * 1_000,
+            fired_at=self.now * 1_000,
+            **details,
+        )
+
+    def drop_run(self, name: bytes) -> None:
+        run = self.runs[name]
+        self.drop_children(f"{run['tenant']}:{run['session']}".encode(), name)
+        super().drop_run(name)
+
+    def repair_runs(self, passed: int) -> None:
+        """Give open runs and running calls as much time as they had, after the clock was set."""
+        super().repair_runs(passed)
+        for names in self.running.values():
+            for call in map(self.children.__getitem__, names):
+                call["started_at"] = min(call["started_at"] + passed, self.now)
+                call["due_at"] = min(call["due_at"] + passed, self.now + call["limit_ms"])
+
+
+__all__ = ["ChildModel"]

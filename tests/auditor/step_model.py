@@ -1,0 +1,69 @@
+"""The oracle's model of a run's steps, by rules 2: what a step event makes of a step."""
+
+from typing import Any
+
+from tests.auditor.decoding import Refusal, Row
+
+STEP_TYPES = ("step_started", "step_succeeded", "step_failed", "step_skipped")
+
+
+def is_retryable(error: Any) -> bool:
+    return error is not None and error["error_class"] == "retryable"
+
+
+def next_step(step: Row | None, run: Row, kind: str, envelope: Row, fields: Row, now: int) -> Row:
+    """Return the step after an event that its run allows; raises `Refusal`."""
+    if kind == "step_started":
+        return _started(step, run, envelope, fields, now)
+    if kind == "step_skipped":
+        return _skipped(step, run, fields, now)
+    if step is None or step["state"] != "running":
+        raise Refusal("illegal_transition")
+    if fields["attempt"] != step["attempt"]:
+        raise Refusal("invalid_value")
+    if kind == "step_succeeded":
+        if fields["output_json"] is None:
+            raise Refusal("invalid_value")
+        return step | {"state": "succeeded", "entered_at": now, "output_json": fields["output_json"]}
+    if fields["error"]["error_class"] == "UNKNOWN":
+        raise Refusal("missing_error_class")
+    return step | {"state": "failed", "entered_at": now, "error": fields["error"]}
+
+
+def _started(step: Row | None, run: Row, envelope: Row, fields: Row, now: int) -> Row:
+    if run["state"] not in ("started", "running"):
+        raise Refusal("illegal_transition")
+    if step is not None and step["state"] not in ("failed", "running"):
+        raise Refusal("illegal_transition")
+    if fields["attempt"] != (1 if step is None else step["attempt"] + 1):
+        raise Refusal("invalid_value")
+    if step is not None and step["state"] == "failed" and envelope["actor"] is None and not is_retryable(step["error"]):
+        raise Refusal("not_retryable")
+    begun = {"step_id": envelope["step_id"], "attempt": fields["attempt"], "input_json": fields["input_json"]}
+    return _new_step(run, fields, now) | begun | {"state": "running"}
+
+
+def _skipped(step: Row | None, run: Row, fields: Row, now: int) -> Row:
+    if step is None:
+        return _new_step(run, fields, now) | {"state": "skipped"}
+    if step["state"] not in ("succeeded", "skipped"):
+        raise Refusal("illegal_transition")
+    return step  # a resumed run says why it does not do it again
+
+
+def _new_step(run: Row, fields: Row, now: int) -> Row:
+    return {
+        **{name: run[name] for name in ("tenant", "session", "run_id")},
+        "kind": "StepState",
+        "name": fields["name"],
+        "step_id": None,
+        "attempt": 0,
+        "started_at": now,
+        "entered_at": now,
+        "error": None,
+        "input_json": None,
+        "output_json": None,
+    }
+
+
+__all__ = ["STEP_TYPES", "is_retryable", "next_step"]

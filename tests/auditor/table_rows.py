@@ -1,0 +1,77 @@
+"""Rows of the changelog's table and of the oracle in one form, so that they can be compared."""
+
+from typing import Any
+
+from tests.auditor.decoding import Row
+
+_SAME = (
+    *("state", "phase", "epoch", "version", "audit_seq", "created_at", "entered_at", "last_event_at"),
+    *("last_work_at", "max_due_at", "released_at", "error_class", "state_json", "context_exceeded"),
+)
+SAME_OF_RUNS = (
+    *("run_id", "mode", "state", "run_seq", "created_at", "entered_at", "last_event_at", "progress", "resumes"),
+    "unresolved_calls",
+)
+_OF_CALLS = ("run_id", "step_id", "tool_name", "idem_key", "try_number", "side_effect", "queryable", "started_at")
+SAME_OF_CHILDREN = {
+    "StepState": (
+        *("run_id", "name", "step_id", "state", "attempt", "started_at", "entered_at", "error"),
+        *("input_json", "output_json"),
+    ),
+    "ToolCallState": (*_OF_CALLS, "due_at", "limit_ms", "reservation"),
+    "EndedToolCall": (*_OF_CALLS, "state", "entered_at", "error", "resolved_by", "result_json", "artifact_id"),
+}
+
+
+def run_kind(run: Row) -> str:
+    return "FinishedRun" if run["state"] in ("completed", "failed", "cancelled") else "RunState"
+
+
+def wanted_rows(oracle: Any) -> dict[bytes, Row]:
+    """Return a partition's sessions, runs, steps and calls as its oracle has them."""
+    children = {
+        key: {name: child[name] for name in ("kind", *SAME_OF_CHILDREN[child["kind"]])}
+        for key, child in oracle.children.items()
+    }
+    runs = {
+        key: {"kind": run_kind(run), **{name: run[name] for name in SAME_OF_RUNS}} for key, run in oracle.runs.items()
+    }
+    sessions = {key: {"kind": "SessionState", **_session_summary(key, row)} for key, row in oracle.rows.items()}
+    return {**sessions, **runs, **children}
+
+
+def ledger_summary(producers: Row) -> dict[str, tuple[int, list[tuple[int, int]]]]:
+    return {name: (ledger["last"], ledger["missing"]) for name, ledger in producers.items()}
+
+
+def _session_summary(key: bytes, row: Row) -> Row:
+    names = {"owner": row["owner"], "attempts": row["attempts"], "producers": ledger_summary(row["producers"])}
+    names["open_runs"] = [name[len(key) + 1 : -1].decode() for name in row["open_runs"]]
+    return {**{name: row[name] for name in _SAME}, **names, "cleanups": row["cleanups"], "refusals": row["refusals"]}
+
+
+def found_row(kind: str, fields: Row) -> Row:
+    """Return a row of the table in the oracle's form."""
+    if kind in ("RunState", "FinishedRun"):
+        return {"kind": kind, **{name: fields.get(name, 0) for name in SAME_OF_RUNS}}
+    if kind in SAME_OF_CHILDREN:
+        return {"kind": kind, **{name: fields[name] for name in SAME_OF_CHILDREN[kind]}}
+    ledger = {
+        producer["producer_id"]: (producer["last_seq"], [tuple(hole.values()) for hole in producer["missing"]])
+        for producer in fields["producers"]
+    }
+    if kind == "Gravestone":
+        return {**fields, "kind": kind, "producers": ledger}
+    return {
+        **{name: fields[name] for name in _SAME},
+        "kind": kind,
+        "owner": fields["owner_service"],
+        "attempts": fields["recovery_attempts"],
+        "open_runs": [run["run_id"] for run in fields.get("open_runs", ())],
+        "producers": ledger,
+        "cleanups": {cleanup["cleanup_id"]: cleanup["released"] for cleanup in fields["cleanups"]},
+        "refusals": [(refusal["offset"], refusal["reason"]) for refusal in fields["refusals"]],
+    }
+
+
+__all__ = ["SAME_OF_CHILDREN", "SAME_OF_RUNS", "found_row", "ledger_summary", "run_kind", "wanted_rows"]

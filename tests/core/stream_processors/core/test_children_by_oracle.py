@@ -1,0 +1,122 @@
+"""Steps and reserved tool calls in cases that random agents rarely meet, by both judges."""
+
+from typing import Any
+
+from sessionary.schemas.ids import call_key, run_key, step_key
+from sessionary.schemas.records import EndedToolCall, FinishedRun, RunState, StepState, ToolCallState
+from sessionary.schemas.types import ErrorInfo
+from tests.core.oracle_rig import OracleRig, position_under
+from tests.support.event_factory import EventFactory
+
+CALL: dict[str, Any] = {"tool_call_id": "id", "idem_key": "k", "tool_name": "order"}
+STARTED: dict[str, Any] = {**CALL, "try_number": 1, "side_effect": True, "queryable": False, "limit_ms": 2_000}
+
+
+class Children:
+    """A rig with one session and its run `r`."""
+
+    def __init__(self, mode: str = "attached") -> None:
+        self.rig, self.agent = OracleRig(position=position_under(2)), EventFactory()
+        self.rig.start(self.agent)
+        assert self.say("run_started", mode=mode, plan_json=None) == "applied"
+
+    def say(self, event_type: str, run_id: str | None = "r", actor: str | None = None, **fields: Any) -> str:
+        marks = {"run_id": run_id, "actor": actor, "step_id": "attempt"}
+        return self.rig.send(self.agent, event_type, marks, **fields)
+
+    def row(self, kind: type[Any], child: bytes | None = None) -> Any:
+        row = self.rig.fold.rows.get(child or self.run)
+        assert isinstance(row, kind)
+        return row
+
+    @property
+    def run(self) -> bytes:
+        return run_key(*self.agent.key, "r")
+
+    def lose_call(self, **fields: Any) -> None:
+        """Reserve a call, and let its limit pass."""
+        assert self.say("tool_call_started", **{**STARTED, **fields}) == "applied"
+        self.rig.advance(3_000)
+
+
+def test_a_step_that_is_skipped_before_any_attempt_has_the_id_of_none() -> None:
+    one = Children()
+    assert one.say("step_skipped", name="search") == "applied"
+    row = one.row(StepState, step_key(one.run, "search"))
+    assert (row.state, row.attempt, row.step_id) == ("skipped", 0, None)
+
+
+def test_the_outcome_of_a_finished_runs_call_counts_in_its_run_only() -> None:
+    one = Children()
+    one.lose_call()
+    assert one.row(RunState).unresolved_calls == 1
+    assert one.say("run_cancelled") == "applied"
+    finished = one.row(FinishedRun)
+    assert one.say("tool_call_failed", **CALL, try_number=1, error=ErrorInfo("retryable", "e", "e")) == "applied"
+    told = one.row(FinishedRun)
+    assert (told.unresolved_calls, told.run_seq) == (0, finished.run_seq + 1)
+    assert told == finished._replace(unresolved_calls=0, run_seq=told.run_seq, last_event_at=told.last_event_at)
+
+
+def test_a_run_that_its_client_paused_is_not_resumed_by_an_outcome() -> None:
+    one = Children()
+    assert one.say("tool_call_started", **STARTED) == "applied"
+    assert one.say("run_running", progress=None) == "applied"
+    assert one.say("run_paused") == "applied"
+    one.rig.advance(3_000)
+    assert one.row(RunState).unresolved_calls == 1
+    assert one.say("run_resumed") == "refused call_unresolved"
+    fields = {**CALL, "outcome": "succeeded", "result_json": "{}", "resolved_by": "ops"}
+    assert one.say("tool_call_resolved", **fields) == "applied"
+    assert (one.row(RunState).state, one.row(RunState).reason_code) == ("paused", "paused")
+    assert one.say("run_resumed") == "applied"
+
+
+def test_two_lost_calls_hold_a_run_until_both_are_known() -> None:
+    one = Children()
+    assert one.say("tool_call_started", **{**STARTED, "idem_key": "k2", "limit_ms": 2_000}) == "applied"
+    one.lose_call()
+    assert one.row(RunState).unresolved_calls == 2
+    succeeded: dict[str, Any] = {"try_number": 1, "result_json": None, "artifact_id": None}
+    assert one.say("tool_call_succeeded", **{**CALL, "idem_key": "k2"}, **succeeded) == "applied"
+    assert one.row(RunState).state == "paused"
+    assert one.say("tool_call_succeeded", **CALL, **succeeded) == "applied"
+    assert (one.row(RunState).state, one.row(RunState).reason_code) == ("running", "call_resolved")
+
+
+def test_a_call_without_a_side_effect_is_tried_again_after_its_limit() -> None:
+    one = Children()
+    one.lose_call(side_effect=False)
+    assert one.row(RunState).state == "started"
+    again = {**STARTED, "try_number": 2}
+    assert one.say("tool_call_started", **again) == "refused call_unresolved"
+    assert one.say("tool_call_started", **{**again, "side_effect": False}) == "applied"
+    assert one.row(ToolCallState, call_key(one.run, "k")).try_number == 2
+
+
+def test_all_children_vanish_with_their_run_and_the_sessions_own_calls_with_the_session() -> None:
+    one = Children()
+    assert one.say("step_started", name="search", attempt=1, input_json='"' + "x" * 2_000 + '"') == "applied"
+    assert one.say("tool_call_started", **STARTED) == "applied"
+    assert one.say("tool_call_started", run_id=None, **{**STARTED, "limit_ms": 10**13}) == "applied"
+    assert one.say("run_cancelled") == "applied"
+    assert one.say("session_terminated", reason="closed", snapshot=None) == "applied"
+    one.rig.advance(2_000_000, step_ms=4_000)
+    assert one.row(EndedToolCall, call_key(one.run, "k")).state == "unknown"
+    assert call_key(one.agent.key.encoded(), "k") not in one.rig.fold.rows
+    one.rig.at += 31 * 86_400_000
+    one.rig.tick()
+    assert [key for key in one.rig.fold.rows if key.startswith(one.agent.key.encoded())] == []
+
+
+def test_a_call_becomes_unknown_after_its_session_was_archived() -> None:
+    one = Children()
+    assert one.say("tool_call_started", **{**STARTED, "limit_ms": 1_000_000}) == "applied"
+    assert one.say("run_cancelled") == "applied"
+    assert one.say("session_terminated", reason="closed", snapshot=None) == "applied"
+    one.rig.advance(600_000, step_ms=4_000)
+    assert one.agent.key.encoded() not in one.rig.oracle.rows
+    assert one.row(ToolCallState, call_key(one.run, "k")).try_number == 1
+    one.rig.advance(600_000, step_ms=4_000)
+    assert one.row(EndedToolCall, call_key(one.run, "k")).state == "unknown"
+    assert one.row(FinishedRun).unresolved_calls == 1
