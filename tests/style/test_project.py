@@ -52,7 +52,7 @@ def test_every_test_is_in_one_of_the_two_runs() -> None:
 
 def test_the_demo_installs_only_what_it_needs() -> None:
     extras = pyproject()["project"]["optional-dependencies"]
-    assert {"sessionary[local,registry,docs,metrics,otel]"} == {
+    assert {"sessionary[local,registry,docs,metrics,otel,artifacts]"} == {
         line for line in extras["dev"] if line.startswith("sessionary")
     }
     assert "demo: $(LOCAL)\n" in (ROOT / "Makefile").read_text()

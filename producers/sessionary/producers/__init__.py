@@ -13,6 +13,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     ports           the protocols of what the client needs of the outside
     kafka_ports     these by Kafka and HTTP
     context/        the current session, marks, decorators, several tenants
+    artifacts/      content that is too large for events, in a folder or an object store
     testing/        these in memory, for users' tests
     process/        what the client does so that it never harms its process: exit, fork, SIGTERM
     metrics         what a client measures: names and values, without a library

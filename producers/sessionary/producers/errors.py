@@ -21,6 +21,8 @@ SessionaryError
     ├── ProducerConflict           another process uses this client's producer id
     ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
     ├── SpoolDamaged(path, lost)    a spool file has bytes that cannot be read
+    ├── ArtifactMissing(uri)       an artifact's body is not in its store
+    ├── ArtifactDamaged(uri)       an artifact's body is not the one that was saved
     ├── VerdictPending(verb)       another verb while a verdict is awaited
     └── ClientClosed               a verb after `close`, or on a parent's session in a forked child
 """
@@ -239,6 +241,30 @@ class SpoolDamaged(ProducerError):
         self.lost = lost
 
 
+class ArtifactMissing(ProducerError):
+    """An artifact's body is not in its store: it was removed, or the store is another one.
+
+    Attributes:
+        uri: Where it should be.
+    """
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"there is no artifact at {uri}: it was removed, or this is another store")
+        self.uri = uri
+
+
+class ArtifactDamaged(ProducerError):
+    """An artifact's body is not the one that was saved: its hash is another one.
+
+    Attributes:
+        uri: Where it is.
+    """
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"the artifact at {uri} was changed: its content does not have its hash")
+        self.uri = uri
+
+
 class VerdictPending(ProducerError):
     """The verdict on an earlier verb is still awaited. Call that verb again to go on waiting.
 
@@ -256,6 +282,8 @@ class ClientClosed(ProducerError):
 
 
 __all__ = [
+    "ArtifactDamaged",
+    "ArtifactMissing",
     "AuthenticationFailed",
     "ClientClosed",
     "DeliveryFailed",

@@ -1,0 +1,145 @@
+"""An artifact that is written in chunks, and continued after a crash.
+
+Each chunk is a body of its own, named by its offset. It is stored before its event is sent, so that
+every chunk that was reported is there. If the stream is continued, what lies behind the last
+checkpoint is cut off. Complete, it is one body under its hash, like any other artifact; a record of
+that hash stays where the chunks were, so that a kill while they are removed loses nothing.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sessionary.producers.artifacts.artifact import Artifact
+from sessionary.producers.artifacts.stores import ArtifactStore
+from sessionary.producers.context.marks import Marks
+from sessionary.producers.errors import Invalid
+from sessionary.schemas.events import ArtifactChunkAppended, ArtifactCompleted
+
+_OFFSET_DIGITS = 16
+_COMPLETE = "complete"  # beside the chunks: the hash of the whole body, if there is one
+
+
+def body_name(sha256: str) -> str:
+    """Return the name under which a complete body is stored."""
+    return f"sha256/{sha256[:2]}/{sha256}"
+
+
+class ArtifactStream:
+    """One artifact while it is written; `ArtifactLibrary.stream` makes it. Not thread-safe.
+
+    Attributes:
+        artifact_id: UUID, with which the stream can be continued.
+        artifact_type: For example `markdown`.
+    """
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        emit: Callable[..., str],
+        artifact_type: str,
+        artifact_id: str,
+        chunks: Sequence[bytes],
+        marks: Marks,
+    ) -> None:
+        self.artifact_type, self.artifact_id = artifact_type, artifact_id
+        self._store, self._emit, self._marks = store, emit, marks
+        self._chunks = list(chunks)
+        self._bytes_written = sum(map(len, chunks))
+
+    @classmethod
+    def reopen(
+        cls,
+        store: ArtifactStore,
+        emit: Callable[..., str],
+        artifact_type: str,
+        artifact_id: str,
+        bytes_written: int | None,
+        marks: Marks,
+    ) -> "ArtifactStream":
+        """Return a stream with its chunks up to `bytes_written`, or a complete one with all.
+
+        See `ArtifactLibrary.stream`.
+        """
+        chunks: list[bytes] = []
+        offset = 0
+        names = store.names(_folder(artifact_id))
+        if _COMPLETE in names:
+            body = store.read(body_name(store.read(f"{_folder(artifact_id)}/{_COMPLETE}").decode()))
+            return cls(store, emit, artifact_type, artifact_id, (body,), marks)
+        while _offset_name(offset) in names and (bytes_written is None or offset < bytes_written):
+            chunks.append(store.read(f"{_folder(artifact_id)}/{_offset_name(offset)}"))
+            offset += len(chunks[-1])
+        if bytes_written is not None and offset != bytes_written:
+            raise Invalid(
+                "invalid_value",
+                f"artifact {artifact_id} has no chunk that ends at {bytes_written}, but one at {offset}",
+            )
+        for name in reversed(names):  # a chunk that stays would follow one of the same length
+            if int(name) >= offset:
+                store.remove(f"{_folder(artifact_id)}/{name}")
+        return cls(store, emit, artifact_type, artifact_id, chunks, marks)
+
+    @property
+    def uri(self) -> str:
+        """Where the chunks are."""
+        return self._store.uri(_folder(self.artifact_id))
+
+    @property
+    def bytes_written(self) -> int:
+        """The size of all chunks: what a checkpoint has to keep."""
+        return self._bytes_written
+
+    def read(self) -> bytes:
+        """Return what is written so far."""
+        return b"".join(self._chunks)
+
+    def append(self, chunk: str | bytes) -> int:
+        """Store a chunk, then report it by `artifact_chunk_appended`; return `bytes_written`.
+
+        An empty chunk does nothing. Raises `Unavailable` if the store does not take it: the same
+        call may then be repeated. Otherwise raises as `Session.emit` does.
+        """
+        content = chunk.encode() if isinstance(chunk, str) else chunk
+        if not content:
+            return self._bytes_written
+        offset = self._bytes_written
+        self._store.write(f"{_folder(self.artifact_id)}/{_offset_name(offset)}", content)
+        self._chunks.append(content)
+        self._bytes_written += len(content)
+        sha256 = hashlib.sha256(content).hexdigest()
+        self._send(ArtifactChunkAppended(self.artifact_id, offset, len(content), sha256))
+        return self._bytes_written
+
+    def complete(self) -> Artifact:
+        """Store the whole as one body, report it by `artifact_completed`, and drop the chunks.
+
+        Raises as `append` does. May be repeated after an error, also by who continues the stream.
+        """
+        body = self.read()
+        sha256 = hashlib.sha256(body).hexdigest()
+        name = body_name(sha256)
+        if not self._store.has(name):
+            self._store.write(name, body)
+        artifact = Artifact(self.artifact_id, self.artifact_type, self._store.uri(name), sha256, len(body))
+        folder = _folder(self.artifact_id)
+        self._store.write(f"{folder}/{_COMPLETE}", sha256.encode())
+        self._send(ArtifactCompleted(self.artifact_id, len(body), sha256))
+        for chunk in self._store.names(folder):
+            if chunk != _COMPLETE:
+                self._store.remove(f"{folder}/{chunk}")
+        return artifact
+
+    def _send(self, payload: Any) -> None:
+        self._emit(payload, **self._marks)
+
+
+def _folder(artifact_id: str) -> str:
+    return f"streams/{artifact_id}"
+
+
+def _offset_name(offset: int) -> str:
+    return f"{offset:0{_OFFSET_DIGITS}d}"
+
+
+__all__ = ["ArtifactStream", "body_name"]
