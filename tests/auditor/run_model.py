@@ -29,6 +29,7 @@ class RunModel:
 
     def __init__(self) -> None:
         self.runs: dict[bytes, Row] = {}
+        self.tasks: list[Row] = []  # the requests for the work of queued detached runs
         self.last_transition = ""  # of the record or deadline that is judged now
 
     def add_audit(self, row: Row | None, **details: Any) -> None:
@@ -100,6 +101,8 @@ class RunModel:
             raise Refusal("invalid_value")
         if len(row["open_runs"]) >= OPEN_MAX:
             raise Refusal("too_many_runs")
+        if kind == "run_queued" and fields["mode"] == "detached":
+            self.tasks.append({"key": key, "run_id": envelope["run_id"], "task_type": fields["task_type"]})
         limit = row["limits"]["attached_run_ms"]
         row["open_runs"].append(name)
         self.runs[name] = {
