@@ -171,7 +171,7 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
 
 
 def check_outputs(inputs: AuditInput) -> Iterator[Difference]:
-    """Audit lines, refusals, and requests for clean-ups and tasks are the oracle's, each exactly once."""
+    """Audit lines, refusals and requests of services are the oracle's, each exactly once."""
     outputs = {name: [fields for _, fields in records] for name, records in inputs.evidence.outputs.items()}
     places = Counter((line["source_partition"], line["source_offset"]) for line in outputs["rejected"])
     for place, times in places.items():

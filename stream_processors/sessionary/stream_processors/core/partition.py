@@ -24,6 +24,7 @@ from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import DueRow
 from sessionary.stream_processors.core.overlay import Overlay
+from sessionary.stream_processors.core.run.task_index import TaskIndex
 
 
 class PartitionState(CommittedState):
@@ -60,9 +61,12 @@ class PartitionState(CommittedState):
         """Set timers once all rows are loaded. `due_rows` saves working them out from the rows."""
         due: list[tuple[int, bytes]] = []
         self.expiries, self.unpacked_expiries, self.chunks = [], [], ChunkIndex()
+        self.tasks = TaskIndex()
         counted: list[bytes] = []
         back_ms = sum(repair.back_ms for repair in self.position.clock_repairs)
         for key, due_ms, live in due_rows if due_rows is not None else map(self._due_row, self.rows.items()):
+            if is_run_key(key):
+                self.tasks.add_run(key)
             if live:
                 # If the clock was set back since the row was written, the row may be due earlier.
                 due.append((due_ms - back_ms, key))
@@ -104,6 +108,8 @@ class PartitionState(CommittedState):
             self.load(key, row)
             if is_chunk_key(key):
                 self.chunks.put_chunk(key, row)
+            elif is_run_key(key):
+                (self.tasks.drop_run if row is None else self.tasks.add_run)(key)
         self.tally.replace_rows(overlay.labels_before, overlay.rows)
         self.live, self.vanishing, self.unpacked = overlay.live, overlay.vanishing, overlay.unpacked
         self.position, self._open = overlay.final_position, None

@@ -12,7 +12,8 @@ QUEUED = {"mode": "detached", "task_type": "model_training", "input_json": '{"ep
 
 
 def requests_of(rig: FoldRig) -> list[tuple[bytes | None, TaskRequest]]:
-    return list(rig.outcomes[-1].records_on("tasks"))
+    assert rig.outcome is not None
+    return list(rig.outcome.records_on("tasks"))
 
 
 def test_a_queued_detached_run_asks_for_its_work() -> None:
