@@ -67,7 +67,7 @@ class RunModel:
     def goes_on_alone(self, key: bytes, row: Row, kind: str, envelope: Row) -> bool:
         """Return True if an event is of a detached run that goes on while its session does not."""
         run = self.run_of(key, kind, envelope)
-        if run is None or run["mode"] != "detached" or kind in ("run_queued", "run_started"):
+        if run is None or run["mode"] != "detached" or kind == "run_queued":
             return False
         if kind == "run_resumed" and run["state"] == "failed":
             return False  # it begins again, and that only an active session can

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from sessionary.producers import AsyncSessionClient, SessionClient, SessionLost, Unavailable
+from sessionary.producers import AsyncSessionClient, Invalid, SessionClient, SessionLost, Unavailable
 from sessionary.producers.ports import Json, TaskQuestion, TaskView
 from sessionary.producers.tasks.attempt import TaskAttempt, TaskTimes
 from sessionary.producers.tasks.context import TaskContext
@@ -331,7 +331,7 @@ def test_the_verbs_of_asyncio() -> None:
 
 def test_the_functions_of_a_module() -> None:
     assert functions_of(__name__) == {"model_training": train_model}
-    with pytest.raises(ValueError, match="marked with @task"):
+    with pytest.raises(Invalid, match="marked with @task"):
         functions_of("sessionary.producers.tasks.answers")
 
 
