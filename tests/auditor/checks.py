@@ -173,7 +173,7 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
 
 
 def check_outputs(inputs: AuditInput) -> Iterator[Difference]:
-    """Audit lines, refusals and clean-up requests are the oracle's, each exactly once."""
+    """Audit lines, refusals and requests of services are the oracle's, each exactly once."""
     outputs = {name: [fields for _, fields in records] for name, records in inputs.evidence.outputs.items()}
     places = Counter((line["source_partition"], line["source_offset"]) for line in outputs["rejected"])
     for place, times in places.items():
@@ -183,7 +183,7 @@ def check_outputs(inputs: AuditInput) -> Iterator[Difference]:
     for cleanup_id, times in requests.items():
         if times > 1:
             yield Difference("doubled", f"clean-up {cleanup_id} was asked for {times} times")
-    written = (outputs["audit"], outputs["rejected"], outputs["cleanup"])
+    written = (outputs["audit"], outputs["rejected"], outputs["cleanup"], outputs["tasks"])
     for text in find_differences(inputs.oracle, *written):
         doubled: Kind = "doubled" if text.startswith("audited twice") else "judgement"
         yield Difference("refusal" if ": refused " in text else doubled, text)

@@ -29,7 +29,7 @@ class Oracle:
         return self.partitions[entry.partition].apply_record(entry)
 
     def all_lines(self, field: str) -> list[Row]:
-        """Return `audits`, `rejected` or `cleanups` of all partitions."""
+        """Return `audits`, `rejected`, `cleanups` or `tasks` of all partitions."""
         return [line for oracle in self.partitions.values() for line in getattr(oracle, field)]
 
     def sessions(self) -> dict[bytes, Row]:
@@ -66,11 +66,16 @@ def _place(line: Mapping[str, Any]) -> tuple[int, int, int]:
     return line["source_partition"], line["source_offset"], line.get("source_n", 0)
 
 
+def _key_of(line: Mapping[str, Any]) -> bytes:
+    return f"{line['tenant_id']}:{line['session_id']}".encode()
+
+
 def find_differences(
     oracle: Oracle,
     audit_rows: Iterable[Mapping[str, Any]],
     rejected_rows: Iterable[Mapping[str, Any]],
     cleanup_rows: Iterable[Mapping[str, Any]] | None = None,
+    task_rows: Iterable[Mapping[str, Any]] | None = None,
 ) -> list[str]:
     """Return every difference between the pipeline's output and the oracle's, as sentences."""
     found: list[str] = []
@@ -97,6 +102,10 @@ def find_differences(
         asked = {line["cleanup_id"]: list(line["actions"]) for line in cleanup_rows}
         wanted_actions = {line["cleanup_id"]: line["actions"] for line in oracle.all_lines("cleanups")}
         found += [f"clean-ups {asked} instead of {wanted_actions}"] if asked != wanted_actions else []
+    if task_rows is not None:
+        requested = sorted((_key_of(line), line["run_id"], line["task_type"]) for line in task_rows)
+        wanted_tasks = sorted((line["key"], line["run_id"], line["task_type"]) for line in oracle.all_lines("tasks"))
+        found += [f"tasks {requested} instead of {wanted_tasks}"] if requested != wanted_tasks else []
     return found
 
 

@@ -31,6 +31,7 @@ class RunModel:
 
     def __init__(self) -> None:
         self.runs: dict[bytes, Row] = {}
+        self.tasks: list[Row] = []  # the requests for the work of queued detached runs
         self.last_transition = ""  # of the record or deadline that is judged now
 
     def add_audit(self, row: Row | None, **details: Any) -> None:
@@ -79,7 +80,7 @@ class RunModel:
     def goes_on_alone(self, key: bytes, row: Row, kind: str, envelope: Row) -> bool:
         """Return True if an event is of a detached run that goes on while its session does not."""
         run = self.run_of(key, kind, envelope)
-        if run is None or run["mode"] != "detached" or kind in ("run_queued", "run_started"):
+        if run is None or run["mode"] != "detached" or kind == "run_queued":
             return False
         if kind == "run_resumed" and run["state"] == "failed":
             return False  # it begins again, and that only an active session can
@@ -118,6 +119,8 @@ class RunModel:
             raise Refusal("invalid_value")
         if len(row["open_runs"]) >= OPEN_MAX:
             raise Refusal("too_many_runs")
+        if kind == "run_queued" and fields["mode"] == "detached":
+            self.tasks.append({"key": key, "run_id": envelope["run_id"], "task_type": fields["task_type"]})
         limit = row["limits"]["attached_run_ms"]
         row["open_runs"].append(name)
         self.runs[name] = {

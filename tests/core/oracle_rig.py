@@ -156,14 +156,14 @@ class OracleRig:
         outcome = batch.finish()
         self.fold.merge(batch)
         self.outcomes.append(outcome)
-        for lines in ("audits", "rejected", "cleanups"):
+        for lines in ("audits", "rejected", "cleanups", "tasks"):
             getattr(self.oracle, lines).clear()
         expected = self.all_partitions.apply_record(
             LogEntry(self.partition, record.offset, record.timestamp_ms, key, value, "replayed_from" in dict(headers))
         )
         assert outcome_text(outcome) == expected
-        audits, rejected, cleanups = ([line._asdict() for _, line in outcome.records_on(stream)] for stream in STREAMS)
-        found = find_differences(self.all_partitions, audits, rejected, cleanups)
+        written = ([line._asdict() for _, line in outcome.records_on(stream)] for stream in STREAMS)
+        found = find_differences(self.all_partitions, *written)
         assert not found, found
         self._compare_rows(outcome)
         return expected

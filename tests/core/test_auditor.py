@@ -59,6 +59,7 @@ def evidence_of(rig: OracleRig) -> Evidence:
             "audit": outcome.records_on("audit"),
             "rejected": outcome.records_on("rejected"),
             "cleanup": outcome.records_on("cleanup"),
+            "tasks": outcome.records_on("tasks"),
         }
         for name, records in (*written.items(), ("batches", [(None, batch)])):
             for key, record in records:

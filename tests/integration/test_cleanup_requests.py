@@ -7,9 +7,9 @@ from contextlib import closing
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from sessionary.producers.control import cleanup_consumer
-from sessionary.producers.control.cleanup_consumer import KafkaCleanupConsumer
+from sessionary.producers.control import request_consumer
 from sessionary.producers.control.kafka_consumer import RequestConsumer, open_consumer
+from sessionary.producers.control.request_consumer import KafkaRequestConsumer
 from sessionary.producers.errors import UnreadableRequest
 from sessionary.producers.ports import OnReceipt, Receipt
 from sessionary.producers.settings import ProducerSettings
@@ -50,7 +50,7 @@ class Service:
         self.handled: list[str] = []
         self.errors: list[Exception] = []
         self._kafka = kafka
-        self._consumer = KafkaCleanupConsumer(
+        self._consumer = KafkaRequestConsumer(
             producer_settings(kafka), "acme", "billing", self.errors.append, new_consumer=new_consumer
         )
         if newer:
@@ -108,8 +108,8 @@ def test_an_older_client_stops_at_a_request_that_a_newer_client_then_answers(kaf
 def test_a_consumer_that_reaches_no_broker_is_replaced_by_one_that_answers(
     kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleanup_consumer, "ASK_EVERY_S", 0.3)
-    monkeypatch.setattr(cleanup_consumer, "_JOIN_S", 1.0)
+    monkeypatch.setattr(request_consumer, "ASK_EVERY_S", 0.3)
+    monkeypatch.setattr(request_consumer, "_JOIN_S", 1.0)
     append_values(kafka, 0, encode_record(new_request("one")))
     settings = producer_settings(kafka)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and answers nothing
@@ -117,7 +117,7 @@ def test_a_consumer_that_reaches_no_broker_is_replaced_by_one_that_answers(
         opened: list[KafkaSettings] = []
 
         def new_consumer() -> RequestConsumer:
-            monkeypatch.setattr(cleanup_consumer, "_JOIN_S", 60.0)  # the second one has all the time it needs
+            monkeypatch.setattr(request_consumer, "_JOIN_S", 60.0)  # the second one has all the time it needs
             opened.append(settings if opened else lost)
             return open_consumer(settings if len(opened) > 1 else lost, group_id(kafka))
 

@@ -26,6 +26,7 @@ class Written(NamedTuple):
     audits: list[tuple[bytes, AuditRecord]]
     rejected: list[tuple[bytes | None, Any]]
     cleanups: list[tuple[bytes, Any]]
+    tasks: list[tuple[bytes, Any]]
 
 
 def outputs_of(outcomes: list[Outcome]) -> Written:
@@ -34,6 +35,7 @@ def outputs_of(outcomes: list[Outcome]) -> Written:
         [pair for outcome in outcomes for pair in outcome.records_on("audit")],
         [pair for outcome in outcomes for pair in outcome.records_on("rejected")],
         [pair for outcome in outcomes for pair in outcome.records_on("cleanup")],
+        [pair for outcome in outcomes for pair in outcome.records_on("tasks")],
     )
 
 
@@ -65,7 +67,7 @@ def check_refold(world: World, partition: int, outputs: Written) -> Iterator[str
     cut, decisions = max(1, len(log) if world.seed % 2 else 3), decisions_in(outputs)
     whole = folded(partition, world.settings, log, cut, world.machines, decisions)
     wanted = outputs_of(whole.outcomes)
-    for name in ("audits", "rejected", "cleanups"):
+    for name in ("audits", "rejected", "cleanups", "tasks"):
         ours, theirs = _without_batch_numbers(getattr(outputs, name)), _without_batch_numbers(getattr(wanted, name))
         if ours != theirs:
             first = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
@@ -110,6 +112,7 @@ def check_against_oracle(world: World, partition: int, outputs: Written) -> list
             [line._asdict() for _, line in outputs.audits],
             [line._asdict() for _, line in outputs.rejected],
             [line._asdict() for _, line in outputs.cleanups],
+            [line._asdict() for _, line in outputs.tasks],
         )
     ]
     oracle = whole.partitions[partition]

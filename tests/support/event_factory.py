@@ -39,6 +39,7 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
         "updating_at": None,  # with a time, only judges by rules 2 know the event
         "persisting_at": None,
     },
+    "run_completed": {"duration_ms": None},  # a later field: only judges by rules 2 know it
     "tool_call_started": {"limit_ms": None},  # with a limit, only judges by rules 2 know the event
     "snapshot_created": {"snapshot": snapshot("later")},
     "resources_released": {

@@ -37,6 +37,7 @@ RECORDS: list[type[Any]] = [
             "SessionState",
             "StepContent",
             "StepState",
+            "TaskRequest",
             "Tick",
             "ToolCallContent",
             "ToolCallState",

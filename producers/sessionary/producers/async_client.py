@@ -16,15 +16,15 @@ from sessionary.producers.session.async_session import AsyncSession, AsyncStep
 from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
 from sessionary.producers.session.life import Session
 from sessionary.producers.settings import ProducerSettings
+from sessionary.producers.tasks.async_questions import AsyncTaskQuestions
 from sessionary.schemas.types import DataClass, Limits
 
 
-class AsyncSessionClient:
+class AsyncSessionClient(AsyncTaskQuestions):
     """Makes the sessions of one tenant, service and agent, for asyncio.
 
     Has the verbs of `SessionClient`, with the same arguments and errors; none blocks the event
-    loop. Create one per process; `for_tenant` makes those of further tenants. An async context
-    manager that closes it.
+    loop. Create one per process; `for_tenant` makes those of further tenants. A context manager.
 
         client = AsyncSessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1")
         async with client:

@@ -16,6 +16,7 @@ from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyI
 from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session, Step
+from sessionary.producers.tasks.questions import TaskQuestions
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:  # pydantic and asyncio take long to load
     from sessionary.producers.settings import ProducerSettings
 
 
-class SessionClient(TenantClients):
+class SessionClient(TaskQuestions, TenantClients):
     """Makes the sessions of one tenant, service and agent, and delivers their events.
 
     Create one per process; `for_tenant` makes those of further tenants. Thread-safe; a context

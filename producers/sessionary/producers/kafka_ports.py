@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sessionary.producers.control.cleanup_consumer import KafkaCleanupConsumer
 from sessionary.producers.control.http_control import HttpControl
+from sessionary.producers.control.request_consumer import TASKS, KafkaRequestConsumer
 from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.producers.errors import SpoolUnusable
@@ -26,16 +26,20 @@ def kafka_ports(
         return disabled_ports()
     trace = _tracing(settings)
 
-    def answers_of(tenant: str, its: ProducerSettings) -> tuple[HttpControl, KafkaCleanupConsumer]:
-        return HttpControl(its, tenant), KafkaCleanupConsumer(its, tenant, service_id, on_error)
+    def answers_of(
+        tenant: str, its: ProducerSettings
+    ) -> tuple[HttpControl, KafkaRequestConsumer, KafkaRequestConsumer]:
+        cleanups = KafkaRequestConsumer(its, tenant, service_id, on_error)
+        return HttpControl(its, tenant), cleanups, KafkaRequestConsumer(its, tenant, service_id, on_error, TASKS)
 
     own = answers_of(tenant_id, settings)  # before the transport: what is malformed leaves nothing open
     delivery = _open_delivery(settings, producer_id, on_error)
     transport = trace(delivery.transport)
 
-    def ports_with(control: HttpControl, cleanups: KafkaCleanupConsumer) -> Ports:
+    def ports_with(control: HttpControl, cleanups: KafkaRequestConsumer, task_requests: KafkaRequestConsumer) -> Ports:
         polls = None if control.url is None else control
-        return Ports(transport, control, cleanups, delivery.policy, polls=polls)
+        parts = (transport, control, cleanups, delivery.policy)
+        return Ports(*parts, polls=polls, tasks=control, task_requests=task_requests)
 
     def tenant_ports(tenant: str, its: ProducerSettings) -> Ports:
         return ports_with(*answers_of(tenant, its))

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
-from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import DataClass, Limits, Refusal, RefusalReason
+from sessionary.schemas.records import CleanupRequest, TaskRequest
+from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Refusal, RefusalReason
 
 if TYPE_CHECKING:  # pydantic takes long to load
     from sessionary.producers.settings import ProducerSettings
@@ -233,6 +233,70 @@ class OnCleanupRequest(Protocol):
         ...
 
 
+OnRequest = Callable[[Any, OnReceipt], None]
+"""Handles a request of any kind, as `OnCleanupRequest` and `OnTaskRequest` do theirs."""
+
+
+class OnTaskRequest(Protocol):
+    """Takes the request for one task."""
+
+    def __call__(self, request: TaskRequest, on_receipt: OnReceipt) -> None:
+        """Begin the task, and return at once; call `on_receipt` once its end is delivered.
+
+        Raises `QueueFull` if there is no room for it now: call again later.
+        """
+        ...
+
+
+class TaskConsumer(Protocol):
+    """Receives the requests for tasks of one service."""
+
+    def start(self, on_request: OnTaskRequest) -> None:
+        """Pass each request to `on_request`, on a thread of its own."""
+        ...
+
+    def close(self, timeout_s: float) -> None:
+        """Stop taking requests. May be called again."""
+        ...
+
+
+class TaskView(NamedTuple):
+    """A task as the processor has committed it. Times are ms of log time since the epoch."""
+
+    task_id: str
+    session_id: str
+    task_type: str
+    state: str  # queued, started, running, paused, completed, failed or cancelled
+    progress: float | None  # from 0 to 1
+    result_json: str | None
+    artifact_id: str | None  # the artifact that holds the result
+    error: ErrorInfo | None
+    plan_json: str | None
+    created_ms: int
+    entered_ms: int  # when it entered its state
+    last_event_ms: int
+    version: str  # differs after each change
+    verdict: "Verdict | None" = None  # only if one was asked for
+
+
+class TaskQuestion(NamedTuple):
+    """What to wait for before a task is told."""
+
+    seen: str | None = None  # wait while the task has this version
+    after: tuple[int, int] | None = None  # wait for the verdict on the event at (partition, offset)
+
+
+class TaskLookup(Protocol):
+    """Asks the processor about one task. Thread-safe; blocks."""
+
+    def fetch_task(self, task_id: str, timeout_s: float, question: TaskQuestion) -> TaskView | None:
+        """Return a task by its id; None if the tenant has no such task.
+
+        Raises `AuthenticationFailed`, `SettingsError`, `Unavailable`.
+        """
+        ...
+
+
 class CleanupConsumer(Protocol):
     """Receives the clean-up requests for one service."""
 
@@ -308,6 +372,8 @@ class Ports(NamedTuple):
     heartbeats: HeartbeatTimer | None = None  # None: a thread of the client, in real time
     polls: SessionPolls | None = None  # None: refusals and time-outs are told by verdicts only
     poll_timer: PollTimer | None = None  # None: a thread of the client, in real time
+    tasks: TaskLookup | None = None  # None: tasks cannot be asked for
+    task_requests: TaskConsumer | None = None  # None: the client can have no worker of tasks
 
 
 __all__ = [
@@ -322,6 +388,8 @@ __all__ = [
     "OnCleanupRequest",
     "OnError",
     "OnReceipt",
+    "OnRequest",
+    "OnTaskRequest",
     "OutRecord",
     "PolicyInForce",
     "PollTimer",
@@ -330,6 +398,10 @@ __all__ = [
     "SessionChanges",
     "SessionPolls",
     "SessionView",
+    "TaskConsumer",
+    "TaskLookup",
+    "TaskQuestion",
+    "TaskView",
     "Transport",
     "Verdict",
 ]

@@ -16,6 +16,7 @@ from sessionary.schemas.errors import Invalid
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sessionary")
 NAME_LENGTH_MAX = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_TASK_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _CHILD_HASH_BYTES = 16
 _CHILD_SUFFIX_BYTES = 2 + 2 * _CHILD_HASH_BYTES
 _CHILD_SUFFIX = re.compile(rb"\0[cs][0-9a-f]{32}")
@@ -131,6 +132,28 @@ def creation_ms(session_id: str) -> int | None:
     return int(session_id[:8] + session_id[9:13], 16) if session_id[14] == "7" else None
 
 
+def new_task_id(session: SessionKey) -> str:
+    """Make the id of a task of a session: a UUIDv8 that begins with the hash of the session's key.
+
+    So the partition of its session follows from a task's id.
+    """
+    value = murmur2(session.encoded()) << 96 | secrets.randbits(96)
+    value = value & ~(0xF << 76 | 0b11 << 62) | 0x8 << 76 | 0b10 << 62
+    return str(uuid.UUID(int=value))
+
+
+def is_task_id(task_id: str, session: SessionKey) -> bool:
+    """Return whether an id is that of a task of a session, as `new_task_id` makes it."""
+    return _TASK_ID.fullmatch(task_id) is not None and int(task_id[:8], 16) == murmur2(session.encoded())
+
+
+def partition_of_task(task_id: str, partitions: int) -> int | None:
+    """Return the partition of a task's session; None for an id that is not of a task."""
+    if _TASK_ID.fullmatch(task_id) is None:
+        return None
+    return (int(task_id[:8], 16) & 0x7FFFFFFF) % partitions
+
+
 def derived_id(*parts: str | int) -> str:
     """Make the UUIDv5 of `parts`, joined with colons: equal parts give equal ids everywhere."""
     # The same as `uuid.uuid5`, which spends most of its time on making a `UUID` object.
@@ -175,10 +198,13 @@ __all__ = [
     "creation_ms",
     "derived_id",
     "is_run_key",
+    "is_task_id",
     "murmur2",
     "new_session_id",
+    "new_task_id",
     "parse_key",
     "partition_of",
+    "partition_of_task",
     "run_key",
     "split_child_key",
     "step_key",

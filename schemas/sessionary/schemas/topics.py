@@ -17,7 +17,7 @@ EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB: one record of the events topic
 FETCH_BYTES_MAX = EVENT_BYTES_MAX
 VALUE_BYTES_MAX = 1 << 20  # 1 MiB: a larger single value is sent by reference
 REJECTED_BYTES_MAX = 2 << 20  # a rejected record holds the original record
-OUTPUT_BYTES_MAX = 2 << 20  # an audit record or a clean-up request repeats an event's texts
+OUTPUT_BYTES_MAX = 2 << 20  # an audit record or a request repeats an event's texts
 CHANGELOG_BYTES_MAX = ROW_BYTES_MAX + (64 << 10)  # a full row still takes refusals and deadlines
 _BROKER_BYTES_MAX = 1_048_588  # Kafka's default for a topic that sets no `max.message.bytes`
 RETENTION_MS = 7 * _DAY_MS
@@ -53,6 +53,7 @@ class TopicNames(NamedTuple):
     audit: str
     rejected: str
     cleanup: str
+    tasks: str
     batches: str
     changelog: str
     sink_rejected: str
@@ -109,6 +110,7 @@ def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> li
         names.audit: output,
         names.rejected: wrapping,
         names.cleanup: output,
+        names.tasks: output,
         names.batches: output,
         names.changelog: compacted,
         names.sink_rejected: wrapping,

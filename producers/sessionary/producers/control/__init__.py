@@ -4,7 +4,7 @@ First the way of a verdict, then that of a request:
 
     http_control        asks the control API for a session and for the verdict on an event
     token_check         finds a token that the control API refuses, as soon as the client starts
-    cleanup_consumer    reads the requests for this service from Kafka, commits what is answered
+    request_consumer    reads the requests for this service from Kafka, commits what is answered
     kafka_consumer      the Kafka consumer of the requests: its configuration
     request_backlog     the requests without an answer, and what may be committed
     cleanup_responder   runs the user's handler and sends its answer, once per request

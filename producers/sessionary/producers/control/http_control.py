@@ -13,10 +13,18 @@ from http.client import HTTPException
 from typing import Any, get_args
 
 from sessionary.producers.errors import AuthenticationFailed, Invalid, SessionLost, SettingsError, Unavailable
-from sessionary.producers.ports import ChangedSession, KnownSession, SessionChanges, SessionView, Verdict
+from sessionary.producers.ports import (
+    ChangedSession,
+    KnownSession,
+    SessionChanges,
+    SessionView,
+    TaskQuestion,
+    TaskView,
+    Verdict,
+)
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.tls import context_for
-from sessionary.schemas.types import DataClass, Limits, Refusal
+from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Refusal
 
 _WAIT_MS_MAX = 10_000
 _RETRY_S_MAX = 1.0
@@ -25,7 +33,7 @@ _NETWORK_MARGIN_S = 2.0
 
 
 class HttpControl:
-    """`Control` and `SessionPolls` by the processor's HTTP API. Thread-safe."""
+    """`Control`, `SessionPolls` and `TaskLookup` by the processor's HTTP API. Thread-safe."""
 
     def __init__(self, settings: ProducerSettings, tenant_id: str | None = None) -> None:
         """Connect to nothing. Raises `SettingsError` if the file of authorities cannot be read.
@@ -98,8 +106,42 @@ class HttpControl:
                 f"control API at {self.url} sent an answer that is not one to a poll: {error!r}", 1.0
             ) from None
 
-    def _new_request(self, path: str) -> urllib.request.Request:
-        url = f"{str(self.url).rstrip('/')}/v1/sessions/{path}"
+    def fetch_task(self, task_id: str, timeout_s: float, question: TaskQuestion) -> TaskView | None:
+        """Ask until there is an answer or `timeout_s` is over; None if there is no such task.
+
+        Raises `AuthenticationFailed`, `Invalid`, `Unavailable`, `SettingsError`.
+        """
+        self.check_configured()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self._fetch_task_once(task_id, max(deadline - time.monotonic(), 0.0), question)
+            except SessionLost:
+                return None
+            except Unavailable as error:
+                pause_s = min(error.retry_after_s, _RETRY_S_MAX)
+                if time.monotonic() + pause_s >= deadline:
+                    raise
+                time.sleep(pause_s)
+
+    def _fetch_task_once(self, task_id: str, left_s: float, question: TaskQuestion) -> TaskView:
+        query = {"wait_ms": str(min(int(left_s * 1000), _WAIT_MS_MAX))}
+        if question.seen is not None:
+            query["seen"] = question.seen
+        if question.after is not None:
+            query["after"] = f"{question.after[0]}:{question.after[1]}"
+        if self._tenant_id is not None:
+            query["tenant"] = self._tenant_id
+        path = f"{urllib.parse.quote(task_id, safe='')}?{urllib.parse.urlencode(query)}"
+        wait_s = min(left_s, _WAIT_MS_MAX / 1000) + _NETWORK_MARGIN_S
+        body = self._read_answer(self._new_request(path, "tasks"), wait_s, f"task {task_id}")
+        try:
+            return parse_task(json.loads(body))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Unavailable(f"control API at {self.url} sent an answer that is not a task: {error!r}", 1.0) from None
+
+    def _new_request(self, path: str, room: str = "sessions") -> urllib.request.Request:
+        url = f"{str(self.url).rstrip('/')}/v1/{room}/{path}"
         request = urllib.request.Request(url, headers={"Accept": "application/json"})
         if self._token is not None:
             request.add_header("Authorization", f"Bearer {self._token.get_secret_value()}")
@@ -191,6 +233,30 @@ def parse_changes(body: dict[str, Any]) -> SessionChanges:
     return SessionChanges(positions, sessions)
 
 
+def parse_task(body: dict[str, Any]) -> TaskView:
+    """Return the task in the API's JSON.
+
+    Raises `KeyError`, `TypeError`, `ValueError`, `AttributeError`.
+    """
+    verdict, error = body.get("verdict"), body["error"]
+    return TaskView(
+        task_id=body["run_id"],
+        session_id=body["session_id"],
+        task_type=body["task_type"],
+        state=body["state"],
+        progress=body["progress"],
+        result_json=body["result_json"],
+        artifact_id=body["artifact_id"],
+        error=None if error is None else ErrorInfo(**{name: error[name] for name in ErrorInfo._fields}),
+        plan_json=body["plan_json"],
+        created_ms=int(body["created_ms"]),
+        entered_ms=int(body["entered_ms"]),
+        last_event_ms=int(body["last_event_ms"]),
+        version=body["version"],
+        verdict=_parse_verdict(verdict) if verdict else None,
+    )
+
+
 def _parse_refusals(documents: Sequence[dict[str, Any]]) -> tuple[Refusal, ...]:
     return tuple(Refusal(int(each["offset"]), each["reason"], each["event_id"]) for each in documents)
 
@@ -204,4 +270,4 @@ def _parse_verdict(body: dict[str, Any]) -> Verdict:
     return Verdict(body["outcome"] == "applied", body.get("reason"), body["outcome"] != "not_kept")
 
 
-__all__ = ["HttpControl", "parse_changes", "parse_session"]
+__all__ = ["HttpControl", "parse_changes", "parse_session", "parse_task"]

@@ -1,11 +1,11 @@
-"""The clean-up requests that are read and not answered yet, and what may be committed."""
+"""The requests that are read and not answered yet, and what may be committed."""
 
 import time
 from collections.abc import Iterable, Mapping
 
 from sessionary.producers.errors import QueueFull
-from sessionary.producers.ports import OnCleanupRequest, Receipt
-from sessionary.schemas.records import CleanupRequest
+from sessionary.producers.ports import OnRequest, Receipt
+from sessionary.schemas.records import CleanupRequest, TaskRequest
 
 _RETRY_S = 0.5
 # An assigned partition of which neither a record nor the end was seen: behind any end of its log.
@@ -15,7 +15,7 @@ _NOT_READ = -1
 class OpenRequest:
     """A request whose answer is not in the log yet."""
 
-    def __init__(self, partition: int, offset: int, request: CleanupRequest | None) -> None:
+    def __init__(self, partition: int, offset: int, request: CleanupRequest | TaskRequest | None) -> None:
         """`request` is None if the record is not for this service."""
         self.partition = partition
         self.offset = offset
@@ -24,7 +24,7 @@ class OpenRequest:
         self._answer_sent = False
         self.delivered = request is None
 
-    def try_answer(self, on_request: OnCleanupRequest) -> None:
+    def try_answer(self, on_request: OnRequest) -> None:
         """Answer, or answer again if the last answer was lost."""
         if self._request is None or self.delivered or self._answer_sent or time.monotonic() < self._next_try:
             return
@@ -83,7 +83,7 @@ class RequestBacklog:
         """Return whether the partition is assigned and goes on."""
         return partition not in self._stopped and partition in (self._next_offsets or ())
 
-    def add_request(self, partition: int, offset: int, request: CleanupRequest | None) -> None:
+    def add_request(self, partition: int, offset: int, request: CleanupRequest | TaskRequest | None) -> None:
         """Take the record at `offset`; `request` is None if it is not for this service."""
         self.waiting.append(OpenRequest(partition, offset, request))
         self.note_position(partition, offset + 1)
@@ -103,11 +103,14 @@ class RequestBacklog:
         A partition is committed up to its first request without an answer.
         """
         left: list[OpenRequest] = []
-        held: set[int] = set()
+        held: dict[int, OpenRequest] = {}  # the last one that stays, by partition
         offsets: dict[int, int] = {}
         for one in self.waiting:
-            if one.partition in held or not one.delivered:
-                held.add(one.partition)
+            before = held.get(one.partition)
+            if before is not None and before.delivered and one.delivered:
+                before.offset = one.offset  # neither is asked for again: one of them is enough
+            elif before is not None or not one.delivered:
+                held[one.partition] = one
                 left.append(one)
             else:
                 offsets[one.partition] = one.offset + 1

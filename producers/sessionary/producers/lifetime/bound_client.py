@@ -88,6 +88,7 @@ class ProcessBoundClient:
             self._settings.verdict_timeout_s,
             self._on_error,
             self._watch,
+            {},
             self._settings.rules,
         )
 

@@ -246,6 +246,15 @@ class AsyncSessionWork:
         """
         return self.sync_session.run(task_type, mode=mode, input=input, plan=plan, **marks)
 
+    async def start_task(
+        self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **marks: Unpack[Marks]
+    ) -> str:
+        """Ask the workers of this session's service to carry out a task; return the task's id.
+
+        As `Session.start_task`, which says more; it waits for Kafka's acknowledgement.
+        """
+        return await asyncio.to_thread(self.sync_session.start_task, task_type, input, timeout_s=timeout_s, **marks)
+
     def marks(self, **marks: Unpack[BlockMarks]) -> AbstractContextManager[None]:
         """Return a block in which this session's events carry marks, unless a verb is given others.
 

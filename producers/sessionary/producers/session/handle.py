@@ -48,6 +48,7 @@ class SharedServices(NamedTuple):
     verdict_timeout_s: float
     on_error: OnError
     watch: SessionWatch
+    task_places: dict[str, tuple[int, int]]  # (partition, offset) of the last tasks that were asked for
     rules: int = 1  # version of the rules by which events are judged, as far as the client knows
 
 

@@ -15,23 +15,27 @@ from sessionary.producers.context.marks import BlockMarks, Marks, block_fields, 
 from sessionary.producers.context.model_call import ModelCall
 from sessionary.producers.context.run_block import Run, RunStart
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks, bind_function
-from sessionary.producers.errors import Invalid
+from sessionary.producers.errors import Invalid, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.process.json_text import to_json_text
 from sessionary.producers.session.handle import SessionHandle
+from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.session.state_json import canonical_json
 from sessionary.schemas.events import (
     Payload,
     ProgressReported,
+    RunQueued,
     RunStarted,
     SessionActivity,
     SnapshotCreated,
     StateUpdated,
     UsageRecorded,
 )
+from sessionary.schemas.ids import new_task_id
 from sessionary.schemas.types import Phase, RunMode
 
 _UPDATE_PHASES: tuple[Phase, ...] = ("updating", "persisting")
+_TASKS_MAX = 1_000  # places of tasks that a client remembers
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -230,6 +234,37 @@ class SessionWork(SessionHandle):
         started = RunStarted(mode, task_type, input_json, plan_json)
         return Run(self._call_reporter(), RunStart(run_id, started, envelope_fields({**marks, "run_id": run_id})))
 
+    def start_task(self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **marks: Unpack[Marks]) -> str:
+        """Ask the workers of this session's service to carry out a task; return the task's id.
+
+            task_id = session.start_task("model_training", {"model": "m1", "epochs": 10})
+
+        The task is a detached run: it goes on without this client and without its session. Its id
+        is all that `SessionClient.check_task_status` and its kin need, in any process.
+
+        Args:
+            task_type: Name of the function, as the workers know it.
+            input: What the function is given, as JSON can hold it.
+            timeout_s: How long Kafka may take to acknowledge the request.
+            marks: As in `emit`, but for `run_id`.
+
+        Raises:
+            Unavailable: Kafka has not acknowledged the request. It stays queued as other events do,
+                so the task may begin all the same; the message has its id.
+            DeliveryFailed: The request is lost.
+        """
+        task_id = new_task_id(self._emitter.key)
+        input_json = None if input is None else to_json_text(input, "input")
+        asked = PendingVerdict("start_task", "run_queued", self._local_state)
+        fields = envelope_fields({**marks, "run_id": task_id})
+        asked.event_id = self._send_event(RunQueued("detached", task_type, input_json), fields, asked.on_receipt)
+        try:
+            place = asked.wait_position(timeout_s)
+        except Unavailable as error:
+            raise Unavailable(f"task {task_id}: {error}", error.retry_after_s) from None
+        self._note_task(task_id, place)
+        return task_id
+
     def marks(self, **marks: Unpack[BlockMarks]) -> AbstractContextManager[None]:
         """Return a block in which this session's events carry marks, unless a verb is given others.
 
@@ -250,6 +285,14 @@ class SessionWork(SessionHandle):
         callback, or a thread pool that is none of `concurrent.futures`.
         """
         return bind_function(self, function)
+
+    def _note_task(self, task_id: str, place: tuple[int, int] | None) -> None:
+        """Remember where a task was asked for: questions about it wait until that is judged."""
+        places = self._services.task_places
+        if place is not None:
+            places[task_id] = place
+        while len(places) > _TASKS_MAX:
+            places.pop(next(iter(places)), None)
 
     # For `context` and `AsyncSession`
 

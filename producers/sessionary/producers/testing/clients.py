@@ -46,7 +46,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
     def tenant_ports(tenant: str, settings: ProducerSettings) -> Ports:
         of_tenant = _MemoryCleanups(tenant, service_id)
         memory._add_subscription(of_tenant, first=True)
-        return Ports(memory, memory, of_tenant, polls=memory, poll_timer=memory._polls)
+        return Ports(memory, memory, of_tenant, polls=memory, poll_timer=memory._polls, tasks=memory)
 
     return Ports(
         memory,
@@ -56,6 +56,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
         heartbeats=heartbeats,
         polls=memory,
         poll_timer=memory._polls,
+        tasks=memory,
     )
 
 

@@ -11,10 +11,13 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.records import (
     AuditRecord,
     CleanupRequest,
+    FinishedRun,
     Gravestone,
     Position,
     RejectedEvent,
+    RunState,
     SessionState,
+    TaskRequest,
     Tick,
 )
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
@@ -65,6 +68,7 @@ class Judge:
         self.audits: list[AuditRecord] = []
         self.rejections: list[RejectedEvent] = []
         self.cleanups: list[CleanupRequest] = []
+        self.tasks: list[TaskRequest] = []
         self._states = [self._new_state(partition, settings) for partition in range(partitions)]
 
     def _new_state(self, partition: int, settings: PartitionSettings) -> PartitionState:
@@ -107,6 +111,12 @@ class Judge:
         row = self._states[partition].rows.get(key)
         return row if isinstance(row, SessionState | Gravestone) else None
 
+    def find_run(self, task_id: str) -> RunState | FinishedRun | None:
+        """Return the run that is a task, or None."""
+        end = f":{task_id}:".encode()
+        rows = (row for state in self._states for key, row in state.rows.items() if key.endswith(end))
+        return next((row for row in rows if isinstance(row, RunState | FinishedRun)), None)
+
     def is_archived(self, partition: int, key: bytes) -> bool:
         """Return whether of the session nothing but a hash of its key remains."""
         return self._states[partition].is_packed(key)
@@ -137,6 +147,8 @@ class Judge:
             self.rejections.append(record)
         elif isinstance(record, CleanupRequest):
             self.cleanups.append(record)
+        elif isinstance(record, TaskRequest):
+            self.tasks.append(record)
 
 
 __all__ = ["Judge", "JudgedRecord"]

@@ -12,6 +12,7 @@ from sessionary.producers.ports import (
     OutRecord,
     SessionChanges,
     SessionView,
+    TaskView,
     Verdict,
 )
 from sessionary.producers.testing.judge import Judge
@@ -95,6 +96,18 @@ class JudgedLog:
             holder=row.holder or None,
             refusals=row.refusals,
             reason_code=row.reason_code,
+        )
+
+    def view_task(self, task_id: str, after: tuple[int, int] | None) -> TaskView | None:
+        """Return a task, with the verdict on the event at `after`; None if there is none."""
+        row = self.judge.find_run(task_id)
+        if row is None:
+            return None
+        return TaskView(
+            *(row.run_id, row.session_id, row.task_type, row.state, row.progress, row.result_json),
+            *(row.artifact_id, row.error, row.plan_json, row.created_at, row.entered_at, row.last_event_at),
+            version=f"{row.run_seq}.{row.state}",
+            verdict=None if after is None else self._verdicts.get(after, _NOT_KEPT),
         )
 
     def find_changes(self, known: Sequence[KnownSession]) -> SessionChanges:

@@ -16,12 +16,14 @@ from sessionary.producers.ports import (
     Receipt,
     SessionChanges,
     SessionView,
+    TaskQuestion,
+    TaskView,
 )
 from sessionary.producers.testing.fake_heartbeats import FakeHeartbeats
 from sessionary.producers.testing.fake_polls import FakePolls
 from sessionary.producers.testing.judged_event import JudgedEvent
 from sessionary.schemas.codec import Event
-from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent, SessionState
+from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent, SessionState, TaskRequest
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import RefusalReason
 
@@ -134,6 +136,15 @@ class InMemoryTransport:
         """
         with self._lock:
             return [request for request in self._judge.cleanups if session_id in (None, request.session_id)]
+
+    def tasks(self, session_id: str | None = None) -> list[TaskRequest]:
+        """Return the requests for long tasks so far, in order.
+
+        Args:
+            session_id: Return only the requests for this session.
+        """
+        with self._lock:
+            return [request for request in self._judge.tasks if session_id in (None, request.session_id)]
 
     def audit(self, session_id: str | None = None) -> list[AuditRecord]:
         """Return the audit trail so far, in order.
@@ -278,6 +289,15 @@ class InMemoryTransport:
             raise Unavailable("the control API is silent", 1.0)
         with self._lock:
             return self._log.view_session(session_id, after)
+
+    # The protocol `TaskLookup`
+
+    def fetch_task(self, task_id: str, timeout_s: float, question: TaskQuestion) -> TaskView | None:
+        """Return a task at once; None if there is none. Raises `Unavailable` if silenced."""
+        if self._silent:
+            raise Unavailable("the control API is silent", 1.0)
+        with self._lock:
+            return self._log.view_task(task_id, question.after)
 
     # The protocol `SessionPolls`
 

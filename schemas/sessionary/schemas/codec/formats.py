@@ -36,6 +36,7 @@ from sessionary.schemas.records import (
     SessionState,
     StepContent,
     StepState,
+    TaskRequest,
     Tick,
     ToolCallContent,
     ToolCallState,
@@ -63,6 +64,7 @@ Record = (
     | SessionState
     | StepContent
     | StepState
+    | TaskRequest
     | Tick
     | ToolCallContent
     | ToolCallState

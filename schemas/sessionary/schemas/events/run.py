@@ -54,6 +54,7 @@ class RunCompleted(NamedTuple):
 
     result_json: str | None = None
     artifact_id: str | None = None
+    duration_ms: int | None = None
 
 
 class RunFailed(NamedTuple):

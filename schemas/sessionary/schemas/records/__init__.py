@@ -1,7 +1,7 @@
 """Records that processors write (`avro/records/*.avsc`).
 
     control    on the events topic: ticks, activations of rules
-    outputs    audit records, refused events, batches, clean-up requests
+    outputs    audit records, refused events, batches, requests for clean-ups and tasks
     session    the changelog's sessions, gravestones and positions
     run        the changelog's runs, steps and tool calls
 
@@ -15,6 +15,7 @@ from sessionary.schemas.records.outputs import (
     BatchRecord,
     CleanupRequest,
     RejectedEvent,
+    TaskRequest,
 )
 from sessionary.schemas.records.run import (
     EndedToolCall,
@@ -46,6 +47,7 @@ __all__ = [
     "SessionState",
     "StepContent",
     "StepState",
+    "TaskRequest",
     "Tick",
     "ToolCallContent",
     "ToolCallState",

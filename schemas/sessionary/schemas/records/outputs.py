@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sessionary.schemas.types import AuditKind, RefusalReason, SessionStateName
+from sessionary.schemas.types import AuditKind, DataClass, RefusalReason, SessionStateName
 
 
 class AuditRecord(NamedTuple):
@@ -152,4 +152,34 @@ class CleanupRequest(NamedTuple):
     context_bytes: int | None = None
 
 
-__all__ = ["AuditRecord", "BatchAcknowledged", "BatchRecord", "CleanupRequest", "RejectedEvent"]
+class TaskRequest(NamedTuple):
+    """Asks the service that owns a session to carry out a task: a detached run that was queued.
+
+    A worker of the service starts the run and ends it. A request may be delivered again.
+
+    Attributes:
+        tenant_id: The tenant.
+        session_id: The session that the run belongs to.
+        run_id: The run; as a task's id it names the task.
+        service_id: The service that is asked: the session's owner.
+        user_id: The user that the run is for, if one is known.
+        epoch: The session's epoch at the request.
+        task_type: What kind of task it is: the name of the worker's function.
+        input_json: What the task is given.
+        data_classes: Classes of the data that the session handles.
+        requested_at: Log time of the request; µs since the epoch.
+    """
+
+    tenant_id: str
+    session_id: str
+    run_id: str
+    service_id: str
+    user_id: str | None
+    epoch: int
+    task_type: str
+    input_json: str | None
+    data_classes: Sequence[DataClass]
+    requested_at: int
+
+
+__all__ = ["AuditRecord", "BatchAcknowledged", "BatchRecord", "CleanupRequest", "RejectedEvent", "TaskRequest"]

@@ -20,6 +20,7 @@ from sessionary.stream_processors.api.openapi_parts import (
     SESSION_CHANGES,
     SESSION_PARAMETERS,
     SESSION_POLL,
+    TASK_ANSWER,
     TEXT,
     UNAUTHORIZED,
     WORKER_RULES,
@@ -28,6 +29,7 @@ from sessionary.stream_processors.api.openapi_parts import (
     object_schema,
     open_operation,
     problem_response,
+    query_parameter,
 )
 
 _SESSION_ANSWERS: Final = {
@@ -68,6 +70,21 @@ DOCUMENT: Final[dict[str, Any]] = {
                     **{code: answer for code, answer in _SESSION_ANSWERS.items() if code != "410"},
                     "200": json_answer("the run's committed state", "Run"),
                     "404": problem_response("the tenant's session has no such run"),
+                },
+            }
+        },
+        "/v1/tasks/{task_id}": {
+            "get": {
+                "summary": "The committed state of one task, by its id alone; a finished one is there for 30 days",
+                "parameters": [
+                    {"name": "task_id", "in": "path", "required": True, "schema": TEXT},
+                    query_parameter("seen", TEXT, "a task's version: wait up to `wait_ms` while the task has it"),
+                    *SESSION_PARAMETERS[1:],
+                ],
+                "responses": {
+                    **{code: answer for code, answer in _SESSION_ANSWERS.items() if code != "410"},
+                    "200": json_answer("the task's committed state", "Task"),
+                    "404": problem_response("the tenant has no such task"),
                 },
             }
         },
@@ -168,6 +185,7 @@ DOCUMENT: Final[dict[str, Any]] = {
         "schemas": {
             "Session": SESSION,
             "Run": RUN_ANSWER,
+            "Task": TASK_ANSWER,
             "OpenRuns": OPEN_RUNS,
             "OpenRun": RUN,
             "SessionPoll": SESSION_POLL,

@@ -215,6 +215,9 @@ _LOG_PLACE: Final = {
     "rules": {**NUMBER, "description": "as in `Session`"},
 }
 RUN_ANSWER: Final = object_schema(**RUN["properties"], **_LOG_PLACE)
+TASK_ANSWER: Final = object_schema(
+    **RUN_ANSWER["properties"], version={**TEXT, "description": "differs after each change of the task"}
+)
 OPEN_RUNS: Final = object_schema(
     runs={"type": "array", "maxItems": 64, "items": {"$ref": "#/components/schemas/OpenRun"}}, **_LOG_PLACE
 )
@@ -287,6 +290,7 @@ __all__ = [
     "SESSION_CHANGES",
     "SESSION_PARAMETERS",
     "SESSION_POLL",
+    "TASK_ANSWER",
     "TEXT",
     "UNAUTHORIZED",
     "WORKER_RULES",

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.errors import Invalid
-from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
+from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of, partition_of_task
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.api.problems import Problem, not_ready, parse_number
 from sessionary.stream_processors.api.routing import WAIT_MS_MAX, OtherWorkers
@@ -52,6 +52,27 @@ class SessionQuestions:
         Waits up to `wait_ms` until the record at `after` is folded. Raises `Problem`.
         """
         question = self._parse_question(request)
+        return await self._ask(request, question)
+
+    async def ask_task(self, request: Request, task_id: str) -> AskedOwner | Response:
+        """Return what `ask_owner` does, for the session of a task that is named by its id alone.
+
+        Raises `Problem`, 404 if the partition has no such task of the caller's tenant.
+        """
+        tenant_id = require_tenant(self._tokens, request, request.query.get("tenant"))
+        unknown = Problem(404, "unknown_task", "Unknown task", f"tenant {tenant_id} has no task {task_id}")
+        partition = partition_of_task(task_id, self._settings.partitions)
+        if partition is None:
+            raise unknown
+        asked = await self._ask(request, self._question_at(request, SessionKey(tenant_id, ""), partition))
+        if isinstance(asked, Response):
+            return asked
+        session = asked.owner.state.tasks.find_session(tenant_id, task_id)
+        if session is None:
+            raise unknown
+        return AskedOwner(asked.question._replace(key=session), asked.owner)
+
+    async def _ask(self, request: Request, question: Question) -> AskedOwner | Response:
         owner = self._assignment.owners.get(question.partition)
         if owner is None:
             return await self._others.pass_on(request, question.partition)
@@ -65,6 +86,9 @@ class SessionQuestions:
         except Invalid as error:
             raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
         partition = partition_of(key.encoded(), self._settings.partitions)
+        return self._question_at(request, key, partition)
+
+    def _question_at(self, request: Request, key: SessionKey, partition: int) -> Question:
         after = parse_after(request.query.get("after"), partition)
         wait_ms = parse_number("wait_ms", request.query.get("wait_ms", str(WAIT_MS_DEFAULT)))
         if wait_ms > WAIT_MS_MAX:

@@ -2,6 +2,7 @@
 
     GET /v1/sessions/{session_id}?after=<partition>:<offset>&wait_ms=<ms>     bearer token → tenant
     GET /v1/sessions/{session_id}/runs/…       its runs: see `runs`
+    GET /v1/tasks/{task_id}     a task by its id alone: see `tasks`
     POST /v1/sessions/poll     many sessions at once: see `session_poll`
     GET /healthz   GET /readyz   GET /metrics   GET /openapi.json
 
@@ -27,6 +28,7 @@ from sessionary.stream_processors.api.session_questions import (
     log_document,
     require_session,
 )
+from sessionary.stream_processors.api.tasks import TaskPages
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
@@ -36,7 +38,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 class ControlApi:
     """Answers the requests of one worker; `polls` answers those for many sessions,
-    `runs` those for runs.
+    `runs` those for runs, `tasks` those for tasks.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
     stood still for long although their log goes on. `hung` returns which part of the worker hangs,
@@ -66,6 +68,7 @@ class ControlApi:
         self._questions = SessionQuestions(settings, tokens, assignment, others)
         self.polls = SessionPolls(settings, tokens, assignment, others)
         self.runs = RunPages(self._questions)
+        self.tasks = TaskPages(self._questions)
 
     async def session(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}` with `session_document`. Raises `Problem`.

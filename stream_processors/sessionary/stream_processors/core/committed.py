@@ -13,6 +13,7 @@ from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import EventLog, RowFate
+from sessionary.stream_processors.core.run.task_index import TaskIndex
 from sessionary.stream_processors.core.timers import Timers
 
 
@@ -143,10 +144,10 @@ class CommittedState:
     `timers` and `expiries` are hints that are derived from the rows: an entry is never later than
     its row is due. `expiries` is a heap of the rows that vanish when they are due, and may be
     packed before; `unpacked_expiries` is one of those that are never packed. `chunks` has the
-    gravestones that are packed, `child_index` the keys of the rows that vanish with others. `live`
-    and `vanishing` are the numbers of rows that fire and that only vanish, without chunks and
-    children that are not live; `unpacked` of these that are never packed. `tally` counts rows by
-    their labels.
+    gravestones that are packed, `child_index` the keys of the rows that vanish with others, `tasks`
+    the sessions of the tasks. `live` and `vanishing` are the numbers of rows that fire and that
+    only vanish, without chunks and children that are not live; `unpacked` of these that are never
+    packed. `tally` counts rows by their labels.
     """
 
     def __init__(
@@ -169,6 +170,7 @@ class CommittedState:
         self.unpacked_expiries: list[tuple[int, bytes]] = []
         self.chunks = ChunkIndex()
         self.child_index = ChildIndex()
+        self.tasks = TaskIndex()
         self.live = self.vanishing = self.unpacked = 0
         self.tally = RowTally(self.families.labels)
 

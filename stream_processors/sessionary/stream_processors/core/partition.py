@@ -16,6 +16,7 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any
 
 from sessionary.schemas.codec import Decoder
+from sessionary.schemas.ids import is_run_key
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.children.index import ChildIndex
 from sessionary.stream_processors.core.clock import Clock
@@ -24,6 +25,7 @@ from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import DueRow
 from sessionary.stream_processors.core.overlay import Overlay
+from sessionary.stream_processors.core.run.task_index import TaskIndex
 
 
 class PartitionState(CommittedState):
@@ -60,7 +62,7 @@ class PartitionState(CommittedState):
         """Set timers once all rows are loaded. `due_rows` saves working them out from the rows."""
         due: list[tuple[int, bytes]] = []
         self.expiries, self.unpacked_expiries = [], []
-        self.chunks, self.child_index = ChunkIndex(), ChildIndex()
+        self.chunks, self.child_index, self.tasks = ChunkIndex(), ChildIndex(), TaskIndex()
         counted: list[bytes] = []
         back_ms = sum(repair.back_ms for repair in self.position.clock_repairs)
         for key, due_ms, fate in due_rows if due_rows is not None else map(self._due_row, self.rows.items()):
@@ -68,6 +70,8 @@ class PartitionState(CommittedState):
                 counted.append(key)
             if fate.is_child:
                 self.child_index.add(key)
+            elif is_run_key(key):
+                self.tasks.add_run(key)
             if fate.live:
                 # If the clock was set back since the row was written, the row may be due earlier.
                 due.append((due_ms - back_ms, key))
@@ -107,6 +111,8 @@ class PartitionState(CommittedState):
             self.load(key, row)
             if is_chunk_key(key):
                 self.chunks.put_chunk(key, row)
+            elif is_run_key(key):
+                (self.tasks.drop_run if row is None else self.tasks.add_run)(key)
         overlay.children.merge()
         self.tally.replace_rows(overlay.labels_before, overlay.rows)
         self.live, self.vanishing, self.unpacked = overlay.live, overlay.vanishing, overlay.unpacked

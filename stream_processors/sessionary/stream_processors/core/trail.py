@@ -183,8 +183,8 @@ def rejected_record(arrival: Arrival, reason: RefusalReason, detail: str) -> Rej
 def event_offset(stream: Stream, record: Any) -> int | None:
     """Return the offset of the event that a record of a stream reports on.
 
-    Returns None for a clean-up request, and for what time or a person caused: its place in the log
-    is another event's.
+    Returns None for a request to a service, and for what time or a person caused: its place in the
+    log is another event's.
     """
     if stream == "rejected" or (stream == "audit" and (record.event_id is not None or record.kind == "refusal")):
         offset: int = record.source_offset

@@ -18,8 +18,17 @@ def test_the_groups_are_those_of_the_roles() -> None:
 
 def test_extra_pipelines_and_clean_up_handlers_are_found() -> None:
     extra = SinkSettings(topic_prefix="p", pipeline="copy").group_id("history")
-    known = [extra, "p.cleanup.acme:billing", "p.lag", "p.sink.unknown", "q.processor", "p.processor.reader"]
+    known = [
+        extra,
+        "p.cleanup.acme:billing",
+        "p.task-workers.acme:billing",
+        "p.lag",
+        "p.sink.unknown",
+        "q.processor",
+        "p.processor.reader",
+    ]
     found = pipeline_groups("p", known)
-    assert list(found)[5:] == ["p.cleanup.acme:billing", extra]
+    assert list(found)[5:] == ["p.cleanup.acme:billing", extra, "p.task-workers.acme:billing"]
     assert (found[extra], found["p.cleanup.acme:billing"]) == (NAMES.events, NAMES.cleanup)
+    assert found["p.task-workers.acme:billing"] == NAMES.tasks
     assert topic_of_group("p", "p.processor") == NAMES.events

@@ -88,7 +88,8 @@ def test_an_empty_batch_has_a_position() -> None:
         list(outcome.records_on("audit")),
         list(outcome.records_on("rejected")),
         list(outcome.records_on("cleanup")),
-    ) == ({}, [], [], [])
+        list(outcome.records_on("tasks")),
+    ) == ({}, [], [], [], [])
 
 
 def test_the_position_has_the_time_of_the_previous_acknowledgement() -> None:

@@ -116,6 +116,7 @@ def all_outputs(rig: OracleRig) -> tuple[Any, ...]:
         audit_bytes(pair for outcome in outcomes for pair in outcome.records_on("audit")),
         [pair for outcome in outcomes for pair in outcome.records_on("rejected")],
         [pair for outcome in outcomes for pair in outcome.records_on("cleanup")],
+        [pair for outcome in outcomes for pair in outcome.records_on("tasks")],
         table_bytes(rig.fold),
         rig.fold.position._replace(batch_number=0),
     )
@@ -135,7 +136,7 @@ def fold_again(log: list[LogRecord], rng: Random, first_position: Position = FIR
     fold = PartitionState(0, bounds, DECODER, MACHINES)
     fold.load_position(first_position)
     fold.finish_loading()
-    kept: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+    kept: tuple[list[Any], list[Any], list[Any], list[Any]] = ([], [], [], [])
     while fold.position.next_offset < len(log):
         batch = fold.begin()
         fill_batch(batch, log, rng)
@@ -155,7 +156,7 @@ def fold_again(log: list[LogRecord], rng: Random, first_position: Position = FIR
         assert (after.next_offset, after.outcome_n) > (before.next_offset, before.outcome_n)
         if rng.random() < 0.2:
             fold = reload_fold(fold)
-    return audit_bytes(kept[0]), kept[1], kept[2], table_bytes(fold), fold.position._replace(batch_number=0)
+    return audit_bytes(kept[0]), *kept[1:], table_bytes(fold), fold.position._replace(batch_number=0)
 
 
 def fill_batch(batch: Overlay, log: list[LogRecord], rng: Random) -> None:

@@ -5,6 +5,7 @@
 
 import os
 import signal
+import sys
 import threading
 from enum import StrEnum
 from pathlib import Path
@@ -101,6 +102,36 @@ def sink_command(kind: Annotated[SinkName, typer.Argument(help="The topic to wri
     run_sink(kind.value, settings, _stop_event(), may_exit=True)
 
 
+def task_worker_command(
+    module: Annotated[str, typer.Option("--module", help="Module whose functions are marked with @task.")],
+    tenant: Annotated[str, typer.Option("--tenant", help="The tenant whose tasks are carried out.")],
+    service: Annotated[str, typer.Option("--service", help="The service that owns the tasks' sessions.")],
+    agent: Annotated[str, typer.Option("--agent", help="The worker's name in its events.")] = "task-worker",
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Tasks at once.")] = 4,
+    beat_s: Annotated[float, typer.Option("--beat-s", min=0.1, help="Seconds between beats of a silent task.")] = 5.0,
+    lease_s: Annotated[
+        float, typer.Option("--lease-s", min=0.5, help="Seconds of silence after which a task's worker is lost.")
+    ] = 30.0,
+) -> None:
+    """Carry out the long tasks of a tenant's service until SIGTERM or Ctrl-C."""
+    from sessionary.producers.client import SessionClient
+    from sessionary.producers.tasks.attempt import TaskTimes
+    from sessionary.producers.tasks.functions import functions_of
+    from sessionary.producers.tasks.worker import TaskWorker
+    from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
+
+    configure_role_logs("task worker", agent)
+    stop = _stop_event()
+    sys.path.insert(0, str(Path.cwd()))
+    functions = functions_of(module)
+    with SessionClient(tenant_id=tenant, service_id=service, agent_id=agent) as client:
+        worker = TaskWorker(client, functions, concurrency=concurrency, times=TaskTimes(beat_s, lease_s))
+        worker.start()
+        role_logger(__name__).info("tasks that are carried out: %(types)s", types=", ".join(sorted(functions)))
+        stop.wait()
+        worker.close()
+
+
 def lag_exporter_command(
     port: Annotated[
         int | None,
@@ -131,4 +162,5 @@ __all__ = [
     "lag_exporter_command",
     "processor_command",
     "sink_command",
+    "task_worker_command",
 ]

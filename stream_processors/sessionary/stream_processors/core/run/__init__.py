@@ -5,6 +5,7 @@
     facts          what can happen to a run
     judge          the judgement of an event that names a run
     effects        what each fact does to the row
+    task_index     which sessions the tasks of a partition belong to
     row_size       the size of a row; its content apart
     machine        all of it as a `Machine`
 

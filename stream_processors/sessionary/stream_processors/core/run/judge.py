@@ -46,11 +46,11 @@ def is_of_detached_run(event: Event, run: RunRow | None) -> bool:
 
 
 def makes_run_open(event: Event, run: RunRow | None) -> bool:
-    """Return whether an event would begin a run, start a queued one, or resume a failed one."""
+    """Return whether an event would begin a run, or resume a failed one; a queued one is open."""
     name = event.envelope.event_type
-    return name in ("run_queued", "run_started") or (
-        name == "run_resumed" and run is not None and run.state == "failed"
-    )
+    if run is None:
+        return name in ("run_queued", "run_started")
+    return name == "run_queued" or (name == "run_resumed" and run.state == "failed")
 
 
 def judge_run(session: SessionState, event: Event, arrival: Arrival) -> RunJudgement | Objection | None:

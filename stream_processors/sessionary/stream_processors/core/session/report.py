@@ -1,4 +1,4 @@
-"""What each fact of a session leaves on the audit, rejected and cleanup topics.
+"""What each fact of a session leaves on the audit, rejected, cleanup and tasks topics.
 
 Clean-up actions on a transition are those requested; a confirmation lists them as done or failed.
 """
@@ -6,9 +6,9 @@ Clean-up actions on a transition are those requested; a confirmation lists them 
 from collections.abc import Callable
 from typing import Any
 
-from sessionary.schemas.events import ResourcesReleased
+from sessionary.schemas.events import ResourcesReleased, RunQueued
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.records import AuditRecord, CleanupRequest, SessionState
+from sessionary.schemas.records import AuditRecord, CleanupRequest, SessionState, TaskRequest
 from sessionary.schemas.types import AuditKind, Envelope
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Remains
@@ -23,6 +23,7 @@ from sessionary.stream_processors.core.session.facts import (
     GapFound,
     LimitsOverridden,
     Refused,
+    RunOpened,
     SessionFact,
     TakenOver,
     Transitioned,
@@ -255,6 +256,30 @@ def _report_call(
     ]
 
 
+def _report_opened_run(
+    session: SessionKey, row: SessionState, after: SessionState, fact: RunOpened, arrival: Arrival, place: Place
+) -> list[TaskRequest]:
+    """Ask for the work of a detached run that was queued; others are their clients' own."""
+    assert arrival.event is not None
+    envelope, queued = arrival.event
+    if not fact.run.detached or not isinstance(queued, RunQueued):
+        return []
+    return [
+        TaskRequest(
+            tenant_id=session.tenant_id,
+            session_id=session.session_id,
+            run_id=fact.run.run_id,
+            service_id=after.owner_service,
+            user_id=after.user_id if envelope.user_id is None else envelope.user_id,
+            epoch=after.epoch,
+            task_type=queued.task_type,
+            input_json=queued.input_json,
+            data_classes=after.data_classes,
+            requested_at=arrival.now_ms * 1000,
+        )
+    ]
+
+
 def _envelope_of(arrival: Arrival) -> Envelope:
     assert arrival.event is not None
     return arrival.event.envelope
@@ -270,6 +295,7 @@ _REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
     LimitsOverridden: _report_override,
     Refused: _report_refusal,
     RunChanged: _report_run,
+    RunOpened: _report_opened_run,
     TakenOver: _report_take_over,
     Transitioned: _report_transition,
 }
@@ -295,6 +321,8 @@ def report_fact(
             emitted.append(Emitted("audit", key, record))
         elif isinstance(record, CleanupRequest):
             emitted.append(Emitted("cleanup", key, record))
+        elif isinstance(record, TaskRequest):
+            emitted.append(Emitted("tasks", key, record))
         else:
             emitted.append(Emitted("rejected", record.key, record))
     return emitted

@@ -99,7 +99,8 @@ def test_a_detached_run_goes_on_outside_active(state: str) -> None:
     assert (rig.found("d1").run_seq, rig.found("d1").last_event_at) == (seq + 4, rig.at)
     refusal = "refused late" if state == "Timeout" else "refused illegal_transition"
     assert rig.say("message_appended", "a1") == refusal
-    assert rig.say("run_started", "dq", mode="detached") == refusal
+    assert rig.say("run_started", "new", mode="detached") == refusal
+    assert rig.say("run_started", "dq", mode="detached") == "applied"
     assert rig.say("message_appended", "unknown") == refusal
     assert rig.say("run_cancelled", "dq") == "applied"
     assert rig.say("run_failed", "d1", error=ErrorInfo("retryable", "c", "m")) == "applied"

@@ -17,7 +17,7 @@ from tests.support.event_factory import EventFactory
 def test_it_decides_on_every_event_and_writes_to_three_topics() -> None:
     machine = SessionMachine()
     assert machine.event_types == set(PAYLOADS)
-    assert machine.streams == {"audit", "rejected", "cleanup"}
+    assert machine.streams == {"audit", "rejected", "cleanup", "tasks"}
 
 
 def test_its_rows_are_sessions_which_live_and_gravestones_which_do_not() -> None:

@@ -1,4 +1,4 @@
-"""Reads the clean-up requests for one service from Kafka.
+"""Reads the requests for clean-ups or tasks of one service from Kafka.
 
 The offset of a request is committed once its answer has its place in the log. A record that this
 version cannot read may be a request: it stops its partition, and is left to a newer client.
@@ -10,14 +10,14 @@ that goes on, or gets no assignment, is replaced; each partition begins at the g
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import cast
+from typing import Final, Literal, NamedTuple, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.producers.control.kafka_consumer import RequestConsumer, open_consumer
 from sessionary.producers.control.request_backlog import RequestBacklog
 from sessionary.producers.errors import Invalid, Unavailable, UnreadableRequest
-from sessionary.producers.ports import OnCleanupRequest, OnError
+from sessionary.producers.ports import OnError, OnRequest
 from sessionary.producers.process.guards import join_thread
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder
@@ -27,7 +27,7 @@ from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.kafka.log_progress import ASK_EVERY_S, LogAnswer, StuckConsumerDetector
-from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.records import CleanupRequest, TaskRequest
 
 _REQUESTS_PER_POLL = 200
 _OPEN_REQUESTS_MAX = 1_000
@@ -43,8 +43,23 @@ AskEnds = Callable[[Iterable[int]], Mapping[int, int]]
 """Returns the log's end of each of these partitions that answers; may block for seconds."""
 
 
-class KafkaCleanupConsumer:
+class RequestKind(NamedTuple):
+    """One kind of requests: the field of its topic in `TopicNames`, its groups, and its records."""
+
+    topic: Literal["cleanup", "tasks"]
+    groups: str
+    record: type[CleanupRequest] | type[TaskRequest]
+    name: str  # for people
+
+
+CLEANUPS: Final = RequestKind("cleanup", "cleanup", CleanupRequest, "clean-up")
+TASKS: Final = RequestKind("tasks", "task-workers", TaskRequest, "task")
+
+
+class KafkaRequestConsumer:
     """`CleanupConsumer` of the cleanup topic, group `<prefix>.cleanup.<tenant>:<service>`.
+
+    Or, for tasks, `TaskConsumer` of the topic tasks, group `<prefix>.task-workers.<tenant>:…`.
 
     Names have no colon, so no two services share a group. Requests of other tenants or services
     are skipped.
@@ -56,6 +71,7 @@ class KafkaCleanupConsumer:
         tenant_id: str,
         service_id: str,
         on_error: OnError,
+        kind: RequestKind = CLEANUPS,
         *,
         new_consumer: Callable[[], RequestConsumer] | None = None,
         ask_ends: AskEnds | None = None,
@@ -65,13 +81,14 @@ class KafkaCleanupConsumer:
 
         `new_consumer` and `ask_ends` replace Kafka for tests, `clock_s` the monotonic clock.
         """
-        self._topic = settings.topics.cleanup
+        self._kind = kind
+        self._topic = getattr(settings.topics, kind.topic)
         self._tenant_id = tenant_id
         self._service_id = service_id
-        self._group_id = f"{settings.topic_prefix}.cleanup.{tenant_id}:{service_id}"
+        self._group_id = f"{settings.topic_prefix}.{kind.groups}.{tenant_id}:{service_id}"
         self._on_error = on_error
         self._new_consumer = new_consumer or (lambda: open_consumer(settings, self._group_id))
-        self._ask_ends = ask_ends or _ask_by_client(settings)
+        self._ask_ends = ask_ends or _ask_by_client(settings, self._topic)
         self._clock_s = clock_s
         self._ask_at_s = clock_s() + ASK_EVERY_S
         self._answer = LogAnswer(0, {})
@@ -84,9 +101,11 @@ class KafkaCleanupConsumer:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, on_request: OnCleanupRequest) -> None:
+    def start(self, on_request: OnRequest) -> None:
         """Start the consumer's thread. Call it once."""
-        thread = threading.Thread(target=self._run_consumer, args=(on_request,), name="sessionary-cleanup", daemon=True)
+        thread = threading.Thread(
+            target=self._run_consumer, args=(on_request,), name=f"sessionary-{self._kind.topic}", daemon=True
+        )
         self._thread = thread
         thread.start()
 
@@ -95,7 +114,7 @@ class KafkaCleanupConsumer:
         self._stop.set()
         join_thread(self._thread, timeout_s)
 
-    def _run_consumer(self, on_request: OnCleanupRequest) -> None:
+    def _run_consumer(self, on_request: OnRequest) -> None:
         pause_s = _RETRY_S
         while not self._stop.is_set():
             try:
@@ -111,7 +130,7 @@ class KafkaCleanupConsumer:
                 pause_s = _RETRY_S
         self._close_consumer()
 
-    def _take_turn(self, on_request: OnCleanupRequest) -> None:
+    def _take_turn(self, on_request: OnRequest) -> None:
         self._take_requests()
         for one in self._backlog.waiting:
             if self._stop.is_set():
@@ -177,7 +196,7 @@ class KafkaCleanupConsumer:
         error = message.error()
         partition, offset = cast(int, message.partition()), cast(int, message.offset())
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            self._on_error(Unavailable(f"clean-up requests: {error.str()}", _RETRY_S))
+            self._on_error(Unavailable(f"{self._kind.name} requests: {error.str()}", _RETRY_S))
         elif self._backlog.takes_from(partition):
             if error is not None:
                 self._backlog.note_position(partition, offset)
@@ -189,7 +208,7 @@ class KafkaCleanupConsumer:
             else:
                 self._backlog.add_request(partition, offset, request)
 
-    def _decode_request(self, message: Message) -> CleanupRequest | None:
+    def _decode_request(self, message: Message) -> CleanupRequest | TaskRequest | None:
         """Return the request, or None if it is not for this service. Raises `DecodeError`."""
         try:
             request = self._decoder.decode_record(message.value())
@@ -198,7 +217,7 @@ class KafkaCleanupConsumer:
                 return None
             raise
         ours = (self._tenant_id, self._service_id)
-        if isinstance(request, CleanupRequest) and (request.tenant_id, request.service_id) == ours:
+        if isinstance(request, self._kind.record) and (request.tenant_id, request.service_id) == ours:
             return request
         return None
 
@@ -222,7 +241,7 @@ class KafkaCleanupConsumer:
         try:
             self._consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:  # the next commit of the partition passes these too
-            self._on_error(Unavailable(f"clean-up offsets: {error}", _RETRY_S))
+            self._on_error(Unavailable(f"{self._kind.name} offsets: {error}", _RETRY_S))
 
     def _check_progress(self) -> None:
         """Replace the consumer if it stands still although the log answers another client."""
@@ -248,7 +267,9 @@ class KafkaCleanupConsumer:
 
     def _renew_consumer(self, why: str) -> None:
         """Begin again with a new consumer, at the group's offsets. The former may never close."""
-        self._on_error(Unavailable(f"clean-up requests: reading begins again with a new consumer: {why}", _RETRY_S))
+        self._on_error(
+            Unavailable(f"{self._kind.name} requests: reading begins again with a new consumer: {why}", _RETRY_S)
+        )
         self._leave_group()
         self._join_group()
 
@@ -262,14 +283,14 @@ class KafkaCleanupConsumer:
             close_in_background(self._consumer)
 
 
-def _ask_by_client(settings: ProducerSettings) -> AskEnds:
+def _ask_by_client(settings: ProducerSettings, topic: str) -> AskEnds:
     client = LogEndClient(AdminConnection(settings), committed_only=True)
 
     def ask_ends(partitions: Iterable[int]) -> dict[int, int]:
-        ends = client.ask_ends(settings.topics.cleanup, partitions, _ASK_S)
+        ends = client.ask_ends(topic, partitions, _ASK_S)
         return {partition: end.offset for partition, end in ends.items()}
 
     return ask_ends
 
 
-__all__ = ["AskEnds", "KafkaCleanupConsumer"]
+__all__ = ["CLEANUPS", "TASKS", "AskEnds", "KafkaRequestConsumer", "RequestKind"]

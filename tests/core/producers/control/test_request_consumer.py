@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
-from sessionary.producers.control.cleanup_consumer import KafkaCleanupConsumer
+from sessionary.producers.control.request_consumer import KafkaRequestConsumer
 from sessionary.producers.errors import Unavailable, UnreadableRequest
 from sessionary.producers.ports import OnReceipt, Receipt
 from sessionary.producers.settings import ProducerSettings
@@ -37,7 +37,7 @@ class CleanupRig:
         self.handled: list[str] = []
         self.unanswered: set[str] = set()  # ids whose answer is never delivered
         self.errors: list[Exception] = []
-        self.consumer = KafkaCleanupConsumer(
+        self.consumer = KafkaRequestConsumer(
             SETTINGS,
             "acme",
             "billing",

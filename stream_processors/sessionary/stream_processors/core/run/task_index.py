@@ -1,0 +1,39 @@
+"""Which sessions the tasks of a partition belong to: tasks are asked for by their id alone."""
+
+from sessionary.schemas.ids import SessionKey, is_task_id
+
+
+class TaskIndex:
+    """The runs of a partition whose ids are those of tasks, by tenant and id."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, str], str] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def add_run(self, key: bytes) -> None:
+        """Take the key of a run's row; does nothing if the run is no task."""
+        tenant_id, session_id, run_id = _parts_of(key)
+        if is_task_id(run_id, SessionKey(tenant_id, session_id)):
+            self._sessions[tenant_id, run_id] = session_id
+
+    def drop_run(self, key: bytes) -> None:
+        """Forget the run whose row had this key."""
+        tenant_id, session_id, run_id = _parts_of(key)
+        if self._sessions.get((tenant_id, run_id)) == session_id:
+            del self._sessions[tenant_id, run_id]
+
+    def find_session(self, tenant_id: str, task_id: str) -> SessionKey | None:
+        """Return the session of a tenant's task; None if there is no such task."""
+        session_id = self._sessions.get((tenant_id, task_id))
+        return None if session_id is None else SessionKey(tenant_id, session_id)
+
+
+def _parts_of(key: bytes) -> tuple[str, str, str]:
+    # A run's id may have colons itself.
+    tenant_id, session_id, run_id = key[:-1].decode().split(":", 2)
+    return tenant_id, session_id, run_id
+
+
+__all__ = ["TaskIndex"]

@@ -1,0 +1,174 @@
+"""Long tasks with a real broker, processor and workers, each a process of its own."""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessionary.infra.local.process import Child
+from sessionary.producers import SessionClient
+from sessionary.schemas.ids import new_task_id
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.settings import KafkaSettings
+from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN, PipelineRig
+from tests.integration.processor_load import begin_with
+from tests.support.pipelines import environment
+from tests.support.processes import Processes
+from tests.support.waiting import wait_until
+
+# The module of the workers. A task ends once its gate is there; each beginning leaves a line.
+TASKS = """
+import os, time
+from pathlib import Path
+from sessionary.producers.tasks.functions import task
+
+@task("model_training")
+def train(ctx, given):
+    folder = Path(given["folder"])
+    with open(folder / "begun", "a") as begun:
+        begun.write(f"{os.getpid()} {ctx.is_repeated}\\n")
+    ctx.report_progress(1, 4, "Step 1/4")
+    while not (folder / "gate").exists():
+        time.sleep(0.05)
+    ctx.report_progress(4, 4, "Step 4/4")
+    return {"accuracy": 0.9}
+"""
+# Asks for a task and is killed: nothing is closed.
+ASKER = """
+import os, signal, sys
+from sessionary.producers import SessionClient
+client = SessionClient(tenant_id="acme", service_id="billing", agent_id="asker")
+session = client.session(user_id="u1")
+task_id = session.start_task("model_training", {"folder": sys.argv[1]}, timeout_s=30)
+with open(sys.argv[1] + "/id.new", "w") as file:
+    file.write(task_id)
+os.rename(sys.argv[1] + "/id.new", sys.argv[1] + "/id")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class TaskRig:
+    """A processor that judges by the newest rules; workers, and clients, in a folder."""
+
+    def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
+        begin_with(kafka, NEWEST_RULES)
+        self.pipeline = PipelineRig(kafka, None, processes)
+        self.processor = self.pipeline.start_processor()
+        self._kafka, self._processes, self.folder = kafka, processes, folder
+        (folder / "app_tasks.py").write_text(TASKS)
+
+    def environment(self, name: str) -> dict[str, str]:
+        more = {
+            "control_url": self.pipeline.control_url,
+            "api_token": TOKEN,
+            "spool_dir": str(self.folder / f"{name}-spool"),
+        }
+        return {**environment(self._kafka, **more), "PYTHONPATH": str(self.folder)}
+
+    def start_worker(self, name: str) -> Child:
+        options = ["--module", "app_tasks", "--tenant", TENANT, "--service", "billing", "--agent", name]
+        times = ["--beat-s", "0.5", "--lease-s", "3"]
+        return self._processes.run([COMMAND, "task-worker", *options, *times], env=self.environment(name), name=name)
+
+    def ask_and_die(self) -> str:
+        asker = self._processes.run(
+            [sys.executable, "-c", ASKER, str(self.folder)], env=self.environment("asker"), name="asker"
+        )
+        assert asker.wait(60)
+        return (self.folder / "id").read_text()
+
+    def client(self) -> SessionClient:
+        settings = self.pipeline.client_settings(self.folder, "reader")
+        return SessionClient(tenant_id=TENANT, service_id="another", agent_id="reader", settings=settings)
+
+    def beginnings(self) -> list[list[str]]:
+        """Return the process and whether it repeats, for each time that the task began."""
+        begun = self.folder / "begun"
+        return [line.split() for line in begun.read_text().splitlines()] if begun.exists() else []
+
+    def open_gate(self) -> None:
+        (self.folder / "gate").touch()
+
+
+def test_a_task_goes_on_without_its_client_and_through_restarts(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    rig = TaskRig(kafka, processes, tmp_path)
+    task_id = rig.ask_and_die()
+    with rig.client() as client:
+        told = {"task_id": task_id, "status": "started", "progress": 0.0, "task_type": "model_training"}
+        wait_until(lambda: client.check_task_status(task_id) == told, 30, "the task to be known")
+        rig.start_worker("worker-1")
+        running = {**told, "status": "running", "progress": 0.25}
+        wait_until(lambda: client.check_task_status(task_id) == running, 60, "the task to be at work")
+        assert client.get_task_results(task_id) == {"error": "task not completed. Current status: running"}
+        rig.processor.kill()
+        rig.processor = rig.pipeline.start_processor()
+        assert client.check_task_status(task_id) == running
+        rig.open_gate()
+        states = [view.state for view in client.watch_task(task_id)]
+        assert states[-1] == "completed"
+    rig.processor.kill()
+    rig.pipeline.start_processor()
+    with rig.client() as later:
+        result = {"task_id": task_id, "status": "completed", "result": {"accuracy": 0.9}}
+        assert later.get_task_results(task_id) == result
+        assert later.check_task_status(task_id)["progress"] == 1.0
+    assert [repeats for _, repeats in rig.beginnings()] == ["False"]
+
+
+def test_the_task_of_a_worker_that_was_killed_is_done_by_another_one(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    rig = TaskRig(kafka, processes, tmp_path)
+    first = rig.start_worker("worker-1")
+    task_id = rig.ask_and_die()
+    wait_until(lambda: len(rig.beginnings()) == 1, 60, "the first worker to begin")
+    first.kill()
+    rig.start_worker("worker-2")
+    wait_until(lambda: len(rig.beginnings()) == 2, 120, "the second worker to begin again")
+    rig.open_gate()
+    with rig.client() as client:
+        assert [view.state for view in client.watch_task(task_id)][-1] == "completed"
+        assert client.get_task_results(task_id)["result"] == {"accuracy": 0.9}
+    (first_pid, _), (second_pid, repeats) = rig.beginnings()
+    assert first_pid != second_pid
+    assert repeats == "True"
+
+
+@pytest.mark.parametrize("token", [TOKEN, "unknown"])
+def test_the_page_of_a_task_answers_for_its_tenant(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path, token: str
+) -> None:
+    rig = TaskRig(kafka, processes, tmp_path)
+    with SessionClient(
+        tenant_id=TENANT, service_id="billing", agent_id="a", settings=rig.pipeline.client_settings(tmp_path)
+    ) as client:
+        session = client.session(user_id="u1")
+        task_id = session.start_task("model_training", timeout_s=30)
+        key = session._emitter.key
+        assert client.check_task_status(task_id)["status"] == "started"
+
+    def ask(task: str) -> tuple[int, Any]:
+        request = urllib.request.Request(
+            f"{rig.pipeline.control_url}/v1/tasks/{task}", headers={"Authorization": f"Bearer {token}"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    if token != TOKEN:
+        assert ask(task_id)[0] == 401
+        return
+    status, document = ask(task_id)
+    assert (status, document["run_id"], document["state"], document["version"]) == (200, task_id, "queued", "1.queued")
+    for unknown in (new_task_id(key), "11111111-1111-4111-8111-111111111111", "no-id"):
+        status, problem = ask(unknown)
+        assert (status, problem["reason"]) == (404, "unknown_task")
