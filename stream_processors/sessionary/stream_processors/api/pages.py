@@ -38,6 +38,11 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     router.add_get("/v1/sessions/{session_id}", api.session)
     router.add_get("/v1/sessions/{session_id}/runs", api.runs.open_runs)
     router.add_get("/v1/sessions/{session_id}/runs/{run_id}", api.runs.run)
+    router.add_get("/v1/sessions/{session_id}/runs/{run_id}/steps", api.steps.steps)
+    router.add_get("/v1/sessions/{session_id}/runs/{run_id}/steps/{name}", api.steps.step)
+    for parent in ("/v1/sessions/{session_id}", "/v1/sessions/{session_id}/runs/{run_id}"):
+        router.add_get(f"{parent}/tool-calls", api.calls.calls)
+        router.add_get(f"{parent}/tool-calls/{{idem_key}}", api.calls.call)
     router.add_get("/v1/partitions", partitions.list_partitions)
     router.add_post("/v1/partitions/{partition}/retry", partitions.retry_partition)
     router.add_get("/v1/rules", rules.list_rules)

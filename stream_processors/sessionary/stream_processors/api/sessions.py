@@ -1,7 +1,7 @@
 """The control API: one session's committed state, read-your-writes, and the worker's health.
 
     GET /v1/sessions/{session_id}?after=<partition>:<offset>&wait_ms=<ms>     bearer token → tenant
-    GET /v1/sessions/{session_id}/runs/…       its runs: see `runs`
+    GET /v1/sessions/{session_id}/runs/…       its runs, steps and tool calls: see `runs`
     POST /v1/sessions/poll     many sessions at once: see `session_poll`
     GET /healthz   GET /readyz   GET /metrics   GET /openapi.json
 
@@ -19,7 +19,9 @@ from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import json_response, not_ready
 from sessionary.stream_processors.api.routing import OtherWorkers
-from sessionary.stream_processors.api.runs import RunPages
+from sessionary.stream_processors.api.runs.call_pages import CallPages
+from sessionary.stream_processors.api.runs.run_pages import RunPages
+from sessionary.stream_processors.api.runs.step_pages import StepPages
 from sessionary.stream_processors.api.session_poll import SessionPolls
 from sessionary.stream_processors.api.session_questions import (
     AskedOwner,
@@ -36,7 +38,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 class ControlApi:
     """Answers the requests of one worker; `polls` answers those for many sessions,
-    `runs` those for runs.
+    `runs`, `steps` and `calls` those for runs and what belongs to them.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
     stood still for long although their log goes on. `hung` returns which part of the worker hangs,
@@ -66,6 +68,8 @@ class ControlApi:
         self._questions = SessionQuestions(settings, tokens, assignment, others)
         self.polls = SessionPolls(settings, tokens, assignment, others)
         self.runs = RunPages(self._questions)
+        self.steps = StepPages(self._questions)
+        self.calls = CallPages(self._questions)
 
     async def session(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}` with `session_document`. Raises `Problem`.

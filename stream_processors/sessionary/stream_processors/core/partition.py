@@ -16,7 +16,7 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any
 
 from sessionary.schemas.codec import Decoder
-from sessionary.schemas.ids import is_run_key
+from sessionary.schemas.ids import is_run_key, split_child_key
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState, PartitionSettings
@@ -80,6 +80,10 @@ class PartitionState(CommittedState):
         self.unpacked = len(self.unpacked_expiries)
         self.live, self.vanishing = len(due), len(self.expiries) + self.unpacked
         self.tally.start_again(counted)
+
+    def children(self, parent_key: bytes) -> Sequence[bytes]:
+        """Return the keys of the committed steps and calls of a run or a session, in any order."""
+        return [key for key in self.rows if (split_child_key(key) or (b"",))[0] == parent_key]
 
     def begin(self) -> Overlay:
         """Open a batch on the committed state. An earlier batch that was not merged is void.
