@@ -19,7 +19,7 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import FinishedRun, RunState
 from sessionary.schemas.types import ClockRepair, RefusalReason, RuleSet
-from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, Stream
+from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, RowFate, Stream
 
 RowT = TypeVar("RowT")
 FactT = TypeVar("FactT")
@@ -114,6 +114,10 @@ class RowKind(NamedTuple):
     By rules 2, what remains is packed if it has an `expiry_ms`: only a hash of its key is kept.
     Then and before, its machine gets `REMAINS` instead of it for `decide`, `evolve` and `report`,
     and must not change it.
+
+    A child belongs to another row, its parent: its key is the parent's and a suffix
+    (`schemas.ids`). It vanishes with its parent, or when only a gravestone is left of that.
+    When a child that is not live is due has no meaning.
     """
 
     row_class: type[Any]
@@ -124,6 +128,12 @@ class RowKind(NamedTuple):
     # when a row that is not live vanishes by rules 2, ms of log time; None: it is never packed
     expiry_ms: Callable[[Any], int] | None = None
     label: Callable[[Any], Hashable] | None = None  # rows are counted by it, for metrics; None: they are not counted
+    is_child: bool = False
+
+    @property
+    def fate(self) -> RowFate:
+        """What becomes of rows of this kind."""
+        return RowFate(self.live, self.expiry_ms is not None, self.is_child, self.label is not None)
 
 
 class Machine(Protocol[RowT, FactT]):
