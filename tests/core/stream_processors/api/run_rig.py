@@ -65,6 +65,11 @@ class RunRig:
     def run_key(self, run_id: str) -> bytes:
         return run_key(*self.agent.key, run_id)
 
+    def load_child(self, key: bytes, row: Any) -> None:
+        """Put a step or a call into the committed state."""
+        self.rig.fold.load(key, row)
+        self.rig.fold.child_index.add(key)
+
     def ask_run(self, run_id: str | None, token: str = "token", query: str = "") -> tuple[int, Any]:
         """Ask for one run, or for the open ones."""
         return self.ask("runs", *([] if run_id is None else [run_id]), token=token, query=query)

@@ -17,7 +17,7 @@ def rig_with_steps(*steps: StepState) -> RunRig:
     rig.send("run_started", "r1", mode="detached")
     for step in steps:
         row = step._replace(session_id=rig.agent.key.session_id)
-        rig.rig.fold.load(step_key(rig.run_key("r1"), step.name), row)
+        rig.load_child(step_key(rig.run_key("r1"), step.name), row)
     return rig
 
 

@@ -23,7 +23,7 @@ def rig_with_calls(parts: tuple[str, ...], *calls: ToolCallState | EndedToolCall
     parent = rig.run_key("r1") if parts else rig.agent.key.encoded()
     for call in calls:
         row = call._replace(session_id=rig.agent.key.session_id, run_id=run_id)
-        rig.rig.fold.load(call_key(parent, call.idem_key), row)
+        rig.load_child(call_key(parent, call.idem_key), row)
     return rig
 
 
