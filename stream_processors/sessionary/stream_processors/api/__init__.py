@@ -8,6 +8,7 @@ In the order in which a request passes:
     session_questions  requests about one session: who asks, which partition answers
     sessions          a session's committed state, and the worker's health
     runs              the runs of a session, their steps and reserved tool calls
+    lists             the runs and sessions of a tenant, over all partitions
     session_poll      which of many sessions differ from what a client knows of them
     verdicts          what became of the record that a request waits for
     operators         the operators' pages: partitions and rules

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from sessionary.stream_processors.api.lists.openapi import LIST_PATHS, LIST_SCHEMAS
 from sessionary.stream_processors.api.openapi_parts import (
     CHANGED_SESSION,
     KNOWN_SESSION,
@@ -41,6 +42,7 @@ DOCUMENT: Final[dict[str, Any]] = {
             }
         },
         **RUN_PATHS,
+        **LIST_PATHS,
         "/v1/sessions/poll": {
             "post": {
                 "summary": "Which of many sessions of the caller's tenant differ from what a client knows of them",
@@ -138,6 +140,7 @@ DOCUMENT: Final[dict[str, Any]] = {
         "schemas": {
             "Session": SESSION,
             **RUN_SCHEMAS,
+            **LIST_SCHEMAS,
             "SessionPoll": SESSION_POLL,
             "KnownSession": KNOWN_SESSION,
             "SessionChanges": SESSION_CHANGES,

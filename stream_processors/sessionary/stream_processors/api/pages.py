@@ -35,6 +35,8 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     """Add the pages to Faust's web server `web`, which has not started yet."""
     router = web.web_app.router
     router.add_post("/v1/sessions/poll", api.polls.answer)
+    router.add_get("/v1/sessions", api.lists.sessions)
+    router.add_get("/v1/runs", api.lists.runs)
     router.add_get("/v1/sessions/{session_id}", api.session)
     router.add_get("/v1/sessions/{session_id}/runs", api.runs.open_runs)
     router.add_get("/v1/sessions/{session_id}/runs/{run_id}", api.runs.run)

@@ -2,6 +2,7 @@
 
     GET /v1/sessions/{session_id}?after=<partition>:<offset>&wait_ms=<ms>     bearer token → tenant
     GET /v1/sessions/{session_id}/runs/…       its runs, steps and tool calls: see `runs`
+    GET /v1/sessions   GET /v1/runs            those of a tenant: see `lists`
     POST /v1/sessions/poll     many sessions at once: see `session_poll`
     GET /healthz   GET /readyz   GET /metrics   GET /openapi.json
 
@@ -16,6 +17,7 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.kafka.log_progress import StalledPartition
 from sessionary.schemas.records import SessionState
+from sessionary.stream_processors.api.lists.list_pages import ListPages
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import json_response, not_ready
 from sessionary.stream_processors.api.routing import OtherWorkers
@@ -37,7 +39,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 
 class ControlApi:
-    """Answers the requests of one worker; `polls` answers those for many sessions,
+    """Answers the requests of one worker; `polls` and `lists` answer those for many sessions,
     `runs`, `steps` and `calls` those for runs and what belongs to them.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
@@ -67,6 +69,7 @@ class ControlApi:
         self._has_started = False
         self._questions = SessionQuestions(settings, tokens, assignment, others)
         self.polls = SessionPolls(settings, tokens, assignment, others)
+        self.lists = ListPages(settings, tokens, assignment, others)
         self.runs = RunPages(self._questions)
         self.steps = StepPages(self._questions)
         self.calls = CallPages(self._questions)

@@ -15,6 +15,12 @@ from sessionary.stream_processors.api.openapi_parts import (
     object_schema,
     problem_response,
 )
+from sessionary.stream_processors.api.runs.run_pages import RUN_CONTENTS
+
+
+def _known(names: Any) -> list[str]:
+    return [name for name in get_args(names) if name != "UNKNOWN"]
+
 
 _SESSION_ID: Final = {**TEXT, "format": "uuid"}
 _BOOLEAN: Final = {"type": "boolean"}
@@ -44,12 +50,16 @@ _RUN: Final = object_schema(
     },
     deadline_ms={**NUMBER_OR_NULL, "description": "when its clock fires; null if it is finished"},
 )
+RUN_HEAD: Final = object_schema(
+    user_id=TEXT_OR_NULL,
+    **{name: schema for name, schema in _RUN["properties"].items() if name not in RUN_CONTENTS},
+)
 _STEP_HEAD: Final = object_schema(
     run_id=TEXT,
     session_id=_SESSION_ID,
     name={**TEXT, "description": "unique in its run"},
     step_id={**TEXT_OR_NULL, "description": "of the last attempt, as its events have it"},
-    state={**TEXT, "enum": [*get_args(StepStateName)]},
+    state={**TEXT, "enum": _known(StepStateName)},
     attempt={**NUMBER, "description": "the number of the last attempt; 0 if it was skipped before any"},
     started_ms={**NUMBER, "description": "when the last attempt began, in ms of log time"},
     entered_ms={**NUMBER, "description": "when it entered its state"},
@@ -62,7 +72,7 @@ _CALL_HEAD: Final = object_schema(
     step_id={**TEXT_OR_NULL, "description": "the attempt of a step that reserved it"},
     tool_name=TEXT,
     idem_key={**TEXT, "description": "unique in its run, or in its session"},
-    state={**TEXT, "enum": [*get_args(ToolCallStateName)]},
+    state={**TEXT, "enum": _known(ToolCallStateName)},
     try_number={**NUMBER, "description": "the number of the last try, from 1"},
     side_effect=_BOOLEAN,
     queryable={**_BOOLEAN, "description": "whether the tool can be asked for the outcome"},
@@ -162,4 +172,4 @@ RUN_PATHS: Final[dict[str, Any]] = {
     ),
 }
 
-__all__ = ["RUN_PATHS", "RUN_SCHEMAS"]
+__all__ = ["RUN_HEAD", "RUN_PATHS", "RUN_SCHEMAS"]

@@ -22,6 +22,8 @@ from sessionary.stream_processors.api.session_questions import (
 )
 from sessionary.stream_processors.core.partition import PartitionState
 
+RUN_CONTENTS = frozenset({"input_json", "plan_json", "result_json"})  # what lists of runs do not have
+
 
 class RunPages:
     """Answers the requests for runs of one worker."""
@@ -85,4 +87,4 @@ def run_document(row: RunState | FinishedRun, state: PartitionState) -> dict[str
     }
 
 
-__all__ = ["RunPages", "require_run", "run_document"]
+__all__ = ["RUN_CONTENTS", "RunPages", "require_run", "run_document"]
