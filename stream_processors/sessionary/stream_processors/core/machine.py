@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.records import FinishedRun, RunState
+from sessionary.schemas.records import EndedToolCall, FinishedRun, RunState, StepState, ToolCallState
 from sessionary.schemas.types import ClockRepair, RefusalReason, RuleSet
 from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, RowFate, Stream
 
@@ -59,7 +59,8 @@ class Arrival(NamedTuple):
     may have been heard; 0 if the rules do not look at that. `clock_repair` is the number of the
     last repair of the partition's clock, which a new row's times include; 0 if there was none.
     `run` is the row of the run that the event's envelope names; None if there is none, or if the
-    rules know no runs.
+    rules know no runs. `child` is the row under `child_key`: the step or the reserved call that the
+    event names; the key is None if it names none.
     """
 
     record: LogRecord
@@ -72,6 +73,8 @@ class Arrival(NamedTuple):
     hole_end_ms: int = 0
     clock_repair: int = 0
     run: RunState | FinishedRun | None = None
+    child_key: bytes | None = None
+    child: StepState | ToolCallState | EndedToolCall | None = None
 
 
 class ForRow(NamedTuple):
