@@ -5,6 +5,7 @@ a request that is not HTTP. aiohttp would answer with plain text, and log a trac
 request that it cannot read.
 """
 
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -27,6 +28,7 @@ from sessionary.stream_processors.api.operators.partitions import PartitionApi
 from sessionary.stream_processors.api.operators.rules import RulesApi
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.sessions import ControlApi
+from sessionary.stream_processors.api.unknown_ids import UnknownIds
 
 _log = role_logger(__name__)
 
@@ -57,20 +59,25 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     router.add_get("/readyz", api.readyz)
     router.add_get("/metrics", api.metrics)
     router.add_get("/openapi.json", api.openapi)
-    web.web_app.middlewares.append(answer_problems)
+    web.web_app.middlewares.append(answering_problems(api.unknown_ids))
     web._runner = ProblemRunner(web.web_app, access_log=None, keepalive_timeout=IDLE_S)
 
 
-@middleware
-async def answer_problems(request: Request, handler: Handler) -> StreamResponse:
-    """Answer with the problem document of a `Problem`, or of an error of aiohttp."""
-    try:
-        return await handler(request)
-    except Problem as problem:
-        return problem.to_response()
-    except HTTPException as error:
-        allowed = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
-        return _status_problem(error.status, f"{request.method} {request.path}", allowed).to_response()
+def answering_problems(unknown_ids: UnknownIds) -> Callable[[Request, Handler], Awaitable[StreamResponse]]:
+    """Return what answers with the problem document of a `Problem`, or of an error of aiohttp."""
+
+    @middleware
+    async def answer_problems(request: Request, handler: Handler) -> StreamResponse:
+        try:
+            return await handler(request)
+        except Problem as problem:
+            unknown_ids.note(request.headers.get("Authorization"), problem)
+            return problem.to_response()
+        except HTTPException as error:
+            allowed = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+            return _status_problem(error.status, f"{request.method} {request.path}", allowed).to_response()
+
+    return answer_problems
 
 
 def _status_problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Problem:
@@ -119,4 +126,4 @@ class ProblemRunner(AppRunner):
         return ProblemServer(made.request_handler, request_factory=made.request_factory, **made._kwargs)
 
 
-__all__ = ["ProblemRequestHandler", "ProblemRunner", "ProblemServer", "answer_problems", "serve_pages"]
+__all__ = ["ProblemRequestHandler", "ProblemRunner", "ProblemServer", "answering_problems", "serve_pages"]

@@ -32,6 +32,7 @@ from sessionary.stream_processors.api.session_questions import (
     require_session,
 )
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.api.unknown_ids import UnknownIds
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
@@ -40,7 +41,8 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 class ControlApi:
     """Answers the requests of one worker; `polls` and `lists` answer those for many sessions,
-    `runs`, `steps` and `calls` those for runs and what belongs to them.
+    `runs`, `steps` and `calls` those for runs and what belongs to them. `unknown_ids` is told of
+    every problem.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
     stood still for long although their log goes on. `hung` returns which part of the worker hangs,
@@ -68,6 +70,7 @@ class ControlApi:
         self._hung = hung
         self._has_started = False
         self._questions = SessionQuestions(settings, tokens, assignment, others)
+        self.unknown_ids = UnknownIds(tokens)
         self.polls = SessionPolls(settings, tokens, assignment, others)
         self.lists = ListPages(settings, tokens, assignment, others)
         self.runs = RunPages(self._questions)

@@ -86,8 +86,13 @@ def call_head(row: CallRow, state: PartitionState) -> dict[str, Any]:
     }
     if isinstance(row, ToolCallState):
         running = {name: getattr(row, name) for name in _OF_RUNNING}
-        deadline_ms = max(row.due_at, state.position.quiet_until_ms)
-        return {**document, **running, "state": "running", "entered_ms": row.started_at, "deadline_ms": deadline_ms}
+        return {
+            **document,
+            **running,
+            "state": "running",
+            "entered_ms": row.started_at,
+            "deadline_ms": state.deadline_ms(row),
+        }
     ended = {name: getattr(row, name) for name in _OF_ENDED}
     error = None if row.error is None else row.error._asdict()
     return {**document, **ended, "state": row.state, "entered_ms": row.entered_at, "error": error}
