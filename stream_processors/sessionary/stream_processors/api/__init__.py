@@ -7,13 +7,14 @@ In the order in which a request passes:
     tokens            which bearer tokens are known, and which caller each one stands for
     session_questions  requests about one session: who asks, which partition answers
     sessions          a session's committed state, and the worker's health
-    runs              the runs of a session
-    tasks             a task by its id alone
+    runs              the runs of a session, their steps and reserved tool calls; tasks
+    lists             the runs and sessions of a tenant, over all partitions
     session_poll      which of many sessions differ from what a client knows of them
     verdicts          what became of the record that a request waits for
     operators         the operators' pages: partitions and rules
     routing           the other workers: requests that belong to them, and what they know
     problems          answers: JSON documents, and errors as problem documents
+    unknown_ids       log lines about callers who ask for what their tenant does not have
     openapi_parts     the parts of the OpenAPI document
     openapi           the API's OpenAPI document
 """

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from sessionary.stream_processors.api.lists.openapi import LIST_PATHS, LIST_SCHEMAS
 from sessionary.stream_processors.api.openapi_parts import (
     CHANGED_SESSION,
     KNOWN_SESSION,
@@ -9,19 +10,15 @@ from sessionary.stream_processors.api.openapi_parts import (
     NO_READER,
     NUMBER,
     NUMBER_OR_NULL,
-    OPEN_RUNS,
     PARTITION,
     PARTITION_RULES,
     PROBLEM,
     REASON,
-    RUN,
-    RUN_ANSWER,
     SESSION,
+    SESSION_ANSWERS,
     SESSION_CHANGES,
     SESSION_PARAMETERS,
     SESSION_POLL,
-    TASK_ANSWER,
-    TEXT,
     UNAUTHORIZED,
     WORKER_RULES,
     halt_operation,
@@ -29,17 +26,9 @@ from sessionary.stream_processors.api.openapi_parts import (
     object_schema,
     open_operation,
     problem_response,
-    query_parameter,
 )
+from sessionary.stream_processors.api.runs.openapi import RUN_PATHS, RUN_SCHEMAS
 
-_SESSION_ANSWERS: Final = {
-    "400": problem_response("the session id, `after` or `wait_ms` is malformed; or `after` names another partition"),
-    "401": UNAUTHORIZED,
-    "403": NO_READER,
-    "404": problem_response("the tenant has no such session"),
-    "410": problem_response("the session was archived"),
-    "503": problem_response("the partition is not open, or `after` is not folded in time; see Retry-After"),
-}
 DOCUMENT: Final[dict[str, Any]] = {
     "openapi": "3.1.0",
     "info": {"title": "sessionary control API", "version": "1.0.0"},
@@ -49,45 +38,11 @@ DOCUMENT: Final[dict[str, Any]] = {
             "get": {
                 "summary": "The committed state of one session of the caller's tenant",
                 "parameters": SESSION_PARAMETERS,
-                "responses": {"200": json_answer("the session's committed state", "Session"), **_SESSION_ANSWERS},
+                "responses": {"200": json_answer("the session's committed state", "Session"), **SESSION_ANSWERS},
             }
         },
-        "/v1/sessions/{session_id}/runs": {
-            "get": {
-                "summary": "The open runs of a session of the caller's tenant, in the order in which they began",
-                "parameters": SESSION_PARAMETERS,
-                "responses": {**_SESSION_ANSWERS, "200": json_answer("the open runs", "OpenRuns")},
-            }
-        },
-        "/v1/sessions/{session_id}/runs/{run_id}": {
-            "get": {
-                "summary": "The committed state of one run of a session; a finished one is there for 30 days",
-                "parameters": [
-                    *SESSION_PARAMETERS,
-                    {"name": "run_id", "in": "path", "required": True, "schema": TEXT},
-                ],
-                "responses": {
-                    **{code: answer for code, answer in _SESSION_ANSWERS.items() if code != "410"},
-                    "200": json_answer("the run's committed state", "Run"),
-                    "404": problem_response("the tenant's session has no such run"),
-                },
-            }
-        },
-        "/v1/tasks/{task_id}": {
-            "get": {
-                "summary": "The committed state of one task, by its id alone; a finished one is there for 30 days",
-                "parameters": [
-                    {"name": "task_id", "in": "path", "required": True, "schema": TEXT},
-                    query_parameter("seen", TEXT, "a task's version: wait up to `wait_ms` while the task has it"),
-                    *SESSION_PARAMETERS[1:],
-                ],
-                "responses": {
-                    **{code: answer for code, answer in _SESSION_ANSWERS.items() if code != "410"},
-                    "200": json_answer("the task's committed state", "Task"),
-                    "404": problem_response("the tenant has no such task"),
-                },
-            }
-        },
+        **RUN_PATHS,
+        **LIST_PATHS,
         "/v1/sessions/poll": {
             "post": {
                 "summary": "Which of many sessions of the caller's tenant differ from what a client knows of them",
@@ -184,10 +139,8 @@ DOCUMENT: Final[dict[str, Any]] = {
         "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         "schemas": {
             "Session": SESSION,
-            "Run": RUN_ANSWER,
-            "Task": TASK_ANSWER,
-            "OpenRuns": OPEN_RUNS,
-            "OpenRun": RUN,
+            **RUN_SCHEMAS,
+            **LIST_SCHEMAS,
             "SessionPoll": SESSION_POLL,
             "KnownSession": KNOWN_SESSION,
             "SessionChanges": SESSION_CHANGES,

@@ -2,13 +2,13 @@
 
 from typing import Any, Final
 
-from sessionary.schemas.types import ErrorInfo, SessionLimits, Snapshot
+from sessionary.schemas.types import SessionLimits, Snapshot
 
 PROBLEM_TYPE_PREFIX: Final = "urn:sessionary:problems/"
 
 TEXT: Final[dict[str, Any]] = {"type": "string"}
 NUMBER: Final[dict[str, Any]] = {"type": "integer"}
-_TEXT_OR_NULL: Final[dict[str, Any]] = {"type": ["string", "null"]}
+TEXT_OR_NULL: Final[dict[str, Any]] = {"type": ["string", "null"]}
 NUMBER_OR_NULL: Final[dict[str, Any]] = {"type": ["integer", "null"]}
 
 
@@ -20,10 +20,7 @@ def object_schema(**properties: Any) -> dict[str, Any]:
 def _snapshot_schema() -> dict[str, Any]:
     optional, numbers = ("parent_snapshot_id", "context"), ("schema_version",)
     return object_schema(
-        **{
-            name: _TEXT_OR_NULL if name in optional else NUMBER if name in numbers else TEXT
-            for name in Snapshot._fields
-        }
+        **{name: TEXT_OR_NULL if name in optional else NUMBER if name in numbers else TEXT for name in Snapshot._fields}
     )
 
 
@@ -38,7 +35,7 @@ _VERDICT: Final = {
             partition=NUMBER,
             offset=NUMBER,
             outcome={"type": "string", "enum": ["applied", "refused", "not_kept"]},
-            reason=_TEXT_OR_NULL,
+            reason=TEXT_OR_NULL,
         ),
         {"type": "null"},
     ],
@@ -47,14 +44,14 @@ SESSION: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
     tenant_id=TEXT,
     state=TEXT,
-    phase=_TEXT_OR_NULL,
+    phase=TEXT_OR_NULL,
     reason_code={**TEXT, "description": "why it is in its state"},
     epoch=NUMBER,
     version=NUMBER,
     owner_service=TEXT,
     agent_id={**TEXT, "description": "the agent that created the session, or took it over last"},
     holder={
-        **_TEXT_OR_NULL,
+        **TEXT_OR_NULL,
         "description": "producer id of the client that created the session, or took it over last; null by rules 1",
     },
     state_json={**TEXT, "description": "the session's content: JSON text"},
@@ -72,13 +69,13 @@ SESSION: Final = object_schema(
     position=object_schema(partition=NUMBER, next_offset=NUMBER),
     rules={**NUMBER, "description": "version of the rules by which its events are judged"},
 )
-_AFTER: Final = {**_TEXT_OR_NULL, "pattern": "^[0-9]+:[0-9]+$"}
+_AFTER: Final = {**TEXT_OR_NULL, "pattern": "^[0-9]+:[0-9]+$"}
 KNOWN_SESSION: Final = {
     **object_schema(
         session_id={**TEXT, "format": "uuid"},
         state={**TEXT, "description": "the session's state as far as the client knows"},
         epoch={**NUMBER, "default": 1},
-        holder={**_TEXT_OR_NULL, "description": "the client's producer id, if it holds the session"},
+        holder={**TEXT_OR_NULL, "description": "the client's producer id, if it holds the session"},
         refused_after={**NUMBER, "default": -1, "description": "offset up to which it knows the refused events"},
         after={
             **_AFTER,
@@ -89,10 +86,10 @@ KNOWN_SESSION: Final = {
 }
 CHANGED_SESSION: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
-    state={**_TEXT_OR_NULL, "description": "null if the tenant has no such session"},
+    state={**TEXT_OR_NULL, "description": "null if the tenant has no such session"},
     epoch={**NUMBER_OR_NULL, "description": "null if it does not exist, or is archived"},
-    holder={**_TEXT_OR_NULL, "description": "as in `Session`"},
-    reason_code={**_TEXT_OR_NULL, "description": "why it is in its state; null if that is not known"},
+    holder={**TEXT_OR_NULL, "description": "as in `Session`"},
+    reason_code={**TEXT_OR_NULL, "description": "why it is in its state; null if that is not known"},
     refusals={**_REFUSALS, "description": "the last refused events after `refused_after`, at most 16"},
     verdict={
         **_VERDICT,
@@ -103,7 +100,7 @@ CHANGED_SESSION: Final = object_schema(
 SESSION_POLL: Final = {
     **object_schema(
         tenant={
-            **_TEXT_OR_NULL,
+            **TEXT_OR_NULL,
             "description": "the tenant that the client means; another one than the token's is 403",
         },
         sessions={"type": "array", "maxItems": 1_000, "items": {"$ref": "#/components/schemas/KnownSession"}},
@@ -131,10 +128,10 @@ _PARTITION_STATE: Final = {
 PARTITION: Final = object_schema(
     partition=NUMBER,
     state=_PARTITION_STATE,
-    instance={**_TEXT_OR_NULL, "description": "the owner's name"},
-    url={**_TEXT_OR_NULL, "description": "the URL of the owner's API"},
-    reason={**_TEXT_OR_NULL, "description": "why it is halted"},
-    detail={**_TEXT_OR_NULL, "description": "what happened where, if it is not open"},
+    instance={**TEXT_OR_NULL, "description": "the owner's name"},
+    url={**TEXT_OR_NULL, "description": "the URL of the owner's API"},
+    reason={**TEXT_OR_NULL, "description": "why it is halted"},
+    detail={**TEXT_OR_NULL, "description": "what happened where, if it is not open"},
     halted_at_ms={**NUMBER_OR_NULL, "description": "when it was halted, in ms since the epoch"},
     next_offset={**NUMBER_OR_NULL, "description": "the next record of the log to be folded"},
     batch_number={**NUMBER_OR_NULL, "description": "the number of its last transaction"},
@@ -144,20 +141,20 @@ PARTITION: Final = object_schema(
 PARTITION_RULES: Final = object_schema(
     partition=NUMBER,
     state=_PARTITION_STATE,
-    instance={**_TEXT_OR_NULL, "description": "the owner's name"},
+    instance={**TEXT_OR_NULL, "description": "the owner's name"},
     rules={**NUMBER_OR_NULL, "description": "the version of the rules in force; null if it is not known"},
     announced={**NUMBER_OR_NULL, "description": "the version that is to begin"},
-    principal={**_TEXT_OR_NULL, "description": "who activated the announced rules"},
-    detail={**_TEXT_OR_NULL, "description": "why it is not open"},
+    principal={**TEXT_OR_NULL, "description": "who activated the announced rules"},
+    detail={**TEXT_OR_NULL, "description": "why it is not open"},
 )
 WORKER_RULES: Final = object_schema(
-    instance={**_TEXT_OR_NULL, "description": "the worker's name"},
-    url={**_TEXT_OR_NULL, "description": "the URL of its API"},
+    instance={**TEXT_OR_NULL, "description": "the worker's name"},
+    url={**TEXT_OR_NULL, "description": "the URL of its API"},
     newest={**NUMBER_OR_NULL, "description": "the newest rules that it knows; null if it does not say"},
-    detail={**_TEXT_OR_NULL, "description": "why it does not say"},
-    release={**_TEXT_OR_NULL, "description": "the release of sessionary that it runs"},
+    detail={**TEXT_OR_NULL, "description": "why it does not say"},
+    release={**TEXT_OR_NULL, "description": "the release of sessionary that it runs"},
     time_ms={**NUMBER_OR_NULL, "description": "its clock, in ms since the epoch"},
-    state_dir={**_TEXT_OR_NULL, "description": "its folder for RocksDB; null if it has none of its own"},
+    state_dir={**TEXT_OR_NULL, "description": "its folder for RocksDB; null if it has none of its own"},
     state_free_bytes={**NUMBER_OR_NULL, "description": "free bytes on the disk of that folder"},
 )
 PROBLEM: Final = object_schema(type={**TEXT, "format": "uri"}, title=TEXT, status=NUMBER, detail=TEXT, reason=TEXT)
@@ -188,39 +185,11 @@ def open_operation(summary: str, media_type: str, **more: str) -> dict[str, Any]
     return {"get": {"summary": summary, "security": [], "responses": responses}}
 
 
-RUN: Final = object_schema(
-    run_id=TEXT,
-    session_id={**TEXT, "format": "uuid"},
-    mode={**TEXT, "enum": ["attached", "detached"]},
-    task_type=TEXT,
-    state={**TEXT, "enum": ["queued", "started", "running", "paused", "completed", "failed", "cancelled"]},
-    reason_code={**TEXT, "description": "why it is in its state"},
-    run_seq={**NUMBER, "description": "how many events of the run were applied"},
-    progress={"type": ["number", "null"], "minimum": 0, "maximum": 1},
-    resumes={**NUMBER, "description": "how often it was resumed after it had failed"},
-    agent_id={**TEXT, "description": "the agent that began the run"},
-    input_json=_TEXT_OR_NULL,
-    plan_json=_TEXT_OR_NULL,
-    result_json=_TEXT_OR_NULL,
-    artifact_id={**_TEXT_OR_NULL, "description": "the artifact that holds the result"},
-    error={"oneOf": [object_schema(**dict.fromkeys(ErrorInfo._fields, TEXT)), {"type": "null"}]},
-    created_ms={**NUMBER, "description": "log time in ms since the epoch; so are all times here"},
-    entered_ms={**NUMBER, "description": "when it entered its state"},
-    last_event_ms={**NUMBER, "description": "when its last event was applied"},
-    deadline_ms={**NUMBER_OR_NULL, "description": "when its clock fires; null if it is finished"},
-)
-_LOG_PLACE: Final = {
+LOG_PLACE: Final = {
     "verdict": {**_VERDICT, "description": "as in `Session`"},
     "position": object_schema(partition=NUMBER, next_offset=NUMBER),
     "rules": {**NUMBER, "description": "as in `Session`"},
 }
-RUN_ANSWER: Final = object_schema(**RUN["properties"], **_LOG_PLACE)
-TASK_ANSWER: Final = object_schema(
-    **RUN_ANSWER["properties"], version={**TEXT, "description": "differs after each change of the task"}
-)
-OPEN_RUNS: Final = object_schema(
-    runs={"type": "array", "maxItems": 64, "items": {"$ref": "#/components/schemas/OpenRun"}}, **_LOG_PLACE
-)
 SESSION_PARAMETERS: Final = [
     {"name": "session_id", "in": "path", "required": True, "schema": {**TEXT, "format": "uuid"}},
     query_parameter(
@@ -240,6 +209,14 @@ NO_OPERATOR: Final = problem_response("the token's caller does not have the role
 
 NO_READER: Final = problem_response("the token's caller does not have the role reader, or is of another tenant")
 
+SESSION_ANSWERS: Final = {
+    "400": problem_response("the session id, `after` or `wait_ms` is malformed; or `after` names another partition"),
+    "401": UNAUTHORIZED,
+    "403": NO_READER,
+    "404": problem_response("the tenant has no such session"),
+    "410": problem_response("the session was archived"),
+    "503": problem_response("the partition is not open, or `after` is not folded in time; see Retry-After"),
+}
 REASON: Final = {
     **TEXT,
     "minLength": 1,
@@ -274,24 +251,23 @@ def halt_operation(summary: str, conflict: str, **body: Any) -> dict[str, Any]:
 __all__ = [
     "CHANGED_SESSION",
     "KNOWN_SESSION",
+    "LOG_PLACE",
     "NO_OPERATOR",
     "NO_READER",
     "NUMBER",
     "NUMBER_OR_NULL",
-    "OPEN_RUNS",
     "PARTITION",
     "PARTITION_RULES",
     "PROBLEM",
     "PROBLEM_TYPE_PREFIX",
     "REASON",
-    "RUN",
-    "RUN_ANSWER",
     "SESSION",
+    "SESSION_ANSWERS",
     "SESSION_CHANGES",
     "SESSION_PARAMETERS",
     "SESSION_POLL",
-    "TASK_ANSWER",
     "TEXT",
+    "TEXT_OR_NULL",
     "UNAUTHORIZED",
     "WORKER_RULES",
     "halt_operation",

@@ -5,6 +5,7 @@ a request that is not HTTP. aiohttp would answer with plain text, and log a trac
 request that it cannot read.
 """
 
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -27,6 +28,7 @@ from sessionary.stream_processors.api.operators.partitions import PartitionApi
 from sessionary.stream_processors.api.operators.rules import RulesApi
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.sessions import ControlApi
+from sessionary.stream_processors.api.unknown_ids import UnknownIds
 
 _log = role_logger(__name__)
 
@@ -35,10 +37,17 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     """Add the pages to Faust's web server `web`, which has not started yet."""
     router = web.web_app.router
     router.add_post("/v1/sessions/poll", api.polls.answer)
+    router.add_get("/v1/sessions", api.lists.sessions)
+    router.add_get("/v1/runs", api.lists.runs)
     router.add_get("/v1/sessions/{session_id}", api.session)
     router.add_get("/v1/sessions/{session_id}/runs", api.runs.open_runs)
     router.add_get("/v1/sessions/{session_id}/runs/{run_id}", api.runs.run)
     router.add_get("/v1/tasks/{task_id}", api.tasks.task)
+    router.add_get("/v1/sessions/{session_id}/runs/{run_id}/steps", api.steps.steps)
+    router.add_get("/v1/sessions/{session_id}/runs/{run_id}/steps/{name}", api.steps.step)
+    for parent in ("/v1/sessions/{session_id}", "/v1/sessions/{session_id}/runs/{run_id}"):
+        router.add_get(f"{parent}/tool-calls", api.calls.calls)
+        router.add_get(f"{parent}/tool-calls/{{idem_key}}", api.calls.call)
     router.add_get("/v1/partitions", partitions.list_partitions)
     router.add_post("/v1/partitions/{partition}/retry", partitions.retry_partition)
     router.add_get("/v1/rules", rules.list_rules)
@@ -51,20 +60,25 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     router.add_get("/readyz", api.readyz)
     router.add_get("/metrics", api.metrics)
     router.add_get("/openapi.json", api.openapi)
-    web.web_app.middlewares.append(answer_problems)
+    web.web_app.middlewares.append(answering_problems(api.unknown_ids))
     web._runner = ProblemRunner(web.web_app, access_log=None, keepalive_timeout=IDLE_S)
 
 
-@middleware
-async def answer_problems(request: Request, handler: Handler) -> StreamResponse:
-    """Answer with the problem document of a `Problem`, or of an error of aiohttp."""
-    try:
-        return await handler(request)
-    except Problem as problem:
-        return problem.to_response()
-    except HTTPException as error:
-        allowed = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
-        return _status_problem(error.status, f"{request.method} {request.path}", allowed).to_response()
+def answering_problems(unknown_ids: UnknownIds) -> Callable[[Request, Handler], Awaitable[StreamResponse]]:
+    """Return what answers with the problem document of a `Problem`, or of an error of aiohttp."""
+
+    @middleware
+    async def answer_problems(request: Request, handler: Handler) -> StreamResponse:
+        try:
+            return await handler(request)
+        except Problem as problem:
+            unknown_ids.note(request.headers.get("Authorization"), problem)
+            return problem.to_response()
+        except HTTPException as error:
+            allowed = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+            return _status_problem(error.status, f"{request.method} {request.path}", allowed).to_response()
+
+    return answer_problems
 
 
 def _status_problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Problem:
@@ -113,4 +127,4 @@ class ProblemRunner(AppRunner):
         return ProblemServer(made.request_handler, request_factory=made.request_factory, **made._kwargs)
 
 
-__all__ = ["ProblemRequestHandler", "ProblemRunner", "ProblemServer", "answer_problems", "serve_pages"]
+__all__ = ["ProblemRequestHandler", "ProblemRunner", "ProblemServer", "answering_problems", "serve_pages"]

@@ -203,4 +203,11 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[st
     }
 
 
-__all__ = ["SESSIONS_MAX", "SessionPolls", "SessionQuestion", "find_difference", "parse_after", "require_tenant"]
+__all__ = [
+    "SESSIONS_MAX",
+    "SessionPolls",
+    "SessionQuestion",
+    "find_difference",
+    "parse_after",
+    "require_tenant",
+]

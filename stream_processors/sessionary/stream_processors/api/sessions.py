@@ -1,8 +1,9 @@
 """The control API: one session's committed state, read-your-writes, and the worker's health.
 
     GET /v1/sessions/{session_id}?after=<partition>:<offset>&wait_ms=<ms>     bearer token → tenant
-    GET /v1/sessions/{session_id}/runs/…       its runs: see `runs`
-    GET /v1/tasks/{task_id}     a task by its id alone: see `tasks`
+    GET /v1/sessions/{session_id}/runs/…       its runs, steps and tool calls: see `runs`
+    GET /v1/tasks/{task_id}                    a task by its id alone: see `runs`
+    GET /v1/sessions   GET /v1/runs            those of a tenant: see `lists`
     POST /v1/sessions/poll     many sessions at once: see `session_poll`
     GET /healthz   GET /readyz   GET /metrics   GET /openapi.json
 
@@ -17,10 +18,14 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.kafka.log_progress import StalledPartition
 from sessionary.schemas.records import SessionState
+from sessionary.stream_processors.api.lists.list_pages import ListPages
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import json_response, not_ready
 from sessionary.stream_processors.api.routing import OtherWorkers
-from sessionary.stream_processors.api.runs import RunPages
+from sessionary.stream_processors.api.runs.call_pages import CallPages
+from sessionary.stream_processors.api.runs.run_pages import RunPages
+from sessionary.stream_processors.api.runs.step_pages import StepPages
+from sessionary.stream_processors.api.runs.task_pages import TaskPages
 from sessionary.stream_processors.api.session_poll import SessionPolls
 from sessionary.stream_processors.api.session_questions import (
     AskedOwner,
@@ -28,8 +33,8 @@ from sessionary.stream_processors.api.session_questions import (
     log_document,
     require_session,
 )
-from sessionary.stream_processors.api.tasks import TaskPages
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.api.unknown_ids import UnknownIds
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
@@ -37,8 +42,9 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 
 class ControlApi:
-    """Answers the requests of one worker; `polls` answers those for many sessions,
-    `runs` those for runs, `tasks` those for tasks.
+    """Answers the requests of one worker; `polls` and `lists` answer those for many sessions,
+    `runs`, `steps` and `calls` those for runs and what belongs to them, `tasks` those for tasks.
+    `unknown_ids` is told of every problem.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
     stood still for long although their log goes on. `hung` returns which part of the worker hangs,
@@ -66,8 +72,12 @@ class ControlApi:
         self._hung = hung
         self._has_started = False
         self._questions = SessionQuestions(settings, tokens, assignment, others)
+        self.unknown_ids = UnknownIds(tokens)
         self.polls = SessionPolls(settings, tokens, assignment, others)
+        self.lists = ListPages(settings, tokens, assignment, others)
         self.runs = RunPages(self._questions)
+        self.steps = StepPages(self._questions)
+        self.calls = CallPages(self._questions)
         self.tasks = TaskPages(self._questions)
 
     async def session(self, request: Request) -> Response:

@@ -122,6 +122,14 @@ class PartitionState(CommittedState):
         """Return the keys of a committed row's children; `parent` is the row's key."""
         return self.child_index.keys_of(parent)
 
+    def keys_to_list(self) -> list[bytes]:
+        """Return the keys of the rows that are live, or vanish unpacked; in any order, some twice.
+
+        Reads no row: under some of the keys there may be none. A row that vanishes in the batch
+        under way may be missing.
+        """
+        return [*self.timers.keys(), *(key for _, key in self.unpacked_expiries)]
+
     @property
     def next_deadline_ms(self) -> int | None:
         """The earliest moment at which a timer fires, ms of log time; None if no row is live.

@@ -22,6 +22,10 @@ class Timers:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def keys(self) -> list[bytes]:
+        """Return the keys of all entries, in any order."""
+        return list(self._entries)
+
     def fill(self, deadlines: Iterable[tuple[int, bytes]]) -> None:
         """Replace all entries by these."""
         self._heap = list(deadlines)

@@ -1,67 +1,7 @@
 """What the control API answers about the runs of a session."""
 
-import asyncio
-import json
-import time
-from types import SimpleNamespace
-from typing import Any
-
-from aiohttp.test_utils import make_mocked_request
-from aiohttp.web import Response
-
 from sessionary.schemas.types import ErrorInfo
-from sessionary.stream_processors.access import parse_tokens
-from sessionary.stream_processors.api.problems import Problem
-from sessionary.stream_processors.api.routing import OtherWorkers
-from sessionary.stream_processors.api.runs import RunPages
-from sessionary.stream_processors.api.session_questions import SessionQuestions
-from sessionary.stream_processors.api.tokens.token_store import TokenStore
-from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
-from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.settings import ProcessorSettings
-from tests.core.oracle_rig import OracleRig, position_under
-from tests.core.stream_processors.api.test_sessions import FakeGroup
-from tests.support.event_factory import EventFactory
-
-SETTINGS = ProcessorSettings(api_tokens=parse_tokens({"token": "acme", "other": "zeta"}), api_port=4242, partitions=1)
-
-
-class RunRig:
-    """A folded log by rules 2, and the pages that show its runs."""
-
-    def __init__(self) -> None:
-        self.rig, self.agent = OracleRig(position=position_under(2)), EventFactory()
-        self.rig.start(self.agent)
-        owner: Any = SimpleNamespace(
-            state=self.rig.fold,
-            is_readable=True,
-            committed_s=time.monotonic(),
-            recent_outcomes=RecentOutcomes(),
-            wait_until_committed=self._is_committed,
-        )
-        assignment: Any = SimpleNamespace(owners={0: owner})
-        others = OtherWorkers(SETTINGS, FakeGroup(time.monotonic()))
-        self._pages = RunPages(SessionQuestions(SETTINGS, TokenStore(SETTINGS, Metrics()), assignment, others))
-
-    async def _is_committed(self, offset: int, timeout_s: float) -> bool:
-        return offset < self.rig.fold.position.next_offset
-
-    def send(self, event_type: str, run_id: str, **fields: Any) -> str:
-        return self.rig.send(self.agent, event_type, {"run_id": run_id}, **fields)
-
-    def ask(self, run_id: str | None, token: str = "token", query: str = "") -> tuple[int, Any]:
-        """Ask for one run, or for the open ones."""
-        path = f"/v1/sessions/{self.agent.key.session_id}/runs" + ("" if run_id is None else f"/{run_id}") + query
-        match = {"session_id": self.agent.key.session_id} | ({} if run_id is None else {"run_id": run_id})
-        request = make_mocked_request("GET", path, headers={"Authorization": f"Bearer {token}"}, match_info=match)
-        page = self._pages.open_runs if run_id is None else self._pages.run
-        try:
-            response = asyncio.run(page(request))
-        except Problem as problem:
-            response = problem.to_response()
-        assert isinstance(response, Response)
-        assert isinstance(response.body, bytes)
-        return response.status, json.loads(response.body)
+from tests.core.stream_processors.api.run_rig import RunRig
 
 
 def test_an_open_run_is_shown_with_its_deadline_and_a_finished_one_with_its_result() -> None:
@@ -69,7 +9,7 @@ def test_an_open_run_is_shown_with_its_deadline_and_a_finished_one_with_its_resu
     began = rig.rig.at
     assert rig.send("run_started", "r1", mode="attached", input_json="[1]", plan_json=None) == "applied"
     assert rig.send("run_running", "r1", progress=0.25) == "applied"
-    status, run = rig.ask("r1")
+    status, run = rig.ask_run("r1")
     assert status == 200
     shown = {
         name: run[name] for name in ("run_id", "mode", "state", "run_seq", "progress", "input_json", "result_json")
@@ -85,7 +25,7 @@ def test_an_open_run_is_shown_with_its_deadline_and_a_finished_one_with_its_resu
     }
     assert (run["deadline_ms"], run["error"], run["rules"]) == (began + 900_000, None, 2)
     assert rig.send("run_completed", "r1", result_json='"done"', artifact_id=None) == "applied"
-    status, run = rig.ask("r1")
+    status, run = rig.ask_run("r1")
     assert (status, run["state"], run["result_json"], run["deadline_ms"]) == (200, "completed", '"done"', None)
 
 
@@ -94,7 +34,7 @@ def test_the_error_of_a_failed_run_is_shown() -> None:
     rig.send("run_started", "r1", mode="detached")
     rig.send("run_running", "r1", progress=None)
     rig.send("run_failed", "r1", error=ErrorInfo("fatal", "bad_input", "no such month"))
-    _, run = rig.ask("r1")
+    _, run = rig.ask_run("r1")
     assert run["state"] == "failed"
     assert (run["error"]["error_class"], run["error"]["code"], run["error"]["message"]) == (
         "fatal",
@@ -108,7 +48,7 @@ def test_the_open_runs_are_listed_in_the_order_in_which_they_began() -> None:
     for run_id in ("b", "a", "c"):
         rig.send("run_started", run_id, mode="detached")
     rig.send("run_cancelled", "a", reason=None)
-    status, found = rig.ask(None)
+    status, found = rig.ask_run(None)
     assert status == 200
     assert [run["run_id"] for run in found["runs"]] == ["b", "c"]
     assert found["position"] == {"partition": 0, "next_offset": rig.rig.fold.position.next_offset}
@@ -117,7 +57,7 @@ def test_the_open_runs_are_listed_in_the_order_in_which_they_began() -> None:
 def test_an_unknown_run_and_one_of_another_tenant_have_the_same_answer() -> None:
     rig = RunRig()
     rig.send("run_started", "r1", mode="detached")
-    unknown, foreign = rig.ask("r2"), rig.ask("r1", token="other")
+    unknown, foreign = rig.ask_run("r2"), rig.ask_run("r1", token="other")
     assert (unknown[0], unknown[1]["reason"]) == (foreign[0], foreign[1]["reason"]) == (404, "unknown_run")
 
 
@@ -125,11 +65,11 @@ def test_an_answer_waits_for_a_record_and_tells_its_verdict() -> None:
     rig = RunRig()
     rig.send("run_started", "r1", mode="detached")
     offset = rig.rig.fold.position.next_offset - 1
-    status, run = rig.ask("r1", query=f"?after=0:{offset}")
+    status, run = rig.ask_run("r1", query=f"?after=0:{offset}")
     assert (status, run["verdict"]["outcome"]) == (200, "applied")
-    assert rig.ask("r1", query=f"?after=0:{offset + 1}&wait_ms=0")[0] == 503
+    assert rig.ask_run("r1", query=f"?after=0:{offset + 1}&wait_ms=0")[0] == 503
     assert rig.send("run_completed", "r1", result_json=None, artifact_id=None) == "refused illegal_transition"
-    _, run = rig.ask("r1", query=f"?after=0:{offset + 1}")
+    _, run = rig.ask_run("r1", query=f"?after=0:{offset + 1}")
     assert (run["state"], run["verdict"]["outcome"], run["verdict"]["reason"]) == (
         "started",
         "refused",

@@ -64,12 +64,16 @@ class TokenStore:
                 "%(tokens)d tokens are in force, with those of %(path)s", tokens=len(self._known), path=self._path
             )
 
+    def find_caller(self, authorization: str | None) -> Caller | None:
+        """Return the caller that an `Authorization` header names; None without a known token."""
+        return self._known.find_caller(authorization or "")
+
     def require_role(self, authorization: str | None, role: Role) -> Caller:
         """Return the caller that an `Authorization` header names.
 
         Raises `Problem`: 401 without a known token, 403 if the caller does not have the role.
         """
-        caller = self._known.find_caller(authorization or "")
+        caller = self.find_caller(authorization)
         if caller is None:
             detail = "send a known token as Authorization: Bearer …"
             raise Problem(401, "unauthorized", "Unauthorized", detail, {"WWW-Authenticate": "Bearer"})

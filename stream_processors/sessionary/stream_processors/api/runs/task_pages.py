@@ -13,7 +13,7 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import FinishedRun, RunState
 from sessionary.stream_processors.api.problems import json_response
-from sessionary.stream_processors.api.runs import run_document
+from sessionary.stream_processors.api.runs.run_pages import run_document
 from sessionary.stream_processors.api.session_questions import AskedOwner, SessionQuestions, log_document
 
 

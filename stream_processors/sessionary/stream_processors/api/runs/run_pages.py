@@ -14,8 +14,15 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import FinishedRun, RunState
 from sessionary.stream_processors.api.problems import Problem, json_response
-from sessionary.stream_processors.api.session_questions import SessionQuestions, log_document, require_session
+from sessionary.stream_processors.api.session_questions import (
+    AskedOwner,
+    SessionQuestions,
+    log_document,
+    require_session,
+)
 from sessionary.stream_processors.core.partition import PartitionState
+
+RUN_CONTENTS = frozenset({"input_json", "plan_json", "result_json"})  # what lists of runs do not have
 
 
 class RunPages:
@@ -27,16 +34,13 @@ class RunPages:
     async def run(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}/runs/{run_id}` with `run_document`.
 
-        A finished run is there for 30 days, also if its session was archived. Raises `Problem`.
+        Raises `Problem`, as `require_run` does.
         """
         asked = await self._questions.ask_owner(request)
         if isinstance(asked, Response):
             return asked
-        key, run_id, state = asked.question.key, request.match_info["run_id"], asked.owner.state
-        row = state.rows.get(run_key(*key, run_id))
-        if not isinstance(row, RunState | FinishedRun):
-            detail = f"session {key.session_id} of tenant {key.tenant_id} has no run {run_id}"
-            raise Problem(404, "unknown_run", "Unknown run", detail)
+        state = asked.owner.state
+        row = state.rows[require_run(asked, request.match_info["run_id"])]
         return json_response({**run_document(row, state), **log_document(asked)})
 
     async def open_runs(self, request: Request) -> Response:
@@ -52,6 +56,19 @@ class RunPages:
         return json_response({"runs": [run_document(row, state) for row in rows], **log_document(asked)})
 
 
+def require_run(asked: AskedOwner, run_id: str) -> bytes:
+    """Return the key of the session's run. Raises `Problem` 404 if there is none.
+
+    A finished run is there for 30 days, also if its session was archived.
+    """
+    session = asked.question.key
+    key = run_key(*session, run_id)
+    if not isinstance(asked.owner.state.rows.get(key), RunState | FinishedRun):
+        detail = f"session {session.session_id} of tenant {session.tenant_id} has no run {run_id}"
+        raise Problem(404, "unknown_run", "Unknown run", detail)
+    return key
+
+
 def run_document(row: RunState | FinishedRun, state: PartitionState) -> dict[str, Any]:
     """Return the JSON document of a run, as `/openapi.json` describes it.
 
@@ -65,8 +82,9 @@ def run_document(row: RunState | FinishedRun, state: PartitionState) -> dict[str
         "created_ms": row.created_at,
         "entered_ms": row.entered_at,
         "last_event_ms": row.last_event_at,
+        "unresolved_calls": row.unresolved_calls,
         "deadline_ms": state.deadline_ms(row) if isinstance(row, RunState) else None,
     }
 
 
-__all__ = ["RunPages", "run_document"]
+__all__ = ["RUN_CONTENTS", "RunPages", "require_run", "run_document"]

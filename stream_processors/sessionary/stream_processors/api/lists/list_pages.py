@@ -1,0 +1,190 @@
+"""The control API's lists over all partitions, for the tenant of the token.
+
+    GET /v1/runs?user_id=…&state=…&mode=…&limit=…&cursor=…        open and finished runs
+    GET /v1/sessions?user_id=…&state=…&limit=…&cursor=…           sessions that are not archived
+
+A worker answers for its own partitions, and asks the owners of the others at once. Partitions that
+do not answer are named, and the others' rows are in the answer.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+from aiohttp.web import Request, Response
+
+from sessionary.schemas.ids import is_run_key
+from sessionary.schemas.records import FinishedRun, RunState, SessionState
+from sessionary.schemas.types import RunMode, RunStateName, SessionStateName
+from sessionary.stream_processors.api.lists.list_part import ListPart, cursor_of, merge_parts, parse_cursor
+from sessionary.stream_processors.api.lists.scan import Describe, Wanted, scan_partition
+from sessionary.stream_processors.api.problems import Problem, json_response, parse_number
+from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
+from sessionary.stream_processors.api.runs.run_pages import RUN_CONTENTS, run_document
+from sessionary.stream_processors.api.session_poll import require_tenant
+from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.settings import ProcessorSettings
+
+LIMIT_MAX = 1_000
+LIMIT_DEFAULT = 100
+RUN_STATES, RUN_MODES, SESSION_STATES = (
+    tuple(name for name in get_args(names) if name not in ("UNKNOWN", "Archived"))
+    for names in (RunStateName, RunMode, SessionStateName)
+)
+
+KeyOf = Callable[[dict[str, Any]], bytes]
+
+
+class ListPages:
+    """Answers the requests for lists of one worker, one after the other."""
+
+    def __init__(
+        self, settings: ProcessorSettings, tokens: TokenStore, assignment: Assignment, others: OtherWorkers
+    ) -> None:
+        self._settings = settings
+        self._tokens = tokens
+        self._assignment = assignment
+        self._others = others
+        self._turn = asyncio.Semaphore()
+
+    async def runs(self, request: Request) -> Response:
+        """Answer `GET /v1/runs` with a `run_head` for each run. Raises `Problem`."""
+        tenant_id = require_tenant(self._tokens, request, request.query.get("tenant"))
+        user_id = request.query.get("user_id")
+        state, mode = _choice(request, "state", RUN_STATES), _choice(request, "mode", RUN_MODES)
+
+        def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
+            if not isinstance(row, RunState | FinishedRun) or not _fits(row, user_id, state):
+                return None
+            return run_head(row, committed) if mode in (None, row.mode) else None
+
+        return await self._answer(request, "runs", _wanted(request, tenant_id, is_run_key, describe), _run_key)
+
+    async def sessions(self, request: Request) -> Response:
+        """Answer `GET /v1/sessions` with a `session_head` for each session. Raises `Problem`."""
+        tenant_id = require_tenant(self._tokens, request, request.query.get("tenant"))
+        user_id, state = request.query.get("user_id"), _choice(request, "state", SESSION_STATES)
+
+        def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
+            is_listed = isinstance(row, SessionState) and _fits(row, user_id, state)
+            return session_head(row, committed) if is_listed else None
+
+        wanted = _wanted(request, tenant_id, _is_session_key, describe)
+        return await self._answer(request, "sessions", wanted, _session_key)
+
+    async def _answer(self, request: Request, name: str, wanted: Wanted, key_of: KeyOf) -> Response:
+        """Return the list `name`; waits at most 3 s for other workers."""
+        own, others = await asyncio.gather(self._own_parts(wanted), self._others_parts(request, name, key_of))
+        merged = merge_parts([*own, *others], wanted.limit)
+        answered = merged.positions.keys()
+        missing = [n for n in range(self._settings.partitions) if f"{n}" not in answered]
+        document = {
+            name: [document for _, document in merged.rows],
+            "next_cursor": None if merged.end is None else cursor_of(merged.end),
+            "missing_partitions": missing,
+            "positions": dict(merged.positions),
+        }
+        return json_response(document)
+
+    async def _own_parts(self, wanted: Wanted) -> Sequence[ListPart]:
+        found: list[ListPart] = []
+        async with self._turn:
+            for owner in [*self._assignment.owners.values()]:
+                part = await scan_partition(owner, wanted)
+                # Else another worker may own the partition by now and have newer rows.
+                if part is not None and self._others.has_heard(owner.committed_s):
+                    found.append(part)
+        return found
+
+    async def _others_parts(self, request: Request, name: str, key_of: KeyOf) -> Sequence[ListPart]:
+        if was_passed_on(request):
+            return ()
+        elsewhere = set(range(self._settings.partitions)) - self._assignment.owners.keys()
+        urls = {self._others.owner_url(partition) for partition in elsewhere} - {None}
+        answers = await self._others.ask_all(request, [url for url in urls if url is not None])
+        parts = (_part_of(answer, name, key_of) for answer in answers.values())
+        return [part for part in parts if part is not None]
+
+
+def _part_of(answer: Any, name: str, key_of: KeyOf) -> ListPart | None:
+    """Return what another worker answered; None if that is no list."""
+    if isinstance(answer, NoAnswer):
+        return None
+    try:
+        cursor = answer["next_cursor"]
+        rows = [(key_of(document), document) for document in answer[name]]
+        return ListPart(rows, None if cursor is None else parse_cursor(cursor), {**answer["positions"]})
+    except (KeyError, TypeError, ValueError):
+        return None  # a worker of another release
+
+
+def _wanted(request: Request, tenant_id: str, fits_key: Callable[[bytes], bool], describe: Describe) -> Wanted:
+    """Read `limit` and `cursor`. Raises `Problem`."""
+    limit = parse_number("limit", request.query.get("limit", f"{LIMIT_DEFAULT}"))
+    if not 1 <= limit <= LIMIT_MAX:
+        raise Problem(400, "invalid_value", "Bad limit", f"limit={limit}: use a number from 1 to {LIMIT_MAX}")
+    cursor = request.query.get("cursor")
+    try:
+        after = b"" if cursor is None else parse_cursor(cursor)
+    except ValueError:
+        detail = "cursor: use `next_cursor` of an answer, unchanged"
+        raise Problem(400, "invalid_value", "Bad cursor", detail) from None
+    return Wanted(f"{tenant_id}:".encode(), fits_key, describe, after, limit)
+
+
+def _choice(request: Request, name: str, choices: Sequence[str]) -> str | None:
+    """Return a parameter that is one of the choices, or absent. Raises `Problem`."""
+    said = request.query.get(name)
+    if said is not None and said not in choices:
+        detail = f"{name}={said[:128]!r}: use one of {', '.join(choices)}"
+        raise Problem(400, "invalid_value", f"Bad {name}", detail)
+    return said
+
+
+def _fits(row: SessionState | RunState | FinishedRun, user_id: str | None, state: str | None) -> bool:
+    return user_id in (None, row.user_id) and state in (None, row.state)
+
+
+def _is_session_key(key: bytes) -> bool:
+    return not is_run_key(key) and b"\0" not in key  # as the keys of children and contents have
+
+
+def _run_key(document: dict[str, Any]) -> bytes:
+    return f"{document['session_id']}:{document['run_id']}:".encode()
+
+
+def _session_key(document: dict[str, Any]) -> bytes:
+    return f"{document['session_id']}".encode()
+
+
+def run_head(row: RunState | FinishedRun, state: PartitionState) -> dict[str, Any]:
+    """Return the JSON document of a run in a list: as a `run_document`, without content."""
+    document = {name: value for name, value in run_document(row, state).items() if name not in RUN_CONTENTS}
+    return {"user_id": row.user_id, **document}
+
+
+def session_head(row: SessionState, state: PartitionState) -> dict[str, Any]:
+    """Return the JSON document of a session in a list. Times are ms of log time."""
+    names = ("session_id", "user_id", "state", "phase", "reason_code", "epoch", "version", "agent_id", "owner_service")
+    return {
+        **{name: getattr(row, name) for name in names},
+        "open_runs": len(row.open_runs),
+        "created_ms": row.created_at,
+        "entered_ms": row.entered_at,
+        "last_event_ms": row.last_event_at,
+        "deadline_ms": state.deadline_ms(row),
+    }
+
+
+__all__ = [
+    "LIMIT_DEFAULT",
+    "LIMIT_MAX",
+    "RUN_MODES",
+    "RUN_STATES",
+    "SESSION_STATES",
+    "ListPages",
+    "run_head",
+    "session_head",
+]

@@ -1,0 +1,193 @@
+"""The part of the OpenAPI document that is about runs, their steps and reserved tool calls."""
+
+from typing import Any, Final, get_args
+
+from sessionary.schemas.types import ErrorInfo, StepStateName, ToolCallStateName
+from sessionary.stream_processors.api.openapi_parts import (
+    LOG_PLACE,
+    NUMBER,
+    NUMBER_OR_NULL,
+    SESSION_ANSWERS,
+    SESSION_PARAMETERS,
+    TEXT,
+    TEXT_OR_NULL,
+    json_answer,
+    object_schema,
+    problem_response,
+    query_parameter,
+)
+from sessionary.stream_processors.api.runs.run_pages import RUN_CONTENTS
+
+
+def _known(names: Any) -> list[str]:
+    return [name for name in get_args(names) if name != "UNKNOWN"]
+
+
+_SESSION_ID: Final = {**TEXT, "format": "uuid"}
+_BOOLEAN: Final = {"type": "boolean"}
+_ERROR_OR_NULL: Final = {"oneOf": [object_schema(**dict.fromkeys(ErrorInfo._fields, TEXT)), {"type": "null"}]}
+_RUN: Final = object_schema(
+    run_id=TEXT,
+    session_id={**TEXT, "format": "uuid"},
+    mode={**TEXT, "enum": ["attached", "detached"]},
+    task_type=TEXT,
+    state={**TEXT, "enum": ["queued", "started", "running", "paused", "completed", "failed", "cancelled"]},
+    reason_code={**TEXT, "description": "why it is in its state"},
+    run_seq={**NUMBER, "description": "how many events of the run were applied"},
+    progress={"type": ["number", "null"], "minimum": 0, "maximum": 1},
+    resumes={**NUMBER, "description": "how often it was resumed after it had failed"},
+    agent_id={**TEXT, "description": "the agent that began the run"},
+    input_json=TEXT_OR_NULL,
+    plan_json=TEXT_OR_NULL,
+    result_json=TEXT_OR_NULL,
+    artifact_id={**TEXT_OR_NULL, "description": "the artifact that holds the result"},
+    error=_ERROR_OR_NULL,
+    created_ms={**NUMBER, "description": "log time in ms since the epoch; so are all times here"},
+    entered_ms={**NUMBER, "description": "when it entered its state"},
+    last_event_ms={**NUMBER, "description": "when its last event was applied"},
+    unresolved_calls={
+        **NUMBER,
+        "description": "how many of its tool calls with a side effect have an unknown outcome; they hold it paused",
+    },
+    deadline_ms={**NUMBER_OR_NULL, "description": "when its clock fires; null if it is finished"},
+)
+RUN_HEAD: Final = object_schema(
+    user_id=TEXT_OR_NULL,
+    **{name: schema for name, schema in _RUN["properties"].items() if name not in RUN_CONTENTS},
+)
+_STEP_HEAD: Final = object_schema(
+    run_id=TEXT,
+    session_id=_SESSION_ID,
+    name={**TEXT, "description": "unique in its run"},
+    step_id={**TEXT_OR_NULL, "description": "of the last attempt, as its events have it"},
+    state={**TEXT, "enum": _known(StepStateName)},
+    attempt={**NUMBER, "description": "the number of the last attempt; 0 if it was skipped before any"},
+    started_ms={**NUMBER, "description": "when the last attempt began, in ms of log time"},
+    entered_ms={**NUMBER, "description": "when it entered its state"},
+    error=_ERROR_OR_NULL,
+)
+_STEP: Final = object_schema(**_STEP_HEAD["properties"], input_json=TEXT_OR_NULL, output_json=TEXT_OR_NULL)
+_CALL_HEAD: Final = object_schema(
+    run_id={**TEXT_OR_NULL, "description": "null if the call belongs to the session"},
+    session_id=_SESSION_ID,
+    step_id={**TEXT_OR_NULL, "description": "the attempt of a step that reserved it"},
+    tool_name=TEXT,
+    idem_key={**TEXT, "description": "unique in its run, or in its session"},
+    state={**TEXT, "enum": _known(ToolCallStateName)},
+    try_number={**NUMBER, "description": "the number of the last try, from 1"},
+    side_effect=_BOOLEAN,
+    queryable={**_BOOLEAN, "description": "whether the tool can be asked for the outcome"},
+    started_ms={**NUMBER, "description": "when the last try was granted, in ms of log time"},
+    entered_ms={**NUMBER, "description": "when it entered its state"},
+    deadline_ms={**NUMBER_OR_NULL, "description": "when its outcome becomes unknown; null unless it runs"},
+    limit_ms={**NUMBER_OR_NULL, "description": "how long a try may take; null unless it runs"},
+    reservation={**TEXT_OR_NULL, "description": "id of the event that its try was granted to; null unless it runs"},
+    error=_ERROR_OR_NULL,
+    resolved_by={**TEXT_OR_NULL, "description": "who found out the outcome, if it was unknown"},
+    artifact_id={**TEXT_OR_NULL, "description": "the artifact that holds the result"},
+)
+_CALL: Final = object_schema(**_CALL_HEAD["properties"], result_json=TEXT_OR_NULL)
+
+
+def _list_of(schema: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"$ref": f"#/components/schemas/{schema}"}}
+
+
+RUN_SCHEMAS: Final[dict[str, Any]] = {
+    "Run": object_schema(**_RUN["properties"], **LOG_PLACE),
+    "Task": object_schema(
+        **_RUN["properties"], **LOG_PLACE, version={**TEXT, "description": "differs after each change of the task"}
+    ),
+    "OpenRuns": object_schema(runs={**_list_of("OpenRun"), "maxItems": 64}, **LOG_PLACE),
+    "OpenRun": _RUN,
+    "StepList": object_schema(steps=_list_of("StepHead"), **LOG_PLACE),
+    "StepHead": _STEP_HEAD,
+    "Step": object_schema(**_STEP["properties"], **LOG_PLACE),
+    "ToolCallList": object_schema(tool_calls=_list_of("ToolCallHead"), **LOG_PLACE),
+    "ToolCallHead": _CALL_HEAD,
+    "ToolCall": object_schema(**_CALL["properties"], **LOG_PLACE),
+}
+
+
+def _page(summary: str, names: tuple[str, ...], answer: dict[str, Any], unknown: str) -> dict[str, Any]:
+    """Return a page about a run, or about what belongs to it or to a session.
+
+    `names`: parameters of the path beside the session; `unknown`: when there is a 404. Finished
+    runs outlive their session, so only a session's own pages answer 410.
+    """
+    parameters = [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in names]
+    answers = {code: each for code, each in SESSION_ANSWERS.items() if code != "410" or "run_id" not in names}
+    responses = {"200": answer, **answers, "404": problem_response(unknown)}
+    return {"get": {"summary": summary, "parameters": [*SESSION_PARAMETERS, *parameters], "responses": responses}}
+
+
+_TASK_PAGE: Final = {
+    "summary": "The committed state of one task, by its id alone; a finished one is there for 30 days",
+    "parameters": [
+        {"name": "task_id", "in": "path", "required": True, "schema": TEXT},
+        query_parameter("seen", TEXT, "a task's version: wait up to `wait_ms` while the task has it"),
+        *SESSION_PARAMETERS[1:],
+    ],
+    "responses": {
+        **{code: answer for code, answer in SESSION_ANSWERS.items() if code != "410"},
+        "200": json_answer("the task's committed state", "Task"),
+        "404": problem_response("the tenant has no such task"),
+    },
+}
+_SESSION: Final = "/v1/sessions/{session_id}"
+_RUN_PATH: Final = f"{_SESSION}/runs/{{run_id}}"
+_NO_RUN: Final = "the tenant's session has no such run"
+_NO_SESSION: Final = "the tenant has no such session"
+RUN_PATHS: Final[dict[str, Any]] = {
+    "/v1/tasks/{task_id}": {"get": _TASK_PAGE},
+    f"{_SESSION}/runs": _page(
+        "The open runs of a session of the caller's tenant, in the order in which they began",
+        (),
+        json_answer("the open runs", "OpenRuns"),
+        _NO_SESSION,
+    ),
+    _RUN_PATH: _page(
+        "The committed state of one run of a session; a finished one is there for 30 days",
+        ("run_id",),
+        json_answer("the run's committed state", "Run"),
+        _NO_RUN,
+    ),
+    f"{_RUN_PATH}/steps": _page(
+        "The steps of a run, in the order in which their last attempts began",
+        ("run_id",),
+        json_answer("the steps, without input and output", "StepList"),
+        _NO_RUN,
+    ),
+    f"{_RUN_PATH}/steps/{{name}}": _page(
+        "The last attempt of one step of a run, with its input and output",
+        ("run_id", "name"),
+        json_answer("the step", "Step"),
+        f"{_NO_RUN}, or the run no such step",
+    ),
+    f"{_RUN_PATH}/tool-calls": _page(
+        "The reserved tool calls of a run, in the order in which their last tries were granted",
+        ("run_id",),
+        json_answer("the calls, without their results", "ToolCallList"),
+        _NO_RUN,
+    ),
+    f"{_RUN_PATH}/tool-calls/{{idem_key}}": _page(
+        "One reserved tool call of a run, with its result",
+        ("run_id", "idem_key"),
+        json_answer("the call", "ToolCall"),
+        f"{_NO_RUN}, or the run no such call",
+    ),
+    f"{_SESSION}/tool-calls": _page(
+        "The reserved tool calls of a session outside of its runs",
+        (),
+        json_answer("the calls, without their results", "ToolCallList"),
+        _NO_SESSION,
+    ),
+    f"{_SESSION}/tool-calls/{{idem_key}}": _page(
+        "One reserved tool call of a session outside of its runs, with its result",
+        ("idem_key",),
+        json_answer("the call", "ToolCall"),
+        f"{_NO_SESSION}, or the session no such call",
+    ),
+}
+
+__all__ = ["RUN_HEAD", "RUN_PATHS", "RUN_SCHEMAS"]

@@ -1,0 +1,56 @@
+"""Log lines about callers who ask for ids that their tenant does not have.
+
+An id that does not exist and one of another tenant have the same answer. Who tries many is seen
+here: one line a minute for each principal, with the number of such requests.
+"""
+
+import time
+from collections.abc import Callable
+
+from sessionary.schemas.telemetry.role_logs import role_logger
+from sessionary.stream_processors.api.problems import Problem
+from sessionary.stream_processors.api.tokens.token_store import TokenStore
+
+_log = role_logger(__name__)
+_LINE_EVERY_S = 60.0
+_WRONG_TENANT = "wrong_tenant"
+_NO_ID_OF_TENANT = "unknown_partition"  # the number of a partition is no secret
+
+
+class UnknownIds:
+    """Counts the requests for unknown ids by the principals of their tokens."""
+
+    def __init__(self, tokens: TokenStore, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: monotonic, in seconds."""
+        self._tokens = tokens
+        self._clock = clock
+        self._line_s: dict[str, float] = {}  # of the last line
+        self._requests: dict[str, int] = {}  # since then
+
+    def note(self, authorization: str | None, problem: Problem) -> None:
+        """Take a request's problem, and its `Authorization` header.
+
+        Nothing happens unless it is about the unknown or foreign id of a session, or of a part.
+        """
+        is_unknown = problem.status == 404 and problem.reason.startswith("unknown_")
+        caller = self._tokens.find_caller(authorization)
+        if caller is None or not (is_unknown or problem.reason == _WRONG_TENANT) or problem.reason == _NO_ID_OF_TENANT:
+            return
+        principal = caller.principal
+        requests = self._requests.get(principal, 0) + 1
+        now_s, line_s = self._clock(), self._line_s.get(principal)
+        if line_s is not None and now_s - line_s < _LINE_EVERY_S:
+            self._requests[principal] = requests
+            return
+        self._line_s[principal], self._requests[principal] = now_s, 0
+        _log.warning(
+            "principal %(principal)s asked for what its tenant does not have, requests since the last such line: "
+            "%(requests)d; the last one: %(reason)s: %(detail)s",
+            principal=principal,
+            requests=requests,
+            reason=problem.reason,
+            detail=problem.detail[:256],
+        )
+
+
+__all__ = ["UnknownIds"]
