@@ -141,9 +141,7 @@ class WorkerGauges:
         return found
 
     def _count_gravestones(self) -> int:
-        runs = self._count_runs()
-        rows = sum(owner.state.gravestones for owner in self._opened())
-        return max(0, rows - sum(runs[state] for state in FINISHED))
+        return sum(owner.state.gravestones for owner in self._opened())
 
     def _count_bytes(self) -> dict[str, int]:
         found = self._stores.list_layer_bytes()
