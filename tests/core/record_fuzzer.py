@@ -42,7 +42,7 @@ _BAD_KEYS = (None, b"", b"acme:x", b"\xff", b"\0position", b"acme:" + b"\0" * 36
 _STARTABLE = (*LIMITS[:10], *[Limits(max_duration_ms=20_000)] * 4)
 _TICK_MS = (1, *(900, 1_000, 2_500, 5_000) * 10, 5_001)  # the last one makes a hole
 _CROWD = 90  # producers of one session, more than it takes
-_LARGE_EVERY = 500  # records
+_LARGE_EVERY = 400  # records
 _CONTENT_CHARS = (100_000, *[2_200_000] * 4)
 _LARGE_BYTES = (70_000, 700_000, 1_250_000, 1_250_000, 3_000_000)
 

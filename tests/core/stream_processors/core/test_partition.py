@@ -17,12 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import (
     AuditRecord,
+    EndedToolCall,
     FinishedRun,
     Gravestone,
     GravestoneChunk,
     Position,
     RunState,
     SessionState,
+    ToolCallState,
 )
 from sessionary.stream_processors.core.gravestones.chunk_index import count_hashes
 from sessionary.stream_processors.core.model import LogRecord
@@ -91,7 +93,9 @@ def test_long_runs_reach_every_transition_and_refusal() -> None:
             seen |= {line.reason for _, line in outcome.records_on("rejected")}
     assert {transition.id for transition in TRANSITIONS} - seen == set()
     assert REASONS - seen == set()
+    assert {"unknown_call", "call_in_progress", "call_succeeded", "call_unresolved"} - seen == set()
     assert {"gap", "gap_filled", "release", "context_limit", "limits_override", "refusal", "take_over"} - seen == set()
+    assert {"run", "tool_call"} - seen == set()
 
 
 def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes, bytes]]:
@@ -179,6 +183,8 @@ def check_numbers(fold: PartitionState, rng: Random) -> None:
         wanted += Counter(
             (run.state, run.mode) for run in fold.rows.values() if isinstance(run, RunState | FinishedRun)
         )
+        wanted[("running",)] += sum(isinstance(row, ToolCallState) for row in fold.rows.values())
+        wanted += Counter((call.state,) for call in fold.rows.values() if isinstance(call, EndedToolCall))
         assert +fold.tally.counts == wanted
 
 
