@@ -48,11 +48,13 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 demo: $(LOCAL)
 	@$(BIN)/sessionary demo $(ARGS)
 
+# More than cores: a test of the integration waits for two fifths of its time.
+test test-long: WORKERS = 3
 PYTEST = @$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --groups -rfEs \
 	-o console_output_style=classic
 
-# Format, lint, types, then every test but the long ones; logs of the stack go to build/logs.
-test: lint
+# Format, lint and types (a test runs `make lint`) and every test but the long ones; logs go to build/logs.
+test: $(DEV)
 	$(PYTEST) -m "not long" tests
 
 # The tests that take long: chaos, long integration tests, fuzzing, the documents' site.
@@ -84,7 +86,7 @@ mutants: $(DEV)
 	@$(BIN)/python -m tests.mutants --workers $(WORKERS) $(ARGS)
 
 # Format, lint, types, import direction and style.
-check: lint
+check: $(DEV)
 	@$(BIN)/pytest --quiet tests/style
 
 # Format, lint and types only; the client's types for macOS and Windows too. Pyright checks the examples, as users'

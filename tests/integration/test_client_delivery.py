@@ -224,7 +224,9 @@ def test_a_producer_whose_partition_is_stuck_is_replaced_though_only_heartbeats_
         with new_client(of) as client:
             sessions = [client.session(user_id="u") for _ in range(8)]
             partitions = [partition_of(session._emitter.key.encoded(), 2) for session in sessions]
-            assert set(partitions) == {0, 1}
+            while len(set(partitions)) < 2:  # of eight random keys all are on one in 128 runs
+                sessions.append(client.session(user_id="u"))
+                partitions.append(partition_of(sessions[-1]._emitter.key.encoded(), 2))
             assert client.flush(60) == 0
             cluster.silence_broker(2)
             alive = sessions[partitions.index(0)]

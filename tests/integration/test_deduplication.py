@@ -10,7 +10,6 @@ from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import Tick
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import inserter as inserter_module
-from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.core.intent import Intent, RecordBlock, share_block
 from sessionary.sinks.core.rows.raw_record import RawRecord
@@ -20,6 +19,7 @@ from sessionary.sinks.runtime import block_writer
 from sessionary.sinks.runtime.block_writer import BlockWriter
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import query_numbers
+from tests.support.migrated_tables import make_tables
 
 _HISTORY = SINKS["history"]
 _TICK = encode_record(Tick("p1"))
@@ -33,7 +33,7 @@ def block_of(partition: int, offset: int) -> RecordBlock:
 
 @pytest.fixture
 def settings(clickhouse: ClickHouseSettings) -> SinkSettings:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     return SinkSettings.model_validate(clickhouse.model_dump())
 
 

@@ -7,13 +7,13 @@ from confluent_kafka import Producer
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.sinks.clickhouse import migrate
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.integration.processor_load import Agent, Sender, count_judged, start_processor
 from tests.integration.sink_rig import query_numbers, rows_equal, settings_for, sink_in_thread
 from tests.support import Processes, read_topic, wait_until
 from tests.support.metrics_page import read_page
+from tests.support.migrated_tables import make_tables
 
 _HISTORY = "SELECT countIf(session_id != ''), countIf(value_bytes = 'foreign') FROM {db}.history FINAL"
 _names = itertools.count(1)
@@ -33,7 +33,7 @@ def open_transaction(kafka: KafkaSettings, *places: tuple[int, bytes]) -> Produc
 def test_what_a_foreign_producer_aborted_is_judged_by_no_processor_and_in_no_history(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     agent, sender = Agent(), Sender(kafka)
     key = agent.key.encoded()
     place = partition_of(key, kafka.partitions), key

@@ -9,9 +9,9 @@ from sessionary.infra.cli.app import run
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import produce_records, rows_equal, settings_for, sink_in_thread
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment, run_sql
 from tests.support.sink_records import batch_record
 from tests.support.waiting import wait_until
@@ -54,7 +54,7 @@ def test_losses_after_which_nothing_followed_are_found_in_kafka(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     for name, value in environment(kafka, clickhouse).items():
         monkeypatch.setenv(name, value)
     produce_ticks(kafka, 1, 20)

@@ -8,12 +8,12 @@ import pytest
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, RejectedEvent, Tick
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.core.rows.dead_letters import dead_letter_row
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.settings import SinkSettings
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import DAY_US, audit_record, batch_record
 
@@ -88,7 +88,7 @@ class Rows:
 
 @pytest.fixture
 def rows(clickhouse: ClickHouseSettings) -> Iterator[Rows]:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     written = Rows(clickhouse)
     for partition in (0, 1):
         written.transactions(partition, range(1, _BATCHES + 1))
@@ -251,7 +251,7 @@ def test_rows_without_a_record_and_dead_letters_are_faults(rows: Rows, clickhous
 
 
 def test_what_retention_may_have_removed_is_no_fault(clickhouse: ClickHouseSettings) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     rows = Rows(clickhouse)
     for number, days in enumerate((358, 200, 21), 1):
         rows.batches(0, [number], days * DAY_US)

@@ -21,9 +21,9 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import Heartbeat, StateUpdated, UsageRecorded
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.sinks.clickhouse import migrate
 from tests.support.clickhouse_rows import insert_records
 from tests.support.metrics_page import metric_value
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import new_clickhouse, run_sql
 from tests.support.sink_records import agent_event, audit_record, batch_record
 from tests.support.waiting import wait_until
@@ -34,7 +34,7 @@ _SECOND_US = 1_000_000
 
 @pytest.fixture
 def migrated(clickhouse: ClickHouseSettings) -> ClickHouseSettings:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     return clickhouse
 
 
@@ -215,7 +215,7 @@ def test_the_exporter_serves_what_is_known_and_nothing_of_a_clickhouse_that_is_a
     own_clickhouse: LocalClickHouse,
 ) -> None:
     clickhouse = new_clickhouse(own_clickhouse.url)
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     at_us = time.time_ns() // 1_000 - (LATE_S + 60) * _SECOND_US
     lines = [timed_out(number, at_us) for number in range(10)] + [released(number, at_us) for number in range(9)]
     insert_records(clickhouse, "audit", lines, at_us)

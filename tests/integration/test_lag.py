@@ -23,12 +23,12 @@ from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.settings import LagSettings
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.sinks.clickhouse.migrate import apply_migrations
 from sessionary.sinks.metrics import HELP as SINK_METRICS
 from tests.integration.pipeline_rig import PipelineRig
 from tests.integration.sink_rig import encoded_audits, produce_records, settings_for, sink_in_thread
 from tests.support.kafka_tools import describe_group
 from tests.support.metrics_page import metric_value, read_page
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment, new_clickhouse, new_pipeline, run_sql
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
@@ -179,7 +179,7 @@ def test_the_exporter_shows_a_lag_and_no_lag_at_all_while_the_broker_is_away(bro
 @pytest.mark.long
 def test_lag_agrees_with_a_sinks_own_metrics(kafka: KafkaSettings, own_clickhouse: LocalClickHouse) -> None:
     clickhouse = new_clickhouse(own_clickhouse.url)
-    apply_migrations(clickhouse)
+    make_tables(clickhouse)
     settings = settings_for(kafka, clickhouse, metrics_port=free_port())
     assert settings.metrics_port is not None
     group, sink_port = settings.group_id("audit"), settings.metrics_port
@@ -246,7 +246,7 @@ def test_doctor_names_a_group_that_does_not_read(kafka: KafkaSettings, monkeypat
 
 
 def test_rows_of_the_last_minute_tell_their_delay(clickhouse: ClickHouseSettings) -> None:
-    apply_migrations(clickhouse)
+    make_tables(clickhouse)
     assert ask_row_delays(clickhouse) == ()
     for table, delays_s in (("history", (4, 1, 2)), ("rejected", (3,))):
         rows = " UNION ALL ".join(
@@ -260,7 +260,7 @@ def test_rows_of_the_last_minute_tell_their_delay(clickhouse: ClickHouseSettings
 
 
 def test_the_command_prints_a_line_per_partition(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> None:
-    apply_migrations(clickhouse)
+    make_tables(clickhouse)
     produce_records(kafka, kafka.topics.audit, [(2, b"record")] * 5)
     env, group = environment(kafka, clickhouse), f"{kafka.topic_prefix}.sink.audit"
 

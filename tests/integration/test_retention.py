@@ -8,7 +8,6 @@ from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import BatchAcknowledged, Tick
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import DataClass
-from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.clickhouse.retention import apply_retention
 from sessionary.sinks.core.rows.batches import acknowledgement_row
@@ -16,6 +15,7 @@ from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.settings import RetentionSettings, SinkSettings
 from tests.support.event_factory import EventFactory
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import DAY_US, batch_record
 
@@ -30,7 +30,7 @@ class Engine:
     """A migrated database, whose rows are as old as a test wants."""
 
     def __init__(self, clickhouse: ClickHouseSettings) -> None:
-        migrate.apply_migrations(clickhouse)
+        make_tables(clickhouse)
         self.clickhouse = clickhouse
         self.now_ms = 1_000 * int(self.query("SELECT toUnixTimestamp(now())"))
 

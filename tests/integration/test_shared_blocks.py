@@ -12,7 +12,6 @@ from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.topic_ids import ask_topic_id
 from sessionary.schemas.records import Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.core.intent import Intent, Piece, parse_metadata
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import (
@@ -23,6 +22,7 @@ from tests.integration.sink_rig import (
     sink_in_thread,
     start_sink_process,
 )
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
@@ -102,7 +102,7 @@ def commit_intents(settings: SinkSettings, pieces: Sequence[Piece], records: int
 def test_both_new_owners_of_a_shared_block_write_it_and_its_rows_are_there_once(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     make_rollup(clickhouse)
     # No instance name: members leave when they stop, and share the partitions.
     settings = settings_for(kafka, clickhouse, instance=None)
@@ -124,7 +124,7 @@ def test_both_new_owners_of_a_shared_block_write_it_and_its_rows_are_there_once(
 def test_kill_9_of_two_sinks_that_share_blocks_leaves_the_exact_rows(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     make_rollup(clickhouse)
     settings = [settings_for(kafka, clickhouse, instance=None, sink_idle_seconds=0.3) for _ in range(2)]
     sinks = [start_sink_process(processes, "history", one) for one in settings]

@@ -8,11 +8,11 @@ from sessionary.infra.topics import apply_topics
 from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.topic_ids import ask_topic_id
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import rows_equal, settings_for, sink_in_thread
 from tests.integration.test_integrity_command import produce_ticks
 from tests.integration.test_sinks_flow import scrape_metrics
+from tests.support.migrated_tables import make_tables
 from tests.support.waiting import wait_until
 
 _DISTINCT = "uniqExactIf(source_offset, source_partition = {})"
@@ -28,7 +28,7 @@ def is_blocked(settings: SinkSettings, partition: int, reason: str) -> bool:
 def test_records_deleted_before_they_were_read_halt_their_partition_and_no_other(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     settings = settings_for(kafka, clickhouse, metrics_port=free_port())
     produce_ticks(kafka, 1, 3)
     with sink_in_thread("history", settings):
@@ -48,7 +48,7 @@ def test_records_deleted_before_they_were_read_halt_their_partition_and_no_other
 
 
 def test_a_topic_that_was_made_again_halts_its_partitions(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     settings = settings_for(kafka, clickhouse, metrics_port=free_port())
     produce_ticks(kafka, 1, 3)
     with sink_in_thread("history", settings):

@@ -1,8 +1,8 @@
 """The document for analysts is drawn from the engine's comments, and each question runs."""
 
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.sinks.clickhouse import migrate
 from tests.support.clickhouse_page import PAGE, draw_page
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 
 
@@ -13,7 +13,7 @@ def test_the_document_says_what_is_there_and_what_its_questions_answer(clickhous
 
 
 def test_every_column_of_every_table_and_view_has_a_comment(clickhouse: ClickHouseSettings) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     inside = f"WHERE database = '{clickhouse.clickhouse_database}' AND comment = ''"
     assert run_sql(clickhouse, f"SELECT table, name FROM system.columns {inside}") == ""
     assert run_sql(clickhouse, f"SELECT name FROM system.tables {inside}") == ""
@@ -22,7 +22,7 @@ def test_every_column_of_every_table_and_view_has_a_comment(clickhouse: ClickHou
 def test_views_name_their_time_alike_and_those_of_a_time_have_the_columns_of_the_others(
     clickhouse: ClickHouseSettings,
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     database = clickhouse.clickhouse_database
 
     def columns(query: str) -> list[str]:

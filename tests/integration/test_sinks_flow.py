@@ -33,6 +33,7 @@ from tests.integration.sink_rig import (
     sink_in_thread,
     start_sink_process,
 )
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import new_clickhouse, new_pipeline, run_sql
 from tests.support.processes import Processes
 from tests.support.reading import read_records
@@ -60,7 +61,7 @@ def rows_grow(clickhouse: ClickHouseSettings) -> Callable[[], bool]:
 def test_every_record_is_one_row_and_lag_ends_at_0_behind_transaction_markers(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     settings = settings_for(kafka, clickhouse, metrics_port=free_port())
     produce_records(kafka, kafka.topics.audit, encoded_audits(0, 40))
     produce_records(kafka, kafka.topics.audit, encoded_audits(900, 4), commit=False)
@@ -98,7 +99,7 @@ def test_every_record_is_one_row_and_lag_ends_at_0_behind_transaction_markers(
 def test_kill_9_under_load_leaves_the_exact_rows_and_an_exact_rollup(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     database = clickhouse.clickhouse_database
     # A rollup adds up what is inserted, so it shows every row that was written twice, merged or
     # not.
@@ -129,7 +130,7 @@ def test_kill_9_under_load_leaves_the_exact_rows_and_an_exact_rollup(
 def test_a_replay_writes_the_declared_block_again_under_the_same_token(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     # No instance name: the member leaves when it stops, so that the test can commit in its place.
     settings = settings_for(
         kafka, clickhouse, instance=None, metrics_port=free_port(), sink_flush_rows=50, sink_flush_seconds=5
@@ -160,7 +161,7 @@ def test_a_replay_writes_the_declared_block_again_under_the_same_token(
 @pytest.mark.long
 def test_clickhouse_goes_away_and_comes_back(kafka: KafkaSettings, own_clickhouse: LocalClickHouse) -> None:
     clickhouse = new_clickhouse(own_clickhouse.url)
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     settings = settings_for(kafka, clickhouse, metrics_port=free_port())
     produce_records(kafka, kafka.topics.audit, encoded_audits(0, 40))
     with sink_in_thread("audit", settings):
@@ -214,7 +215,7 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
 def test_a_bad_row_becomes_a_dead_letter_with_its_bytes_and_stops_nothing(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     settings = settings_for(kafka, clickhouse)
     junk, year_9999 = b"\xff\x00junk", encode_record(audit_record(1, 5, appended_at=253_370_764_800_000_000))
     # A negative number passes the schema, and fails in encoding the column: found by bisecting.
@@ -238,7 +239,7 @@ def test_a_bad_row_becomes_a_dead_letter_with_its_bytes_and_stops_nothing(
 def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     producer = Producer(kafka.client_config())
     tick = encode_record(Tick("p1"))
     for value, key in ((tick, None), (b"\xffjunk", b"k\xff"), (None, b"acme:x"), (b"", None)):
@@ -293,8 +294,8 @@ def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
 def test_two_pipelines_side_by_side_each_take_everything(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> None:
     other = new_clickhouse(clickhouse.clickhouse_url)
     try:
-        migrate.apply_migrations(clickhouse)
-        migrate.apply_migrations(other)
+        make_tables(clickhouse)
+        make_tables(other)
         first = settings_for(kafka, clickhouse)
         second = settings_for(kafka, other, pipeline="second")
         assert first.group_id("audit") != second.group_id("audit")
@@ -312,7 +313,7 @@ def test_two_pipelines_side_by_side_each_take_everything(kafka: KafkaSettings, c
 @pytest.mark.long
 def test_the_broker_goes_away_and_comes_back(broker: LocalBroker, clickhouse: ClickHouseSettings) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     settings = settings_for(kafka, clickhouse)
     produce_records(kafka, kafka.topics.audit, encoded_audits(0, 40))
     # A broker that was killed may have forgotten the group's static members, and fences them.
@@ -330,7 +331,7 @@ def test_the_broker_goes_away_and_comes_back(broker: LocalBroker, clickhouse: Cl
 def test_partitions_that_move_between_two_members_leave_the_exact_rows(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     settings = settings_for(kafka, clickhouse, instance=None, sink_flush_rows=200, sink_flush_seconds=0.05)
     produce_records(kafka, kafka.topics.audit, encoded_audits(0, 400))
     with sink_in_thread("audit", settings):
@@ -348,7 +349,7 @@ def test_partitions_that_move_between_two_members_leave_the_exact_rows(
 def test_a_block_that_clickhouse_dropped_as_known_is_noticed_and_inserted_again(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     settings = settings_for(kafka, clickhouse, metrics_port=free_port(), partitions=1)
     produce_records(kafka, kafka.topics.audit, [(0, encode_record(audit_record(0, seq))) for seq in (1, 2)])
     inserter = TableInserter(settings, SINKS["audit"].table)

@@ -6,8 +6,8 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import UsageRecorded
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.sinks.clickhouse import migrate
 from tests.support.clickhouse_rows import insert_records
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import NOW_US, agent_event
 
@@ -24,7 +24,7 @@ def refused(offset: int) -> bytes:
 @pytest.mark.parametrize(("retry_cost", "share"), [(8, 0.09), (10, 0.11)])
 def test_the_share_of_retries_after_a_timeout(clickhouse: ClickHouseSettings, retry_cost: int, share: float) -> None:
     """R-000-19, R-000-46: a load of 9 % and one of 11 %, tool cost included."""
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     rest = 100 - (retry_cost + 1) - 1
     events = [usage(1, rest), usage(2, retry_cost, retry=True)]
     again_and_refused = [usage(2, retry_cost, retry=True), usage(3, 5_000)]

@@ -10,12 +10,12 @@ import pytest
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, RulesActivation
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import query_numbers
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import DAY_US, NOW_US, audit_record, batch_record, session_id
 
@@ -24,7 +24,7 @@ _SECOND_US = 1_000_000
 
 @pytest.fixture
 def migrated(clickhouse: ClickHouseSettings) -> ClickHouseSettings:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     return clickhouse
 
 

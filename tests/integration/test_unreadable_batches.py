@@ -12,13 +12,13 @@ from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.runtime import blocked_partitions
 from tests.integration.processor_load import Agent, Sender, start_processor
 from tests.integration.sink_rig import query_numbers, settings_for, sink_in_thread
 from tests.integration.test_partition_decisions import read_decisions
 from tests.integration.test_processor_api import get
 from tests.integration.test_sinks_flow import scrape_metrics
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import new_pipeline
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
@@ -134,7 +134,7 @@ def test_a_batch_that_cannot_be_read_stops_its_partition_by_name_and_no_other(
 ) -> None:
     monkeypatch.setattr(blocked_partitions, "RETRY_S", 1.0)
     monkeypatch.setattr(blocked_partitions, "RETRY_S_MAX", 2.0)
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     kafka = new_pipeline(broker.bootstrap_servers)
     send_log(kafka)
     replace_in_log(tmp_path / "kafka", kafka, MARK, MARK.swapcase())

@@ -9,11 +9,11 @@ from sessionary.schemas.headers import UNREADABLE_HEADERS
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.sinks.clickhouse import migrate
 from tests.integration.processor_load import Agent, OutgoingRecord, Sender, count_judged, start_processor
 from tests.integration.sink_rig import settings_for, sink_in_thread
 from tests.support import Processes, read_records, run_sql, wait_until
 from tests.support.broken_headers import send_with_broken_header
+from tests.support.migrated_tables import make_tables
 
 # Reads headers again and again: the interpreter specializes code that runs often.
 _READER = """
@@ -38,7 +38,7 @@ _HEADERS = "mapFromArrays(headers.name, headers.value) AS headers"
 def test_a_header_name_that_is_not_utf_8_stops_neither_processor_nor_sinks(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
 ) -> None:
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     agent, sender = Agent(), Sender(kafka)
     key, partition = agent.key.encoded(), partition_of(agent.key.encoded(), kafka.partitions)
     sender.send(*agent.start())

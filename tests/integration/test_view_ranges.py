@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.sinks.clickhouse import migrate
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 
 MONTHS, ROWS = 10, 2_000  # rows of a month and table
@@ -50,7 +50,7 @@ ROW_VIEWS = ("v_transitions", "v_timeouts", "v_deadlines", "v_rejected", "v_audi
 @pytest.fixture
 def months(clickhouse: ClickHouseSettings) -> ClickHouseSettings:
     """A database with rows of ten months; those of a month are one part of each table."""
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     for statement in _FILL:
         run_sql(clickhouse, statement.format(db=clickhouse.clickhouse_database))
     return clickhouse

@@ -7,9 +7,9 @@ from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.core.sink_kinds import SinkKind
 from tests.support.clickhouse_rows import insert_records
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import DAY_US, session_id
 
@@ -21,7 +21,7 @@ class AgedRows:
 
     def __init__(self, clickhouse: ClickHouseSettings, *, migrated: bool = True) -> None:
         if migrated:
-            migrate.apply_migrations(clickhouse)
+            make_tables(clickhouse)
         self.clickhouse = clickhouse
         self.now_us = 1_000_000 * int(run_sql(clickhouse, "SELECT toUnixTimestamp(now())"))
         self._blocks = 0

@@ -17,9 +17,9 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import Payload, SessionActivity, ToolCallStarted, ToolCallSucceeded, UsageRecorded
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
-from sessionary.sinks.clickhouse import migrate
 from tests.support.clickhouse_rows import insert_records
 from tests.support.marked_text import replace_marked
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import new_clickhouse
 from tests.support.sink_records import DAY_US, NOW_US, agent_event, audit_record, batch_record
 
@@ -30,7 +30,7 @@ _TYPE_CHARACTERS = 60
 
 def draw_page(text: str, clickhouse: ClickHouseSettings) -> str:
     """Return the page with its drawn parts as the database says. The database must be empty."""
-    migrate.apply_migrations(clickhouse)
+    make_tables(clickhouse)
     sample_rows(clickhouse)
     source = ClickHouseClient(clickhouse)
     objects = source.fetch_rows(

@@ -1,0 +1,46 @@
+"""Tests that need tables get copies of migrated ones: the two must not differ."""
+
+import pytest
+
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
+from sessionary.schemas.settings import ClickHouseSettings
+from sessionary.sinks.clickhouse import migrate
+from tests.support.migrated_tables import make_tables
+from tests.support.pipelines import new_clickhouse, run_sql
+
+_QUESTIONS = (
+    "SELECT name, engine, comment, create_table_query FROM system.tables WHERE database = '{db}' ORDER BY name",
+    "SELECT table, name, type, default_expression, comment, compression_codec, is_in_sorting_key "
+    "FROM system.columns WHERE database = '{db}' ORDER BY table, position",
+    "SELECT version, name, checksum FROM {db}.schema_migrations ORDER BY version",
+    "SELECT table_name, days FROM {db}.retention_days ORDER BY table_name",
+    "SELECT name, total_rows FROM system.tables WHERE database = '{db}' AND total_rows > 0",
+)
+
+
+def answers(clickhouse: ClickHouseSettings, question: str) -> list[Row]:
+    """Return the rows of a query, without the name of the database."""
+    database = clickhouse.clickhouse_database
+    rows = ClickHouseClient(clickhouse).fetch_rows(question.replace("{db}", database))
+    return [
+        {name: cell.replace(database, "") if isinstance(cell, str) else cell for name, cell in row.items()}
+        for row in rows
+    ]
+
+
+def test_tables_that_are_made_for_a_test_are_those_of_the_migrations(clickhouse: ClickHouseSettings) -> None:
+    others = [new_clickhouse(clickhouse.clickhouse_url) for _ in range(2)]
+    try:
+        migrate.apply_migrations(clickhouse)
+        for made in others:  # of the two, one at least is a copy
+            make_tables(made)
+        for question in _QUESTIONS:
+            migrated = answers(clickhouse, question)
+            assert migrated or "retention_days" in question
+            assert [answers(made, question) for made in others] == [migrated] * 2
+        assert migrate.apply_migrations(others[1]) == []
+        with pytest.raises(AssertionError, match="ALREADY_EXISTS"):
+            make_tables(others[1])  # for new databases only
+    finally:
+        for made in others:
+            run_sql(made, f"DROP DATABASE {made.clickhouse_database}")
