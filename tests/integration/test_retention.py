@@ -4,20 +4,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import BatchAcknowledged, Tick
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import DataClass
-from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.clickhouse.retention import apply_retention
-from sessionary.sinks.core.rows.batches import acknowledgement_row
-from sessionary.sinks.core.rows.raw_record import RawRecord
-from sessionary.sinks.core.sink_kinds import SINKS
-from sessionary.sinks.settings import RetentionSettings, SinkSettings
+from sessionary.sinks.settings import RetentionSettings
+from tests.support.aged_rows import AgedRows
+from tests.support.clickhouse_rows import insert_block
 from tests.support.event_factory import EventFactory
-from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
-from tests.support.sink_records import DAY_US, batch_record
+from tests.support.sink_records import batch_record
 
 _TICK = encode_record(Tick("p1"))
 
@@ -26,13 +23,8 @@ def event(event_type: str, *classes: DataClass) -> bytes:
     return EventFactory().event_bytes(event_type, {"data_classes": classes})
 
 
-class Engine:
-    """A migrated database, whose rows are as old as a test wants."""
-
-    def __init__(self, clickhouse: ClickHouseSettings) -> None:
-        make_tables(clickhouse)
-        self.clickhouse = clickhouse
-        self.now_ms = 1_000 * int(self.query("SELECT toUnixTimestamp(now())"))
+class Engine(AgedRows):
+    """Aged rows, and what settings of retention leave of them."""
 
     def query(self, sql: str) -> str:
         return run_sql(self.clickhouse, sql.replace("{db}", self.clickhouse.clickhouse_database)).strip()
@@ -40,66 +32,37 @@ class Engine:
     def settings(self, **days: int) -> RetentionSettings:
         return RetentionSettings.model_validate({**self.clickhouse.model_dump(), **days})
 
-    def at_ms(self, age_days: int) -> int:
-        return self.now_ms - age_days * DAY_US // 1_000
-
     def insert(self, records: Sequence[tuple[int, bytes]]) -> None:
         """Insert rows of history: age in days, and value. The offset is the place in the list."""
-        history = SINKS["history"]
-        inserter = TableInserter(SinkSettings.model_validate(self.clickhouse.model_dump()), history.table)
-        inserter.open()
-        block = inserter.new_block()
-        rows = [
-            history.build_row(RawRecord("e", 0, offset, self.at_ms(age), None, value), Decoder())
-            for offset, (age, value) in enumerate(records)
-        ]
-        assert not block.add_rows(rows)
-        inserter.insert_block(block, "t", first_try=True)
-        inserter.close()
+        rows = [(self.at_us(age), offset, value) for offset, (age, value) in enumerate(records)]
+        insert_block(self.clickhouse, "history", rows, "t")
 
     def insert_batches(self, ages: Sequence[int]) -> None:
         """Insert a transaction and its acknowledgement of each age, numbered from 1."""
-        batches = SINKS["batches"]
-        assert batches.side is not None
-        settings = SinkSettings.model_validate(self.clickhouse.model_dump())
-        inserter = TableInserter(settings, batches.table, batches.side.table)
-        inserter.open()
-        values = [
-            (
-                batch_record(
-                    0,
-                    number,
-                    started_at=1_000 * self.at_ms(age),
-                    previous_acknowledged_at=None,
-                    applied=0,
-                    audited=0,
-                    first_offset=number,
-                    last_offset=number,
-                ),
-                BatchAcknowledged(0, number, 1_000 * self.at_ms(age), "p1"),
+        batches = [
+            batch_record(
+                0,
+                number,
+                started_at=self.at_us(age),
+                previous_acknowledged_at=None,
+                applied=0,
+                audited=0,
+                first_offset=number,
+                last_offset=number,
             )
             for number, age in enumerate(ages, 1)
         ]
-        for table, index, build in (
-            (batches.table.name, 0, batches.build_row),
-            (batches.side.table.name, 1, acknowledgement_row),
-        ):
-            block = inserter.new_block(table)
-            raws = [
-                RawRecord("b", 0, offset, self.now_ms, None, encode_record(pair[index]))
-                for offset, pair in enumerate(values)
-            ]
-            assert not block.add_rows([build(raw, Decoder()) for raw in raws])
-            inserter.insert_block(block, f"t {table}", first_try=False, table=table)
-        inserter.close()
+        told = [BatchAcknowledged(0, batch.number, batch.started_at, "p1") for batch in batches]
+        for in_side, values in ((False, map(encode_record, batches)), (True, map(encode_record, told))):
+            rows = [(self.now_us, offset, value) for offset, value in enumerate(values)]
+            insert_block(self.clickhouse, "batches", rows, f"t {in_side}", in_side=in_side)
 
     def kept_offsets(self) -> list[int]:
-        self.query("OPTIMIZE TABLE {db}.history FINAL")
+        self.let_retention_pass()
         return [int(line) for line in self.query("SELECT source_offset FROM {db}.history ORDER BY 1").split()]
 
     def kept_batches(self) -> tuple[str, str]:
-        for table in ("batches", "batch_acknowledgements"):
-            self.query(f"OPTIMIZE TABLE {{db}}.{table} FINAL")
+        self.let_retention_pass()
         counts = (self.query(f"SELECT count() FROM {{db}}.{table}") for table in ("batches", "batch_acknowledgements"))
         batches, acknowledgements = counts
         return batches, acknowledgements

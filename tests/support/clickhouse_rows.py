@@ -26,15 +26,25 @@ def insert_records(
 
 
 def insert_block(
-    clickhouse: ClickHouseSettings, kind: SinkKind, records: Sequence[tuple[int, int, bytes]], token: str
+    clickhouse: ClickHouseSettings,
+    kind: SinkKind,
+    records: Sequence[tuple[int, int, bytes]],
+    token: str,
+    *,
+    in_side: bool = False,
 ) -> None:
-    """Insert one block of records of partition 0, each as (log time in µs, offset, encoded)."""
+    """Insert one block of records of partition 0, each as (log time in µs, offset, encoded).
+
+    They go into the sink's own table, or into its side table.
+    """
     sink = SINKS[kind]
-    inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), sink.table)
+    target = sink.side if in_side else sink
+    assert target is not None
+    inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), target.table)
     inserter.open()
     block = inserter.new_block()
     raws = [RawRecord("t", 0, offset, at_us // 1_000, b"k", value) for at_us, offset, value in records]
-    assert not block.add_rows([sink.build_row(raw, Decoder()) for raw in raws])
+    assert not block.add_rows([target.build_row(raw, Decoder()) for raw in raws])
     inserter.insert_block(block, token, first_try=True)
     inserter.close()
 

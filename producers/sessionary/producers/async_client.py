@@ -252,6 +252,7 @@ class AsyncSessionClient(AsyncTaskQuestions):
         user_id: str | None = None,
         take_over: bool = False,
         beats_with: BeatsWith = "process",
+        **marks: Unpack[Marks],
     ) -> AsyncSession:
         """Continue a session that exists: read its state, epoch and content from the processor.
 
@@ -275,6 +276,7 @@ class AsyncSessionClient(AsyncTaskQuestions):
                 cancelled before the verdict may still take it over, but sends no heartbeat.
             beats_with: What the session's heartbeats end with: the process, or the thread or task
                 that calls this. See `AsyncSession`.
+            marks: Of the take-over, as in `Marks`. Without `take_over` no event is sent.
 
         Returns:
             The session, in the state in which the processor has it.
@@ -294,13 +296,14 @@ class AsyncSessionClient(AsyncTaskQuestions):
             Invalid: `session_id` is not a UUID.
             ClientClosed: The client is closed.
         """
+        envelope_fields(marks)  # raises for an unknown name before anything is asked
         attached = self._client._open_attached(session_id, user_id)
         session = AsyncSession(lambda: attached, may_block=self.may_block)
         session._use_session(attached, lifeline_of(beats_with))
         try:
             view = await session.sync()
             if take_over:
-                await session._take_over()
+                await session._take_over(marks)
             elif view.owner_service != self._client._identity.service_id:
                 session.detach()
         except BaseException:
@@ -323,6 +326,7 @@ class AsyncSessionClient(AsyncTaskQuestions):
 
         Raises:
             Invalid: The name is not allowed.
+            SettingsError: The token is malformed.
             ClientClosed: This client is closed.
             ProducerError: The client was made with `ports` that serve one tenant only.
         """
@@ -374,16 +378,11 @@ class AsyncSessionClient(AsyncTaskQuestions):
     async def close(self, timeout_s: float | None = None) -> None:
         """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions. Never raises.
 
-        Waits for at most `timeout_s` seconds while events are not acknowledged, a clean-up handler
-        runs, or the verdict is open on a session that was left, and two seconds more for the
-        client's threads; a spool keeps the rest for the next client, and `on_error` is told how
-        many. A second call does nothing.
-
-        Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and
-        leaves the other tenants as they are.
-
-        Args:
-            timeout_s: Default: the setting `close_timeout_s`.
+        Waits for at most `timeout_s` seconds (default: the setting `close_timeout_s`) while events
+        are not acknowledged, a clean-up handler runs, or the verdict is open on a session that was
+        left, and two seconds more for the client's threads; a spool keeps the rest for the next
+        client, and `on_error` is told how many. A second call does nothing. Closes the clients that
+        `for_tenant` made, too; on such a client, delivers nothing, and leaves the others open.
         """
         await asyncio.to_thread(self._client.close, timeout_s)
 

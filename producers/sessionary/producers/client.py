@@ -238,6 +238,7 @@ class SessionClient(TaskQuestions, TenantClients):
         user_id: str | None = None,
         take_over: bool = False,
         beats_with: BeatsWith = "process",
+        **marks: Unpack[Marks],
     ) -> Session:
         """Continue a session that exists: read its state, epoch and content from the processor.
 
@@ -260,6 +261,7 @@ class SessionClient(TaskQuestions, TenantClients):
             take_over: Take the session over from the process that holds it.
             beats_with: What the session's heartbeats end with: the process, or the thread or
                 asyncio task that calls this. See `Session`.
+            marks: Of the take-over, as in `Marks`. Without `take_over` no event is sent.
 
         Returns:
             The session, in the state in which the processor has it.
@@ -279,10 +281,11 @@ class SessionClient(TaskQuestions, TenantClients):
             Invalid: `session_id` is not a UUID.
             ClientClosed: The client is closed.
         """
+        envelope_fields(marks)  # raises for an unknown name before anything is asked
         session = self._open_attached(session_id, user_id, lifeline_of(beats_with))
         view = session.sync()
         if take_over:
-            session._await_take_over(session._ask_take_over())
+            session._await_take_over(session._ask_take_over(marks))
         elif view.owner_service != self._identity.service_id:
             session.detach()
         return session

@@ -64,14 +64,15 @@ class TenantClients(ProcessBoundClient):
 
         Raises:
             Invalid: The name is not allowed.
+            SettingsError: The token is malformed.
             ClientClosed: This client is closed.
             ProducerError: The client was made with `ports` that serve one tenant only.
         """
         shared = self._shared or self
         name = checked_name("tenant", tenant_id)
-        from pydantic import SecretStr  # loaded already, by the settings
+        from sessionary.producers.settings import ProducerSettings
 
-        token = None if api_token is None else SecretStr(api_token)
+        token = ProducerSettings.from_env({}, api_token=api_token).api_token  # validated
         with shared._opening:  # one that closes at the same time closes this one too
             client = copy.copy(shared)
             client._shared = shared

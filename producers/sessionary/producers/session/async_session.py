@@ -289,9 +289,9 @@ class AsyncSession(AsyncSessionWork):
                 session.__exit__(type(raised), raised, None)
             raise
 
-    async def _take_over(self) -> None:
+    async def _take_over(self, marks: Marks) -> None:
         """Take an attached session over, as `AsyncSessionClient.attach` describes it."""
-        pending = await self._run_verb(self.sync_session._ask_take_over)
+        pending = await self._run_verb(self.sync_session._ask_take_over, marks)
         await asyncio.to_thread(self.sync_session._await_take_over, pending)
 
     async def _take_start_step(

@@ -304,7 +304,7 @@ class Session(SessionWork):
         self._await_verdict(pending)
         return self.state
 
-    def _ask_take_over(self) -> PendingVerdict:
+    def _ask_take_over(self, marks: Marks) -> PendingVerdict:
         """Begin to take the session over, as `SessionClient.attach` describes it."""
         if self._rules < _TAKE_OVER_RULES:
             raise RulesTooOld(
@@ -312,7 +312,7 @@ class Session(SessionWork):
                 f"rules {self._rules}; activate them with `sessionary rules activate` once all processors are upgraded"
             )
         self.detach()  # no heartbeat before the verdict
-        return self._ask_verdict("attach", [SessionTakenOver()])
+        return self._ask_verdict("attach", [SessionTakenOver()], envelope_fields(marks))
 
     def _await_take_over(self, pending: PendingVerdict) -> None:
         try:

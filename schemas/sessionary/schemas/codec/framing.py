@@ -123,15 +123,25 @@ def read_compiled(value: bytes, readers: Mapping[bytes, Reader | None] | None = 
 def read_identity(value: bytes) -> EventIdentity | None:
     """Read a part of an event's envelope; None if no known schema wrote the event.
 
-    Costs a quarter of reading the event, and says nothing about the rest of it.
+    Costs a quarter of reading the event, and says nothing about the rest of it. Only an event that
+    the compiled reader gives up is read in full; None if that cannot be done.
     """
     if (read := _identity_reader(value[:_HEADER_BYTES])) is None:
         return None
     try:
         found: EventIdentity = read(value, _HEADER_BYTES)
     except READER_GAVE_UP:
-        return None
+        return _identity_of_whole(value)
     return found
+
+
+def _identity_of_whole(value: bytes) -> EventIdentity | None:
+    try:
+        event = Decoder(compiled=False).decode_event(value)
+    except DecodeError:
+        return None
+    assert isinstance(event, Event)
+    return EventIdentity(*(getattr(event.envelope, field) for field in EventIdentity._fields))
 
 
 @lru_cache(maxsize=_FETCHED_MAX)

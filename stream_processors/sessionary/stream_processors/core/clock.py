@@ -62,6 +62,11 @@ def add_repair(
     return (both, *others)
 
 
+def stands_at_repair(now_ms: int, repairs: Sequence[ClockRepair]) -> bool:
+    """Return whether a clock is where the last repair set it."""
+    return bool(repairs) and now_ms == repairs[-1].clock_ms
+
+
 def believed_from(repairs: Sequence[ClockRepair]) -> int:
     """Return the first offset whose record moves the clock."""
     return repairs[-1].until_offset if repairs else 0
@@ -72,4 +77,4 @@ def format_seconds(limit_ms: int) -> str:
     return f"{limit_ms / 1000:g}s"
 
 
-__all__ = ["NEVER_MS", "Clock", "add_repair", "believed_from", "format_seconds"]
+__all__ = ["NEVER_MS", "Clock", "add_repair", "believed_from", "format_seconds", "stands_at_repair"]

@@ -19,7 +19,7 @@ from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
 from sessionary.stream_processors.core.batch_rows import BatchRows, RowPlan
 from sessionary.stream_processors.core.children.naming import CALL_PAYLOADS, named_child
-from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from
+from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from, stands_at_repair
 from sessionary.stream_processors.core.committed import CommittedState
 from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival, ForRow, apply_facts, split_facts
 from sessionary.stream_processors.core.model import (
@@ -158,7 +158,7 @@ class Overlay(BatchRows):
         No timer fires for a while then. Raises `ValueError` by the first rules, and while the
         timers of the next record are written in parts.
         """
-        if self._rules.version == FIRST_RULES.version or self.records or self._outcome_n:
+        if self._rules.version == FIRST_RULES.version or self.records or not self._may_repair_clock:
             raise ValueError("a clock is set by the second rules, and between two records")
         committed, former_ms = self._committed, self._clock.now_ms
         self._repairs = add_repair(self._repairs, setting.until_offset, former_ms, setting.clock_ms)
@@ -168,6 +168,19 @@ class Overlay(BatchRows):
             committed.timers.move_earlier(back_ms)
         record = repair_record(committed.log, setting, former_ms, self._next_place())
         self._emitted.append(Emitted("audit", None, record))
+
+    @property
+    def _may_repair_clock(self) -> bool:
+        """Whether no timer of the next record has fired, and the clock was not repaired just now.
+
+        Other decisions leave outcomes at the next record's offset too; then no row is due.
+        """
+        if not self._outcome_n:
+            return True
+        if stands_at_repair(self._clock.now_ms, self._repairs):
+            return False
+        due = self._committed.timers.next_due(self._live_due_ms, self._clock.now_ms)
+        return due is None or self._clock.is_quiet
 
     @property
     def final_position(self) -> Position:

@@ -19,7 +19,7 @@ from sessionary.schemas.codec import Decoder
 from sessionary.schemas.ids import is_run_key
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.children.index import ChildIndex
-from sessionary.stream_processors.core.clock import Clock
+from sessionary.stream_processors.core.clock import Clock, stands_at_repair
 from sessionary.stream_processors.core.committed import CommittedState, PartitionSettings
 from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex, is_chunk_key
 from sessionary.stream_processors.core.machine import AnyMachine
@@ -140,6 +140,19 @@ class PartitionState(CommittedState):
             return self._deadline_before
         earliest = self.timers.next_due(self._committed_due_ms)
         return None if earliest is None else max(earliest[0], self.position.quiet_until_ms)
+
+    @property
+    def may_repair_clock(self) -> bool:
+        """Whether no timer of the next record has fired, and the clock was not repaired just now.
+
+        Other decisions leave outcomes at the next record's offset too; then no row is due.
+        """
+        position, deadline_ms = self.position, self.next_deadline_ms
+        if not position.outcome_n:
+            return True
+        if stands_at_repair(position.clock_ms, position.clock_repairs):
+            return False
+        return deadline_ms is None or deadline_ms > position.clock_ms
 
     def deadline_ms(self, row: Any) -> int:
         """Return when a row of the committed state is due, in ms of log time.

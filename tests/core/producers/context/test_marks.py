@@ -5,12 +5,13 @@ import subprocess
 import sys
 import timeit
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from opentelemetry import context as otel_context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from sessionary.producers import AsyncSessionClient, Marks, Session
+from sessionary.producers import AsyncSessionClient, Marks, ProducerSettings, Session, SessionClient
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import LlmDecision
 from sessionary.schemas.headers import TRACEPARENT
@@ -105,6 +106,34 @@ def test_making_a_session_for_asyncio_marks_all_its_events() -> None:
         return memory
 
     assert len(asyncio.run(main()).events()) == 7
+
+
+def attach_in_loop(client: SessionClient, session_id: str, *, take_over: bool) -> None:
+    async def attach() -> None:
+        await AsyncSessionClient.wrap(client).attach(session_id, take_over=take_over, **MARKS)
+
+    asyncio.run(attach())
+
+
+@pytest.mark.parametrize("attach", [partial(SessionClient.attach, **MARKS), attach_in_loop])
+def test_a_take_over_is_marked_and_attaching_sends_nothing(attach: Callable[..., object]) -> None:
+    client, memory = memory_client(settings=ProducerSettings.from_env({}, rules=2))
+    with client, client.session(user_id="u") as session:
+        begin = len(memory.events())
+        attach(client, session.session_id, take_over=False)
+        assert marks_of(memory, begin) == []
+        attach(client, session.session_id, take_over=True)
+        assert marks_of(memory, begin) == [tuple(MARKS.values())]
+
+
+def test_an_unknown_mark_asks_for_no_session() -> None:
+    client, _ = memory_client()
+    with client, client.session(user_id="u") as session:
+        other = AsyncSessionClient.wrap(client)
+        with pytest.raises(TypeError, match="wrong"):
+            client.attach(session.session_id, wrong=1)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="wrong"):
+            asyncio.run(other.attach(session.session_id, wrong=1))  # type: ignore[call-arg]
 
 
 def test_an_unknown_mark_leaves_nothing_of_a_session() -> None:

@@ -25,6 +25,7 @@ from sessionary.producers import (
     ProducerSettings,
     Refused,
     SessionClient,
+    SettingsError,
     Unavailable,
 )
 from sessionary.producers.kafka_ports import kafka_ports
@@ -220,6 +221,15 @@ def test_a_tenants_client_never_uses_another_tenants_token(acme: Acme) -> None:
     assert token is not None
     assert token.get_secret_value() == "of-globex"
     assert client._settings.api_token == SecretStr("of-acme")
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\n", "é", "\ud83d"])
+def test_a_malformed_token_makes_no_client_and_is_not_shown(acme: Acme, token: str) -> None:
+    client, _ = acme
+    with pytest.raises(SettingsError, match=r"^SESSIONARY_API_TOKEN: ") as raised:
+        client.for_tenant("globex", api_token=token)
+    assert not token or token not in str(raised.value)
+    assert client._list_tenants() == []
 
 
 def test_ports_of_kafka_share_the_transport_only(closed_address: str) -> None:

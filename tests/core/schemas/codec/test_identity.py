@@ -1,6 +1,7 @@
 """The part of an envelope that is read alone is that of the whole event."""
 
 import pytest
+from hypothesis import example as with_example
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,12 @@ def test_the_identity_is_that_of_the_envelope_and_makes_the_same_headers(event: 
     assert event_headers(identity) == event_headers(event.envelope)
 
 
+# The first time that takes ten bytes.
+BEYOND_NINE_BYTES = EVENTS[0]._replace(envelope=EVENTS[0].envelope._replace(occurred_at=1 << 62))
+
+
 @given(st.sampled_from(sorted(EVENT_TYPES.values())).flatmap(events_of))
+@with_example(BEYOND_NINE_BYTES)
 def test_any_event_s_identity_is_read(event: Event) -> None:
     assert_same_identity(event)
 

@@ -8,11 +8,11 @@ from sessionary.schemas.codec import Decoder, encode_position, encode_record
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ClockRepair, Limits
 from sessionary.stream_processors.core.clock import add_repair, believed_from
-from sessionary.stream_processors.core.model import ClockSetting
+from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.clocks import repair_times
 from tests.core.oracle_rig import SETTINGS, OracleRig, position_under
-from tests.support.event_factory import EventFactory
+from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES
 
 DAY_MS, SECOND_MS, QUIET_MS = 86_400_000, 1_000, 25_000
@@ -211,10 +211,38 @@ def test_the_first_rules_set_no_clock_and_no_rules_amid_the_timers_of_a_record()
     setting = ClockSetting(1, 0, "why", "alice")
     with pytest.raises(ValueError, match="second rules"):
         OracleRig().fold.begin().set_clock(setting)
-    rig, _ = started_rig()
-    rig.fold.load_position(rig.fold.position._replace(outcome_n=3))
+    few = OracleRig(position=position_under(2), settings=SETTINGS._replace(timers_max=1))
+    for name in ("one", "two"):
+        few.send(EventFactory(name), "session_created", limits=LIMITS)
+    few.advance(INIT_MS - 1)
+    tick = LogRecord(few.fold.position.next_offset, few.at + 1, None, TICK)
+    batch = few.fold.begin()
+    assert not batch.apply(tick)  # both sessions are due, and one timer goes into a batch
     with pytest.raises(ValueError, match="between two records"):
-        rig.fold.begin().set_clock(setting)
+        batch.set_clock(setting)
+    few.fold.merge(batch)
+    assert not few.fold.may_repair_clock
+    with pytest.raises(ValueError, match="between two records"):
+        few.fold.begin().set_clock(setting)
+
+
+def test_a_clock_is_set_right_after_a_decision_that_folds_nothing() -> None:
+    rig, _ = started_rig()
+    leap(rig, DAY_MS)
+    batch = rig.fold.begin()
+    batch.skip_offsets(
+        SkippedOffsets("log_truncation_accepted", rig.fold.position.next_offset, 0, "power loss", "alice", (), (2, 3))
+    )
+    rig.fold.merge(batch)
+    assert (rig.fold.position.outcome_n, rig.fold.may_repair_clock) == (1, True)
+    ((_, line),) = rig.set_clock().records_on("audit")
+    assert (line.event_type, line.source_n) == ("clock_repaired", 1)
+    assert not rig.fold.may_repair_clock
+    with pytest.raises(ValueError, match="between two records"):
+        rig.set_clock()
+    rig.at += BUDGET_MS - 1
+    rig.tick()
+    assert rig.fold.position.clock_ms == rig.at
 
 
 def state_of(**fields: Any) -> SessionState:

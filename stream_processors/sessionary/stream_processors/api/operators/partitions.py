@@ -252,8 +252,8 @@ def require_repairable(owner: PartitionOwner, wall_s: float) -> None:
     if position.rules.version == FIRST_RULES.version:
         detail = f"partition {partition} is judged by rules 1, which know no repair: sessionary rules activate"
         raise Problem(409, "older_rules", "Older rules", detail)
-    if position.outcome_n:
-        raise not_ready(f"partition {partition} is between the timers of one record")
+    if not owner.state.may_repair_clock:
+        raise not_ready(f"partition {partition} is between the timers of one record, or its clock was just set")
 
 
 def _parse_reason(body: Mapping[str, Any]) -> str:

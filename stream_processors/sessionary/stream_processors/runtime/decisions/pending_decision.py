@@ -102,9 +102,9 @@ class PendingDecision:
 
     async def _set_clock(self, setting: ClockSetting, state: PartitionState, commit: CommitDecision) -> None:
         former = state.position.clock_repairs
-        if state.position.outcome_n or state.position.rules.version == FIRST_RULES.version:
+        if not state.may_repair_clock or state.position.rules.version == FIRST_RULES.version:
             _log.warning(
-                "partition %(partition)d: its clock is not set: a record is folded in parts",
+                "partition %(partition)d: its clock is not set: a record is folded in parts, or it was set just now",
                 partition=self._partition,
                 offset=state.position.next_offset,
             )

@@ -1,9 +1,10 @@
 """Spools of one folder under every kind of harm, in any order, against a simple model.
 
 Processes start, append, send, get acknowledgements, close, and are killed: also between any two
-writes, and within one. Bits flip, pages become zeros, files are cut, the disk fills up. Then a last
-process drains the folder, and each event that was accepted and not acknowledged must have been
-sent, or its file must have been reported with at least as many lost events.
+writes, removals and renamings of files, and within a write. Bits flip, pages become zeros, files
+are cut, the disk fills up. Then a last process drains the folder, and each event that was accepted
+and not acknowledged must have been sent, or its file must have been reported with at least as many
+lost events.
 """
 
 import os
@@ -11,6 +12,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,8 +22,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from sessionary.producers import SettingsError
-from sessionary.producers.delivery.spool import file_lock, segment, spool
-from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked
+from sessionary.producers.delivery.spool import file_lock, orphans, segment
+from sessionary.producers.delivery.spool.file_lock import _lock_file
 from sessionary.producers.delivery.spool.frames import Frame
 from sessionary.producers.delivery.spool.segment import FramePosition
 from sessionary.producers.delivery.spool.spool import Spool
@@ -65,15 +67,32 @@ class SpoolMachine(RuleBasedStateMachine):
         self.writes_left: int | None = None  # until the process is killed
         self.torn = False
         self.patches = [mock.patch.object(segment, name, self._watched(getattr(segment, name))) for name in _WRITES]
-        self.locks: list[FileLock] = []  # that were created, the last one last
-        self.patches.append(mock.patch.object(spool, "create_locked", self._create_noted))
+        for name in ("unlink", "rename"):
+            self.patches.append(mock.patch.object(Path, name, self._watched(getattr(Path, name))))
+        self.descriptors: list[tuple[int, int]] = []  # locked by the process that is to be killed, with inodes
+        self.patches.append(mock.patch.object(file_lock, "_lock_file", self._lock_noted))
+        # What a process left that was killed at its start is of no other one here.
+        self.patches.append(mock.patch.multiple(orphans, _LEFT_S=-1.0))
         for patch in self.patches:
             patch.start()
 
-    def _create_noted(self, path: Path) -> FileLock:
-        lock = create_locked(path)
-        self.locks.append(lock)
-        return lock
+    def _lock_noted(self, fd: int) -> bool:
+        if not _lock_file(fd):
+            return False
+        if self.writes_left is not None:
+            self.descriptors.append((fd, os.fstat(fd).st_ino))
+        return True
+
+    def _free_locks(self) -> None:
+        """Free what the killed process has locked, as the kernel does."""
+        living = [process.spool for process in self.living.values()]
+        held = {lock.path: lock._fd for own in living for lock in (own._lock, *own._orphan_locks)}
+        for fd, inode in self.descriptors:
+            with suppress(OSError):  # it is closed already
+                if os.fstat(fd).st_ino == inode and fd not in held.values():
+                    os.close(fd)
+        self.descriptors.clear()
+        file_lock._held.intersection_update({path for path in file_lock._held if path.parent != self.folder} | {*held})
 
     def teardown(self) -> None:
         if not hasattr(self, "folder"):
@@ -128,7 +147,7 @@ class SpoolMachine(RuleBasedStateMachine):
     def kill_process(self, which: int) -> None:
         self._die(self._process(which))
 
-    @rule(which=st.integers(0, 2), writes=st.integers(0, 5), torn=st.booleans())
+    @rule(which=st.integers(0, 2), writes=st.integers(0, 8), torn=st.booleans())
     @precondition(lambda self: self.living)
     def kill_at_a_write(self, which: int, writes: int, torn: bool) -> None:
         process = self._process(which)
@@ -141,21 +160,32 @@ class SpoolMachine(RuleBasedStateMachine):
             pass
         self.writes_left = None
         self._die(process)
+        self._free_locks()
 
-    @rule(writes=st.integers(0, 2))
+    @rule(writes=st.integers(0, 6))
     @precondition(lambda self: not self.disk_full)
     def kill_at_start(self, writes: int) -> None:
         self.writes_left = writes
-        try:
+        process: _Process | None = None
+        with suppress(_Killed):
             process = self._start()
-        except _Killed:
-            for path in list(file_lock._held):
-                if path.name == f"p{self.started:04}.lock":
-                    self.locks.pop().release()
-        else:
-            assert process is not None
-            self._die(process)
         self.writes_left = None
+        if process is not None:
+            self._die(process)
+        self._free_locks()
+
+    @rule(which=st.integers(0, 2), writes=st.integers(0, 4), acknowledged=st.booleans())
+    @precondition(lambda self: self.living)
+    def kill_at_close(self, which: int, writes: int, acknowledged: bool) -> None:
+        process = self._process(which)
+        if acknowledged:
+            self._send(process, 1_000, 1_000)
+        self.writes_left = writes
+        with suppress(_Killed):
+            process.spool.close()
+        self.writes_left = None
+        self._die(process)
+        self._free_locks()
 
     @rule(full=st.booleans())
     def fill_disk(self, full: bool) -> None:
@@ -185,7 +215,7 @@ class SpoolMachine(RuleBasedStateMachine):
     def _watched(self, write: Callable[..., Any]) -> Callable[..., Any]:
         """Return a write that may find the disk full, or its process killed before it."""
 
-        def write_or_die(*arguments: Any) -> Any:
+        def write_or_die(*arguments: Any, **options: Any) -> Any:
             if self.disk_full and write.__name__ == "allocate_blocks":
                 raise OSError(28, "No space left on device")
             if self.writes_left is not None:
@@ -195,7 +225,7 @@ class SpoolMachine(RuleBasedStateMachine):
                 self.writes_left -= 1
                 if self.writes_left < 0:
                     raise _Killed
-            return write(*arguments)
+            return write(*arguments, **options)
 
         return write_or_die
 
@@ -233,15 +263,15 @@ class SpoolMachine(RuleBasedStateMachine):
         for place, frame in process.spool.read_frames(count):
             process.spool.mark_sent(place)
             if frame is None:
-                process.spool.mark_done(place)
                 self.lost[place.segment.path.name] += 1
+                process.spool.mark_done(place)
                 continue
             number = int(frame.value[:8])
             self._check_read(process, number)
             process.sent.append((place, number))
         for place, number in process.sent[:acknowledged]:
+            self.open.discard(number)  # before its file is removed, at which the process may be killed
             process.spool.mark_done(place)
-            self.open.discard(number)
         del process.sent[:acknowledged]
 
     def _check_read(self, process: _Process, number: int) -> None:
