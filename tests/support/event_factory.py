@@ -39,7 +39,9 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
         "updating_at": None,  # with a time, only judges by rules 2 know the event
         "persisting_at": None,
     },
-    "tool_call_started": {"limit_ms": None},  # with a limit, only judges by rules 2 know the event
+    # Without a key of their own, calls are plain work. With a limit, only judges by rules 2 know the event.
+    "tool_call_started": {"idem_key": "", "limit_ms": None},
+    **{f"tool_call_{end}": {"idem_key": ""} for end in ("succeeded", "failed", "resolved")},
     "snapshot_created": {"snapshot": snapshot("later")},
     "resources_released": {
         "actions": [CleanupAction("close_connection", True, 5), CleanupAction("clear_context", False, 6, "stuck")],
