@@ -40,7 +40,9 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
         "persisting_at": None,
     },
     "run_completed": {"duration_ms": None},  # a later field: only judges by rules 2 know it
-    "tool_call_started": {"limit_ms": None},  # with a limit, only judges by rules 2 know the event
+    # Without a key of their own, calls are plain work. With a limit, only judges by rules 2 know the event.
+    "tool_call_started": {"idem_key": "", "limit_ms": None},
+    **{f"tool_call_{end}": {"idem_key": ""} for end in ("succeeded", "failed", "resolved")},
     "snapshot_created": {"snapshot": snapshot("later")},
     "resources_released": {
         "actions": [CleanupAction("close_connection", True, 5), CleanupAction("clear_context", False, 6, "stuck")],

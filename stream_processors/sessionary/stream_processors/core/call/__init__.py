@@ -7,5 +7,6 @@
 
 The session's machine asks `judge`, after neither the session nor the run has anything against the
 event. A call vanishes with its run, or with its session if it is of no run. If nothing is known of
-the outcome of a call with a side effect, its run waits until that is known. Begin with `transitions`.
+the outcome of a call with a side effect, its run waits until that is known. Begin with
+`transitions`.
 """

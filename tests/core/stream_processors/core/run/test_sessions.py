@@ -90,7 +90,7 @@ def test_a_detached_run_goes_on_outside_active(state: str) -> None:
     assert rig.say("message_appended", "d1") == "applied"
     assert rig.say("tool_call_succeeded", "d1") == "applied"
     assert rig.say("run_paused", "d1") == "applied"
-    assert rig.send(rig.agent, "step_started", {"run_id": "d1", "epoch": 0}) == "applied"
+    assert rig.send(rig.agent, "step_skipped", {"run_id": "d1", "epoch": 0}) == "applied"
     assert rig.send(rig.agent, "step_started", {"run_id": "d1", "epoch": 9}) == "refused future_epoch"
     after = rig.row_of(rig.agent)
     clocks = ("last_event_at", "last_work_at", "owner_heard_at", "entered_at", "state")
