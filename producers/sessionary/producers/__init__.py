@@ -57,11 +57,21 @@ from sessionary.producers.errors import (
     VerdictPending,
 )
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
-from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, SessionView, Verdict
+from sessionary.producers.ports import (
+    Backlog,
+    Counters,
+    Json,
+    OnError,
+    PolicyInForce,
+    Ports,
+    SessionView,
+    TaskView,
+    Verdict,
+)
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.life import Session, Step
 from sessionary.schemas.events import Payload
-from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.records import CleanupRequest, TaskRequest
 from sessionary.schemas.types import (
     CleanupAction,
     DataClass,
@@ -162,6 +172,8 @@ __all__ = [
     "SpoolUnusable",
     "StartFailureReason",
     "Step",
+    "TaskRequest",
+    "TaskView",
     "Unavailable",
     "UnreadableRequest",
     "Verdict",

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -62,7 +62,7 @@ class Stage:
         sender = TaskSender(emitter, request.run_id, lambda: is_stopped)
         return TaskAttempt(request, self.memory, sender, self.errors.append, lambda: is_stopped, QUICK)
 
-    def payloads(self, task_id: str) -> list[object]:
+    def payloads(self, task_id: str) -> Sequence[object]:
         return [event.payload for event in self.memory.events() if event.envelope.run_id == task_id][1:]
 
 
@@ -332,7 +332,7 @@ def test_the_verbs_of_asyncio() -> None:
 def test_the_functions_of_a_module() -> None:
     assert functions_of(__name__) == {"model_training": train_model}
     with pytest.raises(Invalid, match="marked with @task"):
-        functions_of("sessionary.producers.tasks.answers")
+        functions_of("sessionary.producers.lifetime.task_answers")
 
 
 def test_a_client_remembers_a_bounded_number_of_places() -> None:
