@@ -9,7 +9,8 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     session/        one session: its verbs, its heartbeats, waiting for verdicts
     judgement/      what the processor decides: checks before, and news afterwards
     delivery/       from a payload to an acknowledged record in Kafka
-    control/        the control API, and clean-up requests
+    control/        the control API, and requests for clean-ups and tasks
+    tasks/          workers of long tasks, and what their functions are given
     ports           the protocols of what the client needs of the outside
     kafka_ports     these by Kafka and HTTP
     context/        the current session, marks, decorators, several tenants
@@ -58,11 +59,21 @@ from sessionary.producers.errors import (
     VerdictPending,
 )
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
-from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, SessionView, Verdict
+from sessionary.producers.ports import (
+    Backlog,
+    Counters,
+    Json,
+    OnError,
+    PolicyInForce,
+    Ports,
+    SessionView,
+    TaskView,
+    Verdict,
+)
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.life import Session, Step
 from sessionary.schemas.events import Payload
-from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.records import CleanupRequest, TaskRequest
 from sessionary.schemas.types import (
     CleanupAction,
     DataClass,
@@ -163,6 +174,8 @@ __all__ = [
     "SpoolUnusable",
     "StartFailureReason",
     "Step",
+    "TaskRequest",
+    "TaskView",
     "Unavailable",
     "UnreadableRequest",
     "Verdict",

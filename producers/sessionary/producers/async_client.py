@@ -10,13 +10,13 @@ from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.traced_calls import F
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
+from sessionary.producers.lifetime.async_task_questions import AsyncTaskQuestions
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep
 from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
 from sessionary.producers.session.life import Session
 from sessionary.producers.settings import ProducerSettings
-from sessionary.producers.tasks.async_questions import AsyncTaskQuestions
 from sessionary.schemas.types import DataClass, Limits
 
 
@@ -31,11 +31,11 @@ class AsyncSessionClient(AsyncTaskQuestions):
             async with client.session(user_id="u1", state={"step": 0}) as session:
                 await session.activity("llm")
 
-    In a forked child the client works on, from its first use there, with a producer id and a spool
-    of its own. The sessions that were made before the fork stay the parent's: in the child their
-    verbs raise `ClientClosed`, and `attach` shares them. When the process exits, the client is
-    closed.
+    In a forked child the client works on, with a producer id and a spool of its own; see
+    `SessionClient`. When the process exits, the client is closed.
     """
+
+    _client: SessionClient
 
     def __init__(
         self,

@@ -11,12 +11,12 @@ from sessionary.producers.delivery.emitter import SenderIdentity
 from sessionary.producers.errors import Invalid, ProducerError
 from sessionary.producers.judgement.local_checks import check_limits, check_user
 from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnRefused, OnTimedOut
+from sessionary.producers.lifetime.task_questions import TaskQuestions
 from sessionary.producers.lifetime.tenant_clients import TenantClients
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session, Step
-from sessionary.producers.tasks.questions import TaskQuestions
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
 

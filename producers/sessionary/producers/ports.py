@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
-from sessionary.schemas.records import CleanupRequest, TaskRequest
+from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Refusal, RefusalReason
 
 if TYPE_CHECKING:  # pydantic takes long to load
@@ -234,25 +234,14 @@ class OnCleanupRequest(Protocol):
 
 
 OnRequest = Callable[[Any, OnReceipt], None]
-"""Handles a request of any kind, as `OnCleanupRequest` and `OnTaskRequest` do theirs."""
-
-
-class OnTaskRequest(Protocol):
-    """Takes the request for one task."""
-
-    def __call__(self, request: TaskRequest, on_receipt: OnReceipt) -> None:
-        """Begin the task, and return at once; call `on_receipt` once its end is delivered.
-
-        Raises `QueueFull` if there is no room for it now: call again later.
-        """
-        ...
+"""Handles a request of any kind; calls the second argument once its answer is delivered."""
 
 
 class TaskConsumer(Protocol):
     """Receives the requests for tasks of one service."""
 
-    def start(self, on_request: OnTaskRequest) -> None:
-        """Pass each request to `on_request`, on a thread of its own."""
+    def start(self, on_request: OnRequest) -> None:
+        """Pass each request to `on_request`, on a thread of its own; again after `QueueFull`."""
         ...
 
     def close(self, timeout_s: float) -> None:
@@ -389,7 +378,6 @@ __all__ = [
     "OnError",
     "OnReceipt",
     "OnRequest",
-    "OnTaskRequest",
     "OutRecord",
     "PolicyInForce",
     "PollTimer",

@@ -34,12 +34,13 @@ from sessionary.producers.testing import InMemoryTransport, memory_client
 SESSION = {
     *("session_id", "local_state", "epoch", "version", "state", "context_bytes", "lost"),
     *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot", "llm", "run", "marks", "bind"),
-    *("start", "fail_start", "enter_phase", "pause", "resume", "error", "recover", "sync"),
+    *("start_task", "start", "fail_start", "enter_phase", "pause", "resume", "error", "recover", "sync"),
     *("complete", "cancel", "force_close", "close", "detach"),
 }
 CLIENT = {
     *("producer_id", "counters", "backlog", "may_block", "delivery_policy"),
     *("create", "session", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
+    *("check_task_status", "get_task_results", "find_task", "watch_task"),
 }
 FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient)]
 # What the name of a type is in the other face.
@@ -121,6 +122,8 @@ def face_differences(sync: type, other: type) -> list[str]:
             found.append(f"{name} is missing")
         else:
             found += differences(one, two, awaitable=name not in PLAIN)
+    if sync is SessionClient:  # an iterator is an asynchronous iterator in the other face
+        return [text for text in found if not text.startswith("watch_task ")]
     return found
 
 
@@ -167,7 +170,17 @@ def names_in(annotation: ast.expr | None) -> Iterator[str]:
 
 
 STANDARD = {*vars(typing), *dir(builtins)} | {
-    *("Mapping", "Sequence", "datetime", "Path", "SecretStr", "BeforeValidator", "AbstractContextManager"),
+    *(
+        "Mapping",
+        "Sequence",
+        "datetime",
+        "Path",
+        "SecretStr",
+        "BeforeValidator",
+        "AbstractContextManager",
+        "Iterator",
+        "AsyncIterator",
+    ),
     *("F", "P", "T"),  # type variables
 }
 
@@ -185,7 +198,7 @@ def test_a_user_can_name_every_type_of_a_signature(owner: type) -> None:
 def test_a_user_can_name_every_type_of_the_settings_and_the_in_memory_client() -> None:
     offered = {*sessionary.producers.__all__, *testing_module.__all__}
     # Only of the protocols that the memory implements.
-    private = {"OnReceipt", "OnCleanupRequest", "KnownSession", "SessionChanges"}
+    private = {"OnReceipt", "OnCleanupRequest", "KnownSession", "SessionChanges", "TaskQuestion"}
     for owner in (ProducerSettings, InMemoryTransport):
         assert set(annotated_names(owner)) - STANDARD - private <= offered
 

@@ -2,6 +2,9 @@
 
 Each adds to the one before; `SessionClient` adds the verbs:
 
+    task_answers      what a client is told of a task: its status, its result
     bound_client      the parts that are made once per process, and how they end
     tenant_clients    `for_tenant`: clients of several tenants over one producer
+    task_questions    the questions about tasks, by their id alone
+    async_task_questions  the same for asyncio
 """

@@ -1,8 +1,5 @@
 """Long tasks: detached runs that workers carry out without the client that asked for them.
 
-    answers      what a client is told of a task: its status, its result
-    questions    the client's questions about tasks, by their id alone
-    async_questions  the same for asyncio
     functions    the functions that workers know, by the type of task
     context      what a task's function reports while it works; beats while it is silent
     sender       the events of one task
@@ -11,3 +8,10 @@
 
 `Session.start_task` asks for a task; `sessionary task-worker` runs a worker.
 """
+
+from sessionary.producers.tasks.attempt import TaskTimes
+from sessionary.producers.tasks.context import TaskContext
+from sessionary.producers.tasks.functions import TaskFunction, functions_of, task
+from sessionary.producers.tasks.worker import TaskWorker
+
+__all__ = ["TaskContext", "TaskFunction", "TaskTimes", "TaskWorker", "functions_of", "task"]

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.errors import Invalid, Unavailable
+from sessionary.producers.lifetime.task_answers import FINISHED
 from sessionary.producers.ports import Json, OnError, TaskLookup, TaskQuestion, TaskView
 from sessionary.producers.process.json_text import to_json_text
-from sessionary.producers.tasks.answers import FINISHED
 from sessionary.producers.tasks.context import TaskBeats, TaskContext
 from sessionary.producers.tasks.functions import TaskFunction
 from sessionary.producers.tasks.sender import TaskSender, now_us

@@ -332,7 +332,7 @@ def test_the_verbs_of_asyncio() -> None:
 def test_the_functions_of_a_module() -> None:
     assert functions_of(__name__) == {"model_training": train_model}
     with pytest.raises(Invalid, match="marked with @task"):
-        functions_of("sessionary.producers.tasks.answers")
+        functions_of("sessionary.producers.lifetime.task_answers")
 
 
 def test_a_client_remembers_a_bounded_number_of_places() -> None:

@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from sessionary.producers.client import SessionClient
+from sessionary.producers.lifetime.task_questions import TaskQuestions
 from sessionary.producers.ports import Json, TaskView
 
 
 class AsyncTaskQuestions:
     """The questions of `TaskQuestions`, which say more; none blocks the event loop."""
 
-    _client: SessionClient
+    _client: TaskQuestions
 
     async def check_task_status(self, task_id: str) -> dict[str, Json]:
         """Return a task's status: `{"task_id", "status", "progress", "task_type"}`."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from sessionary.producers.errors import SessionLost, SettingsError
 from sessionary.producers.lifetime.bound_client import ProcessBoundClient
+from sessionary.producers.lifetime.task_answers import FINISHED, result_answer, status_answer
 from sessionary.producers.ports import Json, TaskQuestion, TaskView
-from sessionary.producers.tasks.answers import FINISHED, result_answer, status_answer
 
 _WATCH_S = 10.0  # how long one question waits for a change
 
