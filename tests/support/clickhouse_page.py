@@ -35,7 +35,7 @@ def draw_page(text: str, clickhouse: ClickHouseSettings) -> str:
     source = ClickHouseClient(clickhouse)
     objects = source.fetch_rows(
         "SELECT name, comment, engine = 'View' AS is_view FROM system.tables WHERE database = currentDatabase() "
-        "ORDER BY name"
+        "AND engine != 'MaterializedView' ORDER BY name"
     )
     tables, views = ([row for row in objects if bool(row["is_view"]) is is_view] for is_view in (False, True))
     for mark, drawn in (
