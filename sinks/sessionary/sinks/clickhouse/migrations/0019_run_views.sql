@@ -182,6 +182,7 @@ SELECT
     argMaxIf(e.user_id, place, e.event_type = 'tool_call_started') AS user_id,
     argMaxIf(e.service_id, place, e.event_type = 'tool_call_started') AS service_id,
     argMaxIf(e.tool_name, place, e.tool_name != '') AS tool_name,
+    argMaxIf(e.tool_call_id, place, e.event_type = 'tool_call_started') AS tool_call_id,
     argMaxIf(e.args, place, e.event_type = 'tool_call_started') AS args,
     if(state = 'succeeded', argMaxIf(e.result, place, e.state = 'succeeded'), NULL) AS result,
     if(state = 'succeeded', argMaxIf(e.artifact_id, place, e.state = 'succeeded'), NULL) AS artifact_id,
@@ -202,13 +203,14 @@ FROM
         JSONExtract(payload_json, 'args_json', 'Nullable(String)') AS args,
         JSONExtract(payload_json, 'result_json', 'Nullable(String)') AS result,
         JSONExtractString(payload_json, 'error', 'message') AS error,
-        JSONExtractString(payload_json, 'resolved_by') AS resolved_by, toDateTime64(time, 6, 'UTC') AS at
+        JSONExtractString(payload_json, 'resolved_by') AS resolved_by,
+        JSONExtractString(payload_json, 'tool_call_id') AS tool_call_id, toDateTime64(time, 6, 'UTC') AS at
     FROM {database}.v_run_events
     WHERE subject = 'tool_call' AND idem_key != ''
     UNION ALL
     SELECT
         tenant_id, session_id, ifNull(run_id, ''), assumeNotNull(idem_key), (source_offset, 0, source_n), false, event_type, NULL,
-        NULL, '', '', ifNull(to_call_state, ''), 0, NULL, NULL, '', NULL, NULL, NULL, '', '', appended_at
+        NULL, '', '', ifNull(to_call_state, ''), 0, NULL, NULL, '', NULL, NULL, NULL, '', '', '', appended_at
     FROM {database}.audit AS a FINAL
     WHERE kind = 'tool_call' AND a.idem_key IS NOT NULL
 ) AS e
@@ -226,6 +228,7 @@ ALTER TABLE {database}.v_tool_calls
     COMMENT COLUMN user_id 'user for whom the agent works; null once personal data has expired',
     COMMENT COLUMN service_id 'service that made it',
     COMMENT COLUMN tool_name 'name of the tool',
+    COMMENT COLUMN tool_call_id 'id of the call in its events; empty once personal data has expired',
     COMMENT COLUMN args 'arguments as JSON; null once personal data has expired',
     COMMENT COLUMN result 'whole result as JSON, if it succeeded; null once personal data has expired',
     COMMENT COLUMN artifact_id 'artifact that holds the result',
@@ -481,7 +484,7 @@ FROM
     SELECT
         appended_at, tenant_id, session_id, ifNull(run_id, ''), event_type, ifNull(tool_name, ''), 0,
         toString(multiIf(kind = 'run', ifNull(to_run_state, ''), kind = 'tool_call', ifNull(to_call_state, ''), to_state)),
-        if(fired_at IS NULL, coalesce(actor, agent_id, 'processor'), 'processor'), reason, ifNull(event_id, ''), fired_at,
+        if(fired_at IS NULL AND kind = 'transition', coalesce(actor, agent_id, 'processor'), 'processor'), reason, ifNull(event_id, ''), fired_at,
         toJSONString(map('reason_code', toString(reason_code), 'due_at', ifNull(toString(due_at), ''),
             'idem_key', ifNull(idem_key, ''))), source_partition, source_offset
     FROM {database}.audit FINAL
