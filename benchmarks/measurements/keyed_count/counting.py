@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, cast
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import Counts, DueRow, LogRecord, Outcome
+from sessionary.stream_processors.core.model import Counts, DueRow, LogRecord, Outcome, RowFate
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
 from sessionary.stream_processors.store.packed_rows import StoredLookup, nothing_stored
 
+_NEVER_DUE = RowFate(live=False)
 RECORDS_MAX = 5_000  # the same number per transaction as the product's fold
 Counted = tuple[bytes, bytes, bytes]  # key, its count in digits, the event's value
 
@@ -108,11 +109,11 @@ class CountCodec:
 
     def due_row(self, key: bytes, row: int) -> DueRow:
         """Return a row that is never due."""
-        return DueRow(key, 0, live=False)
+        return DueRow(key, 0, _NEVER_DUE)
 
     def due_stored_row(self, key: bytes, stored: bytes) -> DueRow:
         """Return a row that is never due."""
-        return DueRow(key, 0, live=False)
+        return DueRow(key, 0, _NEVER_DUE)
 
 
 def counting_job(settings: Any, changelog: str, output: str) -> Job:

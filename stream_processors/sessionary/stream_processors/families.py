@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 
+from sessionary.stream_processors.core.call.machine import CallMachine
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.run.machine import RunMachine
 from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.core.step.machine import StepMachine
 from sessionary.stream_processors.runtime.job import Job, machines_job
 from sessionary.stream_processors.settings import ProcessorSettings
 
 
 def all_machines() -> Sequence[AnyMachine]:
     """Return every machine; the first one's rows are under the records' own keys."""
-    return SessionMachine(), RunMachine()
+    return SessionMachine(), RunMachine(), StepMachine(), CallMachine()
 
 
 def processor_job(settings: ProcessorSettings) -> Job:

@@ -43,6 +43,7 @@ MetricName = Literal[
     "sessionary_processor_sessions",
     "sessionary_processor_sessions_over_context_limit",
     "sessionary_processor_runs",
+    "sessionary_processor_tool_calls",
     "sessionary_processor_gravestones",
     "sessionary_processor_stored_bytes",
     "sessionary_processor_disk_free_bytes",
@@ -98,6 +99,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "limit; counted within seconds after a partition has opened.",
     "sessionary_processor_runs": "Runs in open partitions, by state; finished ones for 30 days; counted within "
     "seconds after a partition has opened.",
+    "sessionary_processor_tool_calls": "Reserved tool calls in open partitions, by state, until their runs or "
+    "sessions vanish; counted within seconds after a partition has opened.",
     "sessionary_processor_gravestones": "Archived sessions in open partitions of which a gravestone remains.",
     "sessionary_processor_stored_bytes": "Bytes of the rows that this worker stores, with their keys, by layer: rows "
     "of sessions and open runs, contents apart from them, gravestones and finished runs. With RocksDB and rules 1: "
@@ -139,6 +142,7 @@ SCRAPED: Final[Mapping[MetricName, str | None]] = {
     "sessionary_processor_sessions": "state",
     "sessionary_processor_sessions_over_context_limit": None,
     "sessionary_processor_runs": "state",
+    "sessionary_processor_tool_calls": "state",
     "sessionary_processor_gravestones": None,
     "sessionary_processor_stored_bytes": "layer",
     "sessionary_processor_disk_free_bytes": None,

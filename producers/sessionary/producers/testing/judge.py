@@ -20,11 +20,13 @@ from sessionary.schemas.records import (
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
 from sessionary.schemas.types import RefusalReason
+from sessionary.stream_processors.core.call.machine import CallMachine
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import Emitted, LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.run.machine import RunMachine
 from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.core.step.machine import StepMachine
 
 _RULES = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
 # The clock leaps from deadline to deadline, so a stretch without records is no hole.
@@ -66,7 +68,8 @@ class Judge:
         self._states = [self._new_state(partition, settings) for partition in range(partitions)]
 
     def _new_state(self, partition: int, settings: PartitionSettings) -> PartitionState:
-        state = PartitionState(partition, settings, Decoder(), (SessionMachine(), RunMachine()))
+        machines = SessionMachine(), RunMachine(), StepMachine(), CallMachine()
+        state = PartitionState(partition, settings, Decoder(), machines)
         state.load_position(Position(0, self.now_ms, 0, 0, 0, rules=_RULES[self.rules]))
         state.finish_loading()
         return state

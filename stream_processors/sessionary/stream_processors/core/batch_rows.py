@@ -8,6 +8,7 @@ import heapq
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from sessionary.stream_processors.core.children.index import ChildChanges
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState
 from sessionary.stream_processors.core.gravestones.chunk_index import end_of_day, is_chunk_key
@@ -40,6 +41,7 @@ class BatchRows:
         self._clock = Clock(position.clock_ms, position.quiet_until_ms)
         self._repairs = position.clock_repairs
         self._rules = position.rules
+        self.children = ChildChanges(committed.child_index)
         self._chunks_due_ms = committed.chunks.earliest_ms
         self._packing: Changes = {}  # as `finish` planned it last
 
@@ -79,6 +81,8 @@ class BatchRows:
         live_classes = self._families.live_classes
         is_live, was_live = type(row) in live_classes, type(before) in live_classes
         is_expiring = not is_live and row is not None and (before is None or was_live)
+        if is_expiring and type(row) in self._families.child_classes:
+            is_expiring = False
         is_moved = is_live and not (was_live and machine.is_only_postponed(before, row))
         due_ms = machine.due_ms(row) if is_moved else self._expiry_ms(row) if is_expiring else 0
         if is_expiring and due_ms <= self._clock.now_ms:
@@ -106,14 +110,36 @@ class BatchRows:
             self.labels_before[key] = label
         self.rows[key] = row
         if not (is_live and was_live):
-            self.live += is_live - was_live
-            self._vanishing += (row is not None and not is_live) - (before is not None and not was_live)
-            unpacked_classes = self._families.unpacked_classes
-            self.unpacked += (type(row) in unpacked_classes) - (type(before) in unpacked_classes)
+            self._count_rows(key, before, row)
         if is_moved:  # if not, its timer is early, and asks the row again when it comes up
             self._committed.timers.schedule(key, due_ms)
         elif is_expiring:
             heapq.heappush(self._committed.expiries_of(type(row)), (due_ms, key))
+
+    def _count_rows(self, key: bytes, before: Any, row: Any) -> None:
+        """Count a row that begins, ends, or is live only before or after."""
+        families, former, latter = self._families, type(before), type(row)
+        is_live, was_live = latter in families.live_classes, former in families.live_classes
+        self.live += is_live - was_live
+        if latter in families.child_classes or former in families.child_classes:
+            if before is None:
+                self.children.add(key)
+            return
+        self._vanishing += (row is not None and not is_live) - (before is not None and not was_live)
+        self.unpacked += (latter in families.unpacked_classes) - (former in families.unpacked_classes)
+        if row is None or latter in families.expiries_ms:
+            self._drop_children(key)
+
+    def _drop_children(self, parent: bytes) -> None:
+        """Drop the rows that vanish with another one."""
+        keys = self.children.keys_of(parent)
+        if not keys:
+            return
+        for key in keys:
+            row = self._row(key)
+            self.live -= self._committed.is_live(row)
+            self._drop_row(key, row)
+        self.children.drop(parent)
 
     def _drop_expired(self) -> bool:
         """Drop every row that vanishes; False if the batch is full before the last one."""
@@ -137,6 +163,7 @@ class BatchRows:
             due_ms = self._expiry_ms(row)
             if due_ms <= now_ms:
                 self._drop_row(key, row)
+                self._drop_children(key)
                 self._vanishing -= 1
                 self.unpacked -= expiries is self._committed.unpacked_expiries
             elif self._rules.version >= 2:  # the entry is from before these rules

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from sessionary.schemas.types import ClockRepair
 
+NEVER_MS: Final = 253_402_300_799_000  # the end of the year 9999: later than any deadline
 _REPAIRS_KEPT: Final = 8
 
 
@@ -71,4 +72,4 @@ def format_seconds(limit_ms: int) -> str:
     return f"{limit_ms / 1000:g}s"
 
 
-__all__ = ["Clock", "add_repair", "believed_from", "format_seconds"]
+__all__ = ["NEVER_MS", "Clock", "add_repair", "believed_from", "format_seconds"]

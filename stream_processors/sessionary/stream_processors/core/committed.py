@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import ClockRepair, RuleSet
+from sessionary.stream_processors.core.children.index import ChildIndex
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex, end_of_day
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.machine import AnyMachine
-from sessionary.stream_processors.core.model import EventLog
+from sessionary.stream_processors.core.model import EventLog, RowFate
 from sessionary.stream_processors.core.timers import Timers
 
 
@@ -38,6 +39,8 @@ class Families(NamedTuple):
     live_classes: frozenset[type[Any]]
     foreign_classes: frozenset[type[Any]]  # of the rows that are not of `home`
     unpacked_classes: frozenset[type[Any]]  # of the rows that only vanish, and are never packed
+    child_classes: frozenset[type[Any]]  # of the rows that vanish with their parents
+    fates: Mapping[type[Any], RowFate]
     expiries_ms: Mapping[type[Any], Callable[[Any], int]]  # of the rows that are packed by rules 2
     labels: Mapping[type[Any], Callable[[Any], Hashable]]  # of the rows that are counted
 
@@ -63,9 +66,23 @@ def arrange_families(machines: Sequence[AnyMachine]) -> Families:
                 expiries_ms[kind.row_class] = kind.expiry_ms
             if kind.label is not None:
                 labels[kind.row_class] = kind.label
-    unpacked = frozenset(by_row_class) - live - expiries_ms.keys()
+    kinds = [kind for machine in machines for kind in machine.row_kinds]
+    children = frozenset(kind.row_class for kind in kinds if kind.is_child)
+    fates = {kind.row_class: kind.fate for kind in kinds}
+    unpacked = frozenset(by_row_class) - live - expiries_ms.keys() - children
     foreign = frozenset(kind.row_class for machine in machines[1:] for kind in machine.row_kinds)
-    return Families(machines[0], by_event_type, by_row_class, frozenset(live), foreign, unpacked, expiries_ms, labels)
+    return Families(
+        machines[0],
+        by_event_type,
+        by_row_class,
+        frozenset(live),
+        foreign,
+        unpacked,
+        children,
+        fates,
+        expiries_ms,
+        labels,
+    )
 
 
 class RowTally:
@@ -126,8 +143,9 @@ class CommittedState:
     `timers` and `expiries` are hints that are derived from the rows: an entry is never later than
     its row is due. `expiries` is a heap of the rows that vanish when they are due, and may be
     packed before; `unpacked_expiries` is one of those that are never packed. `chunks` has the
-    gravestones that are packed. `live` and `vanishing` are the numbers of rows that fire and that
-    only vanish, without chunks; `unpacked` of these that are never packed. `tally` counts rows by
+    gravestones that are packed, `child_index` the keys of the rows that vanish with others. `live`
+    and `vanishing` are the numbers of rows that fire and that only vanish, without chunks and
+    children that are not live; `unpacked` of these that are never packed. `tally` counts rows by
     their labels.
     """
 
@@ -150,6 +168,7 @@ class CommittedState:
         self.expiries: list[tuple[int, bytes]] = []
         self.unpacked_expiries: list[tuple[int, bytes]] = []
         self.chunks = ChunkIndex()
+        self.child_index = ChildIndex()
         self.live = self.vanishing = self.unpacked = 0
         self.tally = RowTally(self.families.labels)
 

@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.records import FinishedRun, RunState
+from sessionary.schemas.records import EndedToolCall, FinishedRun, RunState, StepState, ToolCallState
 from sessionary.schemas.types import ClockRepair, RefusalReason, RuleSet
-from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, Stream
+from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, RowFate, Stream
 
 RowT = TypeVar("RowT")
 FactT = TypeVar("FactT")
@@ -59,7 +59,8 @@ class Arrival(NamedTuple):
     may have been heard; 0 if the rules do not look at that. `clock_repair` is the number of the
     last repair of the partition's clock, which a new row's times include; 0 if there was none.
     `run` is the row of the run that the event's envelope names; None if there is none, or if the
-    rules know no runs.
+    rules know no runs. `child` is the row under `child_key`: the step or the reserved call that the
+    event names; the key is None if it names none.
     """
 
     record: LogRecord
@@ -72,6 +73,8 @@ class Arrival(NamedTuple):
     hole_end_ms: int = 0
     clock_repair: int = 0
     run: RunState | FinishedRun | None = None
+    child_key: bytes | None = None
+    child: StepState | ToolCallState | EndedToolCall | None = None
 
 
 class ForRow(NamedTuple):
@@ -114,6 +117,10 @@ class RowKind(NamedTuple):
     By rules 2, what remains is packed if it has an `expiry_ms`: only a hash of its key is kept.
     Then and before, its machine gets `REMAINS` instead of it for `decide`, `evolve` and `report`,
     and must not change it.
+
+    A child belongs to another row, its parent: its key is the parent's and a suffix
+    (`schemas.ids`). It vanishes with its parent, or when only a gravestone is left of that.
+    When a child that is not live is due has no meaning.
     """
 
     row_class: type[Any]
@@ -124,6 +131,12 @@ class RowKind(NamedTuple):
     # when a row that is not live vanishes by rules 2, ms of log time; None: it is never packed
     expiry_ms: Callable[[Any], int] | None = None
     label: Callable[[Any], Hashable] | None = None  # rows are counted by it, for metrics; None: they are not counted
+    is_child: bool = False
+
+    @property
+    def fate(self) -> RowFate:
+        """What becomes of rows of this kind."""
+        return RowFate(self.live, self.expiry_ms is not None, self.is_child, self.label is not None)
 
 
 class Machine(Protocol[RowT, FactT]):

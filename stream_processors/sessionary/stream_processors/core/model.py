@@ -118,12 +118,25 @@ class Emitted(NamedTuple):
     record: Any
 
 
+class RowFate(NamedTuple):
+    """What becomes of the rows of a kind, and whether they are counted by a label.
+
+    A live row fires when it is due. One that is not live vanishes then, and may be packed before; a
+    child vanishes with its parent, whether it is live or not.
+    """
+
+    live: bool
+    is_packed: bool = False
+    is_child: bool = False
+    is_counted: bool = False
+
+
 class DueRow(NamedTuple):
-    """When a row is due (ms of log time). A live row then fires; any other one vanishes."""
+    """When a row is due (ms of log time; of no meaning for a child that is not live)."""
 
     key: bytes
     due_ms: int
-    live: bool
+    fate: RowFate
 
 
 class Counts(NamedTuple):
@@ -184,6 +197,7 @@ __all__ = [
     "Outcome",
     "Place",
     "Row",
+    "RowFate",
     "SkippedOffsets",
     "Stream",
 ]

@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
 from sessionary.stream_processors.core.batch_rows import BatchRows, RowPlan
+from sessionary.stream_processors.core.children.naming import CALL_PAYLOADS, named_child
 from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from
 from sessionary.stream_processors.core.committed import CommittedState
 from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival, ForRow, apply_facts, split_facts
@@ -324,6 +326,15 @@ class Overlay(BatchRows):
             return describe_exception(error)
         return None
 
+    def _load_named_rows(self, arrival: Arrival, event: Event) -> Arrival:
+        """Return an arrival with the rows of the run, and of the step or call, that it names."""
+        run_id, child_key = event.envelope.run_id, named_child(arrival.session, event)
+        if run_id:
+            arrival = arrival._replace(run=self._row(run_key(*arrival.session, run_id)))
+        if child_key is not None:
+            arrival = arrival._replace(child_key=child_key, child=self._row(child_key))
+        return arrival
+
     def _judge_record(self, record: LogRecord) -> None:
         committed, families = self._committed, self._families
         key = record.key or b""
@@ -337,8 +348,13 @@ class Overlay(BatchRows):
         if arrival is None:
             self._ticks += 1
             return
-        if arrival.event is not None and arrival.event.envelope.run_id and arrival.rules.version >= 2:
-            arrival = arrival._replace(run=self._row(run_key(*arrival.session, arrival.event.envelope.run_id)))
+        event = arrival.event
+        if (
+            event is not None
+            and (event.envelope.run_id or type(event.payload) in CALL_PAYLOADS)
+            and arrival.rules.version >= 2
+        ):
+            arrival = self._load_named_rows(arrival, event)
         if self._repairs:
             arrival = arrival._replace(clock_repair=self._repairs[-1].number)
         hashed = hash(key)

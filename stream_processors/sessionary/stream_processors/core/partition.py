@@ -16,8 +16,8 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any
 
 from sessionary.schemas.codec import Decoder
-from sessionary.schemas.ids import is_run_key
 from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.children.index import ChildIndex
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState, PartitionSettings
 from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex, is_chunk_key
@@ -59,21 +59,24 @@ class PartitionState(CommittedState):
     def finish_loading(self, due_rows: Iterable[DueRow] | None = None) -> None:
         """Set timers once all rows are loaded. `due_rows` saves working them out from the rows."""
         due: list[tuple[int, bytes]] = []
-        self.expiries, self.unpacked_expiries, self.chunks = [], [], ChunkIndex()
+        self.expiries, self.unpacked_expiries = [], []
+        self.chunks, self.child_index = ChunkIndex(), ChildIndex()
         counted: list[bytes] = []
         back_ms = sum(repair.back_ms for repair in self.position.clock_repairs)
-        for key, due_ms, live in due_rows if due_rows is not None else map(self._due_row, self.rows.items()):
-            if live:
+        for key, due_ms, fate in due_rows if due_rows is not None else map(self._due_row, self.rows.items()):
+            if fate.is_counted:
+                counted.append(key)
+            if fate.is_child:
+                self.child_index.add(key)
+            if fate.live:
                 # If the clock was set back since the row was written, the row may be due earlier.
                 due.append((due_ms - back_ms, key))
-                counted.append(key)
+            elif fate.is_packed:
+                self.expiries.append((due_ms, key))
             elif is_chunk_key(key):
                 self.chunks.put_chunk(key, self.rows[key])
-            elif is_run_key(key):
+            elif not fate.is_child:
                 self.unpacked_expiries.append((due_ms, key))
-                counted.append(key)
-            else:
-                self.expiries.append((due_ms, key))
         heapq.heapify(self.expiries)
         heapq.heapify(self.unpacked_expiries)
         self.timers.fill(due)
@@ -104,9 +107,14 @@ class PartitionState(CommittedState):
             self.load(key, row)
             if is_chunk_key(key):
                 self.chunks.put_chunk(key, row)
+        overlay.children.merge()
         self.tally.replace_rows(overlay.labels_before, overlay.rows)
         self.live, self.vanishing, self.unpacked = overlay.live, overlay.vanishing, overlay.unpacked
         self.position, self._open = overlay.final_position, None
+
+    def children(self, parent: bytes) -> list[bytes]:
+        """Return the keys of a committed row's children; `parent` is the row's key."""
+        return self.child_index.keys_of(parent)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -139,7 +147,7 @@ class PartitionState(CommittedState):
 
     def _due_row(self, item: tuple[bytes, Any]) -> DueRow:
         key, row = item
-        return DueRow(key, self.due_ms(row), self.is_live(row))
+        return DueRow(key, self.due_ms(row), self.families.fates[type(row)])
 
     def _committed_due_ms(self, key: bytes) -> int | None:
         return self._live_due_ms(self.rows.get(key))
@@ -159,7 +167,7 @@ class PartitionState(CommittedState):
             if self.position.clock_repairs:
                 row = self.repair_times(row, self.position.clock_repairs)
             self.timers.schedule(key, self.due_ms(row))
-        elif row is not None:
+        elif row is not None and type(row) not in self.families.child_classes:
             heapq.heappush(self.expiries_of(type(row)), (self.due_ms(row), key))
 
 

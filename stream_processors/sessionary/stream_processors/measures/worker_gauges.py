@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Final, cast
 
+from sessionary.stream_processors.core.call.machine import CallLabel
 from sessionary.stream_processors.core.run.machine import RunLabel
 from sessionary.stream_processors.core.run.transitions import FINISHED, OPEN
 from sessionary.stream_processors.measures.log_lag import LogLag
@@ -21,6 +22,8 @@ from sessionary.stream_processors.store.stores import PartitionStores
 # The states of sessions that have a row; of archived ones a gravestone remains.
 STATES: Final = ("Idle", "Active", "Paused", "Timeout", "Error", "Terminated")
 RUN_STATES: Final = (*OPEN, *sorted(FINISHED))
+CALL_STATES: Final = ("running", "succeeded", "failed", "unknown")
+_OTHER_LABELS: Final = (RunLabel, CallLabel)  # than those of sessions
 _OVERDUE_LOOKS_MAX = 20_000  # rows of all partitions
 
 
@@ -60,6 +63,7 @@ class WorkerGauges:
         read("sessionary_processor_sessions", self._count_sessions)
         read("sessionary_processor_sessions_over_context_limit", self._count_exceeded)
         read("sessionary_processor_runs", self._count_runs)
+        read("sessionary_processor_tool_calls", self._count_calls)
         read("sessionary_processor_gravestones", self._count_gravestones)
         read("sessionary_processor_stored_bytes", self._count_bytes)
         read("sessionary_processor_disk_free_bytes", lambda: free_bytes(self._state_folder))
@@ -111,7 +115,7 @@ class WorkerGauges:
     def _session_labels(self) -> dict[tuple[str, bool], int]:
         """Return how many sessions there are by state, and by whether the context is too large."""
         labels = cast(Counter[tuple[str, bool]], self._count_labels())
-        return {label: number for label, number in labels.items() if not isinstance(label, RunLabel)}
+        return {label: number for label, number in labels.items() if not isinstance(label, _OTHER_LABELS)}
 
     def _count_sessions(self) -> dict[str, int]:
         found = dict.fromkeys(STATES, 0)
@@ -126,6 +130,13 @@ class WorkerGauges:
         found: dict[str, int] = dict.fromkeys(RUN_STATES, 0)
         for label, number in self._count_labels().items():
             if isinstance(label, RunLabel):
+                found[label.state] = found.get(label.state, 0) + number
+        return found
+
+    def _count_calls(self) -> dict[str, int]:
+        found: dict[str, int] = dict.fromkeys(CALL_STATES, 0)
+        for label, number in self._count_labels().items():
+            if isinstance(label, CallLabel):
                 found[label.state] = found.get(label.state, 0) + number
         return found
 

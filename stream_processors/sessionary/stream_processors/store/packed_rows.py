@@ -28,7 +28,7 @@ _FIRST_RULES_WITH_CONTENT = 2
 _DUE = struct.Struct(">q")
 _HEADER_BYTES = 10  # of Avro's single-object encoding
 _RECORD_HEADER = slice(_DUE.size, _DUE.size + _HEADER_BYTES)  # where a packed row has it
-LAYERS = ("rows", "contents", "gravestones")  # of what a store keeps; only rows are live
+LAYERS = ("rows", "contents", "gravestones")  # of what a store keeps; gravestones and finished runs only vanish
 StoredLookup = Callable[[bytes], bytes | None]  # what a store keeps under a key
 
 
@@ -90,8 +90,8 @@ class MachineRows:
                 self._by_class[kind.row_class] = machine, kind
                 self._by_prefix.update(dict.fromkeys(kind.prefixes, (machine, kind)))
         self._prefixes = tuple(self._by_prefix)
-        self._live_by_header = {
-            prefix: kind.live for prefix, (_, kind) in self._by_prefix.items() if len(prefix) == _HEADER_BYTES
+        self._fate_by_header = {
+            prefix: kind.fate for prefix, (_, kind) in self._by_prefix.items() if len(prefix) == _HEADER_BYTES
         }
         parts = [kind.parts for _, kind in self._by_class.values() if kind.parts is not None]
         self._content_prefixes = tuple(prefix for part in parts for prefix in part.prefixes)
@@ -155,21 +155,21 @@ class MachineRows:
         return self._by_class[type(row)][0].estimate_bytes(row)
 
     def due_row(self, key: bytes, row: Any) -> DueRow:
-        """Return when a row is due, and whether it is live."""
+        """Return when a row is due, and what becomes of it."""
         machine, kind = self._by_class[type(row)]
-        return DueRow(key, machine.due_ms(row), kind.live)
+        return DueRow(key, machine.due_ms(row), kind.fate)
 
     def due_stored_row(self, key: bytes, stored: bytes) -> DueRow:
-        """Return when a packed row is due, and whether it is live.
+        """Return when a packed row is due, and what becomes of it.
 
         Decodes rows of unknown schemas only.
         """
-        live = self._live_by_header.get(stored[_RECORD_HEADER])
-        if live is None:
-            kind = self._kind_of(stored, _DUE.size)
-            live = kind.live if kind else self._by_class[type(self._decode(stored[_DUE.size :]))][1].live
+        fate = self._fate_by_header.get(stored[_RECORD_HEADER])
+        if fate is None:
+            kind = self._kind_of(stored, _DUE.size) or self._by_class[type(self._decode(stored[_DUE.size :]))][1]
+            fate = kind.fate
         # When a partition opens, a million of them are made: `DueRow(…)` takes twice the time.
-        return tuple.__new__(DueRow, (key, _DUE.unpack_from(stored)[0], live))
+        return tuple.__new__(DueRow, (key, _DUE.unpack_from(stored)[0], fate))
 
     def _pack_parts(self, row: Any, rules: int) -> tuple[PackedRow, bytes | None]:
         machine, kind = self._by_class[type(row)]
@@ -269,7 +269,7 @@ class CachedRows(MutableMapping[bytes, Any]):
                 content_bytes += len(key) + len(stored)
                 continue
             row = due_stored_row(key, stored)
-            if row.live:
+            if row.fate.live or row.fate.is_child:
                 live_bytes += len(key) + len(stored)
             else:
                 other_bytes += len(key) + len(stored)
@@ -289,7 +289,8 @@ class CachedRows(MutableMapping[bytes, Any]):
     def _layer_of(self, key: bytes, stored: bytes) -> str:
         if key.endswith(CONTENT_SUFFIX):
             return "contents"
-        return "rows" if self._codec.due_stored_row(key, stored).live else "gravestones"
+        fate = self._codec.due_stored_row(key, stored).fate
+        return "rows" if fate.live or fate.is_child else "gravestones"
 
     def forget_unsaved(self) -> None:
         """Keep nothing but what is on the shelf."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import LogRecord, Outcome, RowFate
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
@@ -188,4 +188,4 @@ def test_packed_rows_tell_each_family_apart() -> None:
         packed = codec.pack(row, NEWEST_RULES.version)
         assert codec.unpack(packed.stored) == row
         assert codec.repack(packed.value, packed.due) == packed.stored
-        assert codec.due_stored_row(b"k", packed.stored) == (b"k", due_ms, live) == codec.due_row(b"k", row)
+        assert codec.due_stored_row(b"k", packed.stored) == (b"k", due_ms, RowFate(live)) == codec.due_row(b"k", row)

@@ -15,7 +15,7 @@ from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import Gravestone, SessionContent, SessionState, Tick
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.stream_processors.core.machine import RowKind
-from sessionary.stream_processors.core.model import DueRow
+from sessionary.stream_processors.core.model import DueRow, RowFate
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.core.session.row_size import CONTENT_CHARACTERS_MAX
@@ -30,6 +30,7 @@ MACHINE = SessionMachine()
 ROWS = MachineRows([MACHINE])
 CONTENT_KEY = b"k" + CONTENT_SUFFIX
 GRAVE = Gravestone("acme", "s", (), "closed", 1, 7, 99_000)
+SESSION_FATE, GRAVE_FATE = RowFate(live=True, is_counted=True), RowFate(live=False, is_packed=True)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,8 @@ def test_a_packed_row_is_the_same_row_and_tells_its_deadline_undecoded(rows: dic
         packed = ROWS.pack(row, RULES)
         assert packed.value == encode_record(row)
         assert encode_record(ROWS.unpack(packed.stored)) == packed.value
-        assert ROWS.due_stored_row(key, packed.stored) == DueRow(key, MACHINE.due_ms(row), row is not GRAVE)
+        fate = GRAVE_FATE if row is GRAVE else SESSION_FATE
+        assert ROWS.due_stored_row(key, packed.stored) == DueRow(key, MACHINE.due_ms(row), fate)
         assert ROWS.due_row(key, row) == ROWS.due_stored_row(key, packed.stored)
     assert MACHINE.due_ms(GRAVE) == 99_000
     assert [MACHINE.due_ms(row) for row in rows.values() if not isinstance(row, Gravestone)] == [
@@ -137,7 +139,7 @@ def test_what_is_set_rules_until_it_is_on_the_shelf(rows: dict[bytes, SessionRow
     kept[first] = GRAVE
     del kept[second]
     assert (kept[first], kept.get(second), len(kept)) == (GRAVE, None, 2)
-    assert set(kept.due_rows()) == {DueRow(first, 99_000, False), DueRow(third, 99_000, False)}
+    assert set(kept.due_rows()) == {DueRow(first, 99_000, GRAVE_FATE), DueRow(third, 99_000, GRAVE_FATE)}
     shelf[first] = ROWS.pack(GRAVE, RULES).stored
     del shelf[second]
     kept.mark_saved({first: None, second: None})
@@ -187,7 +189,10 @@ def test_a_content_is_no_row_of_its_own(rows: dict[bytes, SessionRow]) -> None:
     packed = ROWS.pack_changes({b"k": row, b"grave": GRAVE}, RULES)
     kept = CachedRows({key: value.stored for key, value in packed.items() if value is not None}, ROWS)
     assert sorted(kept) == [b"grave", b"k"]
-    assert set(kept.due_rows()) == {DueRow(b"k", MACHINE.due_ms(row), True), DueRow(b"grave", 99_000, False)}
+    assert set(kept.due_rows()) == {
+        DueRow(b"k", MACHINE.due_ms(row), SESSION_FATE),
+        DueRow(b"grave", 99_000, GRAVE_FATE),
+    }
     assert kept.get(CONTENT_KEY) is None
     assert encode_record(kept[b"k"]) == encode_record(row)
     assert kept._recent_bytes > 2 * CONTENT_CHARACTERS_MAX  # of the content too

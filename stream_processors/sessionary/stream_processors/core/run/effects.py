@@ -6,12 +6,14 @@ from typing import Any
 from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.records import FinishedRun, RunState
 from sessionary.stream_processors.core.run.facts import (
+    CallsCounted,
     RunBegun,
     RunFact,
     RunGivenUp,
     RunHeard,
     RunHeld,
     RunMoved,
+    RunReleased,
     RunRevived,
 )
 from sessionary.stream_processors.core.run.transitions import FINISHED, RunRow
@@ -23,7 +25,9 @@ def _begin_run(row: None, fact: RunBegun) -> RunState:
     return fact.row
 
 
-def _hear_run(row: RunState, fact: RunHeard) -> RunState:
+def _hear_run(row: RunRow, fact: RunHeard) -> RunRow:
+    if isinstance(row, FinishedRun):
+        return row._replace(run_seq=row.run_seq + 1, last_event_at=fact.at_ms)
     return _replace_heard(row, row.run_seq + 1, fact.at_ms)
 
 
@@ -66,17 +70,27 @@ def _hold_run(row: RunState, fact: RunHeld) -> RunState:
     return row._replace(state="paused", entered_at=fact.at_ms, reason_code=fact.reason_code)
 
 
+def _count_calls(row: RunRow, fact: CallsCounted) -> RunRow:
+    return row._replace(unresolved_calls=fact.unresolved)
+
+
+def _release_run(row: RunState, fact: RunReleased) -> RunState:
+    return row._replace(state="running", entered_at=fact.at_ms, reason_code=fact.reason_code)
+
+
 def _give_up_run(row: RunState, fact: RunGivenUp) -> FinishedRun:
     error = fact.error
     return _finish_run(row._replace(state="failed", entered_at=fact.at_ms, reason_code=error.code, error=error))
 
 
 _EFFECTS: dict[type[Any], Callable[[Any, Any], RunRow]] = {
+    CallsCounted: _count_calls,
     RunBegun: _begin_run,
     RunGivenUp: _give_up_run,
     RunHeard: _hear_run,
     RunHeld: _hold_run,
     RunMoved: _move_run,
+    RunReleased: _release_run,
     RunRevived: _revive_run,
 }
 

@@ -36,7 +36,20 @@ class RunRevived(NamedTuple):
 
 
 class RunHeld(NamedTuple):
-    """The session's time-out pauses the run."""
+    """The session's time-out, or the unknown outcome of a call, pauses the run."""
+
+    at_ms: int
+    reason_code: str
+
+
+class CallsCounted(NamedTuple):
+    """So many calls of the run have a side effect and an unknown outcome from now on."""
+
+    unresolved: int
+
+
+class RunReleased(NamedTuple):
+    """The outcome of all calls for which the run waited is known: it goes on."""
 
     at_ms: int
     reason_code: str
@@ -63,8 +76,27 @@ class SessionEnded(NamedTuple):
     reason_code: str
 
 
+class CallUnresolved(NamedTuple):
+    """Received by a run if the outcome of one of its calls with a side effect becomes unknown."""
+
+    at_ms: int
+    tool_name: str
+
+
+class CallSettled(NamedTuple):
+    """Received by a run if such an outcome is known after all.
+
+    An attached run goes on only if its session is Active.
+    """
+
+    at_ms: int
+    is_active: bool
+
+
 class RunChanged(NamedTuple):
-    """Tells a session that a run changed without an event: by its clock, or by the session itself.
+    """Tells a session that a run changed without an event of its own.
+
+    By its clock, by the session itself, or by one of its calls.
 
     `due_ms` is set if its clock did it.
     """
@@ -78,10 +110,13 @@ class RunChanged(NamedTuple):
     due_ms: int | None = None
 
 
-RunFact = RunBegun | RunMoved | RunHeard | RunRevived | RunHeld | RunGivenUp
-ReceivedFact = RunFact | SessionTimedOut | SessionEnded
+RunFact = RunBegun | RunMoved | RunHeard | RunRevived | RunHeld | CallsCounted | RunReleased | RunGivenUp
+ReceivedFact = RunFact | SessionTimedOut | SessionEnded | CallUnresolved | CallSettled
 
 __all__ = [
+    "CallSettled",
+    "CallUnresolved",
+    "CallsCounted",
     "ReceivedFact",
     "RunBegun",
     "RunChanged",
@@ -90,6 +125,7 @@ __all__ = [
     "RunHeard",
     "RunHeld",
     "RunMoved",
+    "RunReleased",
     "RunRevived",
     "SessionEnded",
     "SessionTimedOut",

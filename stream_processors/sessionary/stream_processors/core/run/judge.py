@@ -11,6 +11,7 @@ from sessionary.schemas.ids import run_key
 from sessionary.schemas.limits import RUNS_OPEN_MAX
 from sessionary.schemas.records import RunState, SessionState
 from sessionary.stream_processors.core.machine import Arrival, Objection
+from sessionary.stream_processors.core.model import COMPLETIONS
 from sessionary.stream_processors.core.run.effects import apply_run_fact
 from sessionary.stream_processors.core.run.facts import RunBegun, RunFact, RunHeard, RunMoved, RunRevived
 from sessionary.stream_processors.core.run.row_size import object_to_run_size
@@ -26,7 +27,7 @@ from sessionary.stream_processors.core.run.transitions import (
 )
 
 
-class RunStep(NamedTuple):
+class RunJudgement(NamedTuple):
     """What an event comes to for its run: a fact for the run's row, if there is one.
 
     `opens` and `closes` say whether the run is among the session's open ones from now on;
@@ -52,26 +53,26 @@ def makes_run_open(event: Event, run: RunRow | None) -> bool:
     )
 
 
-def judge_run(session: SessionState, event: Event, arrival: Arrival) -> RunStep | Objection | None:
+def judge_run(session: SessionState, event: Event, arrival: Arrival) -> RunJudgement | Objection | None:
     """Judge an event against `arrival.run`; None if it names no run, and needs none."""
     name, run_id, run = event.envelope.event_type, event.envelope.run_id, arrival.run
     if name not in EVENTS_OF_RUNS:
         return None
     if not run_id:
         return Objection("invalid_value", f"{name} names no run") if name in RUN_EVENTS else None
-    step = _judge_unknown(session, event, arrival) if run is None else _judge_known(session, run, event, arrival)
-    if isinstance(step, Objection):
-        return step
-    if step.opens and len(session.open_runs) >= RUNS_OPEN_MAX:
+    judgement = _judge_unknown(session, event, arrival) if run is None else _judge_known(session, run, event, arrival)
+    if isinstance(judgement, Objection):
+        return judgement
+    if judgement.opens and len(session.open_runs) >= RUNS_OPEN_MAX:
         return Objection("too_many_runs", f"the session has {len(session.open_runs)} open runs, which is the most")
-    if step.fact is not None and type(step.fact) is not RunHeard:
-        after = apply_run_fact(run, step.fact)
+    if judgement.fact is not None and type(judgement.fact) is not RunHeard:
+        after = apply_run_fact(run, judgement.fact)
         if objection := object_to_run_size(run_key(*arrival.session, run_id), after, arrival):
             return objection
-    return step
+    return judgement
 
 
-def _judge_unknown(session: SessionState, event: Event, arrival: Arrival) -> RunStep | Objection:
+def _judge_unknown(session: SessionState, event: Event, arrival: Arrival) -> RunJudgement | Objection:
     envelope, payload = event.envelope, event.payload
     transition = BY_EVENT.get((None, envelope.event_type))
     if transition is None:
@@ -80,10 +81,10 @@ def _judge_unknown(session: SessionState, event: Event, arrival: Arrival) -> Run
     if isinstance(change, Objection):
         return change
     if transition.target is None:
-        return RunStep(None)
+        return RunJudgement(None)
     assert isinstance(payload, RunQueued | RunStarted)
     row = _new_run(session, event, payload, arrival, change)
-    return RunStep(RunBegun(row), opens=True, is_detached=row.mode == "detached")
+    return RunJudgement(RunBegun(row), opens=True, is_detached=row.mode == "detached")
 
 
 def _new_run(
@@ -116,23 +117,25 @@ def _new_run(
     )
 
 
-def _judge_known(session: SessionState, run: RunRow, event: Event, arrival: Arrival) -> RunStep | Objection:
+def _judge_known(session: SessionState, run: RunRow, event: Event, arrival: Arrival) -> RunJudgement | Objection:
     envelope = event.envelope
     name, moment = envelope.event_type, RunMoment(arrival.now_ms, envelope.actor)
+    if run.state in FINISHED and arrival.child_key is not None and name in COMPLETIONS:
+        return RunJudgement(RunHeard(moment.now_ms))  # the outcome of a reserved call is always welcome
     transition = BY_EVENT.get((run.state, name))
     if transition is None and (run.state in FINISHED or (name in RUN_EVENTS and name not in ACCEPTED)):
         return Objection("illegal_transition", f"{name} is not possible for a run in {run.state}")
     guard = transition.guard if transition is not None else ACCEPTED.get(name)
     if guard is None:
-        return RunStep(RunHeard(moment.now_ms))
+        return RunJudgement(RunHeard(moment.now_ms))
     change = guard(run, event.payload, moment)
     if isinstance(change, Objection):
         return change
     if run.state in FINISHED:
         revived = RunRevived(moment.now_ms, session.limits.attached_run_ms, arrival.clock_repair)
-        return RunStep(revived, opens=True, is_detached=run.mode == "detached")
+        return RunJudgement(revived, opens=True, is_detached=run.mode == "detached")
     target = run.state if transition is None or transition.target is None else transition.target
-    return RunStep(RunMoved(target, moment.now_ms, change), closes=target in FINISHED)
+    return RunJudgement(RunMoved(target, moment.now_ms, change), closes=target in FINISHED)
 
 
-__all__ = ["RunStep", "is_of_detached_run", "judge_run", "makes_run_open"]
+__all__ = ["RunJudgement", "is_of_detached_run", "judge_run", "makes_run_open"]

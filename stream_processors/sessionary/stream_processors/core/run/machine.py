@@ -17,11 +17,15 @@ from sessionary.stream_processors.core.model import Emitted, Place, Stream
 from sessionary.stream_processors.core.run.clocks import repair_run_times, run_deadline, run_due_ms
 from sessionary.stream_processors.core.run.effects import apply_run_fact
 from sessionary.stream_processors.core.run.facts import (
+    CallsCounted,
+    CallSettled,
+    CallUnresolved,
     ReceivedFact,
     RunChanged,
     RunFact,
     RunGivenUp,
     RunHeld,
+    RunReleased,
     SessionEnded,
     SessionTimedOut,
 )
@@ -31,10 +35,12 @@ from sessionary.stream_processors.core.run.row_size import (
     join_run_content,
     split_run_content,
 )
-from sessionary.stream_processors.core.run.transitions import RunRow
+from sessionary.stream_processors.core.run.transitions import AT_WORK, RunRow
 
 _CONTENT = RowParts(split_run_content, is_run_content_apart, join_run_content, record_headers(RunContent))
 _PAUSED_BY_TIMEOUT = "session_timed_out"
+_PAUSED_BY_CALL = "call_unresolved"
+_RELEASED_BY_CALL = "call_resolved"
 _FAILED_BY_END = "session_ended"
 
 
@@ -100,10 +106,12 @@ class RunMachine:
     evolve = staticmethod(apply_run_fact)
 
     def receive_fact(self, row: RunRow | None, fact: ReceivedFact) -> Sequence[RunFact | ForRow]:
-        """Return what a fact of the session comes to for a run.
+        """Return what a fact of the session or of a call comes to for a run.
 
-        What happens to an attached run if its session times out or ends is told to the session.
+        What happens to the run without an event of its own is told to the session.
         """
+        if isinstance(fact, CallUnresolved | CallSettled):
+            return () if row is None else _receive_call(row, fact)
         if not isinstance(fact, SessionTimedOut | SessionEnded):
             return (fact,)
         if not isinstance(row, RunState) or row.mode != "attached":
@@ -111,7 +119,7 @@ class RunMachine:
         if isinstance(fact, SessionEnded):
             message = f"The session ended: {fact.reason_code}"
             return _give_up(row, fact.at_ms, ErrorInfo("retryable", _FAILED_BY_END, message))
-        if row.state not in ("started", "running"):
+        if row.state not in AT_WORK:
             return ()
         reason = f"The session timed out: {fact.reason_code}"
         told = RunChanged(row.run_id, fact.at_ms, row.state, "paused", _PAUSED_BY_TIMEOUT, reason)
@@ -148,6 +156,26 @@ class RunMachine:
         assert isinstance(row, RunState)
         due_ms, reason_code, reason = run_deadline(row, hole_end_ms)
         return _give_up(row, now_ms, ErrorInfo("retryable", reason_code, reason), due_ms)
+
+
+def _receive_call(row: RunRow, fact: CallUnresolved | CallSettled) -> Sequence[RunFact | ForRow]:
+    """Return what it is for a run that the outcome of a call is unknown, or known after all."""
+    at_ms = fact.at_ms
+    if isinstance(fact, CallUnresolved):
+        counted = CallsCounted(row.unresolved_calls + 1)
+        if not isinstance(row, RunState) or row.state not in AT_WORK:
+            return (counted,)
+        reason = f"Run paused: the outcome of {fact.tool_name} is unknown"
+        told = RunChanged(row.run_id, at_ms, row.state, "paused", _PAUSED_BY_CALL, reason)
+        return counted, RunHeld(at_ms, _PAUSED_BY_CALL), _tell_session(row, told)
+    counted = CallsCounted(max(0, row.unresolved_calls - 1))
+    is_held = isinstance(row, RunState) and row.state == "paused" and row.reason_code == _PAUSED_BY_CALL
+    may_go_on = fact.is_active or row.mode == "detached"
+    if counted.unresolved or not (isinstance(row, RunState) and is_held and may_go_on):
+        return (counted,)
+    reason = "Run resumed: the outcome of all its calls is known"
+    told = RunChanged(row.run_id, at_ms, row.state, "running", _RELEASED_BY_CALL, reason)
+    return counted, RunReleased(at_ms, _RELEASED_BY_CALL), _tell_session(row, told)
 
 
 def _give_up(row: RunState, now_ms: int, error: ErrorInfo, due_ms: int | None = None) -> Sequence[RunFact | ForRow]:

@@ -61,6 +61,7 @@ class RunChange(NamedTuple):
 RunGuard = Callable[[RunRow | None, Any, RunMoment], RunChange | Objection]
 
 OPEN: Final[tuple[RunStateName, ...]] = ("queued", "started", "running", "paused")
+AT_WORK: Final[tuple[RunStateName, ...]] = ("started", "running")
 FINISHED: Final[frozenset[RunStateName]] = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -68,14 +69,15 @@ class RunTransition(NamedTuple):
     """One transition of a run.
 
     A source of None is a run without a row; so is a target of None. Those by `session` are what
-    happens to a run if its session changes, those by `clock` what its own clock does.
+    happens to a run if its session changes, those by `clock` what its own clock does, those by
+    `call` what happens if the outcome of a call with a side effect is unknown, and if it is known.
     """
 
     id: str
     sources: tuple[RunStateName | None, ...]
     event_type: str
     target: RunStateName | None
-    by: Literal["client", "session", "clock"] = "client"
+    by: Literal["client", "session", "clock", "call"] = "client"
     guard: RunGuard = lambda run, payload, moment: RunChange()
 
 
@@ -108,8 +110,14 @@ def _pause(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange:
     return RunChange("paused")
 
 
-def _resume(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange:
-    return RunChange("resumed")
+def _resume(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange | Objection:
+    return _object_to_calls(run) or RunChange("resumed")
+
+
+def _object_to_calls(run: RunRow | None) -> Objection | None:
+    if run is None or run.unresolved_calls == 0:
+        return None
+    return Objection("call_unresolved", f"the outcome of {run.unresolved_calls} calls of the run is unknown")
 
 
 def _complete(run: RunRow | None, payload: RunCompleted, moment: RunMoment) -> RunChange:
@@ -128,6 +136,8 @@ def _cancel(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange
 
 def _revive(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange | Objection:
     assert run is not None
+    if objection := _object_to_calls(run):
+        return objection
     error = run.error
     if moment.actor is None and (error is None or error.error_class != "retryable"):
         return Objection("not_retryable", "the run's error is fatal, and the event names no actor")
@@ -142,16 +152,18 @@ RUN_TRANSITIONS: tuple[RunTransition, ...] = (
     RunTransition("R02", (None,), "run_started", "started", guard=_start),
     RunTransition("R03", (None,), "run_rejected", None),
     RunTransition("R04", ("queued",), "run_started", "started", guard=_start),
-    RunTransition("R05", ("started", "running"), "run_running", "running", guard=_work),
+    RunTransition("R05", AT_WORK, "run_running", "running", guard=_work),
     RunTransition("R06", ("running",), "run_paused", "paused", guard=_pause),
     RunTransition("R07", ("paused",), "run_resumed", "running", guard=_resume),
     RunTransition("R08", ("running",), "run_completed", "completed", guard=_complete),
     RunTransition("R09", ("running", "paused"), "run_failed", "failed", guard=_fail),
     RunTransition("R10", OPEN, "run_cancelled", "cancelled", guard=_cancel),
     RunTransition("R11", ("failed",), "run_resumed", "running", guard=_revive),
-    RunTransition("R12", ("started", "running"), "run_paused", "paused", by="session"),
+    RunTransition("R12", AT_WORK, "run_paused", "paused", by="session"),
     RunTransition("R13", OPEN, "run_failed", "failed", by="session"),
     RunTransition("R14", OPEN, "run_failed", "failed", by="clock"),
+    RunTransition("R15", AT_WORK, "run_paused", "paused", by="call"),
+    RunTransition("R16", ("paused",), "run_resumed", "running", by="call"),
 )
 
 
@@ -183,6 +195,7 @@ EVENTS_OF_RUNS: Final = (WORK | COMPLETIONS) - {"session_activity"}
 
 __all__ = [
     "ACCEPTED",
+    "AT_WORK",
     "BY_EVENT",
     "EVENTS_OF_RUNS",
     "FINISHED",

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from sessionary.schemas.limits import inactivity_budget_ms
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ClockName, ClockRepair
-
-NEVER_MS = 253_402_300_799_000  # the end of the year 9999: later than any deadline
+from sessionary.stream_processors.core.clock import NEVER_MS
 
 
 class SessionClock(NamedTuple):
@@ -157,7 +156,6 @@ __all__ = [
     "INACTIVITY",
     "INITIALISATION",
     "MAX_DURATION",
-    "NEVER_MS",
     "RECOVERY",
     "SessionClock",
     "repair_times",

@@ -16,8 +16,8 @@ from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
-from sessionary.stream_processors.core.machine import REMAINS, Arrival, Decision, Remains
-from sessionary.stream_processors.core.run.judge import RunStep, is_of_detached_run
+from sessionary.stream_processors.core.machine import REMAINS, Arrival, Decision, ForRow, Remains
+from sessionary.stream_processors.core.run.judge import is_of_detached_run
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.sequencing import (
     LogMoment,
@@ -28,7 +28,7 @@ from sessionary.stream_processors.core.sequencing import (
     fill_gap,
     hash_event_id,
 )
-from sessionary.stream_processors.core.session import open_runs
+from sessionary.stream_processors.core.session import dependants
 from sessionary.stream_processors.core.session.accepted import rule_for, take_over_session
 from sessionary.stream_processors.core.session.facts import (
     ContextExceeded,
@@ -261,9 +261,9 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         or _object_to_sender(rules, row, event, arrival)
         or _judge_in_state(rules, row, event, arrival)
     )
-    step: RunStep | None = None
-    if envelope.run_id is not None or envelope.event_type in RUN_EVENTS:
-        fact, step = open_runs.step_of_run(row, event, arrival, fact)
+    further: Sequence[SessionFact | ForRow] = ()
+    if envelope.run_id is not None or arrival.child_key is not None or envelope.event_type in RUN_EVENTS:
+        fact, further = dependants.judge_dependants(row, event, arrival, fact)
     owner_heard: int | None = None
     if arrival.rules.version >= 2:
         fact = checked_snapshot(row, fact)
@@ -291,10 +291,10 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         facts += _measured_context(row, envelope)
     if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
         return _refuse_kept(row, event, arrival, objection, facts[:sequence_facts])
-    if step is not None:
-        facts += open_runs.facts_of_step(step, event, arrival)
+    if further:
+        facts += further
     elif row.open_runs and isinstance(fact, Transitioned):
-        facts += open_runs.facts_for_runs(row, fact)
+        facts += dependants.facts_for_runs(row, fact)
     return Decision(facts)
 
 
@@ -310,12 +310,14 @@ def _decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decis
     """Let a replayed record fill its own gap; None if it is refused as any late filler.
 
     Only what does not depend on the order of events may: work, which changes nothing but the
-    clocks. They stay, because the work was done long ago; for the same reason the session's state
-    and a lower epoch do not matter.
+    clocks, and no step or reserved call. They stay, because the work was done long ago; for the
+    same reason the session's state and a lower epoch do not matter.
     """
     envelope = event.envelope
     if arrival.rules.version < 2 or envelope.event_type not in _FILLING or envelope.epoch > row.epoch:
         return None
+    if arrival.child_key is not None:
+        return None  # a reservation that is applied is one that is granted
     if not any(name == REPLAYED_FROM for name, _ in arrival.record.headers) or invalid_payload(event, arrival.rules):
         return None
     producers = fill_gap(row.producers, envelope.producer_id, envelope.producer_seq)
@@ -368,7 +370,7 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arri
 def _judge_in_state(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> SessionFact | Objection:
     """Judge an event of the right sender, epoch and owner by the session's state."""
     event_type = event.envelope.event_type
-    if arrival.run is not None and open_runs.outlives_state(row, event, arrival.run):
+    if arrival.run is not None and dependants.outlives_state(row, event, arrival.run):
         return RunEventTaken()
     rule = rules.by_event.get((row.state, event_type))
     if rule is not None and event_type == "session_taken_over":

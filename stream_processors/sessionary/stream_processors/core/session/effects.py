@@ -10,6 +10,7 @@ from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import derived_id
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Cleanup
+from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.machine import Remains
 from sessionary.stream_processors.core.run.facts import RunChanged
 from sessionary.stream_processors.core.run.transitions import FINISHED
@@ -217,6 +218,7 @@ def _change_run(row: SessionState, fact: RunChanged) -> SessionState:
 
 _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     Buried: _bury_session,
+    CallBecameUnknown: _number_only,
     CleanupReleased: _release_cleanup,
     ContentUpdated: _update_content,
     ContextExceeded: _number_only,

@@ -19,6 +19,7 @@ from sessionary.schemas.types import (
     SeqRange,
     Snapshot,
 )
+from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.run.facts import RunChanged
 from sessionary.stream_processors.core.session.transitions import Transition
 
@@ -207,6 +208,7 @@ SessionFact = (
     | RunClosed
     | RunEventTaken
     | RunChanged
+    | CallBecameUnknown
     | CleanupReleased
     | DataClassified
     | ContextMeasured

@@ -20,9 +20,9 @@ from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow,
 from sessionary.stream_processors.core.model import Stream
 from sessionary.stream_processors.core.session.clocks import SessionClock, repair_times
 from sessionary.stream_processors.core.session.decide import decide_event, session_rules
+from sessionary.stream_processors.core.session.dependants import facts_for_runs
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned
-from sessionary.stream_processors.core.session.open_runs import facts_for_runs
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
 from sessionary.stream_processors.core.session.row_size import (
     estimate_row_bytes,
@@ -98,8 +98,11 @@ class SessionMachine:
     evolve = staticmethod(apply_fact)
 
     def receive_fact(self, row: SessionRow | None, fact: SessionFact) -> Sequence[SessionFact]:
-        """Return the fact: it says what happened to a run of the session."""
-        return (fact,)
+        """Return the fact: it says what happened to a run or a call of the session.
+
+        Nothing is told of an archived session any more.
+        """
+        return (fact,) if isinstance(row, SessionState) else ()
 
     report = staticmethod(report_fact)
 

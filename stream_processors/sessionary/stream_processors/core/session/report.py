@@ -10,6 +10,7 @@ from sessionary.schemas.events import ResourcesReleased
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import AuditRecord, CleanupRequest, SessionState
 from sessionary.schemas.types import AuditKind, Envelope
+from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Remains
 from sessionary.stream_processors.core.model import Emitted, Place
 from sessionary.stream_processors.core.run.facts import RunChanged
@@ -210,7 +211,7 @@ def _report_run(
 ) -> list[AuditRecord]:
     """Report a change of a run; its clock's (`fact.due_ms` is set) occurred when it was due."""
     record = _session_record(session, after, arrival, place, "run")._replace(
-        event_type=f"run_{fact.to_state}",
+        event_type="run_resumed" if fact.to_state == "running" else f"run_{fact.to_state}",
         reason_code=fact.reason_code,
         reason=fact.reason,
         run_id=fact.run_id,
@@ -225,12 +226,42 @@ def _report_run(
     return [record]
 
 
+def _report_call(
+    session: SessionKey,
+    row: SessionState,
+    after: SessionState,
+    fact: CallBecameUnknown,
+    arrival: Arrival | None,
+    place: Place,
+) -> list[AuditRecord]:
+    """Report that nothing is known of a call's outcome; that occurred when its limit was over."""
+    due_at = fact.due_ms * 1000
+    record = _session_record(session, after, arrival, place, "tool_call")
+    return [
+        record._replace(
+            event_type="tool_call_unknown",
+            reason_code=fact.reason_code,
+            reason=fact.reason,
+            user_id=after.user_id,
+            run_id=fact.run_id,
+            tool_name=fact.tool_name,
+            idem_key=fact.idem_key,
+            from_call_state="running",
+            to_call_state="unknown",
+            occurred_at=due_at,
+            due_at=due_at,
+            fired_at=fact.at_ms * 1000,
+        )
+    ]
+
+
 def _envelope_of(arrival: Arrival) -> Envelope:
     assert arrival.event is not None
     return arrival.event.envelope
 
 
 _REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
+    CallBecameUnknown: _report_call,
     CleanupReleased: _report_release,
     ContextExceeded: _report_context,
     Created: _report_creation,

@@ -4,7 +4,7 @@ import pytest
 
 from sessionary.schemas.records import FinishedRun, Gravestone, RunState
 from sessionary.schemas.types import ErrorInfo, Limits
-from sessionary.stream_processors.core.session.clocks import NEVER_MS
+from sessionary.stream_processors.core.clock import NEVER_MS
 from tests.core.stream_processors.core.run.run_rig import RunRig
 from tests.support.event_factory import TICK
 

@@ -1,0 +1,145 @@
+"""The machine of reserved tool calls, and their clock: no outcome in time makes a call unknown.
+
+It decides on no event: the session's machine does (`judge`).
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sessionary.schemas.codec import Decoder, encode_record, record_headers
+from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.ids import SessionKey, run_key
+from sessionary.schemas.records import EndedToolCall, RunState, SessionState, ToolCallContent, ToolCallState
+from sessionary.schemas.types import ClockRepair, ToolCallStateName
+from sessionary.stream_processors.core.call.facts import CallBecameUnknown, CallExpired, CallFact, CallMoved
+from sessionary.stream_processors.core.call.transitions import CallRow, end_call, state_of
+from sessionary.stream_processors.core.children.row_size import content_parts, estimate_child_bytes
+from sessionary.stream_processors.core.clock import NEVER_MS, format_seconds
+from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, RowKind
+from sessionary.stream_processors.core.model import Emitted, Place, Stream
+from sessionary.stream_processors.core.run.facts import CallUnresolved
+
+_LIMIT_OVER: Final = "tool_call_limit"
+
+
+class CallLabel(NamedTuple):
+    """By what calls are counted."""
+
+    state: ToolCallStateName
+
+
+def _label_of(row: CallRow) -> CallLabel:
+    return CallLabel(state_of(row))
+
+
+class CallMachine:
+    """Implements `Machine` for reserved tool calls.
+
+    Holds no state; one instance serves any number of partitions.
+    """
+
+    row_kinds: Sequence[RowKind] = (
+        RowKind(
+            ToolCallState,
+            live=True,
+            prefixes=record_headers(ToolCallState),
+            encode=encode_record,
+            label=_label_of,
+            is_child=True,
+        ),
+        RowKind(
+            EndedToolCall,
+            live=False,
+            prefixes=record_headers(EndedToolCall),
+            encode=encode_record,
+            parts=content_parts(ToolCallContent),
+            label=_label_of,
+            is_child=True,
+        ),
+    )
+    event_types: frozenset[str] = frozenset()
+    streams: frozenset[Stream] = frozenset()
+    reported_facts: frozenset[type[object]] = frozenset()
+
+    def __init__(self) -> None:
+        self._decoder = Decoder()
+
+    def row_key(self, arrival: Arrival) -> bytes:
+        """Return the key of the call that an event names."""
+        return arrival.child_key or b""
+
+    def decode(self, value: bytes) -> CallRow:
+        """Return a call that runs or has ended. Raises `DecodeError`."""
+        row = self._decoder.decode_record(value)
+        if not isinstance(row, CallRow):
+            raise DecodeError("unknown_schema", f"a {type(row).__name__} is no tool call")
+        return row
+
+    def decide(self, row: CallRow | None, arrival: Arrival) -> Decision:
+        """Raise `NotImplementedError`: the session's machine decides on the events of calls."""
+        raise NotImplementedError("the session's machine decides on the events of calls")
+
+    def evolve(self, row: CallRow | None, fact: CallFact) -> CallRow:
+        """Return the row after a fact."""
+        if isinstance(fact, CallMoved):
+            return fact.row
+        assert row is not None
+        return end_call(row, "unknown", fact.at_ms)
+
+    def receive_fact(self, row: CallRow | None, fact: CallFact) -> Sequence[CallFact]:
+        """Return the fact."""
+        return (fact,)
+
+    def report(
+        self,
+        key: bytes,
+        row: CallRow | None,
+        after: CallRow | None,
+        fact: CallFact,
+        arrival: Arrival | None,
+        place: Place,
+    ) -> Sequence[Emitted]:
+        """Return nothing: the session reports what it is told."""
+        return ()
+
+    estimate_bytes = staticmethod(estimate_child_bytes)
+
+    def due_ms(self, row: CallRow, hole_end_ms: int = 0) -> int:
+        """Return when a call that runs becomes unknown (ms of log time); one that ended stays."""
+        return row.due_at if isinstance(row, ToolCallState) else NEVER_MS
+
+    def repair_times(self, row: CallRow, repairs: Sequence[ClockRepair]) -> CallRow:
+        """Return a row with its times as they are after repairs of the partition's clock."""
+        if isinstance(row, ToolCallState):
+            for number, _, clock_ms, shift_ms, _ in repairs:
+                if number > row.clock_repair:
+                    row = _shift_times(row, number, clock_ms, shift_ms)
+        return row
+
+    def is_only_postponed(self, row: CallRow, after: CallRow) -> bool:
+        """Return whether the limit is the same."""
+        return self.due_ms(row) == self.due_ms(after)
+
+    def fire(self, row: CallRow, now_ms: int, hole_end_ms: int = 0) -> Sequence[CallFact | ForRow]:
+        """Return the end of a call whose limit is over: its session hears of it, then its run."""
+        assert isinstance(row, ToolCallState)
+        limit = format_seconds(row.limit_ms)
+        reason = f"Tool call unknown after {limit}: no outcome of {row.tool_name} was reported within its limit"
+        told = CallBecameUnknown(row.run_id, row.tool_name, row.idem_key, now_ms, row.due_at, _LIMIT_OVER, reason)
+        session = SessionKey(row.tenant_id, row.session_id)
+        facts = (CallExpired(now_ms), ForRow(session.encoded(), SessionState, told))
+        if row.run_id is None or not row.side_effect:
+            return facts
+        return *facts, ForRow(run_key(*session, row.run_id), RunState, CallUnresolved(now_ms, row.tool_name))
+
+
+def _shift_times(row: ToolCallState, number: int, clock_ms: int, shift_ms: int) -> ToolCallState:
+    """Return a call after one repair. Of its limit never more than the whole is left."""
+    return row._replace(
+        started_at=min(row.started_at + shift_ms, clock_ms),
+        due_at=min(row.due_at + shift_ms, clock_ms + row.limit_ms),
+        clock_repair=number,
+    )
+
+
+__all__ = ["CallLabel", "CallMachine"]

@@ -1,0 +1,80 @@
+"""Which children a row has: derived from their keys, so that no row lists them.
+
+A child takes 17 bytes here: a letter for its kind, and the hash that its key ends in.
+"""
+
+from typing import Final
+
+from sessionary.schemas.ids import split_child_key
+
+_SUFFIX_BYTES: Final = 17
+
+
+class ChildIndex:
+    """The children of a partition's committed rows, by their parents."""
+
+    def __init__(self) -> None:
+        self._suffixes: dict[bytes, bytearray] = {}
+
+    def add(self, key: bytes) -> None:
+        """Take the key of a child that is not there. Raises `ValueError` for another key."""
+        split = split_child_key(key)
+        if split is None:
+            raise ValueError(f"{key!r} is no key of a child")
+        parent, suffix = split
+        self._suffixes.setdefault(parent, bytearray()).extend(_pack_suffix(suffix))
+
+    def keys_of(self, parent: bytes) -> list[bytes]:
+        """Return the keys of a row's children, in the order in which they were added."""
+        packed = self._suffixes.get(parent, b"")
+        starts = range(0, len(packed), _SUFFIX_BYTES)
+        return [parent + _unpack_suffix(packed[start : start + _SUFFIX_BYTES]) for start in starts]
+
+    def drop(self, parent: bytes) -> None:
+        """Forget the children of a row."""
+        self._suffixes.pop(parent, None)
+
+
+class ChildChanges:
+    """The children that a batch adds and drops; nothing of the index changes before the merge."""
+
+    def __init__(self, index: ChildIndex) -> None:
+        self._index = index
+        self._added: dict[bytes, list[bytes]] = {}
+        self._dropped: set[bytes] = set()
+
+    def add(self, key: bytes) -> None:
+        """Take the key of a child that is not there. Raises `ValueError` for another key."""
+        split = split_child_key(key)
+        if split is None:
+            raise ValueError(f"{key!r} is no key of a child")
+        self._added.setdefault(split[0], []).append(key)
+
+    def keys_of(self, parent: bytes) -> list[bytes]:
+        """Return the keys of a row's children, with those of the batch."""
+        committed = [] if parent in self._dropped else self._index.keys_of(parent)
+        return committed + self._added.get(parent, [])
+
+    def drop(self, parent: bytes) -> None:
+        """Forget the children of a row."""
+        self._added.pop(parent, None)
+        self._dropped.add(parent)
+
+    def merge(self) -> None:
+        """Let the index have what the batch did."""
+        for parent in self._dropped:
+            self._index.drop(parent)
+        for keys in self._added.values():
+            for key in keys:
+                self._index.add(key)
+
+
+def _pack_suffix(suffix: bytes) -> bytes:
+    return suffix[1:2] + bytes.fromhex(suffix[2:].decode())
+
+
+def _unpack_suffix(packed: bytes | bytearray) -> bytes:
+    return b"\0%b%b" % (bytes(packed[:1]), packed[1:].hex().encode())
+
+
+__all__ = ["ChildChanges", "ChildIndex"]

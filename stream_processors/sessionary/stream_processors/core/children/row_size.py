@@ -1,0 +1,68 @@
+"""How large a child's row is, and how its content becomes a changelog record of its own.
+
+The bound is the one of a session's row (`RuleSet.row_bytes_max`): key and whole row.
+"""
+
+from typing import Any, Final
+
+from sessionary.schemas.codec import Decoder, encode_record, record_headers
+from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.records import EndedToolCall, StepContent, StepState, ToolCallContent, ToolCallState
+from sessionary.stream_processors.core.machine import Arrival, Objection, RowParts
+
+ChildRow = StepState | ToolCallState | EndedToolCall
+CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a second record costs more
+_FIXED_BYTES = 200  # about what a row takes beside its texts, and its record beside the row
+_BYTES_PER_CHARACTER_MAX = 4
+_DECODER = Decoder()
+
+
+def object_to_child_size(after: ChildRow, arrival: Arrival) -> Objection | None:
+    """Return why an event makes a child's row too large, or None. `after` is the row after it."""
+    key, limit = arrival.child_key or b"", arrival.rules.row_bytes_max
+    characters = sum(map(len, _texts(after)))
+    if len(key) + _FIXED_BYTES + characters * _BYTES_PER_CHARACTER_MAX <= limit:
+        return None  # as almost every row
+    size = len(key) + len(encode_record(after, arrival.rules.version))
+    if size <= limit:
+        return None
+    what = "step" if isinstance(after, StepState) else "tool call"
+    return Objection("state_too_large", f"the {what}'s row would have {size} bytes, more than {limit}")
+
+
+def estimate_child_bytes(row: ChildRow) -> int:
+    """Return about how many bytes a row's changelog record takes; no text of it is left out."""
+    return _FIXED_BYTES + sum(len(text.encode()) for text in _texts(row))
+
+
+def content_parts(content_class: type[StepContent | ToolCallContent]) -> RowParts:
+    """Return how rows whose content has the fields of a class are split; a small one stays."""
+    names = content_class._fields
+
+    def split(row: Any, rules: int) -> tuple[Any, bytes | None]:
+        content = content_class(*(getattr(row, name) for name in names))
+        if sum(len(text) for text in content if text is not None) <= CONTENT_CHARACTERS_MAX:
+            return row, None
+        return row._replace(**dict.fromkeys(names), content_apart=True), encode_record(content, rules)
+
+    def is_split(row: Any) -> bool:
+        apart: bool = row.content_apart
+        return apart
+
+    def join(row: Any, content: bytes) -> Any:
+        found = _DECODER.decode_record(content)
+        if not isinstance(found, content_class):
+            raise DecodeError("unknown_schema", f"a {type(found).__name__} is no {content_class.__name__}")
+        return row._replace(**found._asdict(), content_apart=False)
+
+    return RowParts(split, is_split, join, record_headers(content_class))
+
+
+def _texts(row: ChildRow) -> list[str]:
+    texts = [value for value in row if isinstance(value, str)]
+    if not isinstance(row, ToolCallState) and row.error is not None:
+        texts += row.error
+    return texts
+
+
+__all__ = ["CONTENT_CHARACTERS_MAX", "ChildRow", "content_parts", "estimate_child_bytes", "object_to_child_size"]

@@ -1,0 +1,107 @@
+"""What an event comes to for its run, step or call, and a transition for the open runs."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from sessionary.schemas.codec import Event
+from sessionary.schemas.ids import run_key
+from sessionary.schemas.records import RunState, SessionState, StepState, ToolCallState
+from sessionary.schemas.types import OpenRun
+from sessionary.stream_processors.core.call.facts import CallMoved
+from sessionary.stream_processors.core.call.judge import judge_call
+from sessionary.stream_processors.core.children.naming import StepPayload
+from sessionary.stream_processors.core.machine import Arrival, ForRow
+from sessionary.stream_processors.core.run.facts import CallSettled, SessionEnded, SessionTimedOut
+from sessionary.stream_processors.core.run.judge import RunJudgement, is_of_detached_run, judge_run, makes_run_open
+from sessionary.stream_processors.core.run.transitions import RunRow
+from sessionary.stream_processors.core.session.facts import (
+    RunClosed,
+    RunEventTaken,
+    RunOpened,
+    SessionFact,
+    Transitioned,
+    WorkDone,
+)
+from sessionary.stream_processors.core.session.row_size import object_to_size
+from sessionary.stream_processors.core.session.transitions import Objection
+from sessionary.stream_processors.core.step.judge import judge_step
+from sessionary.stream_processors.core.step.machine import StepMoved
+
+# Beside Active, where all work is possible.
+_OUTLIVED_STATES: Final = frozenset({"Paused", "Timeout", "Error", "Terminated"})
+
+
+def outlives_state(row: SessionState, event: Event, run: RunRow | None) -> bool:
+    """Return whether an event of a detached run is possible although its session is not Active."""
+    return row.state in _OUTLIVED_STATES and is_of_detached_run(event, run) and not makes_run_open(event, run)
+
+
+def judge_dependants(
+    row: SessionState, event: Event, arrival: Arrival, fact: SessionFact | Objection
+) -> tuple[SessionFact | Objection, Sequence[SessionFact | ForRow]]:
+    """Judge an event against its run, and its step or call, if the session has nothing against it.
+
+    `fact` is what the event comes to for the session. Returns it, or an objection, and the further
+    facts: first those for the session, then those for the other rows.
+    """
+    if arrival.rules.version < 2 or type(fact) not in (WorkDone, RunEventTaken):
+        return fact, ()
+    judgement = judge_run(row, event, arrival)
+    if isinstance(judgement, Objection):
+        return judgement, ()
+    further: list[SessionFact | ForRow] = []
+    run_id = event.envelope.run_id
+    if judgement is not None and judgement.fact is not None and run_id:
+        opened = _session_facts(judgement, event)
+        if judgement.opens and (objection := object_to_size(row, opened, arrival)):
+            return objection, ()
+        further += (*opened, ForRow(run_key(*arrival.session, run_id), RunState, judgement.fact))
+    if arrival.child_key is not None:
+        child = _judge_child(row, event, arrival, arrival.child_key)
+        if isinstance(child, Objection):
+            return child, ()
+        further += child
+    return fact, further
+
+
+def _judge_child(row: SessionState, event: Event, arrival: Arrival, child_key: bytes) -> Sequence[ForRow] | Objection:
+    """Return what an event is for its step or call, and for a run that waited for the call."""
+    if isinstance(event.payload, StepPayload):
+        assert arrival.run is not None
+        step = judge_step(arrival.run, event, arrival)
+        if isinstance(step, Objection):
+            return step
+        return () if step is None else (ForRow(child_key, StepState, StepMoved(step)),)
+    judged = judge_call(row, event, arrival)
+    if isinstance(judged, Objection):
+        return judged
+    moved = ForRow(child_key, ToolCallState, CallMoved(judged.after))
+    if arrival.run is None or not judged.settles:
+        return (moved,)
+    settled = CallSettled(arrival.now_ms, is_active=row.state == "Active")
+    return moved, ForRow(run_key(*arrival.session, arrival.run.run_id), RunState, settled)
+
+
+def _session_facts(judgement: RunJudgement, event: Event) -> Sequence[SessionFact]:
+    run_id = event.envelope.run_id or ""
+    if judgement.opens:
+        return (RunOpened(OpenRun(run_id, judgement.is_detached)),)
+    return (RunClosed(run_id),) if judgement.closes else ()
+
+
+def facts_for_runs(row: SessionState, fact: Transitioned) -> Sequence[ForRow]:
+    """Return what a transition is for the attached runs of the session; `row`: before or after."""
+    if not row.open_runs:
+        return ()
+    told: SessionTimedOut | SessionEnded
+    if fact.transition.target == "Timeout":
+        told = SessionTimedOut(fact.at_ms, fact.reason_code)
+    elif fact.transition.target == "Terminated":
+        told = SessionEnded(fact.at_ms, fact.reason_code)
+    else:
+        return ()
+    session = row.tenant_id, row.session_id
+    return [ForRow(run_key(*session, run.run_id), RunState, told) for run in row.open_runs if not run.detached]
+
+
+__all__ = ["facts_for_runs", "judge_dependants", "outlives_state"]
