@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from sessionary.infra.cli.app import run
+from sessionary.infra.cli.commands.operators.unknown import find_unknown_call
+from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import (
     ArtifactCompleted,
@@ -319,3 +322,44 @@ def test_a_rejected_run_is_told_and_has_no_end_of_its_own(runs: Runs) -> None:
     runs.send(RunPaused(), run="r2")
     runs.refuse(1, "unknown_run")
     assert runs.ask("SELECT run_id FROM v_runs") == [("r1",)]
+
+
+def test_of_a_retry_a_resume_and_a_transition_one_query_tells_cause_actor_and_inputs(runs: Runs) -> None:
+    runs.send(STARTED, StepStarted("a", 1, '"in"'), StepFailed("a", 1, BUSY))
+    retried = runs.send(StepStarted("a", 2, '"in"'), causation_id="event-1-3")
+    runs.pause_by_clock(retried)
+    runs.send(RunResumed("a"), actor="ann", causation_id="event-1-1")
+    runs.decide(retried, 11, kind="transition", event_type="session_timed_out", to_state="Timeout", run_id=None)
+    found = runs.ask("SELECT event_type, number, state, actor, cause, reason, inputs FROM v_causes")
+    told = {row[:6]: json.loads(row[6]) for row in found}
+    assert told["step_started", 2, "running", "agent-1", "step_failed", ""]["input_json"] == '"in"'
+    assert told["run_resumed", 0, "running", "ann", "run_started", ""]["from_step"] == "a"
+    assert told["run_paused", 0, "paused", "processor", "deadline", "too slow"]["reason_code"] == "inactive"
+    assert told["session_timed_out", 0, "Timeout", "processor", "deadline", "too slow"]["due_at"] != ""
+
+
+def test_people_list_the_calls_that_wait_and_name_one(
+    runs: Runs, clickhouse: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", clickhouse.clickhouse_url)
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", clickhouse.clickhouse_database)
+    runs.send(STARTED, call_started("k"))
+    last = runs.send(call_started("k"), RunRunning(), run="r2")
+    runs.lose_call(last, "k")
+    runs.decide(
+        last, 6, kind="tool_call", event_type="tool_call_unknown", idem_key="k", run_id="r2", to_call_state="unknown"
+    )
+    assert run(["unknown", "list", "--json"]) == 0
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    wanted = {"session": session_id(1), "tool": "send", "key": "k", "args": '{"to":"a"}'}
+    assert [{name: row[name] for name in ("run", *wanted)} for row in rows] == [
+        {"run": name, **wanted} for name in ("r1", "r2")
+    ]
+    outcome = ["--outcome", "failed", "--by", "ann"]
+    assert run(["unknown", "resolve", "00000000", "other", *outcome]) == 4
+    assert run(["unknown", "resolve", "00000000", "k", *outcome]) == 5
+    assert "give --run" in capfd.readouterr().err
+    assert run(["unknown", "resolve", "00000000", "k", "--result", "{}", *outcome]) == 5
+    assert run(["unknown", "resolve", "00000000", "k", "--result", "{", "--outcome", "succeeded", "--by", "ann"]) == 5
+    source = ClickHouseClient(clickhouse)
+    assert find_unknown_call(source, "00000000", "k", "r2")["tool_call_id"] == "id-k"

@@ -22,7 +22,7 @@ _COLUMNS = ("session", "run", "tool", "key", "since", "args")
 _CALLS = (
     "SELECT session_id AS session, run_id AS run, tool_name AS tool, idem_key AS key, since, args, tenant_id, "
     "service_id, step_id, try, queryable FROM v_unresolved_calls "
-    "WHERE ({tenant:String} = '' OR tenant_id = {tenant:String}) ORDER BY since, session, key LIMIT {limit:UInt32}"
+    "WHERE ({tenant:String} = '' OR tenant_id = {tenant:String}) ORDER BY since, session, run, key LIMIT {limit:UInt32}"
 )
 # Calls without a side effect may be resolved too; they wait for nobody.
 _CALL = (
