@@ -177,6 +177,16 @@ _PROCESSOR = (
         "101",
     ),
     RuleCase(
+        "SessionaryToolCallsUnresolved",
+        {f'sessionary_processor_tool_calls{{{_W1},state="unknown"}}': "0x20 2x60"},
+        {
+            f'sessionary_processor_tool_calls{{{_W1},state="unknown"}}': "1x20 0 1x30 0 1x28",
+            f'sessionary_processor_tool_calls{{{_W1},state="running"}}': "9x80",
+        },
+        {},
+        "2",
+    ),
+    RuleCase(
         "SessionaryTimersLate",
         {
             f'{_LATENESS}{{{_W1},le="5"}}': "0x80",

@@ -245,6 +245,11 @@ def _aged_pipeline(rows: AgedRows) -> None:
         )
 
 
+# Those of runs are kept for another time; there are none here.
+RUN_VIEWS = (
+    *("v_run_events", "v_runs", "v_steps", "v_tool_calls", "v_unresolved_calls", "v_orphan_steps"),
+    *("v_run_progress", "v_run_faults", "v_artifacts"),
+)
 # What is asked of a view, and the answer once retention has passed over one session of each age.
 KEPT = (
     ("SELECT count() AS n, sum(timeouts) AS t, sum(events) AS e FROM v_sessions", (3, 3, 9)),
@@ -267,6 +272,10 @@ KEPT = (
     ("SELECT count() AS n, min(bytes) AS b FROM v_stored_bytes WHERE layer = 'state'", (3, 102)),
     ("SELECT count() AS n FROM v_audit_json", (6,)),
     ("SELECT countIf(fault != 'batch_missing') AS n FROM v_integrity", (0,)),
+    ("SELECT calls, tokens_in FROM v_usage_by_tenant", (3, 300)),
+    ("SELECT count() AS n FROM v_calls_per_minute", (0,)),
+    ("SELECT count() AS n FROM v_causes", (6,)),
+    *((f"SELECT count() AS n FROM {view}", (0,)) for view in RUN_VIEWS),
 )
 
 

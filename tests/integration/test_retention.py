@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from pydantic import ValidationError
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import BatchAcknowledged, Tick
@@ -129,3 +130,49 @@ def test_a_first_transaction_that_is_lost_is_missed_while_none_can_have_expired(
     engine.insert_batches([100, 60, 20])
     engine.query("ALTER TABLE {db}.batches DELETE WHERE number = 1 SETTINGS mutations_sync = 2")
     assert engine.query("SELECT rows FROM {db}.v_integrity WHERE fault = 'batch_missing'") == "1"
+
+
+def run_event(event_type: str, *classes: DataClass) -> bytes:
+    return EventFactory().event_bytes(event_type, {"data_classes": classes, "run_id": "r1"})
+
+
+RUN_ROWS = (
+    (29, run_event("tool_call_started")),
+    (31, run_event("tool_call_started")),  # 1
+    (31, run_event("tool_call_started", "financial")),  # 2: a law keeps it in history alone
+    (59, run_event("step_succeeded")),  # 3
+    (61, run_event("step_succeeded")),  # 4
+    (61, run_event("run_started", "financial")),  # 5
+    (91, run_event("run_started")),  # 6
+    (31, run_event("run_started", "personal")),  # 7
+    (91, run_event("artifact_completed")),  # 8: hash and size stay as long as the event
+    (366, run_event("artifact_completed")),  # 9
+)
+
+
+def kept_of_runs(engine: Engine) -> list[int]:
+    engine.query("OPTIMIZE TABLE {db}.run_events FINAL")
+    return [int(line) for line in engine.query("SELECT source_offset FROM {db}.run_events ORDER BY 1").split()]
+
+
+def test_runs_and_steps_are_kept_by_the_setting_and_tool_calls_for_a_month(engine: Engine) -> None:
+    engine.insert(RUN_ROWS)
+    assert kept_of_runs(engine) == [0, 3, 4, 5, 8]
+    assert apply_retention(engine.settings(retention_runs_days=60)) == ["runs is kept for 60 days, no longer for 90"]
+    assert kept_of_runs(engine) == [0, 3, 8]
+    assert engine.kept_offsets() == [0, 1, 2, 3, 4, 5, 6, 8], "history has them for longer"
+
+
+@pytest.mark.parametrize("days", [29, 91])
+def test_runs_are_kept_for_30_to_90_days(days: int) -> None:
+    with pytest.raises(ValidationError, match="retention_runs_days"):
+        RetentionSettings.model_validate({"retention_runs_days": days})
+
+
+def test_every_table_has_an_end_of_its_rows(engine: Engine) -> None:
+    endless = engine.query(
+        "SELECT name FROM system.tables WHERE database = '{db}' AND engine LIKE '%MergeTree' "
+        "AND create_table_query NOT LIKE '%ORDER BY%TTL%' ORDER BY name"
+    )
+    # A row of these is a migration, or a setting that was changed.
+    assert endless.split() == ["retention_days", "schema_migrations"]

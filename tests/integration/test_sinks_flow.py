@@ -206,6 +206,8 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
             "0015_session_figures",
             "0016_integrity_planning",
             "0017_runs",
+            "0018_run_events",
+            "0019_run_views",
         ]
         assert migrate.apply_migrations(clickhouse) == []
         wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")

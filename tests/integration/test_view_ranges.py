@@ -36,6 +36,8 @@ GROUPED = {
     "v_usage_calls_between": 1,
     "v_usage_between": 1,
     "v_usage_by_between": 1,
+    "v_usage_by_tenant_between": 1,
+    "v_calls_per_minute_between": 1,
     "v_activity_between": 1,
     "v_sessions_between": 1,
     "v_cleanups_between": MONTHS - 2,  # a confirmation may come at any time after the request

@@ -13,7 +13,7 @@ from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import DAY_US, session_id
 
-_TABLES = ("audit", "history", "rejected", "batches", "batch_acknowledgements")
+_TABLES = ("audit", "history", "rejected", "batches", "batch_acknowledgements", "run_events")
 
 
 class AgedRows:

@@ -14,13 +14,24 @@ from typing import Any
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.events import Payload, SessionActivity, ToolCallStarted, ToolCallSucceeded, UsageRecorded
+from sessionary.schemas.events import (
+    CheckpointSaved,
+    Payload,
+    RunStarted,
+    SessionActivity,
+    StepFailed,
+    StepStarted,
+    ToolCallStarted,
+    ToolCallSucceeded,
+    UsageRecorded,
+)
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
+from sessionary.schemas.types import ErrorInfo
 from tests.support.clickhouse_rows import insert_records
 from tests.support.marked_text import replace_marked
 from tests.support.migrated_tables import make_tables
-from tests.support.pipelines import new_clickhouse
+from tests.support.pipelines import new_clickhouse, run_sql
 from tests.support.sink_records import DAY_US, NOW_US, agent_event, audit_record, batch_record
 
 PAGE = Path(__file__).parents[2] / "docs" / "clickhouse.md"
@@ -31,11 +42,13 @@ _TYPE_CHARACTERS = 60
 def draw_page(text: str, clickhouse: ClickHouseSettings) -> str:
     """Return the page with its drawn parts as the database says. The database must be empty."""
     make_tables(clickhouse)
+    # Runs are kept for months, and the page's rows have a fixed time.
+    run_sql(clickhouse, f"SYSTEM STOP TTL MERGES {clickhouse.clickhouse_database}.run_events")
     sample_rows(clickhouse)
     source = ClickHouseClient(clickhouse)
     objects = source.fetch_rows(
         "SELECT name, comment, engine = 'View' AS is_view FROM system.tables WHERE database = currentDatabase() "
-        "ORDER BY name"
+        "AND engine != 'MaterializedView' ORDER BY name"
     )
     tables, views = ([row for row in objects if bool(row["is_view"]) is is_view] for is_view in (False, True))
     for mark, drawn in (
@@ -160,6 +173,61 @@ def sample_rows(clickhouse: ClickHouseSettings) -> None:
         batch_record(0, 3, first_offset=7, last_offset=6, started_at=NOW_US + 70 * _S, applied=0, audited=0),
     ]
     insert_records(clickhouse, "batches", [encode_record(record) for record in batches], NOW_US)
+    _sample_run(clickhouse, first_offset=len(events))
+
+
+def _sample_run(clickhouse: ClickHouseSettings, first_offset: int) -> None:
+    """Insert what a third session leaves: a run that parses a document, and waits for people."""
+    error = ErrorInfo("retryable", "http_503", "the store is busy")
+    payloads: tuple[tuple[Payload, dict[str, Any]], ...] = (
+        (RunStarted("detached", "pdf_report", '{"file":"a.pdf"}', '["parse","send"]'), {"actor": "ann"}),
+        (StepStarted("parse", 1, '{"pages":200}'), {}),
+        (StepFailed("parse", 1, error), {}),
+        (StepStarted("parse", 2, '{"pages":200}'), {"causation_id": "event-3-3"}),
+        (CheckpointSaved("c1", "parse", "pages", 70, "page-70", None, None), {}),
+        (ToolCallStarted("t7", "send", "order-7", '{"to":"a"}', 1, side_effect=True, queryable=False), {}),
+    )
+    for number, (payload, fields) in enumerate(payloads):
+        event = agent_event(payload, "financial", session=3, seq=number + 1, run_id="r1", **fields)
+        at = NOW_US + number * _S
+        insert_records(clickhouse, "history", [event], at, f"run {number}", first_offset + number)
+    at, last = NOW_US + 65 * _S, first_offset + len(payloads) - 1
+    decided: dict[str, Any] = {
+        "at": at,
+        "transition": None,
+        "run_id": "r1",
+        "retain_until": at + 2_557 * DAY_US,
+        "batch_number": 4,
+        "from_state": "Active",
+        "source_partition": 0,
+        "source_offset": last + 1,
+    }
+    unknown = audit_record(
+        *(3, 1),
+        kind="tool_call",
+        event_type="tool_call_unknown",
+        tool_name="send",
+        idem_key="order-7",
+        from_call_state="running",
+        to_call_state="unknown",
+        reason_code="tool_call_limit",
+        reason="Tool call unknown after 60s: no outcome of send was reported within its limit",
+        **(decided | {"due_at": at, "fired_at": at}),
+    )
+    paused = audit_record(
+        *(3, 2),
+        kind="run",
+        event_type="run_paused",
+        from_run_state="running",
+        to_run_state="paused",
+        reason_code="call_unresolved",
+        reason="Run paused: the outcome of send is unknown",
+        source_n=1,
+        **decided,
+    )
+    insert_records(clickhouse, "audit", [encode_record(unknown), encode_record(paused)], at, "run", 100)
+    batch = batch_record(0, 4, first_offset=first_offset, last_offset=last, started_at=at, applied=6, audited=2)
+    insert_records(clickhouse, "batches", [encode_record(batch)], at, "run", 100)
 
 
 def main() -> None:

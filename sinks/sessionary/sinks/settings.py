@@ -52,6 +52,13 @@ class RetentionSettings(ClickHouseSettings):
         ge=_DAYS_MIN,
         le=_DAYS_MAX,
     )
+    retention_runs_days: int = Field(
+        90,
+        description="days for which the table of runs keeps their events and those of their steps; events of tool "
+        "calls are kept for 30; history has all of them for longer; applied by db migrate",
+        ge=_DAYS_MIN,
+        le=90,
+    )
 
     @property
     def days(self) -> dict[str, int]:
@@ -60,6 +67,7 @@ class RetentionSettings(ClickHouseSettings):
             "history": self.retention_history_days,
             "idle": self.retention_idle_days,
             "batches": self.retention_batches_days,
+            "runs": self.retention_runs_days,
         }
 
 

@@ -26,6 +26,15 @@ def test_every_topic_names_what_its_correctness_needs() -> None:
     assert {name for name, spec in SPECS.items() if "delete.retention.ms" in spec.required} == {NAMES.changelog}
 
 
+def test_every_topic_has_an_end_of_its_records() -> None:
+    """By age, or in the changelog by the tombstone of a row that vanishes."""
+    ends = {"delete": "retention.ms", "compact": "delete.retention.ms"}
+    endless = [
+        name for name, spec in SPECS.items() if int(spec.config.get(ends[spec.config["cleanup.policy"]], -1)) < 0
+    ]
+    assert endless == []
+
+
 def test_a_topic_as_specified_satisfies() -> None:
     assert {topic for topic in NAMES if wrong(topic)} == set()
 

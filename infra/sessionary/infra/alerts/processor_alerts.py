@@ -5,6 +5,7 @@ from sessionary.infra.alerts.alert import Alert, AlertGroup, Severity, risen_cou
 _QUIET = "sessionary_processor_quiet_partitions > 0"
 _DUE = "max by (instance, partition) (sessionary_processor_timers_due)"
 _FIRED = "sum by (instance) (increase(sessionary_processor_timers_fired_total[2m])) > 0"
+_UNKNOWN = 'sessionary_processor_tool_calls{state="unknown"}'
 
 PROCESSOR_ALERTS = AlertGroup(
     "sessionary-processor",
@@ -77,6 +78,15 @@ PROCESSOR_ALERTS = AlertGroup(
             "{{ $value }} partitions of {{ $labels.instance }} hold their timeouts back",
             "The log has silences, so the processor {{ $labels.instance }} cannot tell a dead agent from a broken "
             "connection. No session of these partitions times out meanwhile.",
+        ),
+        Alert(
+            "SessionaryToolCallsUnresolved",
+            f"sum(min_over_time({_UNKNOWN}[${{window_s}}s]) and {_UNKNOWN} offset ${{window_s}}s) > 0",
+            "",
+            Severity.TICKET,
+            "{{ $value }} tool calls wait for people to say what came of them",
+            "For ${window_s} s and longer, the outcome of {{ $value | humanize }} reserved tool calls has been "
+            "unknown. A run with such a call that changes something outside is held until the call is resolved.",
         ),
         Alert(
             "SessionaryClockLeap",

@@ -32,6 +32,7 @@ COMMANDS: Final = (
     LateCommand(
         "partition", "operators.partition", "app", "List the partitions; open a halted one, or decide its skips."
     ),
+    LateCommand("unknown", "operators.unknown", "app", "List tool calls of unknown outcome; say what came of one."),
     LateCommand("rules", "operators.rules", "app", "List the rules in force; activate newer ones."),
     LateCommand("spool", "operators.spool", "app", "List, check and drain the clients' spools on this machine."),
     LateCommand("lag", "lag", "lag_command", "Show how far each consumer group is behind."),

@@ -20,8 +20,18 @@ _BATCHES_TTL: Final = (
     "ALTER TABLE {database}.batches MODIFY TTL toDateTime(started_at) + INTERVAL {batches} DAY",
     "ALTER TABLE {database}.batch_acknowledgements MODIFY TTL toDateTime(acknowledged_at) + INTERVAL {batches} DAY",
 )
+_RUNS_TTL: Final = """ALTER TABLE {database}.run_events MODIFY TTL
+    least(toDateTime(retain_until), toDateTime(appended_at) + INTERVAL 30 DAY) DELETE WHERE subject = 'tool_call',
+    toDateTime(retain_until) DELETE WHERE subject = 'artifact',
+    least(toDateTime(retain_until), toDateTime(appended_at) + INTERVAL {runs} DAY) DELETE
+        WHERE subject NOT IN ('tool_call', 'artifact')"""
 # By the names of `retention_days`: what to run if one of them differs.
-_STATEMENTS: Final = {"history": (_HISTORY_TTL, _REFUSALS_TTL), "idle": (_HISTORY_TTL,), "batches": _BATCHES_TTL}
+_STATEMENTS: Final = {
+    "history": (_HISTORY_TTL, _REFUSALS_TTL),
+    "idle": (_HISTORY_TTL,),
+    "batches": _BATCHES_TTL,
+    "runs": (_RUNS_TTL,),
+}
 _DEFAULTS: Final = RetentionSettings().days  # as the migration makes the tables
 
 

@@ -2,7 +2,9 @@
 
     partition   partition list, retry, skip, accept-gap, accept-truncation, repair-clock
     rules       rules list, activate
+    unknown     unknown list, resolve: tool calls whose outcome is unknown
     spool       spool list, verify, drain
 
-Those of partitions and rules ask the control API of any processor, with the operator's token.
+What came of a call is sent as an event, with the tenant's token. The commands of partitions and
+rules ask the control API of any processor, with the operator's token.
 """

@@ -1,0 +1,132 @@
+"""`sessionary unknown`: tool calls whose outcome is unknown, and what people found out."""
+
+import json
+import tempfile
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sessionary.infra.cli.commands.sessions.lookup import SessionArgument
+from sessionary.infra.cli.errors import CheckFailed, NotFound
+from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse_client
+from sessionary.infra.cli.tables import show_object, show_rows
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
+from sessionary.infra.environment import stack_environment, tenant_tokens
+from sessionary.schemas.errors import Invalid
+
+app = typer.Typer(no_args_is_help=True, help="List tool calls of unknown outcome; say what came of one.")
+_COLUMNS = ("session", "run", "tool", "key", "since", "args")
+_CALLS = (
+    "SELECT session_id AS session, run_id AS run, tool_name AS tool, idem_key AS key, since, args, tenant_id, "
+    "service_id, step_id, try, queryable FROM v_unresolved_calls "
+    "WHERE ({tenant:String} = '' OR tenant_id = {tenant:String}) ORDER BY since, session, run, key LIMIT {limit:UInt32}"
+)
+# Calls without a side effect may be resolved too; they wait for nobody.
+_CALL = (
+    "SELECT tenant_id, session_id, run_id, step_id, service_id, tool_name, tool_call_id, idem_key FROM v_tool_calls "
+    "WHERE state = 'unknown' AND idem_key = {key:String} AND startsWith(session_id, {session:String}) "
+    "AND ({run:String} = '' OR run_id = {run:String}) ORDER BY session_id, run_id LIMIT 2"
+)
+
+
+class Outcome(Enum):
+    """What came of a call."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@app.command("list")
+def list_unknown(
+    tenant: TenantOption = None, limit: LimitOption = 50, data: DataOption = None, as_json: JsonOption = False
+) -> None:
+    """List tool calls with a side effect whose outcome is unknown, the oldest first."""
+    rows = clickhouse_client(data).fetch_rows(_CALLS, tenant=tenant or "", limit=limit)
+    show_rows(rows, as_json=as_json, columns=_COLUMNS)
+
+
+@app.command("resolve")
+def resolve_unknown(
+    session: SessionArgument,
+    key: Annotated[str, typer.Argument(help="Idempotency key of the call.")],
+    outcome: Annotated[Outcome, typer.Option(help="What came of it: failed means that it had no effect.")],
+    by: Annotated[str, typer.Option("--by", help="Who found it out; the history keeps it.")],
+    run: Annotated[str | None, typer.Option("--run", help="Run of the call.", show_default=False)] = None,
+    result: Annotated[
+        str | None, typer.Option("--result", help="Result of a call that succeeded, as JSON.", show_default=False)
+    ] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what came of a tool call whose outcome is unknown; its run may then go on.
+
+    The exit code is 1 if the event was refused.
+    """
+    _check_result(outcome, result)
+    call = find_unknown_call(clickhouse_client(data), session, key, run)
+    refusal = _send_outcome(stack_environment(data), call, outcome, result, by)
+    verdict = "applied" if refusal is None else f"refused: {refusal}"
+    place = {"session": call["session_id"], "run": call["run_id"] or None, "key": key}
+    show_object({**place, "outcome": outcome.value, "verdict": verdict}, as_json=as_json)
+    if refusal is not None:
+        raise CheckFailed(f"the outcome of {call['tool_name']} was refused: {refusal}")
+
+
+def _check_result(outcome: Outcome, result: str | None) -> None:
+    if result is None:
+        return
+    if outcome is Outcome.FAILED:
+        raise Invalid("invalid_value", "--result is of a call that succeeded")
+    try:
+        json.loads(result)
+    except ValueError as error:
+        raise Invalid("invalid_value", f"--result is no JSON: {error}") from None
+
+
+def find_unknown_call(source: ClickHouseClient, session: str, key: str, run: str | None) -> Row:
+    """Return the one call of unknown outcome with this key, of the session whose id begins so.
+
+    Raises `NotFound` if there is none, `Invalid` if there are several, and what the client raises.
+    """
+    rows = source.fetch_rows(_CALL, session=session.lower(), key=key, run=run or "")
+    if not rows:
+        raise NotFound(f"ClickHouse has no call {key!r} of unknown outcome in session {session!r}")
+    if len(rows) > 1:
+        names = ", ".join(f"{row['session_id']} run {row['run_id'] or '-'}" for row in rows)
+        raise Invalid(
+            "invalid_value", f"more than one call has the key {key!r}: {names} …; give --run, or more of the id"
+        )
+    return rows[0]
+
+
+def _send_outcome(environ: Mapping[str, str], call: Row, outcome: Outcome, result: str | None, by: str) -> str | None:
+    """Send the outcome for the service that made the call; return why it was refused, or None."""
+    from sessionary.producers import ProducerSettings, SessionClient
+    from sessionary.schemas.events import ToolCallResolved
+
+    with tempfile.TemporaryDirectory(prefix="sessionary-unknown-") as folder:
+        settings = ProducerSettings.from_env(
+            environ,
+            api_token=tenant_tokens(environ).get(call["tenant_id"]),
+            spool_dir=Path(folder),
+            handle_sigterm=False,
+            poll_interval_s=0.0,  # its one event's verdict is awaited
+        )
+        with SessionClient(
+            tenant_id=call["tenant_id"], service_id=call["service_id"], agent_id="sessionary-unknown", settings=settings
+        ) as client:
+            shared = client.attach(call["session_id"])
+            resolved = ToolCallResolved(
+                call["tool_call_id"], call["tool_name"], call["idem_key"], outcome.value, result, by
+            )
+            shared.emit(resolved, run_id=call["run_id"] or None, step_id=call["step_id"], actor=by)
+            verdict = shared.sync().verdict
+    if verdict is None or not verdict.kept:
+        return "its verdict is not known any more"
+    return None if verdict.applied else verdict.reason or "unknown"
+
+
+__all__ = ["Outcome", "app", "find_unknown_call"]
