@@ -11,7 +11,9 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     delivery/       from a payload to an acknowledged record in Kafka
     control/        the control API, and clean-up requests
     ports           the protocols of what the client needs of the outside
+    run_ports       the same for runs, their steps and their tool calls
     kafka_ports     these by Kafka and HTTP
+    durable/        runs, steps and tool calls that are recorded, so that a crash repeats nothing
     context/        the current session, marks, decorators, several tenants
     testing/        these in memory, for users' tests
     process/        what the client does so that it never harms its process: exit, fork, SIGTERM
@@ -28,9 +30,13 @@ from typing import TYPE_CHECKING
 from sessionary.producers.client import SessionClient
 from sessionary.producers.context.marks import BlockMarks, Marks
 from sessionary.producers.context.model_call import ModelCall
-from sessionary.producers.context.run_block import Run
 from sessionary.producers.context.traced_calls import traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
+from sessionary.producers.durable.reserved_call import TookEffect
+from sessionary.producers.durable.resume_plan import ResumePlan
+from sessionary.producers.durable.retry import Retry
+from sessionary.producers.durable.run_block import Run
+from sessionary.producers.durable.tool import current_tool_key, tool
 from sessionary.producers.errors import (
     AuthenticationFailed,
     ClientClosed,
@@ -44,6 +50,8 @@ from sessionary.producers.errors import (
     QueueFull,
     Refused,
     RulesTooOld,
+    RunNotFound,
+    RunOver,
     SessionaryError,
     SessionEnded,
     SessionFenced,
@@ -52,6 +60,10 @@ from sessionary.producers.errors import (
     SettingsError,
     SpoolDamaged,
     SpoolUnusable,
+    ToolCallError,
+    ToolCallFailed,
+    ToolCallInProgress,
+    ToolCallUnresolved,
     Unavailable,
     UnreadableRequest,
     VerdictPending,
@@ -145,9 +157,13 @@ __all__ = [
     "Refusal",
     "RefusalReason",
     "Refused",
+    "ResumePlan",
+    "Retry",
     "RulesTooOld",
     "Run",
     "RunMode",
+    "RunNotFound",
+    "RunOver",
     "Session",
     "SessionClient",
     "SessionEnded",
@@ -162,10 +178,17 @@ __all__ = [
     "SpoolUnusable",
     "StartFailureReason",
     "Step",
+    "TookEffect",
+    "ToolCallError",
+    "ToolCallFailed",
+    "ToolCallInProgress",
+    "ToolCallUnresolved",
     "Unavailable",
     "UnreadableRequest",
     "Verdict",
     "VerdictPending",
     "current_session",
+    "current_tool_key",
+    "tool",
     "traced",
 ]

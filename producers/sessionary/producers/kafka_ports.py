@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from sessionary.producers.control.cleanup_consumer import KafkaCleanupConsumer
 from sessionary.producers.control.http_control import HttpControl
+from sessionary.producers.control.http_runs import HttpRuns
 from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.producers.errors import SpoolUnusable
@@ -35,7 +36,7 @@ def kafka_ports(
 
     def ports_with(control: HttpControl, cleanups: KafkaCleanupConsumer) -> Ports:
         polls = None if control.url is None else control
-        return Ports(transport, control, cleanups, delivery.policy, polls=polls)
+        return Ports(transport, control, cleanups, delivery.policy, polls=polls, runs=HttpRuns(control))
 
     def tenant_ports(tenant: str, its: ProducerSettings) -> Ports:
         return ports_with(*answers_of(tenant, its))

@@ -13,6 +13,7 @@ from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import DataClass, Limits, Refusal, RefusalReason
 
 if TYPE_CHECKING:  # pydantic takes long to load
+    from sessionary.producers.run_ports import RunReads, Waits
     from sessionary.producers.settings import ProducerSettings
 
 OnError = Callable[[Exception], None]
@@ -308,6 +309,8 @@ class Ports(NamedTuple):
     heartbeats: HeartbeatTimer | None = None  # None: a thread of the client, in real time
     polls: SessionPolls | None = None  # None: refusals and time-outs are told by verdicts only
     poll_timer: PollTimer | None = None  # None: a thread of the client, in real time
+    runs: "RunReads | None" = None  # None: nothing is known of runs, so tools are called without a record
+    waits: "Waits | None" = None  # None: real time and chance
 
 
 __all__ = [

@@ -88,6 +88,8 @@ class ProcessBoundClient:
             self._settings.verdict_timeout_s,
             self._on_error,
             self._watch,
+            self._ports.runs,
+            self._ports.waits,
             self._settings.rules,
         )
 
