@@ -303,7 +303,7 @@ class ToolCallInProgress(ToolCallError):
 
 
 class ToolCallUnresolved(ToolCallError):
-    """The call may have taken effect, and nobody knows. It is not repeated; its run is held.
+    """The call may have taken effect: its outcome is unknown. It is not repeated; its run is held.
 
     Once its outcome is resolved, the run can be resumed.
     """

@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
+from sessionary.producers.run_ports import RunReads, Verdict, Waits
 from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import DataClass, Limits, Refusal, RefusalReason
+from sessionary.schemas.types import DataClass, Limits, Refusal
 
 if TYPE_CHECKING:  # pydantic takes long to load
-    from sessionary.producers.run_ports import RunReads, Waits
     from sessionary.producers.settings import ProducerSettings
 
 OnError = Callable[[Exception], None]
@@ -127,17 +127,6 @@ class Transport(Protocol):
         A second call does nothing and returns 0.
         """
         ...
-
-
-class Verdict(NamedTuple):
-    """The processor's decision on one event: applied, or refused for a reason.
-
-    If it is no longer `kept`, neither is known.
-    """
-
-    applied: bool
-    reason: RefusalReason | None
-    kept: bool = True
 
 
 class SessionView(NamedTuple):
@@ -309,8 +298,8 @@ class Ports(NamedTuple):
     heartbeats: HeartbeatTimer | None = None  # None: a thread of the client, in real time
     polls: SessionPolls | None = None  # None: refusals and time-outs are told by verdicts only
     poll_timer: PollTimer | None = None  # None: a thread of the client, in real time
-    runs: "RunReads | None" = None  # None: nothing is known of runs, so tools are called without a record
-    waits: "Waits | None" = None  # None: real time and chance
+    runs: RunReads | None = None  # None: nothing is known of runs, so tools are called without a record
+    waits: Waits | None = None  # None: real time and chance
 
 
 __all__ = [

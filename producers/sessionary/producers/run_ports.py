@@ -3,11 +3,21 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from sessionary.producers.ports import Verdict
-from sessionary.schemas.types import ErrorInfo, RunMode
+from sessionary.schemas.types import ErrorInfo, RefusalReason, RunMode
 
 LogPosition = tuple[int, int]
 """Partition and offset."""
+
+
+class Verdict(NamedTuple):
+    """The processor's decision on one event: applied, or refused for a reason.
+
+    If it is no longer `kept`, neither is known.
+    """
+
+    applied: bool
+    reason: RefusalReason | None
+    kept: bool = True
 
 
 class RunView(NamedTuple):
@@ -91,4 +101,4 @@ class Waits(NamedTuple):
     uniform: Callable[[], float]  # From 0 to 1, 1 excluded
 
 
-__all__ = ["CallView", "LogPosition", "RunReads", "RunView", "StepView", "Waits"]
+__all__ = ["CallView", "LogPosition", "RunReads", "RunView", "StepView", "Verdict", "Waits"]

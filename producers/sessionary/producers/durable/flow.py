@@ -36,7 +36,7 @@ def run_flow(flow: Flow[T], pause: Pause | None) -> T:
         while True:
             try:
                 found = _perform(effect, pause)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - the flow decides, as the work's caller
                 effect = flow.throw(error)
             else:
                 effect = flow.send(found)
@@ -67,7 +67,7 @@ async def run_flow_async(flow: Flow[T], pause: Pause | None) -> T:
         while True:
             try:
                 found = await _perform_async(effect, pause)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - the flow decides, as the work's caller
                 effect = flow.throw(error)
             else:
                 effect = flow.send(found)

@@ -3,19 +3,29 @@
 import random
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import DeliveryFailed, RulesTooOld, Unavailable
 from sessionary.producers.ports import Control, OnError, Verdict
 from sessionary.producers.run_ports import CallView, LogPosition, RunReads, RunView, Waits
-from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.schemas.events import Payload
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.types import RefusalReason
 
 T = TypeVar("T")
 REAL_WAITS = Waits(time.monotonic, None, random.random)
+
+
+class SentEvent(Protocol):
+    """An event that was sent, and whose place in the log can be asked for."""
+
+    event_id: str
+    event_type: str
+
+    def wait_position(self, timeout_s: float) -> LogPosition | None:
+        """Return its place; None if the broker did not tell it. Raises as `Receipt.log_position"""
+        ...
 
 
 class Judged(NamedTuple):
@@ -32,7 +42,7 @@ class Recorder(NamedTuple):
     Attributes:
         key: The session's.
         send: Sends an event, and returns what its place in the log is asked of.
-        keep_refusal: Takes the id of an event of whose refusal nobody is to be told.
+        keep_refusal: Takes the id of an event whose refusal is not to be told.
         is_active: Tells whether the session is Active, as far as the client knows.
         control: Tells the session's verdicts.
         reads: Tells runs, steps and calls; None: nothing is recorded.
@@ -42,7 +52,7 @@ class Recorder(NamedTuple):
     """
 
     key: SessionKey
-    send: Callable[[Payload, EnvelopeFields], PendingVerdict]
+    send: Callable[[Payload, EnvelopeFields], SentEvent]
     keep_refusal: Callable[[str, RefusalReason], None]
     is_active: Callable[[], bool]
     control: Control
@@ -88,9 +98,7 @@ class Recorder(NamedTuple):
             )
         return Judged(record, pending.event_id, None if verdict.applied else verdict.reason or "UNKNOWN")
 
-    def _verdict_of(
-        self, pending: PendingVerdict, place: LogPosition | None, record: CallView | RunView | None
-    ) -> Verdict:
+    def _verdict_of(self, pending: SentEvent, place: LogPosition | None, record: CallView | RunView | None) -> Verdict:
         if isinstance(record, CallView) and record.reservation == pending.event_id:
             return Verdict(applied=True, reason=None)
         verdict = None if record is None else record.verdict
@@ -100,7 +108,7 @@ class Recorder(NamedTuple):
             raise Unavailable(f"the verdict on {pending.event_type} (event {pending.event_id}) is not known", 1.0)
         return verdict
 
-    def _wait_place(self, pending: PendingVerdict) -> LogPosition | None:
+    def _wait_place(self, pending: SentEvent) -> LogPosition | None:
         try:
             return pending.wait_position(self.timeout_s)
         except DeliveryFailed as error:

@@ -34,7 +34,7 @@ _ANSWERS = frozenset({"call_in_progress", "call_succeeded", "call_unresolved", "
 
 
 class TookEffect(NamedTuple):
-    """What a tool's query returns if the call took effect: the result that the call would have had."""
+    """What a tool's query returns if the call took effect: what the call would have returned."""
 
     result: Json = None
 
@@ -97,11 +97,11 @@ def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flo
                 raise
             yield from call.wait_after(failures)
         except BaseException as error:
-            if not policy.side_effect:  # else nobody knows: the processor's clock finds that out
+            if not policy.side_effect:  # else it is unknown: the processor's clock finds that out
                 yield Do(partial(call.record_failure, to_error_info(error, retryable=True)))
             raise
         else:
-            yield Do(lambda: call.record_result(result))
+            yield Do(partial(call.record_result, result))
             return result
 
 
@@ -149,7 +149,7 @@ class ReservedCall:
             answer = yield Call(self._query)
         except Exception as error:
             raise ToolCallUnresolved(known.tool_name, self._key, f"asking the tool failed ({error!r})") from error
-        result_json = None if answer is None else to_json_text(self._checked(answer).result, "result")
+        result_json = None if answer is None else to_json_text(self._check_answer(answer).result, "result")
         outcome = ToolCallResolved(
             self._call_id,
             known.tool_name,
@@ -169,7 +169,7 @@ class ReservedCall:
         while True:
             try:
                 answer = yield Call(self._query)
-            except Exception as silence:
+            except Exception as silence:  # noqa: BLE001 - the query is the user's
                 failures += 1
                 if failures > self._policy.retry.retries:
                     why = f"asking the tool failed ({silence!r})"
@@ -178,8 +178,8 @@ class ReservedCall:
                 continue
             if answer is None:
                 return None, failures
-            result = self._checked(answer).result
-            yield Do(lambda: self.record_result(result))
+            result = self._check_answer(answer).result
+            yield Do(partial(self.record_result, result))
             return _Stored(result), failures
 
     def wait_after(self, failures: int) -> Flow[None]:
@@ -187,7 +187,7 @@ class ReservedCall:
         yield Wait(self._policy.retry.wait_ms(failures, self._recorder.waits.uniform()) / 1_000)
 
     def record_result(self, result: Json) -> None:
-        """Record that the try succeeded. Raises `Unavailable`, and `Invalid` if JSON cannot hold it."""
+        """Record that the try succeeded. Raises `Unavailable`, `Invalid`."""
         invalid, result_json = None, None
         try:
             result_json = None if result is None else to_json_text(result, "result")
@@ -283,7 +283,7 @@ class ReservedCall:
         assert self._policy.query is not None
         return self._policy.query(self._key)
 
-    def _checked(self, answer: Any) -> TookEffect:
+    def _check_answer(self, answer: Any) -> TookEffect:
         if not isinstance(answer, TookEffect):
             raise Invalid(
                 "invalid_value",

@@ -65,7 +65,7 @@ def make_plan(run: RunView, steps: Sequence[StepView], calls: Sequence[CallView]
 
 
 def is_unresolved(call: CallView) -> bool:
-    """Return whether a call may have taken effect, and nobody knows."""
+    """Return whether a call may have taken effect, and its outcome is unknown."""
     return call.state == "unknown" and call.side_effect
 
 

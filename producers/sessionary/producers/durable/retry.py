@@ -37,7 +37,7 @@ class CallRate:
     def take_turn(self, now_s: float) -> float:
         """Take the next turn; return how long to wait for it, in seconds."""
         with self._lock:
-            # A clock that went back, as that of another test does, keeps nobody waiting.
+            # A clock that went back, as that of another test does, delays no call.
             turn_s = max(now_s, self._free_s if self._free_s - now_s < self._interval_s * 10_000 else now_s)
             self._free_s = turn_s + self._interval_s
             return turn_s - now_s

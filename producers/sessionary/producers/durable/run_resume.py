@@ -67,7 +67,7 @@ def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> F
             yield Do(lambda: recorder.send_acknowledged(failed, fields))
         raise RunOver(run.run_id, "cancelled" if run.state == "cancelled" else "failed", plan.error)
     for call in filter(is_unresolved, known.calls):
-        yield from _reserved(recorder, call, run.run_id).resolve(call)
+        yield from _call_of(recorder, call, run.run_id).resolve(call)
     if plan.unresolved:
         known = yield Do(lambda: read_run(recorder, run.run_id) or known)
     if known.run.state in ("paused", "failed"):
@@ -75,7 +75,7 @@ def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> F
     return known
 
 
-def _reserved(recorder: Recorder, call: CallView, run_id: str) -> ReservedCall:
+def _call_of(recorder: Recorder, call: CallView, run_id: str) -> ReservedCall:
     policy = policy_of(call.tool_name)
     if policy is None:
         raise ToolCallUnresolved(call.tool_name, call.idem_key, "this process has no tool of that name")

@@ -56,7 +56,8 @@ class RunSteps:
                 output = yield Call(function)
             output_json = to_json_text(output, "output")
         except BaseException as error:
-            info = to_error_info(error)
+            # Who interrupts a step says nothing against its work.
+            info = to_error_info(error, retryable=None if isinstance(error, Exception) else True)
             yield Do(lambda: self._fail(name, attempt, info, fields))
             raise
         done = StepSucceeded(name, attempt, output_json)

@@ -79,6 +79,22 @@ def tool(
 
     Otherwise raises what the function raises, and as `Session.emit` does.
     """
+    limit_ms = _check_declaration(effect, deadline, calls_per_s)
+
+    def decorate(function: F) -> F:
+        label = f"{name or getattr(function, '__name__', type(function).__name__)}"[:NAME_CHARACTERS_MAX]
+        rate = None if calls_per_s is None else CallRate(calls_per_s)
+        policy = ToolPolicy(
+            label, effect != "read", queryable or query is not None, query, limit_ms, retry, rate, wait_s
+        )
+        _policies[label] = policy
+        return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key)))
+
+    return decorate
+
+
+def _check_declaration(effect: str, deadline: float | None, calls_per_s: float | None) -> int | None:
+    """Return the limit in ms. Raises `Invalid` for a value that makes no sense."""
     if effect not in ("read", "write", "unknown"):
         raise Invalid("invalid_value", f"effect is {effect!r}: use 'read', 'write' or 'unknown'")
     limit_ms = None if deadline is None else round(deadline * 1_000)
@@ -86,38 +102,31 @@ def tool(
         raise Invalid("invalid_value", f"deadline is {deadline} seconds: use at least 0.001")
     if calls_per_s is not None and not calls_per_s > 0:
         raise Invalid("invalid_value", f"calls_per_s is {calls_per_s}: use more than 0")
+    return limit_ms
 
-    def decorate(function: F) -> F:
-        import inspect  # takes long to load
 
-        label = f"{name or getattr(function, '__name__', type(function).__name__)}"[:NAME_CHARACTERS_MAX]
-        rate = None if calls_per_s is None else CallRate(calls_per_s)
-        policy = ToolPolicy(
-            label, effect != "read", queryable or query is not None, query, limit_ms, retry, rate, wait_s
-        )
-        _policies[label] = policy
-        caller = _ToolCaller(policy, key, inspect.signature(function))
-        if inspect.iscoroutinefunction(function):
+def _wrapper_for(
+    function: Callable[..., Any], policy: ToolPolicy, key: Callable[..., str] | None
+) -> Callable[..., Any]:
+    import inspect  # takes long to load
 
-            async def call_tool_async(*args: Any, **kwargs: Any) -> Any:
-                recorder = _current_recorder()
-                if recorder is None:
-                    return await function(*args, **kwargs)
-                flow = caller.flow_of(recorder, functools.partial(function, *args, **kwargs), args, kwargs)
-                return await run_flow_async(flow, recorder.waits.pause)
+    caller = _ToolCaller(policy, key, inspect.signature(function))
 
-            return cast("F", functools.wraps(function)(call_tool_async))
+    async def call_tool_async(*args: Any, **kwargs: Any) -> Any:
+        recorder = _current_recorder()
+        if recorder is None:
+            return await function(*args, **kwargs)
+        flow = caller.flow_of(recorder, functools.partial(function, *args, **kwargs), args, kwargs)
+        return await run_flow_async(flow, recorder.waits.pause)
 
-        def call_tool(*args: Any, **kwargs: Any) -> Any:
-            recorder = _current_recorder()
-            if recorder is None:
-                return function(*args, **kwargs)
-            flow = caller.flow_of(recorder, functools.partial(function, *args, **kwargs), args, kwargs)
-            return run_flow(flow, recorder.waits.pause)
+    def call_tool(*args: Any, **kwargs: Any) -> Any:
+        recorder = _current_recorder()
+        if recorder is None:
+            return function(*args, **kwargs)
+        flow = caller.flow_of(recorder, functools.partial(function, *args, **kwargs), args, kwargs)
+        return run_flow(flow, recorder.waits.pause)
 
-        return cast("F", functools.wraps(function)(call_tool))
-
-    return decorate
+    return call_tool_async if inspect.iscoroutinefunction(function) else call_tool
 
 
 def current_tool_key() -> str | None:

@@ -21,7 +21,7 @@ class MemoryRuns:
 
     def fetch_run(self, session_id: str, run_id: str, after: LogPosition | None, timeout_s: float) -> RunView | None:
         """Return a run; None if there is no such one. Raises `Unavailable` if silenced."""
-        with self._asked() as log:
+        with self._ask_log() as log:
             row = log.find_child(session_id, lambda tenant: run_key(tenant, session_id, run_id))
             if not isinstance(row, RunState | FinishedRun):
                 return None
@@ -31,20 +31,20 @@ class MemoryRuns:
 
     def fetch_steps(self, session_id: str, run_id: str, timeout_s: float) -> Sequence[StepView]:
         """Return the steps of a run in the order in which they began, without their outputs."""
-        with self._asked() as log:
+        with self._ask_log() as log:
             rows = log.find_children(session_id, lambda tenant: run_key(tenant, session_id, run_id))
             steps = sorted((row for row in rows if isinstance(row, StepState)), key=lambda row: row.started_at)
             return [_step_view(row)._replace(output_json=None) for row in steps]
 
     def fetch_step(self, session_id: str, run_id: str, name: str, timeout_s: float) -> StepView | None:
         """Return a step with its output; None if there is no such one."""
-        with self._asked() as log:
+        with self._ask_log() as log:
             row = log.find_child(session_id, lambda tenant: step_key(run_key(tenant, session_id, run_id), name))
             return _step_view(row) if isinstance(row, StepState) else None
 
     def fetch_calls(self, session_id: str, run_id: str, timeout_s: float) -> Sequence[CallView]:
         """Return the tool calls of a run in the order in which they began, without results."""
-        with self._asked() as log:
+        with self._ask_log() as log:
             rows = log.find_children(session_id, lambda tenant: run_key(tenant, session_id, run_id))
             calls = [row for row in rows if isinstance(row, ToolCallState | EndedToolCall)]
             return [_call_view(row)._replace(result_json=None) for row in sorted(calls, key=lambda row: row.started_at)]
@@ -58,13 +58,13 @@ class MemoryRuns:
             parent = f"{tenant}:{session_id}".encode() if run_id is None else run_key(tenant, session_id, run_id)
             return call_key(parent, idem_key)
 
-        with self._asked() as log:
+        with self._ask_log() as log:
             row = log.find_child(session_id, key_of)
             if not isinstance(row, ToolCallState | EndedToolCall):
                 return None
             return _call_view(row)._replace(verdict=log.find_verdict(after))
 
-    def _asked(self) -> "_AskedLog":
+    def _ask_log(self) -> "_AskedLog":
         if self._memory._silent:
             raise Unavailable("the control API is silent", 1.0)
         return _AskedLog(self._memory)
