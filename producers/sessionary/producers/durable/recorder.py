@@ -24,7 +24,7 @@ class SentEvent(Protocol):
     event_type: str
 
     def wait_position(self, timeout_s: float) -> LogPosition | None:
-        """Return its place; None if the broker did not tell it. Raises as `Receipt.log_position"""
+        """Return its place; None if the broker did not tell it. Raises `Unavailable`."""
         ...
 
 
