@@ -12,7 +12,9 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     control/        the control API, and requests for clean-ups and tasks
     tasks/          workers of long tasks, and what their functions are given
     ports           the protocols of what the client needs of the outside
+    run_ports       the same for runs, their steps and their tool calls
     kafka_ports     these by Kafka and HTTP
+    durable/        runs, steps and tool calls that are recorded, so that a crash repeats nothing
     context/        the current session, marks, decorators, several tenants
     artifacts/      content that is too large for events, in a folder or an object store
     testing/        these in memory, for users' tests
@@ -30,9 +32,13 @@ from typing import TYPE_CHECKING
 from sessionary.producers.client import SessionClient
 from sessionary.producers.context.marks import BlockMarks, Marks
 from sessionary.producers.context.model_call import ModelCall
-from sessionary.producers.context.run_block import Run
 from sessionary.producers.context.traced_calls import traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
+from sessionary.producers.durable.reserved_call import TookEffect
+from sessionary.producers.durable.resume_plan import ResumePlan
+from sessionary.producers.durable.retry import Retry
+from sessionary.producers.durable.run_block import Run
+from sessionary.producers.durable.tool import current_tool_key, tool
 from sessionary.producers.errors import (
     AuthenticationFailed,
     ClientClosed,
@@ -46,6 +52,8 @@ from sessionary.producers.errors import (
     QueueFull,
     Refused,
     RulesTooOld,
+    RunNotFound,
+    RunOver,
     SessionaryError,
     SessionEnded,
     SessionFenced,
@@ -54,6 +62,10 @@ from sessionary.producers.errors import (
     SettingsError,
     SpoolDamaged,
     SpoolUnusable,
+    ToolCallError,
+    ToolCallFailed,
+    ToolCallInProgress,
+    ToolCallUnresolved,
     Unavailable,
     UnreadableRequest,
     VerdictPending,
@@ -157,9 +169,13 @@ __all__ = [
     "Refusal",
     "RefusalReason",
     "Refused",
+    "ResumePlan",
+    "Retry",
     "RulesTooOld",
     "Run",
     "RunMode",
+    "RunNotFound",
+    "RunOver",
     "Session",
     "SessionClient",
     "SessionEnded",
@@ -176,10 +192,17 @@ __all__ = [
     "Step",
     "TaskRequest",
     "TaskView",
+    "TookEffect",
+    "ToolCallError",
+    "ToolCallFailed",
+    "ToolCallInProgress",
+    "ToolCallUnresolved",
     "Unavailable",
     "UnreadableRequest",
     "Verdict",
     "VerdictPending",
     "current_session",
+    "current_tool_key",
+    "tool",
     "traced",
 ]

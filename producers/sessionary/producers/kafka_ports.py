@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sessionary.producers.control.http_control import HttpControl
+from sessionary.producers.control.http_runs import HttpRuns
 from sessionary.producers.control.request_consumer import TASKS, KafkaRequestConsumer
 from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.spool.transport import SpoolTransport
@@ -39,7 +40,7 @@ def kafka_ports(
     def ports_with(control: HttpControl, cleanups: KafkaRequestConsumer, task_requests: KafkaRequestConsumer) -> Ports:
         polls = None if control.url is None else control
         parts = (transport, control, cleanups, delivery.policy)
-        return Ports(*parts, polls=polls, tasks=control, task_requests=task_requests)
+        return Ports(*parts, polls=polls, runs=HttpRuns(control), tasks=control, task_requests=task_requests)
 
     def tenant_ports(tenant: str, its: ProducerSettings) -> Ports:
         return ports_with(*answers_of(tenant, its))

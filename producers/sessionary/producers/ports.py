@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
+from sessionary.producers.run_ports import RunReads, Verdict, Waits
 from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Refusal, RefusalReason
+from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Refusal
 
 if TYPE_CHECKING:  # pydantic takes long to load
     from sessionary.producers.settings import ProducerSettings
@@ -126,17 +127,6 @@ class Transport(Protocol):
         A second call does nothing and returns 0.
         """
         ...
-
-
-class Verdict(NamedTuple):
-    """The processor's decision on one event: applied, or refused for a reason.
-
-    If it is no longer `kept`, neither is known.
-    """
-
-    applied: bool
-    reason: RefusalReason | None
-    kept: bool = True
 
 
 class SessionView(NamedTuple):
@@ -363,6 +353,8 @@ class Ports(NamedTuple):
     poll_timer: PollTimer | None = None  # None: a thread of the client, in real time
     tasks: TaskLookup | None = None  # None: tasks cannot be asked for
     task_requests: TaskConsumer | None = None  # None: the client can have no worker of tasks
+    runs: RunReads | None = None  # None: nothing is known of runs, so tools are called without a record
+    waits: Waits | None = None  # None: real time and chance
 
 
 __all__ = [

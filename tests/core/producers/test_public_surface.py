@@ -33,8 +33,9 @@ from sessionary.producers.testing import InMemoryTransport, memory_client
 
 SESSION = {
     *("session_id", "local_state", "epoch", "version", "state", "context_bytes", "lost"),
-    *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot", "llm", "run", "marks", "bind"),
-    *("start_task", "start", "fail_start", "enter_phase", "pause", "resume", "error", "recover", "sync"),
+    *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot"),
+    *("llm", "run", "resume_run", "start_task", "marks", "bind"),
+    *("start", "fail_start", "enter_phase", "pause", "resume", "error", "recover", "sync"),
     *("complete", "cancel", "force_close", "close", "detach"),
 }
 CLIENT = {
@@ -46,7 +47,7 @@ FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient)]
 # What the name of a type is in the other face.
 COUNTERPARTS = {Session: AsyncSession, SessionClient: AsyncSessionClient, Step: AsyncStep}
 # These send nothing and wait for nothing, so they are plain functions in both.
-PLAIN = {"detach", "on_cleanup", "session", "llm", "run", "marks", "bind", "for_tenant", "traced"}
+PLAIN = {"detach", "on_cleanup", "session", "llm", "run", "resume_run", "marks", "bind", "for_tenant", "traced"}
 
 
 def public_names(value: object) -> set[str]:

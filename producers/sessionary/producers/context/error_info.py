@@ -1,6 +1,6 @@
 """Exceptions as events carry them."""
 
-from sessionary.producers.errors import Unavailable
+from sessionary.producers.context.failure_class import is_retryable
 from sessionary.producers.process.safe_text import error_text, exception_text
 from sessionary.schemas.types import ErrorInfo
 
@@ -15,13 +15,12 @@ def error_message(error: BaseException) -> str:
 def to_error_info(error: BaseException | ErrorInfo, *, retryable: bool | None = None) -> ErrorInfo:
     """Return `error` as an event carries it.
 
-    If `retryable` is None, time-outs, lost connections and `Unavailable` are retryable. An
-    `ErrorInfo` is returned as it is.
+    If `retryable` is None, `is_retryable` tells. An `ErrorInfo` is returned as it is.
     """
     if isinstance(error, ErrorInfo):
         return error
     if retryable is None:
-        retryable = isinstance(error, TimeoutError | ConnectionError | Unavailable)
+        retryable = is_retryable(error)
     message = exception_text(error)[:MESSAGE_LENGTH_MAX]
     return ErrorInfo("retryable" if retryable else "fatal", type(error).__name__, message)
 

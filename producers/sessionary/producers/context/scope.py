@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.ports import OnError
 from sessionary.schemas.events import Payload
+
+if TYPE_CHECKING:
+    from sessionary.producers.durable.recorder import Recorder
+    from sessionary.producers.run_ports import CallView
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,6 +47,8 @@ class AnySession(Protocol):
 
     def _call_reporter(self) -> CallReporter: ...
 
+    def _recorder(self) -> "Recorder": ...
+
 
 class SessionBlock:
     """One `with` block of a session, from entering to leaving it."""
@@ -60,11 +66,23 @@ class SessionBlock:
         return None if self.left else self._session()
 
 
+class WorkPlace(NamedTuple):
+    """Where recorded work stands: its run, and its step if it is in one.
+
+    `known_calls` holds what is known of the run's tool calls by key, as it was resumed.
+    """
+
+    run_id: str
+    step_name: str | None
+    known_calls: "dict[str, CallView]"
+
+
 class Scope(NamedTuple):
-    """What a context inherits: the innermost block, and marks by session id."""
+    """What a context inherits: the innermost block, marks by session id, place of work."""
 
     block: SessionBlock | None = None
     marks: Mapping[str, EnvelopeFields] = MappingProxyType({})
+    place: WorkPlace | None = None
 
 
 _EMPTY = Scope()
@@ -106,12 +124,15 @@ def leave_block(block: SessionBlock) -> None:
 
 
 @contextmanager
-def added_marks(session_id: str, marks: EnvelopeFields) -> Iterator[None]:
-    """Let the events that the session sends in this context carry `marks`, unless they have own."""
+def added_marks(session_id: str, marks: EnvelopeFields, place: WorkPlace | None = None) -> Iterator[None]:
+    """Let the events that the session sends in this context carry `marks`, unless they have own.
+
+    `place`: where the work in this context stands, if it is another place than outside.
+    """
     scope = _scope.get()
     outer = scope.marks.get(session_id)
     joined = marks if outer is None else join_fields(marks, outer)
-    token = _scope.set(scope._replace(marks=MappingProxyType({**scope.marks, session_id: joined})))
+    token = _scope.set(Scope(scope.block, MappingProxyType({**scope.marks, session_id: joined}), place or scope.place))
     try:
         yield
     finally:
@@ -160,6 +181,7 @@ __all__ = [
     "CallReporter",
     "Scope",
     "SessionBlock",
+    "WorkPlace",
     "active_session",
     "added_marks",
     "bind_function",

@@ -8,9 +8,9 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http.client import HTTPException
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from sessionary.producers.errors import AuthenticationFailed, Invalid, SessionLost, SettingsError, Unavailable
 from sessionary.producers.ports import (
@@ -30,6 +30,12 @@ _WAIT_MS_MAX = 10_000
 _RETRY_S_MAX = 1.0
 _ANSWER_BYTES_MAX = 8 << 20
 _NETWORK_MARGIN_S = 2.0
+_UNKNOWN_RECORDS = frozenset({"unknown_run", "unknown_step", "unknown_call"})
+T = TypeVar("T")
+
+
+class RecordUnknown(SessionLost):
+    """The tenant's session has no such run, step or tool call."""
 
 
 class HttpControl:
@@ -58,33 +64,50 @@ class HttpControl:
 
         Raises `SessionLost`, `AuthenticationFailed`, `Invalid`, `Unavailable`, `SettingsError`.
         """
+        document = self.fetch_document(session_id, after, timeout_s, f"session {session_id}")
+        return self.parse_document(document, parse_session, "a session")
+
+    def fetch_document(self, path: str, after: tuple[int, int] | None, timeout_s: float, about: str) -> dict[str, Any]:
+        """Return the JSON object at `path` below `/v1/sessions/`, once `after` is judged.
+
+        `about` names it in errors. Asks until there is an answer or `timeout_s` is over. Raises as
+        `fetch_session` does; `RecordUnknown` if only the run, step or call is unknown.
+        """
         self.check_configured()
         deadline = time.monotonic() + timeout_s
         while True:
             left_s = max(deadline - time.monotonic(), 0.0)
             try:
-                return self._fetch_once(session_id, after, left_s)
+                return self._fetch_once(path, after, left_s, about)
             except Unavailable as error:
                 pause_s = min(error.retry_after_s, _RETRY_S_MAX)
                 if time.monotonic() + pause_s >= deadline:
                     raise
                 time.sleep(pause_s)
 
-    def _fetch_once(self, session_id: str, after: tuple[int, int] | None, left_s: float) -> SessionView:
+    def parse_document(self, document: dict[str, Any], parse: Callable[[dict[str, Any]], T], what: str) -> T:
+        """Return what `parse` makes of a document. Raises `Unavailable` if it is not `what`."""
+        try:
+            return parse(document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Unavailable(f"control API at {self.url} sent an answer that is not {what}: {error!r}", 1.0) from None
+
+    def _fetch_once(self, path: str, after: tuple[int, int] | None, left_s: float, about: str) -> dict[str, Any]:
         query = {"wait_ms": str(min(int(left_s * 1000), _WAIT_MS_MAX))}
         if after is not None:
             query["after"] = f"{after[0]}:{after[1]}"
         if self._tenant_id is not None:
             query["tenant"] = self._tenant_id
-        request = self._new_request(f"{session_id}?{urllib.parse.urlencode(query)}")
+        request = self._new_request(f"{path}?{urllib.parse.urlencode(query)}")
         wait_s = min(left_s, _WAIT_MS_MAX / 1000) + _NETWORK_MARGIN_S
-        body = self._read_answer(request, wait_s, f"session {session_id}")
+        body = self._read_answer(request, wait_s, about)
         try:
-            return parse_session(json.loads(body))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Unavailable(
-                f"control API at {self.url} sent an answer that is not a session: {error!r}", 1.0
-            ) from None
+            document = json.loads(body)
+        except ValueError as error:
+            raise Unavailable(f"control API at {self.url} sent an answer that is no JSON: {error!r}", 1.0) from None
+        if not isinstance(document, dict):
+            raise Unavailable(f"control API at {self.url} sent an answer that is no JSON object", 1.0)
+        return document
 
     def poll_sessions(self, known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
         """Ask once about many sessions.
@@ -166,12 +189,16 @@ def _known_document(known: KnownSession) -> dict[str, Any]:
 
 def _error_from(about: str, error: urllib.error.HTTPError) -> Exception:
     """Return the error that an answer with an RFC 9457 problem means."""
+    reason = None
     try:
-        detail = str(json.loads(error.read(65_536)).get("detail") or error.reason)
+        problem = json.loads(error.read(65_536))
+        detail, reason = str(problem.get("detail") or error.reason), problem.get("reason")
     except (ValueError, AttributeError, OSError):
         detail = str(error.reason)
     if error.code in (401, 403):
         return AuthenticationFailed(f"control API: {detail}")
+    if error.code == 404 and reason in _UNKNOWN_RECORDS:
+        return RecordUnknown(f"{about}: {detail}")
     if error.code in (404, 405, 410):
         return SessionLost(f"{about}: {detail}")
     if error.code == 400:
@@ -202,7 +229,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         snapshot_id=snapshot["snapshot_id"] if snapshot else None,
         snapshot_state_json=snapshot["state_json"] if snapshot else None,
         limits=Limits(**known),
-        verdict=_parse_verdict(verdict) if verdict else None,
+        verdict=parse_verdict(verdict) if verdict else None,
         data_classes=_known_classes(body.get("data_classes") or ()),
         rules=body.get("rules"),
         agent_id=body.get("agent_id"),
@@ -226,7 +253,7 @@ def parse_changes(body: dict[str, Any]) -> SessionChanges:
             each["holder"],
             each["reason_code"],
             _parse_refusals(each["refusals"]),
-            _parse_verdict(each["verdict"]) if each["verdict"] else None,
+            parse_verdict(each["verdict"]) if each["verdict"] else None,
         )
         for each in body["sessions"]
     ]
@@ -253,7 +280,7 @@ def parse_task(body: dict[str, Any]) -> TaskView:
         entered_ms=int(body["entered_ms"]),
         last_event_ms=int(body["last_event_ms"]),
         version=body["version"],
-        verdict=_parse_verdict(verdict) if verdict else None,
+        verdict=parse_verdict(verdict) if verdict else None,
     )
 
 
@@ -266,8 +293,9 @@ def _known_classes(names: Sequence[str]) -> tuple[DataClass, ...]:
     return tuple(name for name in get_args(DataClass) if name in names and name != "UNKNOWN")
 
 
-def _parse_verdict(body: dict[str, Any]) -> Verdict:
+def parse_verdict(body: dict[str, Any]) -> Verdict:
+    """Return the verdict in the API's JSON. Raises `KeyError`."""
     return Verdict(body["outcome"] == "applied", body.get("reason"), body["outcome"] != "not_kept")
 
 
-__all__ = ["HttpControl", "parse_changes", "parse_session", "parse_task"]
+__all__ = ["HttpControl", "RecordUnknown", "parse_changes", "parse_session", "parse_task", "parse_verdict"]

@@ -89,6 +89,8 @@ class ProcessBoundClient:
             self._on_error,
             self._watch,
             {},
+            self._ports.runs,
+            self._ports.waits,
             self._settings.rules,
         )
 

@@ -8,8 +8,9 @@ from typing import Unpack
 
 from sessionary.producers.context.marks import BlockMarks, Marks
 from sessionary.producers.context.model_call import ModelCall
-from sessionary.producers.context.run_block import Run
 from sessionary.producers.context.scope import CallReporter, P, T, bind_function
+from sessionary.producers.durable.recorder import Recorder
+from sessionary.producers.durable.run_block import Run
 from sessionary.producers.ports import Json
 from sessionary.producers.session.life import Session
 from sessionary.schemas.events import Payload
@@ -223,6 +224,7 @@ class AsyncSessionWork:
         mode: RunMode = "attached",
         input: Json = None,
         plan: Json = None,
+        resume: bool = False,
         **marks: Unpack[Marks],
     ) -> Run:
         """Return a run of a task, to be used in `async with`: events in the block belong to it.
@@ -241,10 +243,27 @@ class AsyncSessionWork:
                 while the session is held or has timed out, and the session is not archived before
                 the run ends.
             input: What the run is given, as JSON can hold it.
-            plan: Its plan, if there is one yet.
+            plan: Its plan, if there is one yet: for a resumption, a list of its steps' names.
+            resume: If the session has a run of this `run_id`, go on with it, as `resume_run` does.
             marks: As in `emit`. `run_id`: the run's own id; by default a new UUID.
         """
-        return self.sync_session.run(task_type, mode=mode, input=input, plan=plan, **marks)
+        return self.sync_session.run(task_type, mode=mode, input=input, plan=plan, resume=resume, **marks)
+
+    def resume_run(self, run_id: str, /, **marks: Unpack[Marks]) -> Run:
+        """Return a run of this session that has begun before, for `async with`: it goes on.
+
+            async with session.resume_run("report-7") as run:
+                facts = await run.step("collect", collect_facts)  # not run again if it succeeded
+
+        It works and raises as `Session.resume_run`; asking for what is known does not block the
+        event loop.
+
+        Args:
+            run_id: The run's id.
+            marks: As in `emit`, of the run's own events. `actor`: a person who lets a run go on
+                although it has failed for good.
+        """
+        return self.sync_session.resume_run(run_id, **marks)
 
     async def start_task(
         self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **marks: Unpack[Marks]
@@ -280,6 +299,9 @@ class AsyncSessionWork:
 
     def _call_reporter(self) -> CallReporter:
         return self.sync_session._call_reporter()
+
+    def _recorder(self) -> Recorder:
+        return self.sync_session._recorder()
 
     # For verbs
 

@@ -28,11 +28,12 @@ from sessionary.producers.judgement.local_checks import NO_BARS
 from sessionary.producers.judgement.session_lock import SessionLock
 from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
+from sessionary.producers.run_ports import RunReads, Waits
 from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
-from sessionary.schemas.types import Limits, Phase, Snapshot
+from sessionary.schemas.types import Limits, Phase, RefusalReason, Snapshot
 
 _EPOCH_PAUSE_S = 0.1
 _FINAL = (AuthenticationFailed, DeliveryFailed, SessionLost, Invalid, SettingsError)  # waiting longer does not help
@@ -49,6 +50,8 @@ class SharedServices(NamedTuple):
     on_error: OnError
     watch: SessionWatch
     task_places: dict[str, tuple[int, int]]  # (partition, offset) of the last tasks that were asked for
+    runs: RunReads | None = None  # None: nothing is known of runs
+    waits: Waits | None = None  # None: real time
     rules: int = 1  # version of the rules by which events are judged, as far as the client knows
 
 
@@ -163,6 +166,17 @@ class SessionHandle(JudgedHandle):
         if (sent := self._sent_events) is not None:  # a poll may end the watch at any moment
             sent.add_event(event_id, EVENT_TYPES[type(payload)])
         return event_id
+
+    def _send_awaited(self, payload: Payload, fields: EnvelopeFields) -> PendingVerdict:
+        """Send an event whose place in the log will be asked for; other verbs need not wait."""
+        pending = PendingVerdict("emit", EVENT_TYPES[type(payload)], self._local_state)
+        pending.event_id = self._send_event(payload, fields, pending.on_receipt)
+        return pending
+
+    def _keep_refusal(self, event_id: str, reason: RefusalReason) -> None:
+        """Do not tell `on_refused` of an event: the caller acts on its refusal."""
+        if self._sent_events is not None:
+            self._sent_events.take_refused(event_id, reason)
 
     def _send_phases(self, *phases: Phase, fields: EnvelopeFields = NO_FIELDS) -> None:
         for phase in phases:

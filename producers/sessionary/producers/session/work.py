@@ -13,8 +13,9 @@ from typing import Unpack
 
 from sessionary.producers.context.marks import BlockMarks, Marks, block_fields, envelope_fields
 from sessionary.producers.context.model_call import ModelCall
-from sessionary.producers.context.run_block import Run, RunStart
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks, bind_function
+from sessionary.producers.durable.recorder import REAL_WAITS, Recorder
+from sessionary.producers.durable.run_block import Run, RunStart
 from sessionary.producers.errors import Invalid, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.process.json_text import to_json_text
@@ -206,6 +207,7 @@ class SessionWork(SessionHandle):
         mode: RunMode = "attached",
         input: Json = None,
         plan: Json = None,
+        resume: bool = False,
         **marks: Unpack[Marks],
     ) -> Run:
         """Return a run of a task, to be used in `with`: events in the block belong to it.
@@ -225,14 +227,48 @@ class SessionWork(SessionHandle):
                 while the session is held or has timed out, and the session is not archived before
                 the run ends.
             input: What the run is given, as JSON can hold it.
-            plan: Its plan, if there is one yet.
+            plan: Its plan, if there is one yet: for a resumption, a list of its steps' names.
+            resume: If the session has a run of this `run_id`, go on with it, as `resume_run` does.
             marks: As in `emit`. `run_id`: the run's own id; by default a new UUID.
         """
+        if resume and not marks.get("run_id"):
+            raise Invalid("invalid_value", "resume=True needs the run_id of the run")
         run_id = marks.get("run_id") or str(uuid.uuid4())
         input_json = None if input is None else to_json_text(input, "input")
         plan_json = None if plan is None else to_json_text(plan, "plan")
         started = RunStarted(mode, task_type, input_json, plan_json)
-        return Run(self._call_reporter(), RunStart(run_id, started, envelope_fields({**marks, "run_id": run_id})))
+        return self._new_run(run_id, started, marks, resume=resume)
+
+    def resume_run(self, run_id: str, /, **marks: Unpack[Marks]) -> Run:
+        """Return a run of this session that has begun before, to be used in `with`: it goes on.
+
+            with session.resume_run("report-7") as run:
+                facts = run.step("collect", collect_facts)  # not run again if it has succeeded
+
+        Entering the block reads the run, its steps and its tool calls. Calls that may have taken
+        effect are resolved by asking their tools. Then a run that is paused or has failed is
+        resumed; one that is complete stays as it is, and its block sends nothing. What is left to
+        do can be read before: `Run.resume_plan`.
+
+        Args:
+            run_id: The run's id.
+            marks: As in `emit`, of the run's own events. `actor`: a person who lets a run go on
+                although it has failed for good.
+
+        Entering the block raises:
+            RunNotFound: There is no such run.
+            RunOver: It has failed for good, or was cancelled.
+            ToolCallUnresolved: A tool call may have taken effect; a person must decide.
+            Refused: The processor does not let it go on.
+
+        Otherwise entering raises as `sync` and `emit` do.
+        """
+        return self._new_run(run_id, None, marks, resume=True)
+
+    def _new_run(self, run_id: str, started: RunStarted | None, marks: Marks, *, resume: bool) -> Run:
+        fields = envelope_fields(marks)._replace(run_id=run_id)
+        start = RunStart(run_id, started, fields, may_resume=resume)
+        return Run(self._call_reporter(), self._recorder(), start)
 
     def start_task(self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **marks: Unpack[Marks]) -> str:
         """Ask the workers of this session's service to carry out a task; return the task's id.
@@ -303,6 +339,20 @@ class SessionWork(SessionHandle):
             lambda: self._local_state == "Active",
             self._send_event,
             self._services.on_error,
+        )
+
+    def _recorder(self) -> Recorder:
+        services = self._services
+        return Recorder(
+            self._emitter.key,
+            self._send_awaited,
+            self._keep_refusal,
+            lambda: self._local_state == "Active",
+            services.control,
+            services.runs,
+            services.verdict_timeout_s,
+            services.waits or REAL_WAITS,
+            services.on_error,
         )
 
 

@@ -4,8 +4,10 @@ from sessionary.producers.client import SessionClient
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.ports import OnCleanupRequest, OnError, Ports
 from sessionary.producers.process.process_exit import log_error
+from sessionary.producers.run_ports import Waits
 from sessionary.producers.settings import ProducerSettings
 from sessionary.producers.testing.memory import InMemoryTransport
+from sessionary.producers.testing.memory_runs import MemoryRuns
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.rules import NEWEST_RULES
@@ -42,11 +44,13 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
     cleanups = _MemoryCleanups(tenant_id, service_id)
     memory._add_subscription(cleanups)
     heartbeats = memory._new_heartbeats()
+    runs, waits = MemoryRuns(memory), Waits(lambda: memory.now_ms / 1_000, memory.pause, lambda: 0.5)
 
     def tenant_ports(tenant: str, settings: ProducerSettings) -> Ports:
         of_tenant = _MemoryCleanups(tenant, service_id)
         memory._add_subscription(of_tenant, first=True)
-        return Ports(memory, memory, of_tenant, polls=memory, poll_timer=memory._polls, tasks=memory)
+        parts = (memory, memory, of_tenant)
+        return Ports(*parts, polls=memory, poll_timer=memory._polls, tasks=memory, runs=runs, waits=waits)
 
     return Ports(
         memory,
@@ -57,6 +61,8 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
         polls=memory,
         poll_timer=memory._polls,
         tasks=memory,
+        runs=runs,
+        waits=waits,
     )
 
 

@@ -117,6 +117,15 @@ class Judge:
         rows = (row for state in self._states for key, row in state.rows.items() if key.endswith(end))
         return next((row for row in rows if isinstance(row, RunState | FinishedRun)), None)
 
+    def find_child(self, partition: int, key: bytes) -> object:
+        """Return the row under the key of a run, a step or a tool call; None if there is none."""
+        return self._states[partition].rows.get(key)
+
+    def find_children(self, partition: int, parent: bytes) -> list[object]:
+        """Return the rows of the steps and tool calls of the row under `parent`, in any order."""
+        state = self._states[partition]
+        return [state.rows[key] for key in state.children(parent)]
+
     def is_archived(self, partition: int, key: bytes) -> bool:
         """Return whether of the session nothing but a hash of its key remains."""
         return self._states[partition].is_packed(key)

@@ -3,7 +3,7 @@
 Imported lazily, as `judge`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sessionary.producers.errors import SessionLost
 from sessionary.producers.ports import (
@@ -89,7 +89,7 @@ class JudgedLog:
             snapshot_id=row.snapshot.snapshot_id,
             snapshot_state_json=row.snapshot.state_json,
             limits=Limits(*row.limits),
-            verdict=None if after is None else self._verdicts.get(after, _NOT_KEPT),
+            verdict=self.find_verdict(after),
             data_classes=tuple(row.data_classes),
             rules=self.judge.rules,
             agent_id=row.agent_id,
@@ -109,6 +109,29 @@ class JudgedLog:
             version=f"{row.run_seq}.{row.state}",
             verdict=None if after is None else self._verdicts.get(after, _NOT_KEPT),
         )
+
+    def find_child(self, session_id: str, key_of: Callable[[str], bytes]) -> object:
+        """Return the row of a session's run, step or tool call; None if there is none.
+
+        `key_of` takes the tenant, and returns the row's key.
+        """
+        found = self._locate(session_id, key_of)
+        return None if found is None else self.judge.find_child(*found)
+
+    def find_children(self, session_id: str, key_of: Callable[[str], bytes]) -> list[object]:
+        """Return the rows of the steps and tool calls below a session's row, in any order."""
+        found = self._locate(session_id, key_of)
+        return [] if found is None else self.judge.find_children(*found)
+
+    def find_verdict(self, after: tuple[int, int] | None) -> Verdict | None:
+        """Return the verdict on the event at `after`; None if none is asked for."""
+        return None if after is None else self._verdicts.get(after, _NOT_KEPT)
+
+    def _locate(self, session_id: str, key_of: Callable[[str], bytes]) -> tuple[int, bytes] | None:
+        key = self._keys.get(session_id)
+        if key is None:
+            return None
+        return partition_of(key, self._partitions), key_of(key.decode().partition(":")[0])
 
     def find_changes(self, known: Sequence[KnownSession]) -> SessionChanges:
         """Return the sessions that differ from what is known, as the control API does."""

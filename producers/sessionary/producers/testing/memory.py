@@ -75,6 +75,7 @@ class InMemoryTransport:
 
         self._lock = threading.RLock()
         self._advancing = threading.Lock()
+        self._pausing = threading.Lock()
         self._log = JudgedLog(partitions, rules, time.time_ns() // 1_000_000)
         self._judge = self._log.judge
         self._silenced: set[str] = set()
@@ -205,6 +206,15 @@ class InMemoryTransport:
             self._go_to(end_ms)
         finally:
             self._advancing.release()
+
+    def pause(self, seconds: float) -> None:
+        """Move the clock forward as a client that waits does, after others that move it.
+
+        Tools that try again wait so. Within `advance`, nothing waits.
+        """
+        with self._pausing:
+            if not self._advancing.locked():
+                self.advance(seconds)
 
     def silence(self, session: NamedSession | str, *, silent: bool = True) -> None:
         """Let a session's heartbeats get lost, as if its agent had died or was cut off.

@@ -16,5 +16,5 @@ def _no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("SESSIONARY_BOOTSTRAP_SERVERS", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", f"http://127.0.0.1:{free_port()}")
-    # What refuses connections is asked again until the wait ends: without a broker, a short one does.
+    # What refuses connections is asked until the wait ends; for no broker a short one will do.
     monkeypatch.setattr("sessionary.infra.topics._REACH_S", 0.3)

@@ -1,0 +1,116 @@
+"""Runs, steps and tool calls by the control API over HTTP."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from sessionary.producers.control.http_control import HttpControl, RecordUnknown, parse_verdict
+from sessionary.producers.run_ports import CallView, LogPosition, RunView, StepView
+from sessionary.schemas.types import ErrorInfo
+
+V = TypeVar("V")
+
+
+class HttpRuns:
+    """`RunReads` by the processor's HTTP API. Thread-safe."""
+
+    def __init__(self, control: HttpControl) -> None:
+        self._control = control
+
+    def fetch_run(self, session_id: str, run_id: str, after: LogPosition | None, timeout_s: float) -> RunView | None:
+        """Return a run; None if there is no such one."""
+        return self._fetch(_path(session_id, run_id), after, timeout_s, parse_run, f"run {run_id}")
+
+    def fetch_steps(self, session_id: str, run_id: str, timeout_s: float) -> Sequence[StepView]:
+        """Return the steps of a run in the order in which they began, without their outputs."""
+        found = self._fetch(
+            _path(session_id, run_id, "steps"), None, timeout_s, parse_steps, f"the steps of run {run_id}"
+        )
+        return found or ()
+
+    def fetch_step(self, session_id: str, run_id: str, name: str, timeout_s: float) -> StepView | None:
+        """Return a step with its output; None if there is no such one."""
+        return self._fetch(_path(session_id, run_id, "steps", name), None, timeout_s, parse_step, f"step {name}")
+
+    def fetch_calls(self, session_id: str, run_id: str, timeout_s: float) -> Sequence[CallView]:
+        """Return the tool calls of a run in the order in which they began, without results."""
+        path, about = _path(session_id, run_id, "tool-calls"), f"the tool calls of run {run_id}"
+        return self._fetch(path, None, timeout_s, parse_calls, about) or ()
+
+    def fetch_call(
+        self, session_id: str, run_id: str | None, idem_key: str, after: LogPosition | None, timeout_s: float
+    ) -> CallView | None:
+        """Return a tool call with its result; None if there is no such one."""
+        path = _path(session_id, run_id, "tool-calls", idem_key)
+        return self._fetch(path, after, timeout_s, parse_call, f"tool call {idem_key}")
+
+    def _fetch(
+        self, path: str, after: LogPosition | None, timeout_s: float, parse: Callable[[dict[str, Any]], V], about: str
+    ) -> V | None:
+        try:
+            document = self._control.fetch_document(path, after, timeout_s, about)
+        except RecordUnknown:
+            return None
+        return self._control.parse_document(document, parse, about)
+
+
+def _path(session_id: str, run_id: str | None, *rest: str) -> str:
+    parts = (session_id, *(() if run_id is None else ("runs", run_id)), *rest)
+    return "/".join(quote(part, safe="") for part in parts)
+
+
+def parse_run(body: dict[str, Any]) -> RunView:
+    """Return the run in the API's JSON. Raises `KeyError`, `TypeError`."""
+    verdict = body.get("verdict")
+    return RunView(
+        run_id=body["run_id"],
+        mode=body["mode"],
+        task_type=body["task_type"],
+        state=body["state"],
+        error=_parse_error(body["error"]),
+        input_json=body["input_json"],
+        plan_json=body["plan_json"],
+        result_json=body["result_json"],
+        artifact_id=body["artifact_id"],
+        verdict=parse_verdict(verdict) if verdict else None,
+    )
+
+
+def parse_steps(body: dict[str, Any]) -> list[StepView]:
+    """Return the steps in the API's JSON. Raises `KeyError`, `TypeError`."""
+    return [parse_step(each) for each in body["steps"]]
+
+
+def parse_step(body: dict[str, Any]) -> StepView:
+    """Return the step in the API's JSON. Raises `KeyError`, `TypeError`."""
+    return StepView(
+        body["name"], body["state"], int(body["attempt"]), _parse_error(body["error"]), body.get("output_json")
+    )
+
+
+def parse_calls(body: dict[str, Any]) -> list[CallView]:
+    """Return the tool calls in the API's JSON. Raises `KeyError`, `TypeError`."""
+    return [parse_call(each) for each in body["tool_calls"]]
+
+
+def parse_call(body: dict[str, Any]) -> CallView:
+    """Return the tool call in the API's JSON. Raises `KeyError`, `TypeError`."""
+    verdict = body.get("verdict")
+    return CallView(
+        tool_name=body["tool_name"],
+        idem_key=body["idem_key"],
+        state=body["state"],
+        try_number=int(body["try_number"]),
+        side_effect=bool(body["side_effect"]),
+        reservation=body["reservation"],
+        error=_parse_error(body["error"]),
+        result_json=body.get("result_json"),
+        verdict=parse_verdict(verdict) if verdict else None,
+    )
+
+
+def _parse_error(body: dict[str, Any] | None) -> ErrorInfo | None:
+    return None if body is None else ErrorInfo(body["error_class"], body["code"], body["message"])
+
+
+__all__ = ["HttpRuns", "parse_call", "parse_calls", "parse_run", "parse_step", "parse_steps"]

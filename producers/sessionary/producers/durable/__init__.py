@@ -1,0 +1,16 @@
+"""Work that is recorded before it is done, so that a crash repeats nothing that took effect.
+
+First what users see, then what it is made of:
+
+    run_block        `session.run`: one run of a task
+    run_steps        the steps of one run, each recorded
+    run_resume       how a run that was interrupted goes on
+    resume_plan      what it has done, and what resuming it would do
+    tool             `tool`: a decorator that makes calls recorded ones
+    reserved_call    one call: reserve its key, call, record the outcome
+    recorder         events that are acknowledged, and what the processor knows
+    flow             work as a generator, for threads and for asyncio
+    retry            waits between tries, and the rate of calls
+    keys             idempotency keys of tool calls
+    canonical_json   JSON with one form for each value: RFC 8785
+"""

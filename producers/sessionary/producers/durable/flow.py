@@ -1,0 +1,92 @@
+"""Work as a generator of what it needs done, so that one text serves threads and asyncio."""
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class Do(NamedTuple):
+    """Work of the client that may block."""
+
+    work: Callable[[], Any]
+
+
+class Call(NamedTuple):
+    """A function of the user; with asyncio it may return an awaitable."""
+
+    function: Callable[[], Any]
+
+
+class Wait(NamedTuple):
+    """A wait, in seconds."""
+
+    seconds: float
+
+
+Effect = Do | Call | Wait
+Flow = Generator[Effect, Any, T]
+Pause = Callable[[float], None]
+
+
+def run_flow(flow: Flow[T], pause: Pause | None) -> T:
+    """Run a flow in this thread; `pause` waits, None: in real time. Raises what the flow raises."""
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                found = _perform(effect, pause)
+            except BaseException as error:  # noqa: BLE001 - the flow decides, as the work's caller
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(found)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def _perform(effect: Effect, pause: Pause | None) -> Any:
+    if isinstance(effect, Do):
+        return effect.work()
+    if isinstance(effect, Call):
+        return effect.function()
+    if effect.seconds > 0:
+        if pause is not None:
+            pause(effect.seconds)
+        else:
+            import time
+
+            time.sleep(effect.seconds)
+    return None
+
+
+async def run_flow_async(flow: Flow[T], pause: Pause | None) -> T:
+    """Run a flow without blocking the event loop. Raises what the flow raises."""
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                found = await _perform_async(effect, pause)
+            except BaseException as error:  # noqa: BLE001 - the flow decides, as the work's caller
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(found)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+async def _perform_async(effect: Effect, pause: Pause | None) -> Any:
+    import asyncio  # loaded already, as this runs
+
+    if isinstance(effect, Do):
+        return await asyncio.to_thread(effect.work)
+    if isinstance(effect, Call):
+        found = effect.function()
+        return await found if isinstance(found, Awaitable) else found
+    if effect.seconds > 0:
+        await (asyncio.sleep(effect.seconds) if pause is None else asyncio.to_thread(pause, effect.seconds))
+    return None
+
+
+__all__ = ["Call", "Do", "Effect", "Flow", "Pause", "Wait", "run_flow", "run_flow_async"]

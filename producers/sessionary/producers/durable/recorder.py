@@ -1,0 +1,118 @@
+"""How one session records work: events that are acknowledged, and what the processor knows."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.errors import DeliveryFailed, RulesTooOld, Unavailable
+from sessionary.producers.ports import Control, OnError, Verdict
+from sessionary.producers.run_ports import CallView, LogPosition, RunReads, RunView, Waits
+from sessionary.schemas.events import Payload
+from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.types import RefusalReason
+
+T = TypeVar("T")
+REAL_WAITS = Waits(time.monotonic, None, random.random)
+
+
+class SentEvent(Protocol):
+    """An event that was sent, and whose place in the log can be asked for."""
+
+    event_id: str
+    event_type: str
+
+    def wait_position(self, timeout_s: float) -> LogPosition | None:
+        """Return its place; None if the broker did not tell it. Raises `Unavailable`."""
+        ...
+
+
+class Judged(NamedTuple):
+    """A record once an event about it was judged: what is known of it, and whether that applied."""
+
+    record: CallView | RunView | None
+    event_id: str
+    refusal: RefusalReason | None  # None: it applied
+
+
+class Recorder(NamedTuple):
+    """What recorded work needs of its session.
+
+    Attributes:
+        key: The session's.
+        send: Sends an event, and returns what its place in the log is asked of.
+        keep_refusal: Takes the id of an event whose refusal is not to be told.
+        is_active: Tells whether the session is Active, as far as the client knows.
+        control: Tells the session's verdicts.
+        reads: Tells runs, steps and calls; None: nothing is recorded.
+        timeout_s: How long a call waits for the broker, and then for the processor.
+        waits: The clock of waits between tries.
+        on_error: Gets the errors that must not reach the program.
+    """
+
+    key: SessionKey
+    send: Callable[[Payload, EnvelopeFields], SentEvent]
+    keep_refusal: Callable[[str, RefusalReason], None]
+    is_active: Callable[[], bool]
+    control: Control
+    reads: RunReads | None
+    timeout_s: float
+    waits: Waits
+    on_error: OnError
+
+    @property
+    def known(self) -> RunReads:
+        """What tells runs. Raises `Unavailable` if nothing does."""
+        if self.reads is None:
+            raise Unavailable("this client knows nothing of runs: its ports have no `runs`", 60.0)
+        self.control.check_configured()
+        return self.reads
+
+    def send_acknowledged(self, payload: Payload, fields: EnvelopeFields) -> LogPosition | None:
+        """Send an event, wait until the broker has it, and return its place in the log.
+
+        Raises as `Session.emit` does, and `Unavailable` if the broker does not acknowledge it.
+        """
+        pending = self.send(payload, fields)
+        return None if self.reads is None else self._wait_place(pending)
+
+    def ask(
+        self,
+        payload: Payload,
+        fields: EnvelopeFields,
+        fetch: Callable[[LogPosition | None], CallView | RunView | None],
+    ) -> Judged:
+        """Send an event, and fetch what it is about once it is judged.
+
+        Raises as `send_acknowledged` and `fetch` do; `Unavailable` if its verdict is not kept.
+        """
+        pending = self.send(payload, fields)
+        place = self._wait_place(pending)
+        record = fetch(place)
+        verdict = self._verdict_of(pending, place, record)
+        if verdict.applied and record is None:
+            raise RulesTooOld(
+                f"session {self.key.session_id} is judged by rules that keep no tool calls, so that nothing would stop "
+                "a repeated one; activate newer rules with `sessionary rules activate`"
+            )
+        return Judged(record, pending.event_id, None if verdict.applied else verdict.reason or "UNKNOWN")
+
+    def _verdict_of(self, pending: SentEvent, place: LogPosition | None, record: CallView | RunView | None) -> Verdict:
+        if isinstance(record, CallView) and record.reservation == pending.event_id:
+            return Verdict(applied=True, reason=None)
+        verdict = None if record is None else record.verdict
+        if verdict is None and place is not None:
+            verdict = self.control.fetch_session(self.key.session_id, place, self.timeout_s).verdict
+        if verdict is None or not verdict.kept:
+            raise Unavailable(f"the verdict on {pending.event_type} (event {pending.event_id}) is not known", 1.0)
+        return verdict
+
+    def _wait_place(self, pending: SentEvent) -> LogPosition | None:
+        try:
+            return pending.wait_position(self.timeout_s)
+        except DeliveryFailed as error:
+            raise Unavailable(f"{pending.event_type} is not recorded: {error}", 1.0) from error
+
+
+__all__ = ["REAL_WAITS", "Judged", "Recorder"]

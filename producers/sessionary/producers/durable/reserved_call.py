@@ -1,0 +1,299 @@
+"""One tool call in the order that survives a crash: reserve its key, call, record the outcome."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple
+
+from sessionary.producers.context.error_info import to_error_info
+from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.flow import Call, Do, Flow, Wait
+from sessionary.producers.durable.recorder import Recorder
+from sessionary.producers.durable.retry import CallRate, Retry
+from sessionary.producers.errors import (
+    Invalid,
+    Refused,
+    SessionaryError,
+    ToolCallFailed,
+    ToolCallInProgress,
+    ToolCallUnresolved,
+)
+from sessionary.producers.ports import Json
+from sessionary.producers.process.json_text import to_json_text
+from sessionary.producers.run_ports import CallView
+from sessionary.schemas.events import ToolCallFailed as ToolCallFailedEvent
+from sessionary.schemas.events import ToolCallResolved, ToolCallStarted, ToolCallSucceeded
+from sessionary.schemas.ids import derived_id
+from sessionary.schemas.types import ErrorInfo
+
+_POLL_S = 0.5
+# Refusals of a reservation that are answers: the call's record tells what to do.
+_ANSWERS = frozenset({"call_in_progress", "call_succeeded", "call_unresolved", "not_retryable", "invalid_value"})
+
+
+class TookEffect(NamedTuple):
+    """What a tool's query returns if the call took effect: what the call would have returned."""
+
+    result: Json = None
+
+
+Query = Callable[[str], Any]
+"""Asks a tool whether the call of a key took effect: `TookEffect`, or None. May be a coroutine."""
+
+
+class ToolPolicy(NamedTuple):
+    """How the calls of one tool are made; see `tool`."""
+
+    name: str
+    side_effect: bool
+    queryable: bool
+    query: Query | None
+    limit_ms: int | None
+    retry: Retry
+    rate: CallRate | None
+    wait_s: float
+
+
+class CallPlan(NamedTuple):
+    """One call to be made: where it belongs, its key, and what it is called with."""
+
+    run_id: str | None
+    step_id: str | None
+    key: str
+    args_json: str
+    call: Callable[[], Any]
+    inside: Callable[[str], AbstractContextManager[None]]
+    known: CallView | None = None  # What was known of the key when its run was resumed
+
+
+class _Stored(NamedTuple):
+    """The result of a call that succeeded before."""
+
+    result: Json
+
+
+def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flow[Any]:
+    """Make a call and return its result, or the stored one. Raises as `tool` describes it."""
+    call, failures = ReservedCall(policy, recorder, plan.run_id, plan.step_id, plan.key, plan.args_json), 0
+    call.known = plan.known
+    while True:
+        stored = yield from call.reserve()
+        if stored is not None:
+            return stored.result
+        try:
+            with plan.inside(call.reservation):
+                result = yield Call(plan.call)
+        except Exception as error:
+            info = to_error_info(error)
+            failures += 1
+            if info.error_class == "retryable" and policy.side_effect and policy.query is not None:
+                stored, failures = yield from call.ask_after_failure(error, failures)
+                if stored is not None:
+                    return stored.result
+            recorded = yield Do(partial(call.record_failure, info))
+            if not recorded or info.error_class != "retryable" or failures > policy.retry.retries:
+                raise
+            yield from call.wait_after(failures)
+        except BaseException as error:
+            if not policy.side_effect:  # else it is unknown: the processor's clock finds that out
+                yield Do(partial(call.record_failure, to_error_info(error, retryable=True)))
+            raise
+        else:
+            yield Do(partial(call.record_result, result))
+            return result
+
+
+class ReservedCall:
+    """The reservation of one key, and the events about it."""
+
+    def __init__(
+        self, policy: ToolPolicy, recorder: Recorder, run_id: str | None, step_id: str | None, key: str, args_json: str
+    ) -> None:
+        self.known: CallView | None = None
+        self.reservation = ""  # Id of the event that the try was granted to
+        self._policy = policy
+        self._recorder = recorder
+        self._run_id = run_id
+        self._key = key
+        self._args_json = args_json
+        self._try_number = 1
+        self._fields = EnvelopeFields(run_id=run_id, step_id=step_id)
+        self._call_id = derived_id(*recorder.key, run_id or "", key)
+        self._granted_s = 0.0
+
+    def reserve(self) -> Flow[_Stored | None]:
+        """Reserve the key for the next try; return the stored result if there is one already."""
+        while True:
+            if self.known is not None:
+                known, self.known = self.known, None
+                stored = yield from self._settle(known)
+                if stored is not None:
+                    return stored
+            if self._policy.rate is not None:
+                yield Wait(self._policy.rate.take_turn(self._recorder.waits.now_s()))
+            self.known = yield Do(self._ask_reservation)
+            if self.known is None:
+                return None
+
+    def resolve(self, known: CallView) -> Flow[_Stored | None]:
+        """Find out what became of a call with an unknown outcome, and say so.
+
+        Returns its result if it took effect, None if it did not. Raises `ToolCallUnresolved`.
+        """
+        policy = self._policy
+        if policy.query is None:
+            raise ToolCallUnresolved(known.tool_name, self._key)
+        try:
+            answer = yield Call(self._query)
+        except Exception as error:
+            raise ToolCallUnresolved(known.tool_name, self._key, f"asking the tool failed ({error!r})") from error
+        result_json = None if answer is None else to_json_text(self._check_answer(answer).result, "result")
+        outcome = ToolCallResolved(
+            self._call_id,
+            known.tool_name,
+            self._key,
+            "failed" if answer is None else "succeeded",
+            result_json,
+            f"query of {policy.name}",
+        )
+        yield Do(lambda: self._recorder.send_acknowledged(outcome, self._fields))
+        return None if answer is None else _Stored(answer.result)
+
+    def ask_after_failure(self, error: Exception, failures: int) -> Flow[tuple[_Stored | None, int]]:
+        """Ask the tool whether a failed try took effect after all, until it answers.
+
+        Returns the result if it did, and the number of failures so far.
+        """
+        while True:
+            try:
+                answer = yield Call(self._query)
+            except Exception as silence:  # noqa: BLE001 - the query is the user's
+                failures += 1
+                if failures > self._policy.retry.retries:
+                    why = f"asking the tool failed ({silence!r})"
+                    raise ToolCallUnresolved(self._policy.name, self._key, why) from error
+                yield from self.wait_after(failures)
+                continue
+            if answer is None:
+                return None, failures
+            result = self._check_answer(answer).result
+            yield Do(partial(self.record_result, result))
+            return _Stored(result), failures
+
+    def wait_after(self, failures: int) -> Flow[None]:
+        """Wait as long as the tool's policy wants after so many failures."""
+        yield Wait(self._policy.retry.wait_ms(failures, self._recorder.waits.uniform()) / 1_000)
+
+    def record_result(self, result: Json) -> None:
+        """Record that the try succeeded. Raises `Unavailable`, `Invalid`."""
+        invalid, result_json = None, None
+        try:
+            result_json = None if result is None else to_json_text(result, "result")
+        except Invalid as error:
+            invalid = error  # the call took effect all the same: it must not be repeated
+        done = ToolCallSucceeded(
+            self._call_id, self._policy.name, self._key, result_json, None, self._try_number, self._took_ms()
+        )
+        self._recorder.send_acknowledged(done, self._fields)
+        if invalid is not None:
+            raise Invalid(
+                "invalid_value", f"{self._policy.name} succeeded, but its result is not recorded: {invalid.detail}"
+            )
+
+    def record_failure(self, error: ErrorInfo) -> bool:
+        """Record that the try failed; return whether that is certain to be recorded."""
+        failed = ToolCallFailedEvent(
+            self._call_id, self._policy.name, self._key, error, self._try_number, self._took_ms()
+        )
+        try:
+            self._recorder.send_acknowledged(failed, self._fields)
+        except SessionaryError as lost:  # the caller must see the tool's own error
+            self._recorder.on_error(lost)
+            return False
+        self._try_number += 1
+        return True
+
+    def fetch(self) -> CallView | None:
+        """Return what is known of the key now."""
+        recorder = self._recorder
+        return recorder.known.fetch_call(recorder.key.session_id, self._run_id, self._key, None, recorder.timeout_s)
+
+    def _ask_reservation(self) -> CallView | None:
+        """Ask for the next try; return None if it is granted, else what is known of the key."""
+        policy, recorder = self._policy, self._recorder
+        started = ToolCallStarted(
+            self._call_id,
+            policy.name,
+            self._key,
+            self._args_json,
+            self._try_number,
+            side_effect=policy.side_effect,
+            queryable=policy.queryable,
+            limit_ms=policy.limit_ms,
+        )
+        reads, session_id = recorder.known, recorder.key.session_id
+        judged = recorder.ask(
+            started,
+            self._fields,
+            lambda place: reads.fetch_call(session_id, self._run_id, self._key, place, recorder.timeout_s),
+        )
+        if judged.refusal is None:
+            self.reservation, self._granted_s = judged.event_id, time.monotonic()
+            return None
+        if judged.refusal not in _ANSWERS or not isinstance(judged.record, CallView):
+            raise Refused("tool_call_started", judged.refusal)
+        recorder.keep_refusal(judged.event_id, judged.refusal)
+        return judged.record
+
+    def _settle(self, known: CallView) -> Flow[_Stored | None]:
+        """Act on what is known of the key; return None if the next try may be asked for."""
+        if known.tool_name != self._policy.name:
+            raise Invalid(
+                "invalid_value", f"the key {self._key} is one of the tool {known.tool_name}, not of {self._policy.name}"
+            )
+        known = yield from self._outwait(known)
+        if known.state == "succeeded":
+            full = known if known.result_json is not None else (yield Do(self.fetch)) or known
+            return _Stored(None if full.result_json is None else json.loads(full.result_json))
+        if known.state == "failed":
+            if known.error is not None and known.error.error_class != "retryable":
+                raise ToolCallFailed(known.tool_name, self._key, known.error)
+        elif known.side_effect or self._policy.side_effect:
+            stored = yield from self.resolve(known)
+            if stored is not None:
+                return stored
+        self._try_number = known.try_number + 1
+        return None
+
+    def _outwait(self, known: CallView) -> Flow[CallView]:
+        """Return the call once it is not running, or raise `ToolCallInProgress`."""
+        waits = self._recorder.waits
+        deadline_s = waits.now_s() + self._policy.wait_s
+        while known.state == "running":
+            left_s = deadline_s - waits.now_s()
+            if left_s <= 0:
+                raise ToolCallInProgress(known.tool_name, self._key)
+            yield Wait(min(_POLL_S, left_s))
+            known = (yield Do(self.fetch)) or known
+        return known
+
+    def _query(self) -> Any:
+        assert self._policy.query is not None
+        return self._policy.query(self._key)
+
+    def _check_answer(self, answer: Any) -> TookEffect:
+        if not isinstance(answer, TookEffect):
+            raise Invalid(
+                "invalid_value",
+                f"the query of {self._policy.name} returned a {type(answer).__name__}: return TookEffect(result) if "
+                "the call took effect, else None",
+            )
+        return answer
+
+    def _took_ms(self) -> int:
+        return max(round((time.monotonic() - self._granted_s) * 1_000), 0)
+
+
+__all__ = ["CallPlan", "Query", "ReservedCall", "TookEffect", "ToolPolicy", "recorded_call"]

@@ -1,0 +1,89 @@
+"""What a run has done so far, and what its resumption would do. Pure."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sessionary.producers.ports import Json
+from sessionary.producers.run_ports import CallView, RunView, StepView
+from sessionary.schemas.types import ErrorInfo
+
+DONE_STATES = frozenset({"succeeded", "skipped"})
+
+
+class ResumePlan(NamedTuple):
+    """What resuming a run would do. The steps are in the order of the run's recorded plan.
+
+    Steps that the plan does not name follow in the order in which they began.
+
+    Attributes:
+        run_id: The run.
+        state: Its state.
+        request: What it was given: its input.
+        done: Steps whose stored output is used again.
+        to_retry: Steps that failed or were interrupted, and are tried again.
+        stop: The step that failed for good, which ends the run; None if there is none.
+        error: That failure, or the run's own if that is fatal.
+        next: The step with which the work goes on; None if no known step is left.
+        unresolved: Keys of tool calls that may have taken effect: they are resolved first.
+        in_progress: Keys of tool calls that are being made, or were when their process ended.
+    """
+
+    run_id: str
+    state: str
+    request: Json
+    done: tuple[str, ...]
+    to_retry: tuple[str, ...]
+    stop: str | None
+    error: ErrorInfo | None
+    next: str | None
+    unresolved: tuple[str, ...]
+    in_progress: tuple[str, ...]
+
+
+def make_plan(run: RunView, steps: Sequence[StepView], calls: Sequence[CallView]) -> ResumePlan:
+    """Return what resuming `run` would do. `steps` are in the order in which they began."""
+    known = {step.name: step for step in steps}
+    names = list(dict.fromkeys((*_planned_names(run.plan_json), *known)))
+    done = tuple(name for name in names if name in known and known[name].state in DONE_STATES)
+    fatal = next((step for step in map(known.get, names) if step is not None and _is_fatal(step)), None)
+    error = fatal.error if fatal is not None else run.error
+    is_over = run.state in ("completed", "cancelled") or (error is not None and error.error_class != "retryable")
+    left = [name for name in names if name not in done]
+    return ResumePlan(
+        run_id=run.run_id,
+        state=run.state,
+        request=None if run.input_json is None else json.loads(run.input_json),
+        done=done,
+        to_retry=() if is_over else tuple(name for name in left if name in known),
+        stop=None if fatal is None else fatal.name,
+        error=error,
+        next=None if is_over or not left else left[0],
+        unresolved=tuple(call.idem_key for call in calls if is_unresolved(call)),
+        in_progress=tuple(call.idem_key for call in calls if call.state == "running"),
+    )
+
+
+def is_unresolved(call: CallView) -> bool:
+    """Return whether a call may have taken effect, and its outcome is unknown."""
+    return call.state == "unknown" and call.side_effect
+
+
+def _is_fatal(step: StepView) -> bool:
+    return step.state == "failed" and step.error is not None and step.error.error_class != "retryable"
+
+
+def _planned_names(plan_json: str | None) -> list[str]:
+    """Return the names of steps in a recorded plan: texts, or objects with a `name`, in a list.
+
+    The list is the plan itself, or its member `steps`.
+    """
+    plan: Any = None if plan_json is None else json.loads(plan_json)
+    items = plan.get("steps") if isinstance(plan, dict) else plan
+    if not isinstance(items, list):
+        return []
+    names = [item.get("name") if isinstance(item, dict) else item for item in items]
+    return [name for name in names if isinstance(name, str)]
+
+
+__all__ = ["DONE_STATES", "ResumePlan", "is_unresolved", "make_plan"]

@@ -1,0 +1,101 @@
+"""How a run goes on: what is known of it is read, open questions settled, then it is resumed."""
+
+import json
+from typing import NamedTuple
+
+from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.flow import Do, Flow
+from sessionary.producers.durable.recorder import Recorder
+from sessionary.producers.durable.reserved_call import ReservedCall
+from sessionary.producers.durable.resume_plan import ResumePlan, is_unresolved, make_plan
+from sessionary.producers.durable.retry import Retry
+from sessionary.producers.durable.tool import policy_of
+from sessionary.producers.errors import Refused, RunOver, ToolCallUnresolved
+from sessionary.producers.ports import Json
+from sessionary.producers.run_ports import CallView, RunView, StepView
+from sessionary.schemas.events import RunFailed, RunResumed
+
+_NO_RETRY = Retry(retries=0)
+_OVER = frozenset({"completed", "failed", "cancelled"})
+
+
+class KnownRun(NamedTuple):
+    """A run, its steps and its tool calls as the processor has committed them."""
+
+    run: RunView
+    steps: list[StepView]
+    calls: list[CallView]
+
+    @property
+    def plan(self) -> ResumePlan:
+        """What resuming it would do."""
+        return make_plan(*self)
+
+    @property
+    def result(self) -> Json:
+        """Its result."""
+        return None if self.run.result_json is None else json.loads(self.run.result_json)
+
+
+def read_run(recorder: Recorder, run_id: str) -> KnownRun | None:
+    """Return what is known of a run; None if there is no such one. Raises as `RunReads` does."""
+    reads, session_id = recorder.known, recorder.key.session_id
+    run = reads.fetch_run(session_id, run_id, None, recorder.timeout_s)
+    if run is None:
+        return None
+    steps = reads.fetch_steps(session_id, run_id, recorder.timeout_s)
+    return KnownRun(run, list(steps), list(reads.fetch_calls(session_id, run_id, recorder.timeout_s)))
+
+
+def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> Flow[KnownRun]:
+    """Let a run go on, and return what is known of it now; a completed one stays as it is.
+
+    A fatal failure ends it, unless `fields` name a person who wants it to go on.
+
+    Raises:
+        RunOver: It has failed for good, or was cancelled.
+        ToolCallUnresolved: One of its tool calls may have taken effect.
+        Refused: The processor does not let it go on.
+    """
+    run, plan = known.run, known.plan
+    if run.state == "completed":
+        return known
+    may_go_on = plan.error is None or plan.error.error_class == "retryable" or fields.actor is not None
+    if run.state == "cancelled" or not may_go_on:
+        if plan.error is not None and run.state not in _OVER:
+            failed = RunFailed(plan.error)
+            yield Do(lambda: recorder.send_acknowledged(failed, fields))
+        raise RunOver(run.run_id, "cancelled" if run.state == "cancelled" else "failed", plan.error)
+    for call in filter(is_unresolved, known.calls):
+        yield from _call_of(recorder, call, run.run_id).resolve(call)
+    if plan.unresolved:
+        known = yield Do(lambda: read_run(recorder, run.run_id) or known)
+    if known.run.state in ("paused", "failed"):
+        yield Do(lambda: _send_resumed(recorder, known, fields))
+    return known
+
+
+def _call_of(recorder: Recorder, call: CallView, run_id: str) -> ReservedCall:
+    policy = policy_of(call.tool_name)
+    if policy is None:
+        raise ToolCallUnresolved(call.tool_name, call.idem_key, "this process has no tool of that name")
+    return ReservedCall(policy._replace(retry=_NO_RETRY), recorder, run_id, None, call.idem_key, "{}")
+
+
+def _send_resumed(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> None:
+    reads, run_id = recorder.known, known.run.run_id
+    judged = recorder.ask(
+        RunResumed(known.plan.next),
+        fields,
+        lambda place: reads.fetch_run(recorder.key.session_id, run_id, place, recorder.timeout_s),
+    )
+    if judged.refusal is None:
+        return
+    recorder.keep_refusal(judged.event_id, judged.refusal)
+    open_call = next(filter(is_unresolved, known.calls), None)
+    if judged.refusal == "call_unresolved" and open_call is not None:
+        raise ToolCallUnresolved(open_call.tool_name, open_call.idem_key)
+    raise Refused("run_resumed", judged.refusal)
+
+
+__all__ = ["KnownRun", "read_run", "resume_run"]

@@ -1,0 +1,110 @@
+"""The steps of one run: each is recorded, and one that succeeded before is not run again."""
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from sessionary.producers.context.error_info import to_error_info
+from sessionary.producers.context.scope import WorkPlace, added_marks
+from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.flow import Call, Do, Flow
+from sessionary.producers.durable.recorder import Recorder
+from sessionary.producers.durable.resume_plan import DONE_STATES
+from sessionary.producers.errors import Invalid, RunOver, SessionaryError, Unavailable
+from sessionary.producers.process.json_text import to_json_text
+from sessionary.producers.run_ports import CallView, StepView
+from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
+from sessionary.schemas.limits import NAME_CHARACTERS_MAX
+from sessionary.schemas.types import ErrorInfo
+
+
+class RunSteps:
+    """What is known of one run's steps. Not for two threads at the same step."""
+
+    def __init__(self, recorder: Recorder, run_id: str) -> None:
+        self.is_over = False  # the run is completed: nothing is sent any more
+        self.known_calls: dict[str, CallView] = {}
+        self._recorder = recorder
+        self._run_id = run_id
+        self._known: dict[str, StepView] = {}
+
+    def adopt(self, steps: Iterable[StepView], calls: Iterable[CallView]) -> None:
+        """Take what the processor knows of a run that is resumed."""
+        self._known.update((step.name, step) for step in steps)
+        self.known_calls.update((call.idem_key, call) for call in calls)
+
+    def place(self, step_name: str | None = None) -> WorkPlace:
+        """Return where the work of the run stands, or of one of its steps."""
+        return WorkPlace(self._run_id, step_name, self.known_calls)
+
+    def step(self, name: str, function: Callable[[], Any], given: Mapping[str, Any]) -> Flow[Any]:
+        """Run a step and return its output; `given` is its input. Raises as `Run.step` does."""
+        known = self._known.get(name)
+        if known is not None and known.state in DONE_STATES:
+            return (yield from self._skip(known))
+        if self.is_over:
+            raise RunOver(self._run_id, "completed")
+        attempt = 1 if known is None else known.attempt + 1
+        fields = EnvelopeFields(run_id=self._run_id, step_id=str(uuid.uuid4()))
+        self._known[name] = StepView(name, "running", attempt)
+        started = StepStarted(_checked_name(name), attempt, _text_or_none(given))
+        event_id = (yield Do(lambda: self._recorder.send(started, fields))).event_id
+        fields = fields._replace(causation_id=event_id)
+        try:
+            with added_marks(self._recorder.key.session_id, fields, self.place(name)):
+                output = yield Call(function)
+            output_json = to_json_text(output, "output")
+        except BaseException as error:
+            # Who interrupts a step says nothing against its work.
+            info = to_error_info(error, retryable=None if isinstance(error, Exception) else True)
+            yield Do(lambda: self._fail(name, attempt, info, fields))
+            raise
+        done = StepSucceeded(name, attempt, output_json)
+        yield Do(lambda: self._recorder.send_acknowledged(done, fields))
+        self._known[name] = StepView(name, "succeeded", attempt, None, output_json)
+        return output
+
+    def _skip(self, known: StepView) -> Flow[Any]:
+        if known.state == "succeeded" and known.output_json is None:
+            known = yield Do(lambda: self._fetch(known.name))
+            self._known[known.name] = known
+        if not self.is_over:
+            reason = f"succeeded in attempt {known.attempt}: its stored output is used"
+            if known.state == "skipped":
+                reason = "skipped before"
+            skipped = StepSkipped(known.name, reason)
+            yield Do(lambda: self._recorder.send(skipped, EnvelopeFields(run_id=self._run_id)))
+        return None if known.output_json is None else json.loads(known.output_json)
+
+    def _fetch(self, name: str) -> StepView:
+        recorder = self._recorder
+        found = recorder.known.fetch_step(recorder.key.session_id, self._run_id, name, recorder.timeout_s)
+        if found is None or found.output_json is None:
+            raise Unavailable(f"the output of step {name} of run {self._run_id} is not there", 1.0)
+        return found
+
+    def _fail(self, name: str, attempt: int, error: ErrorInfo, fields: EnvelopeFields) -> None:
+        """Record that an attempt failed, and raise nothing: the caller must see its own error."""
+        self._known[name] = StepView(name, "failed", attempt, error)
+        try:
+            self._recorder.send(StepFailed(name, attempt, error), fields)
+        except SessionaryError as lost:
+            self._recorder.on_error(lost)
+
+
+def _checked_name(name: str) -> str:
+    if isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS_MAX:
+        return name
+    raise Invalid("invalid_value", f"a step is named {name!r:.80}: use a text of 1 to {NAME_CHARACTERS_MAX} characters")
+
+
+def _text_or_none(given: Mapping[str, Any]) -> str | None:
+    """Return a step's input as JSON; None if it has none, or JSON cannot hold it."""
+    try:
+        return to_json_text(dict(given), "input") if given else None
+    except Invalid:
+        return None
+
+
+__all__ = ["RunSteps"]

@@ -1,0 +1,104 @@
+"""What a client reads of its runs, their steps and their tool calls, and who answers it."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from sessionary.schemas.types import ErrorInfo, RefusalReason, RunMode
+
+LogPosition = tuple[int, int]
+"""Partition and offset."""
+
+
+class Verdict(NamedTuple):
+    """The processor's decision on one event: applied, or refused for a reason.
+
+    If it is no longer `kept`, neither is known.
+    """
+
+    applied: bool
+    reason: RefusalReason | None
+    kept: bool = True
+
+
+class RunView(NamedTuple):
+    """A run as the processor has committed it."""
+
+    run_id: str
+    mode: RunMode
+    task_type: str
+    state: str  # queued, started, running, paused, completed, failed or cancelled
+    error: ErrorInfo | None = None
+    input_json: str | None = None
+    plan_json: str | None = None
+    result_json: str | None = None
+    artifact_id: str | None = None
+    verdict: Verdict | None = None  # Only if one was asked for
+
+
+class StepView(NamedTuple):
+    """A step of a run as the processor has committed it: its last attempt."""
+
+    name: str
+    state: str  # running, succeeded, failed or skipped
+    attempt: int  # From 1; 0 if the step was skipped before any
+    error: ErrorInfo | None = None
+    output_json: str | None = None  # None in a list
+
+
+class CallView(NamedTuple):
+    """A reserved tool call as the processor has committed it: its last try."""
+
+    tool_name: str
+    idem_key: str
+    state: str  # running, succeeded, failed or unknown
+    try_number: int  # From 1
+    side_effect: bool
+    reservation: str | None = None  # Id of the event that a running try was granted to
+    error: ErrorInfo | None = None
+    result_json: str | None = None  # None in a list
+    verdict: Verdict | None = None  # Only if one was asked for
+
+
+class RunReads(Protocol):
+    """Asks the processor about runs. Thread-safe; blocks.
+
+    With `after`, each method answers once the event at that place has its verdict. Each raises
+    `SessionLost`, `AuthenticationFailed`, `Invalid`, `SettingsError`, and `Unavailable` if there is
+    no answer within `timeout_s`.
+    """
+
+    def fetch_run(self, session_id: str, run_id: str, after: LogPosition | None, timeout_s: float) -> RunView | None:
+        """Return a run; None if there is no such one."""
+        ...
+
+    def fetch_steps(self, session_id: str, run_id: str, timeout_s: float) -> Sequence[StepView]:
+        """Return the steps of a run in the order in which they began, without their outputs."""
+        ...
+
+    def fetch_step(self, session_id: str, run_id: str, name: str, timeout_s: float) -> StepView | None:
+        """Return a step with its output; None if there is no such one."""
+        ...
+
+    def fetch_calls(self, session_id: str, run_id: str, timeout_s: float) -> Sequence[CallView]:
+        """Return the tool calls of a run in the order in which they began, without results."""
+        ...
+
+    def fetch_call(
+        self, session_id: str, run_id: str | None, idem_key: str, after: LogPosition | None, timeout_s: float
+    ) -> CallView | None:
+        """Return a tool call with its result; None if there is no such one.
+
+        `run_id`: None if the call belongs to the session.
+        """
+        ...
+
+
+class Waits(NamedTuple):
+    """The clock by which tool calls wait, and the chance that spreads them."""
+
+    now_s: Callable[[], float]  # Seconds; only differences count
+    pause: Callable[[float], None] | None  # None: real time
+    uniform: Callable[[], float]  # From 0 to 1, 1 excluded
+
+
+__all__ = ["CallView", "LogPosition", "RunReads", "RunView", "StepView", "Verdict", "Waits"]
