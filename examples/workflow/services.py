@@ -1,0 +1,121 @@
+"""Two small HTTP services for the workflow: a tracker of issues, and a messenger.
+
+python -m examples.workflow.services FOLDER [--ignore-keys]
+
+    GET  /issues/{key}            the issue
+    GET  /articles?query=…        what the knowledge base has on it
+    POST /messages                send a message; the header Idempotency-Key names the request
+    GET  /messages?key=…          what was sent for a key, 404 if nothing was
+
+What was sent stays in FOLDER, also if the services are killed. With --ignore-keys a message is sent
+once more for every request, and no key can be asked for: like many services of the world outside.
+"""
+
+import argparse
+import json
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+
+class SentMessages:
+    """The messages that were sent, one JSON line each, in the order of the requests. Thread-safe."""
+
+    def __init__(self, folder: Path, *, ignores_keys: bool) -> None:
+        self._path = folder / "messages.ndjson"
+        self._ignores_keys = ignores_keys
+        self._lock = threading.Lock()
+        self._path.touch()
+
+    def all(self) -> list[dict[str, Any]]:
+        """Return all messages."""
+        return [json.loads(line) for line in self._path.read_text("utf-8").splitlines()]
+
+    def find(self, key: str) -> dict[str, Any] | None:
+        """Return the message that was sent for a key, if one was, and if keys are known at all."""
+        found = (message for message in self.all() if message["key"] == key)
+        return None if self._ignores_keys else next(found, None)
+
+    def send(self, key: str, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a message, unless one was sent for this key already; return the one that was sent."""
+        with self._lock:
+            if (sent := self.find(key)) is not None:
+                return sent
+            sent = {**message, "key": key, "message_id": len(self.all()) + 1}
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(sent) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            return sent
+
+
+class Services(ThreadingHTTPServer):
+    """Both services on one port of this machine; `url` is their address."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, *, ignores_keys: bool = False) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.sent = SentMessages(folder, ignores_keys=ignores_keys)
+        self.requests: list[str] = []  # of messages to send: their keys
+
+    @property
+    def url(self) -> str:
+        """Where the services answer."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Services
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        if parts.path.startswith("/issues/"):
+            key = parts.path.removeprefix("/issues/")
+            self._answer(200, {"key": key, "title": "Invoices are sent twice", "team": "billing"})
+        elif parts.path == "/articles":
+            self._answer(200, {"articles": [f"How we handle: {asked.get('query', '')}"]})
+        elif parts.path == "/messages" and (sent := self.server.sent.find(asked.get("key", ""))) is not None:
+            self._answer(200, sent)
+        else:
+            self._answer(404, {"error": f"{self.path} is not known"})
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        key = self.headers.get("Idempotency-Key", "")
+        self.server.requests.append(key)
+        self._answer(200, self.server.sent.send(key, message))
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing: the workflow does."""
+
+    def _answer(self, status: int, document: dict[str, Any]) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def main() -> None:
+    """Answer requests until Ctrl-C."""
+    parser = argparse.ArgumentParser(description="Two small HTTP services for the workflow.")
+    parser.add_argument("folder", type=Path, help="where messages are kept")
+    parser.add_argument("--ignore-keys", action="store_true", help="send a message for every request")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    with Services(arguments.folder, ignores_keys=arguments.ignore_keys) as services:
+        print(services.url, flush=True)
+        try:
+            services.serve_forever()
+        except KeyboardInterrupt:
+            return
+
+
+if __name__ == "__main__":
+    main()
