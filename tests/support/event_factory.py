@@ -39,7 +39,7 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
         "updating_at": None,  # with a time, only judges by rules 2 know the event
         "persisting_at": None,
     },
-    # Without a key of their own, calls are plain work. With a limit, only judges by rules 2 know the event.
+    # Without a key of their own, calls are plain work. Only judges by rules 2 know a limit.
     "tool_call_started": {"idem_key": "", "limit_ms": None},
     **{f"tool_call_{end}": {"idem_key": ""} for end in ("succeeded", "failed", "resolved")},
     "snapshot_created": {"snapshot": snapshot("later")},
