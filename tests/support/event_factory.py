@@ -40,7 +40,7 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
         "persisting_at": None,
     },
     "run_completed": {"duration_ms": None},  # a later field: only judges by rules 2 know it
-    # Calls without a key of their own are plain work. A limit is known to judges by rules 2 only.
+    # Without a key of their own, calls are plain work. Only judges by rules 2 know a limit.
     "tool_call_started": {"idem_key": "", "limit_ms": None},
     **{f"tool_call_{end}": {"idem_key": ""} for end in ("succeeded", "failed", "resolved")},
     "snapshot_created": {"snapshot": snapshot("later")},
