@@ -24,7 +24,7 @@ _CALLS = (
     "service_id, step_id, try, queryable FROM v_unresolved_calls "
     "WHERE ({tenant:String} = '' OR tenant_id = {tenant:String}) ORDER BY since, session, run, key LIMIT {limit:UInt32}"
 )
-# Calls without a side effect may be resolved too; they wait for nobody.
+# Calls without a side effect may be resolved too; they hold no run.
 _CALL = (
     "SELECT tenant_id, session_id, run_id, step_id, service_id, tool_name, tool_call_id, idem_key FROM v_tool_calls "
     "WHERE state = 'unknown' AND idem_key = {key:String} AND startsWith(session_id, {session:String}) "
