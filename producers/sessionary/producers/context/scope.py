@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.ports import OnError
 from sessionary.schemas.events import Payload
 
 if TYPE_CHECKING:
-    from sessionary.producers.durable.recorder import Recorder
     from sessionary.producers.run_ports import CallView
 
 P = ParamSpec("P")
@@ -47,7 +46,7 @@ class AnySession(Protocol):
 
     def _call_reporter(self) -> CallReporter: ...
 
-    def _recorder(self) -> "Recorder": ...
+    def _recorder(self) -> Any: ...  # a `Recorder` of `durable`, which is above this folder
 
 
 class SessionBlock:

@@ -205,7 +205,7 @@ def _current_recorder() -> Recorder | None:
     if session is None:
         return None
     try:
-        recorder = session._recorder()
+        recorder: Recorder = session._recorder()
     except RuntimeError:  # an `AsyncSession` that is not open yet
         return None
     return None if recorder.reads is None else recorder
