@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class SentMessages:
-    """The messages that were sent, one JSON line each, in the order of the requests. Thread-safe."""
+    """The messages that were sent, one JSON line each, in order. Thread-safe."""
 
     def __init__(self, folder: Path, *, ignores_keys: bool) -> None:
         self._path = folder / "messages.ndjson"
@@ -40,7 +40,7 @@ class SentMessages:
         return None if self._ignores_keys else next(found, None)
 
     def send(self, key: str, message: dict[str, Any]) -> dict[str, Any]:
-        """Send a message, unless one was sent for this key already; return the one that was sent."""
+        """Send a message, unless one was sent for this key; return the one that was."""
         with self._lock:
             if (sent := self.find(key)) is not None:
                 return sent

@@ -29,7 +29,7 @@ class Tools:
     def __init__(self, url: str, *, asks: bool = True) -> None:
         def find_message(key: str) -> TookEffect | None:
             try:
-                return TookEffect(_ask(f"{url}/messages?key={quote(key)}"))
+                return TookEffect(ask_service(f"{url}/messages?key={quote(key)}"))
             except HTTPError as error:
                 if error.code != 404:
                     raise
@@ -37,20 +37,20 @@ class Tools:
 
         @tool(effect="read", deadline=2, wait_s=10)
         def jira_get_issue(key: str) -> Document:
-            return _ask(f"{url}/issues/{quote(key)}")
+            return ask_service(f"{url}/issues/{quote(key)}")
 
         @tool(effect="read", deadline=2, wait_s=10)
         def kb_search(query: str) -> Document:
-            return _ask(f"{url}/articles?query={quote(query)}")
+            return ask_service(f"{url}/articles?query={quote(query)}")
 
         @tool(effect="write", query=find_message if asks else None, deadline=2, wait_s=10)
         def send_message(channel: str, text: str) -> Document:
-            return _ask(f"{url}/messages", {"channel": channel, "text": text}, current_tool_key())
+            return ask_service(f"{url}/messages", {"channel": channel, "text": text}, current_tool_key())
 
         self.jira_get_issue, self.kb_search, self.send_message = jira_get_issue, kb_search, send_message
 
 
-def _ask(url: str, message: Document | None = None, key: str | None = None) -> Document:
+def ask_service(url: str, message: Document | None = None, key: str | None = None) -> Document:
     """GET a document, or POST a message under a key."""
     body = None if message is None else json.dumps(message).encode()
     with urlopen(Request(url, body, {"Idempotency-Key": key or ""}), timeout=10) as answer:

@@ -9,7 +9,7 @@ from typing import Any
 from tests.auditor.call_model import is_reserved, next_call, unknown_call
 from tests.auditor.decoding import Row, child_key_of, run_key_of
 from tests.auditor.run_model import RunModel
-from tests.auditor.step_model import STEP_TYPES, next_step
+from tests.auditor.step_model import is_recorded, next_step
 
 
 class ChildModel(RunModel):
@@ -31,7 +31,7 @@ class ChildModel(RunModel):
         Raises `Refusal`.
         """
         parent = key if run is None else run_key_of(key, run["run_id"])
-        if kind in STEP_TYPES and run is not None:
+        if is_recorded(kind, fields) and run is not None:
             name = child_key_of(parent, "s", fields["name"])
             return parent, name, next_step(self.children.get(name), run, kind, envelope, fields, self.now)
         if is_reserved(kind, fields):

@@ -31,7 +31,7 @@ from tests.auditor.rules import (
     unsure_numbers,
 )
 from tests.auditor.run_model import OWN_TYPES
-from tests.auditor.step_model import STEP_TYPES
+from tests.auditor.step_model import is_recorded
 
 
 class PartitionOracle(PartitionModel):
@@ -206,7 +206,7 @@ class PartitionOracle(PartitionModel):
             or not work
             or kind in others
             or kind in OWN_TYPES
-            or (kind in STEP_TYPES and envelope["run_id"])
+            or (is_recorded(kind, fields) and envelope["run_id"])
             or is_reserved(kind, fields)
             or envelope["epoch"] > row["epoch"]
             or is_out_of_bounds(fields)

@@ -7,6 +7,11 @@ from tests.auditor.decoding import Refusal, Row
 STEP_TYPES = ("step_started", "step_succeeded", "step_failed", "step_skipped")
 
 
+def is_recorded(kind: str, fields: Row) -> bool:
+    """Tell whether an event is of a step whose attempts are counted; others are only reported."""
+    return kind in STEP_TYPES and (kind == "step_skipped" or fields["attempt"] != 0)
+
+
 def is_retryable(error: Any) -> bool:
     return error is not None and error["error_class"] == "retryable"
 
@@ -66,4 +71,4 @@ def _new_step(run: Row, fields: Row, now: int) -> Row:
     }
 
 
-__all__ = ["STEP_TYPES", "is_retryable", "next_step"]
+__all__ = ["is_recorded", "is_retryable", "next_step"]

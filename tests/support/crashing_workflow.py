@@ -26,9 +26,9 @@ def main(point: str, url: str, session_id: str, issue_key: str) -> None:
 
     assert set(GUARDED_PORTS) <= set(kafka_ports.Ports._fields)
     kafka_ports.kafka_ports = guarded_ports
-    workflow.urlopen = life.guard("HTTP request", workflow.urlopen)
+    workflow.ask_service = life.guard("HTTP request", workflow.ask_service)
     workflow.main(url, session_id, issue_key)
-    print("crossed", len(life.crossed))
+    sys.stdout.write(f"crossed {len(life.crossed)}\n")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ _STEPS = """
 ## Transitions of a step
 
 By rules 2, from `STEP_TRANSITIONS` in `stream_processors/core/step/transitions.py`, for events that
-name a run. Attempts are numbered from 1. `step_started` needs a run that is started or running. A
+name a run. Attempts are numbered from 1; those of attempt 0 are work that is only reported, as
+`session.llm` and `traced` do. `step_started` needs a run that is started or running. A
 `step_skipped` of a step that succeeded or was skipped changes nothing; any other pair is refused.
 
 """

@@ -29,13 +29,13 @@ class Walk:
         self.memory = InMemoryTransport()
         self.session_id = str(uuid.uuid4())
         self._services, self._patch, self._asks = services, monkeypatch, asks
-        self._urlopen = workflow.urlopen
+        self._ask = workflow.ask_service
 
     def live(self, dies_at: int | None = None) -> tuple[Life, dict[str, Any] | None]:
         """Let a process work from where the one before it came to; None if it was killed."""
         life = Life(dies_at)
         ports = memory_ports(self.memory, "acme", "support")
-        self._patch.setattr(workflow, "urlopen", life.guard("HTTP request", self._urlopen))
+        self._patch.setattr(workflow, "ask_service", life.guard("HTTP request", self._ask))
         client = SessionClient(
             tenant_id="acme", service_id="support", agent_id="triage", ports=ports._replace(**life.guard_ports(ports))
         )
@@ -82,9 +82,7 @@ def test_a_kill_at_any_crash_point_repeats_no_effect(services: Services, monkeyp
 
 
 @pytest.mark.parametrize("services", [True], indirect=True, ids=["keys are ignored"])
-def test_a_service_that_ignores_keys_is_never_asked_twice(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_that_ignores_keys_is_never_asked_twice(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a call that may have taken effect only a person knows the outcome."""
     points = len(Walk(services, monkeypatch, asks=False).live()[0].crossed)
     unresolved = 0

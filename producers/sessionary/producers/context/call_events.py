@@ -48,12 +48,15 @@ def tool_events(name: str, *, side_effect: bool) -> CallEvents:
 
 
 def step_events(name: str) -> CallEvents:
-    """Return the events of one attempt at a step, with a new step id."""
+    """Return the events of work that is reported as a step, with a new step id.
+
+    Its attempt is 0: a run keeps no record of it, so that it may happen any number of times.
+    """
     step = name[:NAME_CHARACTERS_MAX]
     return CallEvents(
-        StepStarted(step, 1),
-        lambda took_ms: StepSucceeded(step, 1, execution_time_ms=took_ms),
-        lambda error, _: StepFailed(step, 1, error),
+        StepStarted(step, 0),
+        lambda took_ms: StepSucceeded(step, 0, execution_time_ms=took_ms),
+        lambda error, _: StepFailed(step, 0, error),
         str(uuid.uuid4()),
     )
 

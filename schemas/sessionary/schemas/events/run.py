@@ -83,7 +83,13 @@ class PlanReplaced(NamedTuple):
 
 
 class StepStarted(NamedTuple):
-    """An attempt at a step begins."""
+    """An attempt at a step begins.
+
+    Attributes:
+        name: Of the step, unique in its run.
+        attempt: From 1; 0 for work that is only reported as a step: its run keeps no record of it.
+        input_json: What the step is given, as JSON.
+    """
 
     name: str
     attempt: int

@@ -21,6 +21,16 @@ def use_and_fail(session: Session, tokens_in: int, error: Exception) -> None:
         raise error
 
 
+def test_a_run_takes_any_number_of_calls_of_the_same_model() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session, session.run("report"):
+        for _ in range(3):
+            with session.llm("large"):
+                pass
+    assert len(call_events(memory)) == 9
+    assert memory.refusals() == []
+
+
 def test_a_model_call_reports_duration_tokens_and_cost() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session:
@@ -29,9 +39,9 @@ def test_a_model_call_reports_duration_tokens_and_cost() -> None:
             call.tokens_in, call.tokens_out, call.model_cost_usd_micros = 1_200, 300, 5_400
         assert call.model == "large"
     started, succeeded, usage = call_events(memory)
-    assert started.payload == StepStarted("llm large", 1)
+    assert started.payload == StepStarted("llm large", 0)
     assert isinstance(succeeded.payload, StepSucceeded)
-    assert (succeeded.payload.name, succeeded.payload.attempt) == ("llm large", 1)
+    assert (succeeded.payload.name, succeeded.payload.attempt) == ("llm large", 0)
     assert succeeded.payload.execution_time_ms is not None
     assert succeeded.payload.execution_time_ms >= 0
     assert usage.payload == UsageRecorded("large", 1_200, 300, 5_400, 0, is_timeout_retry=False)

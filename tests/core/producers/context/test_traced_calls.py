@@ -118,7 +118,7 @@ def test_calls_within_calls_name_their_cause() -> None:
     with client, client.session(user_id="u") as session, session.marks(run_id="run"):
         make_plan()
     plan, tool, _, plan_end = calls_of(memory)
-    assert (plan.payload, plan.envelope.run_id) == (StepStarted("plan make_plan", 1), "run")
+    assert (plan.payload, plan.envelope.run_id) == (StepStarted("plan make_plan", 0), "run")
     assert (tool.envelope.causation_id, tool.envelope.run_id) == (plan.envelope.event_id, "run")
     assert tool.envelope.step_id == plan.envelope.step_id == plan_end.envelope.step_id
     assert isinstance(plan_end.payload, StepSucceeded)

@@ -128,7 +128,7 @@ ALTER TABLE {database}.v_runs
     COMMENT COLUMN finished_at 'when it finished; null if it is open',
     COMMENT COLUMN duration_s 'seconds from its first event until it finished, or until now';
 
--- An attempt without an end after which another one began was interrupted. A skip says nothing new of a step that was tried.
+-- Attempt 0 is work that is only reported as a step. An attempt without an end after which another one began was interrupted. A skip says nothing new of a step that was tried.
 CREATE OR REPLACE VIEW {database}.v_steps AS
 SELECT
     updated_at AS time, step_id, run_id, tenant_id, session_id, name,
@@ -150,7 +150,7 @@ FROM
         min(e.time) AS started_at, maxOrNullIf(e.time, e.state != 'running') AS finished_at, max(e.time) AS updated_at,
         min(e.personal_expires) > now() AS is_input_known
     FROM {database}.v_run_events AS e
-    WHERE subject = 'step' AND run_id != ''
+    WHERE subject = 'step' AND run_id != '' AND (number > 0 OR state = 'skipped')
     GROUP BY tenant_id, session_id, run_id, name, number
 )
 WHERE attempt > 0 OR last_attempt = 0;

@@ -59,7 +59,7 @@ def _after_event(
         session_id=run.session_id,
         run_id=run.run_id,
         name=payload.name,
-        step_id=event.envelope.step_id,
+        step_id=event.envelope.step_id if started else None,
         state="running",
         attempt=started.attempt if started else 0,
         started_at=now_ms,

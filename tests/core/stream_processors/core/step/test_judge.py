@@ -192,3 +192,11 @@ def test_children_are_known_again_once_the_rows_are_loaded() -> None:
     rig.fold.finish_loading()
     assert set(rig.fold.children(run)) == {step_key(run, "a"), rig.call_key()}
     assert (rig.fold.live, rig.fold.vanishing) == (live, vanishing)
+
+
+def test_work_that_is_only_reported_as_a_step_has_no_row() -> None:
+    rig = ChildRig()
+    for event in ("started", "succeeded", "started", "started", "failed"):
+        assert rig.step(event, 0) == "applied"
+    assert rig.step_row() is None
+    assert rig.found().run_seq == 7
