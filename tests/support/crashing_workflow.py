@@ -12,7 +12,7 @@ from typing import Any
 
 from examples.workflow import workflow
 from sessionary.producers import kafka_ports
-from tests.support.crash_points import GUARDED_PORTS, Life
+from tests.support.crash_points import Life
 
 
 def main(point: str, url: str, session_id: str, issue_key: str) -> None:
@@ -24,9 +24,8 @@ def main(point: str, url: str, session_id: str, issue_key: str) -> None:
         ports = make_ports(*args)
         return ports._replace(**life.guard_ports(ports))
 
-    assert set(GUARDED_PORTS) <= set(kafka_ports.Ports._fields)
-    kafka_ports.kafka_ports = guarded_ports
-    workflow.ask_service = life.guard("HTTP request", workflow.ask_service)
+    vars(kafka_ports)["kafka_ports"] = guarded_ports
+    vars(workflow)["ask_service"] = life.guard("HTTP request", workflow.ask_service)
     workflow.main(url, session_id, issue_key)
     sys.stdout.write(f"crossed {len(life.crossed)}\n")
 

@@ -41,7 +41,7 @@ class Walk:
         )
         try:
             session = open_session(client, self.session_id)
-            return life, session.bind(triage)(session, Tools(self._services.url, asks=self._asks), "BILL-7")
+            return life, triage(session, Tools(self._services.url, asks=self._asks), "BILL-7")
         except Killed:
             return life, None
         finally:

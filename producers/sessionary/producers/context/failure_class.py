@@ -5,11 +5,13 @@ fatal: bad parameters, no permission, a resource that is missing, a conflict.
 """
 
 import errno
+import socket
 from typing import Any
 
 from sessionary.producers.errors import Unavailable
 
-_TOO_EARLY_OR_MANY = frozenset({408, 429})
+_TOO_MANY = 429
+_TOO_EARLY_OR_MANY = frozenset({408, _TOO_MANY})
 _NETWORK_ERRNOS = frozenset(
     {
         *(errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.EHOSTDOWN),
@@ -59,6 +61,22 @@ def is_retryable(error: BaseException) -> bool:
     return isinstance(reason, BaseException) and reason is not error and is_retryable(reason)
 
 
+def had_no_effect(error: BaseException) -> bool:
+    """Return whether a retryable failure is certain to have changed nothing.
+
+    If the error says so itself (`retryable` is True), if the service took no request (429), or if
+    there was no connection. After a time-out or a fault of the server it may have taken effect.
+    """
+    if isinstance(getattr(error, "retryable", None), bool):
+        return True
+    if (status := _http_status(error)) is not None:
+        return status == _TOO_MANY
+    if isinstance(error, ConnectionRefusedError | socket.gaierror):
+        return True
+    reason = getattr(error, "reason", None)
+    return isinstance(reason, BaseException) and reason is not error and had_no_effect(reason)
+
+
 def _http_status(error: BaseException) -> int | None:
     response: Any = getattr(error, "response", None)
     for holder, name in ((error, "status_code"), (error, "status"), (error, "code"), (response, "status_code")):
@@ -68,4 +86,4 @@ def _http_status(error: BaseException) -> int | None:
     return None
 
 
-__all__ = ["is_retryable"]
+__all__ = ["had_no_effect", "is_retryable"]

@@ -68,9 +68,11 @@ class SessionBlock:
 class WorkPlace(NamedTuple):
     """Where recorded work stands: its run, and its step if it is in one.
 
-    `known_calls` holds what is known of the run's tool calls by key, as it was resumed.
+    `recorder` records work in the run's session. `known_calls` is what is known of the run's tool
+    calls by key, as it was resumed.
     """
 
+    recorder: object
     run_id: str
     step_name: str | None
     known_calls: "dict[str, CallView]"

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from sessionary.producers.context.error_info import to_error_info
+from sessionary.producers.context.failure_class import had_no_effect
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.flow import Call, Do, Flow, Wait
 from sessionary.producers.durable.recorder import Recorder
@@ -54,6 +55,7 @@ class ToolPolicy(NamedTuple):
     retry: Retry
     rate: CallRate | None
     wait_s: float
+    is_repeatable: bool  # A call that may have taken effect may be made again under its key
 
 
 class CallPlan(NamedTuple):
@@ -92,6 +94,10 @@ def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flo
                 stored, failures = yield from call.ask_after_failure(error, failures)
                 if stored is not None:
                     return stored.result
+            elif info.error_class == "retryable" and not (policy.is_repeatable or had_no_effect(error)):
+                # Not recorded as a failure: the processor's clock makes the outcome unknown.
+                why = f"{error!r} does not tell whether it did"
+                raise ToolCallUnresolved(policy.name, plan.key, why) from error
             recorded = yield Do(partial(call.record_failure, info))
             if not recorded or info.error_class != "retryable" or failures > policy.retry.retries:
                 raise

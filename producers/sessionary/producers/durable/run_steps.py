@@ -36,7 +36,7 @@ class RunSteps:
 
     def place(self, step_name: str | None = None) -> WorkPlace:
         """Return where the work of the run stands, or of one of its steps."""
-        return WorkPlace(self._run_id, step_name, self.known_calls)
+        return WorkPlace(self._recorder, self._run_id, step_name, self.known_calls)
 
     def step(self, name: str, function: Callable[[], Any], given: Mapping[str, Any]) -> Flow[Any]:
         """Run a step and return its output; `given` is its input. Raises as `Run.step` does."""

@@ -35,7 +35,7 @@ def tool(
     queryable: bool = False,
     query: Query | None = None,
     deadline: float | None = None,
-    retry: Retry = _DEFAULT_RETRY,
+    retry: Retry | None = None,
     calls_per_s: float | None = None,
     wait_s: float = 0.0,
 ) -> Callable[[F], F]:
@@ -64,7 +64,9 @@ def tool(
         deadline: Seconds after which the outcome of a call that does not end is unknown. Default:
             the session's limit `tool_ms`. The function itself is not stopped.
         retry: How failures that may pass are retried: the network, 429, 5xx, time-outs, and errors
-            whose attribute `retryable` is True.
+            whose attribute `retryable` is True. Default: five times. A call with an effect that may
+            have happened (a time-out, a connection that broke, 5xx) is repeated only if `query`
+            says that it did not, or if `retry` is given: then the service must honor keys.
         calls_per_s: How many calls of the tool may begin in a second in this process.
         wait_s: Seconds to wait for a call of the same key that is in progress elsewhere.
 
@@ -85,7 +87,15 @@ def tool(
         label = f"{name or getattr(function, '__name__', type(function).__name__)}"[:NAME_CHARACTERS_MAX]
         rate = None if calls_per_s is None else CallRate(calls_per_s)
         policy = ToolPolicy(
-            label, effect != "read", queryable or query is not None, query, limit_ms, retry, rate, wait_s
+            label,
+            effect != "read",
+            queryable or query is not None,
+            query,
+            limit_ms,
+            retry or _DEFAULT_RETRY,
+            rate,
+            wait_s,
+            is_repeatable=effect == "read" or retry is not None,
         )
         _policies[label] = policy
         return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key)))
@@ -201,14 +211,16 @@ def _text_or_nothing(arguments: Mapping[str, Any]) -> str:
 
 
 def _current_recorder() -> Recorder | None:
-    session = active_session()
+    """Return what records the call: of the current session, or of the run that this code is in."""
+    session, place = active_session(), current_scope().place
     if session is None:
-        return None
-    try:
-        recorder: Recorder = session._recorder()
-    except RuntimeError:  # an `AsyncSession` that is not open yet
-        return None
-    return None if recorder.reads is None else recorder
+        recorder = None if place is None else place.recorder
+    else:
+        try:
+            recorder = session._recorder()
+        except RuntimeError:  # an `AsyncSession` that is not open yet
+            return None
+    return recorder if isinstance(recorder, Recorder) and recorder.reads is not None else None
 
 
 __all__ = ["Effect", "current_tool_key", "policy_of", "tool"]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 
@@ -10,6 +11,7 @@ from sessionary.producers import (
     AsyncSessionClient,
     Invalid,
     Json,
+    Retry,
     RulesTooOld,
     Session,
     TookEffect,
@@ -139,7 +141,7 @@ def test_a_key_of_the_business_names_the_call() -> None:
 
 def test_a_failure_that_may_pass_is_tried_again_with_growing_waits() -> None:
     service = Service(*(TimeoutError(f"{number}") for number in range(5)))
-    send = tool(name="send", effect="write")(service.call)
+    send = tool(name="send", effect="write", retry=Retry())(service.call)
     client, memory = memory_client()
     with client, client.session(user_id="u"):
         began_ms = memory.now_ms
@@ -149,6 +151,32 @@ def test_a_failure_that_may_pass_is_tried_again_with_growing_waits() -> None:
     assert [payload.try_number for payload in started] == [1, 2, 3, 4, 5, 6]
     assert len({payload.idem_key for payload in started}) == 1
     assert len({payload.tool_call_id for payload in started}) == 1
+    assert memory.refusals() == []
+
+
+@pytest.mark.parametrize("error", [TimeoutError("slow"), ConnectionResetError("gone")])
+def test_a_call_that_may_have_taken_effect_is_not_repeated(error: Exception) -> None:
+    """The service is not asked again, and the call becomes one for people."""
+    service = Service(error)
+    send = tool(name="send", effect="write", deadline=5)(service.call)
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        with pytest.raises(ToolCallUnresolved, match="may have taken effect"), session.run("report", run_id="r"):
+            send("hello")
+        memory.advance(6)
+        with pytest.raises(ToolCallUnresolved), session.resume_run("r"):
+            pass
+    assert len(service.calls) == 1
+    assert [type(payload) for payload in tool_payloads(memory)] == [ToolCallStarted]
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError("closed"), URLError(ConnectionRefusedError("closed"))])
+def test_a_call_that_did_not_reach_its_service_is_repeated(error: Exception) -> None:
+    service = Service(error)
+    send = tool(name="send", effect="write")(service.call)
+    client, memory = memory_client()
+    with client, client.session(user_id="u"):
+        assert send("hello") == {"sent": "hello"}
     assert memory.refusals() == []
 
 
@@ -329,7 +357,7 @@ def test_a_wrong_declaration_is_invalid(wrong: dict[str, Any]) -> None:
 def test_coroutine_functions_are_tools_too() -> None:
     failures, keys = [TimeoutError("slow")], list[str | None]()
 
-    @tool(effect="write")
+    @tool(effect="write", retry=Retry())
     async def send(text: str) -> str:
         """Send it."""
         keys.append(current_tool_key())
