@@ -69,8 +69,6 @@ class Services(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Services
-
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
@@ -79,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, {"key": key, "title": "Invoices are sent twice", "team": "billing"})
         elif parts.path == "/articles":
             self._answer(200, {"articles": [f"How we handle: {asked.get('query', '')}"]})
-        elif parts.path == "/messages" and (sent := self.server.sent.find(asked.get("key", ""))) is not None:
+        elif parts.path == "/messages" and (sent := self._services.sent.find(asked.get("key", ""))) is not None:
             self._answer(200, sent)
         else:
             self._answer(404, {"error": f"{self.path} is not known"})
@@ -87,8 +85,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         key = self.headers.get("Idempotency-Key", "")
-        self.server.requests.append(key)
-        self._answer(200, self.server.sent.send(key, message))
+        self._services.requests.append(key)
+        self._answer(200, self._services.sent.send(key, message))
+
+    @property
+    def _services(self) -> Services:
+        assert isinstance(self.server, Services)
+        return self.server
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing: the workflow does."""

@@ -12,8 +12,10 @@ from threading import Thread
 import pytest
 
 from examples.workflow.services import Services
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TOKEN, PipelineRig
+from tests.integration.processor_load import begin_with
 from tests.style.project import ROOT
 from tests.support import Processes, environment
 
@@ -25,6 +27,7 @@ class WalkRig:
     """A broker, a processor, two services, and processes that work with them."""
 
     def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path, services: Services) -> None:
+        begin_with(kafka, NEWEST_RULES)
         pipeline = PipelineRig(kafka, None, processes)
         pipeline.start_processor()
         self._kafka, self._control_url, self._folder, self.services = kafka, pipeline.control_url, folder, services

@@ -34,6 +34,14 @@ from sessionary.producers.context.marks import BlockMarks, Marks
 from sessionary.producers.context.model_call import ModelCall
 from sessionary.producers.context.traced_calls import traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
+from sessionary.producers.durable.errors import (
+    RunNotFound,
+    RunOver,
+    ToolCallError,
+    ToolCallFailed,
+    ToolCallInProgress,
+    ToolCallUnresolved,
+)
 from sessionary.producers.durable.reserved_call import TookEffect
 from sessionary.producers.durable.resume_plan import ResumePlan
 from sessionary.producers.durable.retry import Retry
@@ -52,8 +60,6 @@ from sessionary.producers.errors import (
     QueueFull,
     Refused,
     RulesTooOld,
-    RunNotFound,
-    RunOver,
     SessionaryError,
     SessionEnded,
     SessionFenced,
@@ -62,10 +68,6 @@ from sessionary.producers.errors import (
     SettingsError,
     SpoolDamaged,
     SpoolUnusable,
-    ToolCallError,
-    ToolCallFailed,
-    ToolCallInProgress,
-    ToolCallUnresolved,
     Unavailable,
     UnreadableRequest,
     VerdictPending,

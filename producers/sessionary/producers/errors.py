@@ -24,19 +24,15 @@ SessionaryError
     ├── ArtifactMissing(uri)       an artifact's body is not in its store
     ├── ArtifactDamaged(uri)       an artifact's body is not the one that was saved
     ├── VerdictPending(verb)       another verb while a verdict is awaited
-    ├── RunNotFound(run_id)        a run that is to be resumed does not exist
-    ├── RunOver(run_id, state)     a run cannot go on: it failed for good, or was cancelled
-    ├── ToolCallError(idem_key)    a recorded tool call was not made
-    │   ├── ToolCallInProgress     another process makes it
-    │   ├── ToolCallUnresolved     it may have taken effect: a person must decide
-    │   └── ToolCallFailed(error)  it failed for good before
     └── ClientClosed               a verb after `close`, or on a parent's session in a forked child
+
+Those of runs and tool calls are in `sessionary.producers.durable.errors`.
 """
 
 from pathlib import Path
 
 from sessionary.schemas.errors import DecodeError, EncodeError, Invalid, SessionaryError, SettingsError, Unavailable
-from sessionary.schemas.types import ErrorInfo, RefusalReason
+from sessionary.schemas.types import RefusalReason
 
 
 class NotAllowed(Invalid):
@@ -271,96 +267,6 @@ class ArtifactDamaged(ProducerError):
         self.uri = uri
 
 
-class RunNotFound(ProducerError):
-    """The run that is to be resumed does not exist, or no longer does.
-
-    Attributes:
-        run_id: The run.
-    """
-
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"Run not found: {run_id}; without resume=True it is begun")
-        self.run_id = run_id
-
-
-class RunOver(ProducerError):
-    """A run cannot go on: it has failed for good, or was cancelled, or is complete.
-
-    Attributes:
-        run_id: The run.
-        state: Its state: `failed`, `cancelled` or `completed`.
-        error: Why it failed, if it did.
-    """
-
-    def __init__(self, run_id: str, state: str, error: ErrorInfo | None = None) -> None:
-        why = "" if error is None else f" ({error.error_class} {error.code}: {error.message})"
-        super().__init__(f"run {run_id} is over: it is {state}{why}")
-        self.run_id = run_id
-        self.state = state
-        self.error = error
-
-
-class ToolCallError(ProducerError):
-    """A recorded tool call was not made, because of what is known of its key.
-
-    Attributes:
-        tool_name: The tool.
-        idem_key: The call's idempotency key.
-    """
-
-    def __init__(self, tool_name: str, idem_key: str, detail: str) -> None:
-        super().__init__(detail)
-        self.tool_name = tool_name
-        self.idem_key = idem_key
-
-
-class ToolCallInProgress(ToolCallError):
-    """The same call is being made elsewhere, or was when its process ended. It may pass."""
-
-    retryable = True
-
-    def __init__(self, tool_name: str, idem_key: str) -> None:
-        super().__init__(
-            tool_name,
-            idem_key,
-            f"Tool call already in progress for idemKey={idem_key} (tool {tool_name}): try again later, or let the "
-            "tool wait with wait_s",
-        )
-
-
-class ToolCallUnresolved(ToolCallError):
-    """The call may have taken effect: its outcome is unknown. It is not repeated; its run is held.
-
-    Once its outcome is resolved, the run can be resumed.
-    """
-
-    retryable = True
-
-    def __init__(self, tool_name: str, idem_key: str, why: str = "the tool cannot be asked") -> None:
-        super().__init__(
-            tool_name,
-            idem_key,
-            f"tool call {idem_key} of {tool_name} may have taken effect: its outcome is unknown, and {why}. "
-            "A person must decide whether it did",
-        )
-
-
-class ToolCallFailed(ToolCallError):
-    """The same call has failed for good before. It was not repeated.
-
-    Attributes:
-        error: That failure.
-    """
-
-    def __init__(self, tool_name: str, idem_key: str, error: ErrorInfo) -> None:
-        super().__init__(
-            tool_name,
-            idem_key,
-            f"tool call {idem_key} of {tool_name} failed for good before: {error.code}: {error.message}",
-        )
-        self.error = error
-
-
 class VerdictPending(ProducerError):
     """The verdict on an earlier verb is still awaited. Call that verb again to go on waiting.
 
@@ -392,8 +298,6 @@ __all__ = [
     "QueueFull",
     "Refused",
     "RulesTooOld",
-    "RunNotFound",
-    "RunOver",
     "SessionEnded",
     "SessionFenced",
     "SessionLost",
@@ -402,10 +306,6 @@ __all__ = [
     "SettingsError",
     "SpoolDamaged",
     "SpoolUnusable",
-    "ToolCallError",
-    "ToolCallFailed",
-    "ToolCallInProgress",
-    "ToolCallUnresolved",
     "Unavailable",
     "UnreadableRequest",
     "VerdictPending",

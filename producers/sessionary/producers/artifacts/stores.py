@@ -158,12 +158,12 @@ class FsspecStore:
     def names(self, folder: str) -> list[str]:
         """Return the names of the objects of a folder. Raises `Unavailable`."""
 
-        def listed() -> list[Any]:
+        def list_folder() -> list[Any]:
             self._files.invalidate_cache()
             return list(self._files.ls(self._path(folder), detail=False))
 
         try:
-            found = self._ask(folder, listed)
+            found = self._ask(folder, list_folder)
         except ArtifactMissing:
             return []
         return sorted(str(path).rpartition("/")[2] for path in found)

@@ -9,6 +9,7 @@ First what users see, then what it is made of:
     tool             `tool`: a decorator that makes calls recorded ones
     reserved_call    one call: reserve its key, call, record the outcome
     recorder         events that are acknowledged, and what the processor knows
+    errors           runs that cannot go on, calls that are not made
     flow             work as a generator, for threads and for asyncio
     retry            waits between tries, and the rate of calls
     keys             idempotency keys of tool calls

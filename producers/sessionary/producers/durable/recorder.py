@@ -91,7 +91,7 @@ class Recorder(NamedTuple):
         place = self._wait_place(pending)
         record = fetch(place)
         verdict = self._verdict_of(pending, place, record)
-        if verdict.applied and record is None:
+        if verdict.reason == "unknown_schema" or (verdict.applied and record is None):
             raise RulesTooOld(
                 f"session {self.key.session_id} is judged by rules that keep no tool calls, so that nothing would stop "
                 "a repeated one; activate newer rules with `sessionary rules activate`"

@@ -10,17 +10,11 @@ from typing import Any, NamedTuple
 from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.context.failure_class import had_no_effect
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.errors import ToolCallFailed, ToolCallInProgress, ToolCallUnresolved
 from sessionary.producers.durable.flow import Call, Do, Flow, Wait
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.retry import CallRate, Retry
-from sessionary.producers.errors import (
-    Invalid,
-    Refused,
-    SessionaryError,
-    ToolCallFailed,
-    ToolCallInProgress,
-    ToolCallUnresolved,
-)
+from sessionary.producers.errors import Invalid, Refused, SessionaryError
 from sessionary.producers.ports import Json
 from sessionary.producers.process.json_text import to_json_text
 from sessionary.producers.run_ports import CallView

@@ -7,12 +7,13 @@ from sessionary.producers.context.error_info import error_message, to_error_info
 from sessionary.producers.context.reported_block import ReportedBlock
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.errors import RunNotFound, ToolCallUnresolved
 from sessionary.producers.durable.flow import Do, Flow, run_flow, run_flow_async
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import ResumePlan
 from sessionary.producers.durable.run_resume import KnownRun, read_run, resume_run
 from sessionary.producers.durable.run_steps import RunSteps
-from sessionary.producers.errors import Invalid, RunNotFound, ToolCallUnresolved
+from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
 from sessionary.producers.process.json_text import to_json_text
 from sessionary.schemas.events import (

@@ -4,13 +4,14 @@ import json
 from typing import NamedTuple
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.errors import RunOver, ToolCallUnresolved
 from sessionary.producers.durable.flow import Do, Flow
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.reserved_call import ReservedCall
 from sessionary.producers.durable.resume_plan import ResumePlan, is_unresolved, make_plan
 from sessionary.producers.durable.retry import Retry
 from sessionary.producers.durable.tool import policy_of
-from sessionary.producers.errors import Refused, RunOver, ToolCallUnresolved
+from sessionary.producers.errors import Refused
 from sessionary.producers.ports import Json
 from sessionary.producers.run_ports import CallView, RunView, StepView
 from sessionary.schemas.events import RunFailed, RunResumed

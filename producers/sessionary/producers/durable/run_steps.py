@@ -8,10 +8,11 @@ from typing import Any
 from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.context.scope import WorkPlace, added_marks
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.errors import RunOver
 from sessionary.producers.durable.flow import Call, Do, Flow
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import DONE_STATES
-from sessionary.producers.errors import Invalid, RunOver, SessionaryError, Unavailable
+from sessionary.producers.errors import Invalid, SessionaryError, Unavailable
 from sessionary.producers.process.json_text import to_json_text
 from sessionary.producers.run_ports import CallView, StepView
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded

@@ -86,17 +86,9 @@ def tool(
     def decorate(function: F) -> F:
         label = f"{name or getattr(function, '__name__', type(function).__name__)}"[:NAME_CHARACTERS_MAX]
         rate = None if calls_per_s is None else CallRate(calls_per_s)
-        policy = ToolPolicy(
-            label,
-            effect != "read",
-            queryable or query is not None,
-            query,
-            limit_ms,
-            retry or _DEFAULT_RETRY,
-            rate,
-            wait_s,
-            is_repeatable=effect == "read" or retry is not None,
-        )
+        outcome = effect != "read", queryable or query is not None, query, limit_ms
+        is_repeatable = effect == "read" or retry is not None
+        policy = ToolPolicy(label, *outcome, retry or _DEFAULT_RETRY, rate, wait_s, is_repeatable)
         _policies[label] = policy
         return cast("F", functools.wraps(function)(_wrapper_for(function, policy, key)))
 

@@ -8,12 +8,15 @@ import heapq
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from sessionary.schemas.codec import Event
+from sessionary.schemas.ids import run_key
 from sessionary.stream_processors.core.children.index import ChildChanges
+from sessionary.stream_processors.core.children.naming import named_child
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState
 from sessionary.stream_processors.core.gravestones.chunk_index import end_of_day, is_chunk_key
 from sessionary.stream_processors.core.gravestones.packing import Changes, plan_packing, wait_again
-from sessionary.stream_processors.core.machine import REMAINS, AnyMachine
+from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES
 
 # The row under a key before and after, whether its deadline moves or it only vanishes from now on,
@@ -60,6 +63,15 @@ class BatchRows:
             return self.rows[key]
         row = self._committed.rows.get(key)
         return self._committed.repair_times(row, self._repairs) if self._repairs else row
+
+    def _load_named_rows(self, arrival: Arrival, event: Event) -> Arrival:
+        """Return an arrival with the rows of the run, and of the step or call, that it names."""
+        run_id, child_key = event.envelope.run_id, named_child(arrival.session, event)
+        if run_id:
+            arrival = arrival._replace(run=self._row(run_key(*arrival.session, run_id)))
+        if child_key is not None:
+            arrival = arrival._replace(child_key=child_key, child=self._row(child_key))
+        return arrival
 
     def _judged_row(self, key: bytes) -> Any:
         """Return the row under a record's key as its machine gets it."""

@@ -12,13 +12,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sessionary.schemas.codec import Event
-from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
 from sessionary.stream_processors.core.batch_rows import BatchRows, RowPlan
-from sessionary.stream_processors.core.children.naming import CALL_PAYLOADS, named_child
+from sessionary.stream_processors.core.children.naming import CALL_PAYLOADS
 from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from, stands_at_repair
 from sessionary.stream_processors.core.committed import CommittedState
 from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival, ForRow, apply_facts, split_facts
@@ -338,15 +336,6 @@ class Overlay(BatchRows):
             self._outcome_n = outcome_n
             return describe_exception(error)
         return None
-
-    def _load_named_rows(self, arrival: Arrival, event: Event) -> Arrival:
-        """Return an arrival with the rows of the run, and of the step or call, that it names."""
-        run_id, child_key = event.envelope.run_id, named_child(arrival.session, event)
-        if run_id:
-            arrival = arrival._replace(run=self._row(run_key(*arrival.session, run_id)))
-        if child_key is not None:
-            arrival = arrival._replace(child_key=child_key, child=self._row(child_key))
-        return arrival
 
     def _judge_record(self, record: LogRecord) -> None:
         committed, families = self._committed, self._families

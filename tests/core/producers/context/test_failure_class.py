@@ -9,7 +9,8 @@ from http.client import IncompleteRead, RemoteDisconnected
 import pytest
 
 from sessionary.producers.context.failure_class import is_retryable
-from sessionary.producers.errors import ToolCallInProgress, Unavailable
+from sessionary.producers.durable.errors import ToolCallInProgress
+from sessionary.producers.errors import Unavailable
 
 
 def http_error(status: int) -> urllib.error.HTTPError:

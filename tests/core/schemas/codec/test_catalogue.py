@@ -21,6 +21,7 @@ EVOLVED = {
     ),
     "sessionary.events.StateUpdated",
     "sessionary.events.ToolCallStarted",
+    "sessionary.events.RunCompleted",
 }
 
 

@@ -131,7 +131,7 @@ def test_a_tenants_sessions_are_listed_over_all_partitions_and_workers(tmp_path:
         ({"mode": "attached"}, {"b"}),
         ({"mode": "attached", "state": "running"}, set()),
         ({"user_id": "ann", "state": "started"}, {"b"}),
-        ({"user_id": "nobody"}, set()),
+        ({"user_id": "someone else"}, set()),
     ],
 )
 def test_a_tenants_runs_are_listed_by_user_state_and_mode(
@@ -193,10 +193,10 @@ def test_a_partition_reads_a_bounded_number_of_rows_for_one_answer(
 
     async def story() -> None:
         async with fleet.serve(tmp_path) as server:
-            answer = await ask(server, "sessions", user_id="nobody")
+            answer = await ask(server, "sessions", user_id="someone else")
             assert answer.body["sessions"] == []
             assert answer.body["next_cursor"] is not None
-            assert await all_rows(server, "sessions", user_id="nobody") == []
+            assert await all_rows(server, "sessions", user_id="someone else") == []
             wanted = [row for row in fleet.rows_of(SessionState) if row.user_id == "bob"]
             assert len(await all_rows(server, "sessions", user_id="bob")) == len(wanted) > 0
 

@@ -15,10 +15,15 @@ def rig_with_steps(*steps: StepState) -> RunRig:
     """Return a rig whose run `r1` has these steps."""
     rig = RunRig()
     rig.send("run_started", "r1", mode="detached")
+    load_steps(rig, *steps)
+    return rig
+
+
+def load_steps(rig: RunRig, *steps: StepState) -> None:
+    """Put steps of `r1` into the committed state, of which the oracle does not know."""
     for step in steps:
         row = step._replace(session_id=rig.agent.key.session_id)
         rig.load_child(step_key(rig.run_key("r1"), step.name), row)
-    return rig
 
 
 def fields(schema: str) -> set[str]:
@@ -63,8 +68,9 @@ def test_a_step_is_shown_with_its_input_output_and_error() -> None:
 
 
 def test_the_steps_of_another_run_are_not_shown() -> None:
-    rig = rig_with_steps(STEP)
+    rig = rig_with_steps()
     rig.send("run_started", "r2", mode="detached")
+    load_steps(rig, STEP)
     assert rig.ask("runs", "r2", "steps")[1]["steps"] == []
     status, problem = rig.ask("runs", "r2", "steps", "plan")
     assert (status, problem["reason"]) == (404, "unknown_step")
