@@ -17,7 +17,7 @@ from sessionary.producers.durable.retry import CallRate, Retry
 from sessionary.producers.errors import Invalid, Refused, SessionaryError
 from sessionary.producers.ports import Json
 from sessionary.producers.process.json_text import to_json_text
-from sessionary.producers.run_ports import CallView
+from sessionary.producers.run_ports import CallView, LogPosition
 from sessionary.schemas.events import ToolCallFailed as ToolCallFailedEvent
 from sessionary.schemas.events import ToolCallResolved, ToolCallStarted, ToolCallSucceeded
 from sessionary.schemas.ids import derived_id
@@ -113,6 +113,7 @@ class ReservedCall:
     ) -> None:
         self.known: CallView | None = None
         self.reservation = ""  # Id of the event that the try was granted to
+        self.resolved_at: LogPosition | None = None  # Place of the event that told the outcome
         self._policy = policy
         self._recorder = recorder
         self._run_id = run_id
@@ -158,7 +159,7 @@ class ReservedCall:
             result_json,
             f"query of {policy.name}",
         )
-        yield Do(lambda: self._recorder.send_acknowledged(outcome, self._fields))
+        self.resolved_at = yield Do(lambda: self._recorder.send_acknowledged(outcome, self._fields))
         return None if answer is None else _Stored(answer.result)
 
     def ask_after_failure(self, error: Exception, failures: int) -> Flow[tuple[_Stored | None, int]]:

@@ -1,6 +1,7 @@
 """How a run goes on: what is known of it is read, open questions settled, then it is resumed."""
 
 import json
+from functools import partial
 from typing import NamedTuple
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
@@ -13,7 +14,7 @@ from sessionary.producers.durable.retry import Retry
 from sessionary.producers.durable.tool import policy_of
 from sessionary.producers.errors import Refused
 from sessionary.producers.ports import Json
-from sessionary.producers.run_ports import CallView, RunView, StepView
+from sessionary.producers.run_ports import CallView, LogPosition, RunView, StepView
 from sessionary.schemas.events import RunFailed, RunResumed
 
 _NO_RETRY = Retry(retries=0)
@@ -38,10 +39,13 @@ class KnownRun(NamedTuple):
         return None if self.run.result_json is None else json.loads(self.run.result_json)
 
 
-def read_run(recorder: Recorder, run_id: str) -> KnownRun | None:
-    """Return what is known of a run; None if there is no such one. Raises as `RunReads` does."""
+def read_run(recorder: Recorder, run_id: str, after: LogPosition | None = None) -> KnownRun | None:
+    """Return what is known of a run; None if there is no such one. Raises as `RunReads` does.
+
+    `after`: the place of an event that must have been judged.
+    """
     reads, session_id = recorder.known, recorder.key.session_id
-    run = reads.fetch_run(session_id, run_id, None, recorder.timeout_s)
+    run = reads.fetch_run(session_id, run_id, after, recorder.timeout_s)
     if run is None:
         return None
     steps = reads.fetch_steps(session_id, run_id, recorder.timeout_s)
@@ -68,12 +72,17 @@ def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> F
             yield Do(lambda: recorder.send_acknowledged(failed, fields))
         raise RunOver(run.run_id, "cancelled" if run.state == "cancelled" else "failed", plan.error)
     for call in filter(is_unresolved, known.calls):
-        yield from _call_of(recorder, call, run.run_id).resolve(call)
-    if plan.unresolved:
-        known = yield Do(lambda: read_run(recorder, run.run_id) or known)
+        reserved = _call_of(recorder, call, run.run_id)
+        yield from reserved.resolve(call)
+        # The outcome of the last one lets the run go on by itself.
+        known = yield Do(partial(_read_again, recorder, known, reserved.resolved_at))
     if known.run.state in ("paused", "failed"):
         yield Do(lambda: _send_resumed(recorder, known, fields))
     return known
+
+
+def _read_again(recorder: Recorder, known: KnownRun, after: LogPosition | None) -> KnownRun:
+    return read_run(recorder, known.run.run_id, after) or known
 
 
 def _call_of(recorder: Recorder, call: CallView, run_id: str) -> ReservedCall:
