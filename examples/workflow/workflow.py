@@ -13,7 +13,7 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from sessionary.producers import Session, SessionClient, TookEffect, current_tool_key, tool
-from sessionary.producers.errors import SessionLost
+from sessionary.producers.errors import Refused, SessionLost
 
 PLAN = ["fetch_issue", "search_kb", "notify_team"]
 Document = dict[str, Any]
@@ -87,8 +87,12 @@ def triage(session: Session, tools: Tools, issue_key: str) -> Document:
 def main(url: str, session_id: str, issue_key: str) -> None:
     """Work on one issue in one session, from wherever an earlier process came to."""
     with SessionClient(tenant_id="acme", service_id="support", agent_id="triage") as client:
-        session = open_session(client, session_id)
         print("session", session_id)
+        try:
+            session = open_session(client, session_id)
+        except Refused as refusal:  # a session that has ended cannot be taken over
+            print(f"nothing to do: {refusal}")
+            return
         sent = triage(session, Tools(url), issue_key)
         print("message", sent["message_id"], "to", sent["channel"])
         session.complete("told the team")
