@@ -49,7 +49,7 @@ demo: $(LOCAL)
 	@$(BIN)/sessionary demo $(ARGS)
 
 # More than cores: a test of the integration waits for two fifths of its time.
-test test-long: WORKERS = 3
+test: WORKERS = 3
 PYTEST = @$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --groups -rfEs \
 	-o console_output_style=classic
 
