@@ -114,7 +114,7 @@ def test_every_role_works_with_the_rights_of_the_document(
     way: str, secured: Secured, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
     plain = new_pipeline(secured.broker.plain_servers)
-    assert secured.apply_recipes(plain.topic_prefix) == 20
+    assert secured.apply_recipes(plain.topic_prefix) == 23
     port, server = free_port(), secured.authority.issue(f"worker-{way}")
     url = f"https://localhost:{port}"
     processor = environment(
