@@ -16,34 +16,7 @@ from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, Payload
 from sessionary.schemas.types import Envelope
 
 AVRO = files("sessionary.schemas") / "avro"
-RECORDS: list[type[Any]] = [
-    getattr(records, name)
-    for name in (
-        [
-            "AuditRecord",
-            "BatchAcknowledged",
-            "BatchRecord",
-            "CleanupRequest",
-            "EndedToolCall",
-            "FinishedRun",
-            "Gravestone",
-            "GravestoneChunk",
-            "Position",
-            "RejectedEvent",
-            "RulesActivation",
-            "RunContent",
-            "RunState",
-            "SessionContent",
-            "SessionState",
-            "StepContent",
-            "StepState",
-            "TaskRequest",
-            "Tick",
-            "ToolCallContent",
-            "ToolCallState",
-        ]
-    )
-]
+RECORDS: list[type[Any]] = [getattr(records, name) for name in records.__all__]
 REASONS_OF_RULES_2 = frozenset(
     {
         *("not_member", "broken_chain", "hash_mismatch", "skipped", "internal_error"),

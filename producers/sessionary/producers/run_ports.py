@@ -1,9 +1,12 @@
 """What a client reads of its runs, their steps and their tool calls, and who answers it."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sessionary.schemas.types import ErrorInfo, RefusalReason, RunMode
+
+FINISHED_STATES: Final = frozenset({"completed", "failed", "cancelled"})
+"""The states of a run that has finished; a failed one may be resumed."""
 
 LogPosition = tuple[int, int]
 """Partition and offset."""

@@ -215,7 +215,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
 
     Raises `KeyError`, `TypeError`, `ValueError`, `AttributeError`.
     """
-    verdict, snapshot, limits = body.get("verdict"), body.get("snapshot"), body.get("limits") or {}
+    snapshot, limits = body.get("snapshot"), body.get("limits") or {}
     known: dict[str, Any] = {name: limits.get(name) for name in Limits._fields if name != "override"}
     return SessionView(
         session_id=body["session_id"],
@@ -229,7 +229,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         snapshot_id=snapshot["snapshot_id"] if snapshot else None,
         snapshot_state_json=snapshot["state_json"] if snapshot else None,
         limits=Limits(**known),
-        verdict=parse_verdict(verdict) if verdict else None,
+        verdict=parse_verdict(body.get("verdict")),
         data_classes=_known_classes(body.get("data_classes") or ()),
         rules=body.get("rules"),
         agent_id=body.get("agent_id"),
@@ -253,7 +253,7 @@ def parse_changes(body: dict[str, Any]) -> SessionChanges:
             each["holder"],
             each["reason_code"],
             _parse_refusals(each["refusals"]),
-            parse_verdict(each["verdict"]) if each["verdict"] else None,
+            parse_verdict(each["verdict"]),
         )
         for each in body["sessions"]
     ]
@@ -265,7 +265,6 @@ def parse_task(body: dict[str, Any]) -> TaskView:
 
     Raises `KeyError`, `TypeError`, `ValueError`, `AttributeError`.
     """
-    verdict, error = body.get("verdict"), body["error"]
     return TaskView(
         task_id=body["run_id"],
         session_id=body["session_id"],
@@ -274,13 +273,13 @@ def parse_task(body: dict[str, Any]) -> TaskView:
         progress=body["progress"],
         result_json=body["result_json"],
         artifact_id=body["artifact_id"],
-        error=None if error is None else ErrorInfo(**{name: error[name] for name in ErrorInfo._fields}),
+        error=parse_error(body["error"]),
         plan_json=body["plan_json"],
         created_ms=int(body["created_ms"]),
         entered_ms=int(body["entered_ms"]),
         last_event_ms=int(body["last_event_ms"]),
         version=body["version"],
-        verdict=parse_verdict(verdict) if verdict else None,
+        verdict=parse_verdict(body.get("verdict")),
     )
 
 
@@ -293,9 +292,24 @@ def _known_classes(names: Sequence[str]) -> tuple[DataClass, ...]:
     return tuple(name for name in get_args(DataClass) if name in names and name != "UNKNOWN")
 
 
-def parse_verdict(body: dict[str, Any]) -> Verdict:
-    """Return the verdict in the API's JSON. Raises `KeyError`."""
+def parse_verdict(body: dict[str, Any] | None) -> Verdict | None:
+    """Return the verdict in the API's JSON, if there is one. Raises `KeyError`."""
+    if not body:
+        return None
     return Verdict(body["outcome"] == "applied", body.get("reason"), body["outcome"] != "not_kept")
 
 
-__all__ = ["HttpControl", "RecordUnknown", "parse_changes", "parse_session", "parse_task", "parse_verdict"]
+def parse_error(body: dict[str, Any] | None) -> ErrorInfo | None:
+    """Return the error in the API's JSON, if there is one. Raises `KeyError`."""
+    return None if body is None else ErrorInfo(**{name: body[name] for name in ErrorInfo._fields})
+
+
+__all__ = [
+    "HttpControl",
+    "RecordUnknown",
+    "parse_changes",
+    "parse_error",
+    "parse_session",
+    "parse_task",
+    "parse_verdict",
+]

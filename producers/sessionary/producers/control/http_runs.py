@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from sessionary.producers.control.http_control import HttpControl, RecordUnknown, parse_verdict
+from sessionary.producers.control.http_control import HttpControl, RecordUnknown, parse_error, parse_verdict
 from sessionary.producers.run_ports import CallView, LogPosition, RunView, StepView
-from sessionary.schemas.types import ErrorInfo
 
 V = TypeVar("V")
 
@@ -61,18 +60,17 @@ def _path(session_id: str, run_id: str | None, *rest: str) -> str:
 
 def parse_run(body: dict[str, Any]) -> RunView:
     """Return the run in the API's JSON. Raises `KeyError`, `TypeError`."""
-    verdict = body.get("verdict")
     return RunView(
         run_id=body["run_id"],
         mode=body["mode"],
         task_type=body["task_type"],
         state=body["state"],
-        error=_parse_error(body["error"]),
+        error=parse_error(body["error"]),
         input_json=body["input_json"],
         plan_json=body["plan_json"],
         result_json=body["result_json"],
         artifact_id=body["artifact_id"],
-        verdict=parse_verdict(verdict) if verdict else None,
+        verdict=parse_verdict(body.get("verdict")),
     )
 
 
@@ -84,7 +82,7 @@ def parse_steps(body: dict[str, Any]) -> list[StepView]:
 def parse_step(body: dict[str, Any]) -> StepView:
     """Return the step in the API's JSON. Raises `KeyError`, `TypeError`."""
     return StepView(
-        body["name"], body["state"], int(body["attempt"]), _parse_error(body["error"]), body.get("output_json")
+        body["name"], body["state"], int(body["attempt"]), parse_error(body["error"]), body.get("output_json")
     )
 
 
@@ -95,7 +93,6 @@ def parse_calls(body: dict[str, Any]) -> list[CallView]:
 
 def parse_call(body: dict[str, Any]) -> CallView:
     """Return the tool call in the API's JSON. Raises `KeyError`, `TypeError`."""
-    verdict = body.get("verdict")
     return CallView(
         tool_name=body["tool_name"],
         idem_key=body["idem_key"],
@@ -103,14 +100,10 @@ def parse_call(body: dict[str, Any]) -> CallView:
         try_number=int(body["try_number"]),
         side_effect=bool(body["side_effect"]),
         reservation=body["reservation"],
-        error=_parse_error(body["error"]),
+        error=parse_error(body["error"]),
         result_json=body.get("result_json"),
-        verdict=parse_verdict(verdict) if verdict else None,
+        verdict=parse_verdict(body.get("verdict")),
     )
-
-
-def _parse_error(body: dict[str, Any] | None) -> ErrorInfo | None:
-    return None if body is None else ErrorInfo(body["error_class"], body["code"], body["message"])
 
 
 __all__ = ["HttpRuns", "parse_call", "parse_calls", "parse_run", "parse_step", "parse_steps"]

@@ -14,11 +14,10 @@ from sessionary.producers.durable.retry import Retry
 from sessionary.producers.durable.tool import policy_of
 from sessionary.producers.errors import Refused
 from sessionary.producers.ports import Json
-from sessionary.producers.run_ports import CallView, LogPosition, RunView, StepView
+from sessionary.producers.run_ports import FINISHED_STATES, CallView, LogPosition, RunView, StepView
 from sessionary.schemas.events import RunFailed, RunResumed
 
 _NO_RETRY = Retry(retries=0)
-_OVER = frozenset({"completed", "failed", "cancelled"})
 
 
 class KnownRun(NamedTuple):
@@ -67,7 +66,7 @@ def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> F
         return known
     may_go_on = plan.error is None or plan.error.error_class == "retryable" or fields.actor is not None
     if run.state == "cancelled" or not may_go_on:
-        if plan.error is not None and run.state not in _OVER:
+        if plan.error is not None and run.state not in FINISHED_STATES:
             failed = RunFailed(plan.error)
             yield Do(lambda: recorder.send_acknowledged(failed, fields))
         raise RunOver(run.run_id, "cancelled" if run.state == "cancelled" else "failed", plan.error)

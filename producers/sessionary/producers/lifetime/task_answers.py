@@ -6,7 +6,6 @@ from typing import Final
 from sessionary.producers.ports import Json, TaskView
 
 NOT_FOUND: Final = "task not found"
-FINISHED: Final = frozenset({"completed", "failed", "cancelled"})
 
 
 def status_of(view: TaskView) -> str:
@@ -45,4 +44,4 @@ def result_answer(task_id: str, view: TaskView | None) -> dict[str, Json]:
     return {"task_id": task_id, "status": "completed", "result": result}
 
 
-__all__ = ["FINISHED", "NOT_FOUND", "result_answer", "status_answer", "status_of"]
+__all__ = ["NOT_FOUND", "result_answer", "status_answer", "status_of"]

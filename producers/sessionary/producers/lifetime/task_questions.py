@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from sessionary.producers.errors import SessionLost, SettingsError
 from sessionary.producers.lifetime.bound_client import ProcessBoundClient
-from sessionary.producers.lifetime.task_answers import FINISHED, result_answer, status_answer
+from sessionary.producers.lifetime.task_answers import result_answer, status_answer
 from sessionary.producers.ports import Json, TaskQuestion, TaskView
+from sessionary.producers.run_ports import FINISHED_STATES
 
 _WATCH_S = 10.0  # how long one question waits for a change
 
@@ -53,7 +54,7 @@ class TaskQuestions(ProcessBoundClient):
         while view is not None:
             if view.version != seen:
                 yield view
-            if view.state in FINISHED:
+            if view.state in FINISHED_STATES:
                 return
             seen = view.version
             view = self._ask_task(task_id, TaskQuestion(seen=seen), _WATCH_S)

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.errors import Invalid, Unavailable
-from sessionary.producers.lifetime.task_answers import FINISHED
 from sessionary.producers.ports import Json, OnError, TaskLookup, TaskQuestion, TaskView
 from sessionary.producers.process.json_text import to_json_text
+from sessionary.producers.run_ports import FINISHED_STATES
 from sessionary.producers.tasks.context import TaskBeats, TaskContext
 from sessionary.producers.tasks.functions import TaskFunction
 from sessionary.producers.tasks.sender import TaskSender, now_us
@@ -85,7 +85,7 @@ class TaskAttempt:
         Returns whether another worker began it before.
         """
         seen, unchanged_s = None, time.monotonic()
-        while (view := self._ask(TaskQuestion(seen=seen))) is not None and view.state not in FINISHED:
+        while (view := self._ask(TaskQuestion(seen=seen))) is not None and view.state not in FINISHED_STATES:
             if view.version != seen:
                 seen, unchanged_s = view.version, time.monotonic()
             if view.state == "queued":

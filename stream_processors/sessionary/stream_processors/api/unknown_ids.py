@@ -33,8 +33,10 @@ class UnknownIds:
         Nothing happens unless it is about the unknown or foreign id of a session, or of a part.
         """
         is_unknown = problem.status == 404 and problem.reason.startswith("unknown_")
+        if not (is_unknown or problem.reason == _WRONG_TENANT) or problem.reason == _NO_ID_OF_TENANT:
+            return
         caller = self._tokens.find_caller(authorization)
-        if caller is None or not (is_unknown or problem.reason == _WRONG_TENANT) or problem.reason == _NO_ID_OF_TENANT:
+        if caller is None:
             return
         principal = caller.principal
         requests = self._requests.get(principal, 0) + 1

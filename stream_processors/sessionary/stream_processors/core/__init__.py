@@ -12,7 +12,7 @@
     overlay          one batch on top of it
     partition        a partition's state: load, begin, merge
     recent_outcomes  what became of the last records
-    children/        the keys of the rows that vanish with others
+    dependants/      what the rows of runs, steps and calls share
     gravestones/     packed gravestones, in chunks
     session/         the session's machine
     run/             the machine of runs

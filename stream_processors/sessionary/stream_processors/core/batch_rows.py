@@ -10,10 +10,10 @@ from typing import Any
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import run_key
-from sessionary.stream_processors.core.children.index import ChildChanges
-from sessionary.stream_processors.core.children.naming import named_child
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState
+from sessionary.stream_processors.core.dependants.child_index import ChildChanges
+from sessionary.stream_processors.core.dependants.child_naming import named_child
 from sessionary.stream_processors.core.gravestones.chunk_index import end_of_day, is_chunk_key
 from sessionary.stream_processors.core.gravestones.packing import Changes, plan_packing, wait_again
 from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival
@@ -92,9 +92,8 @@ class BatchRows:
         """Work out all that may raise, so that a failed machine leaves nothing half done."""
         live_classes = self._families.live_classes
         is_live, was_live = type(row) in live_classes, type(before) in live_classes
-        is_expiring = not is_live and row is not None and (before is None or was_live)
-        if is_expiring and type(row) in self._families.child_classes:
-            is_expiring = False
+        is_begun = row is not None and (before is None or was_live)
+        is_expiring = is_begun and not is_live and type(row) not in self._families.child_classes
         is_moved = is_live and not (was_live and machine.is_only_postponed(before, row))
         due_ms = machine.due_ms(row) if is_moved else self._expiry_ms(row) if is_expiring else 0
         if is_expiring and due_ms <= self._clock.now_ms:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import ClockRepair, RuleSet
-from sessionary.stream_processors.core.children.index import ChildIndex
 from sessionary.stream_processors.core.clock import Clock
+from sessionary.stream_processors.core.dependants.child_index import ChildIndex
 from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex, end_of_day
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.machine import AnyMachine

@@ -16,9 +16,9 @@ from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
 from sessionary.stream_processors.core.batch_rows import BatchRows, RowPlan
-from sessionary.stream_processors.core.children.naming import CALL_PAYLOADS
 from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from, stands_at_repair
 from sessionary.stream_processors.core.committed import CommittedState
+from sessionary.stream_processors.core.dependants.child_naming import CALL_PAYLOADS
 from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival, ForRow, apply_facts, split_facts
 from sessionary.stream_processors.core.model import (
     EMITTED_BYTES,

@@ -22,9 +22,9 @@ from sessionary.stream_processors.api.session_questions import (
     log_document,
     require_session,
 )
+from sessionary.stream_processors.core.call.transitions import CallRow
 from sessionary.stream_processors.core.partition import PartitionState
 
-CallRow = ToolCallState | EndedToolCall
 # What only a call that runs has, and what only one that ended has.
 _OF_RUNNING = ("limit_ms", "reservation")
 _OF_ENDED = ("resolved_by", "artifact_id")

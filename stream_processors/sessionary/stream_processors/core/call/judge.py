@@ -19,8 +19,8 @@ from sessionary.stream_processors.core.call.transitions import (
     end_call,
     state_of,
 )
-from sessionary.stream_processors.core.children.naming import CallPayload
-from sessionary.stream_processors.core.children.row_size import object_to_child_size
+from sessionary.stream_processors.core.dependants.child_naming import CallPayload
+from sessionary.stream_processors.core.dependants.row_size import object_to_row_size
 from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.run.transitions import AT_WORK, RunRow
 
@@ -51,7 +51,7 @@ def judge_call(session: SessionState, event: Event, arrival: Arrival) -> CallJud
     if isinstance(after, Objection):
         return after
     settles = transition.source == "unknown" and call is not None and call.side_effect
-    return object_to_child_size(after, arrival) or CallJudgement(after, settles)
+    return object_to_row_size(arrival.child_key or b"", after, arrival) or CallJudgement(after, settles)
 
 
 def _find_transition(

@@ -6,17 +6,16 @@ It decides on no event: the session's machine does (`judge`).
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from sessionary.schemas.codec import Decoder, encode_record, record_headers
-from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.codec import encode_record, record_headers
 from sessionary.schemas.ids import SessionKey, run_key
 from sessionary.schemas.records import EndedToolCall, RunState, SessionState, ToolCallContent, ToolCallState
 from sessionary.schemas.types import ClockRepair, ToolCallStateName
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown, CallExpired, CallFact, CallMoved
 from sessionary.stream_processors.core.call.transitions import CallRow, end_call, state_of
-from sessionary.stream_processors.core.children.row_size import content_parts, estimate_child_bytes
 from sessionary.stream_processors.core.clock import NEVER_MS, format_seconds
-from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, RowKind
-from sessionary.stream_processors.core.model import Emitted, Place, Stream
+from sessionary.stream_processors.core.dependants.machine import DependantMachine
+from sessionary.stream_processors.core.dependants.row_size import content_parts
+from sessionary.stream_processors.core.machine import ForRow, RowKind
 from sessionary.stream_processors.core.run.facts import CallUnresolved
 
 _LIMIT_OVER: Final = "tool_call_limit"
@@ -32,12 +31,10 @@ def _label_of(row: CallRow) -> CallLabel:
     return CallLabel(state_of(row))
 
 
-class CallMachine:
-    """Implements `Machine` for reserved tool calls.
+class CallMachine(DependantMachine[CallRow]):
+    """Implements `Machine` for reserved tool calls."""
 
-    Holds no state; one instance serves any number of partitions.
-    """
-
+    name = "tool call"
     row_kinds: Sequence[RowKind] = (
         RowKind(
             ToolCallState,
@@ -57,27 +54,6 @@ class CallMachine:
             is_child=True,
         ),
     )
-    event_types: frozenset[str] = frozenset()
-    streams: frozenset[Stream] = frozenset()
-    reported_facts: frozenset[type[object]] = frozenset()
-
-    def __init__(self) -> None:
-        self._decoder = Decoder()
-
-    def row_key(self, arrival: Arrival) -> bytes:
-        """Return the key of the call that an event names."""
-        return arrival.child_key or b""
-
-    def decode(self, value: bytes) -> CallRow:
-        """Return a call that runs or has ended. Raises `DecodeError`."""
-        row = self._decoder.decode_record(value)
-        if not isinstance(row, CallRow):
-            raise DecodeError("unknown_schema", f"a {type(row).__name__} is no tool call")
-        return row
-
-    def decide(self, row: CallRow | None, arrival: Arrival) -> Decision:
-        """Raise `NotImplementedError`: the session's machine decides on the events of calls."""
-        raise NotImplementedError("the session's machine decides on the events of calls")
 
     def evolve(self, row: CallRow | None, fact: CallFact) -> CallRow:
         """Return the row after a fact."""
@@ -89,20 +65,6 @@ class CallMachine:
     def receive_fact(self, row: CallRow | None, fact: CallFact) -> Sequence[CallFact]:
         """Return the fact."""
         return (fact,)
-
-    def report(
-        self,
-        key: bytes,
-        row: CallRow | None,
-        after: CallRow | None,
-        fact: CallFact,
-        arrival: Arrival | None,
-        place: Place,
-    ) -> Sequence[Emitted]:
-        """Return nothing: the session reports what it is told."""
-        return ()
-
-    estimate_bytes = staticmethod(estimate_child_bytes)
 
     def due_ms(self, row: CallRow, hole_end_ms: int = 0) -> int:
         """Return when a call that runs becomes unknown (ms of log time); one that ended stays."""

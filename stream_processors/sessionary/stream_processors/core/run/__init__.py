@@ -6,7 +6,6 @@
     judge          the judgement of an event that names a run
     effects        what each fact does to the row
     task_index     which sessions the tasks of a partition belong to
-    row_size       the size of a row; its content apart
     machine        all of it as a `Machine`
 
 The session's machine decides on every event, also on those of runs: it asks `judge`, after the

@@ -10,11 +10,11 @@ from sessionary.schemas.events import RunQueued, RunStarted
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.limits import RUNS_OPEN_MAX
 from sessionary.schemas.records import RunState, SessionState
+from sessionary.stream_processors.core.dependants.row_size import object_to_row_size
 from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.model import COMPLETIONS
 from sessionary.stream_processors.core.run.effects import apply_run_fact
 from sessionary.stream_processors.core.run.facts import RunBegun, RunFact, RunHeard, RunMoved, RunRevived
-from sessionary.stream_processors.core.run.row_size import object_to_run_size
 from sessionary.stream_processors.core.run.transitions import (
     ACCEPTED,
     BY_EVENT,
@@ -67,7 +67,7 @@ def judge_run(session: SessionState, event: Event, arrival: Arrival) -> RunJudge
         return Objection("too_many_runs", f"the session has {len(session.open_runs)} open runs, which is the most")
     if judgement.fact is not None and type(judgement.fact) is not RunHeard:
         after = apply_run_fact(run, judgement.fact)
-        if objection := object_to_run_size(run_key(*arrival.session, run_id), after, arrival):
+        if objection := object_to_row_size(run_key(*arrival.session, run_id), after, arrival):
             return objection
     return judgement
 

@@ -6,14 +6,14 @@ It decides on no event: the session's machine does (`judge`).
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sessionary.schemas.codec import Decoder, encode_record, record_headers
-from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.codec import encode_record, record_headers
 from sessionary.schemas.ids import SessionKey, run_key
 from sessionary.schemas.limits import FINISHED_RUN_MS
 from sessionary.schemas.records import FinishedRun, RunContent, RunState, SessionState
 from sessionary.schemas.types import ClockRepair, ErrorInfo, RunMode, RunStateName
-from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, RowKind, RowParts
-from sessionary.stream_processors.core.model import Emitted, Place, Stream
+from sessionary.stream_processors.core.dependants.machine import DependantMachine
+from sessionary.stream_processors.core.dependants.row_size import content_parts
+from sessionary.stream_processors.core.machine import Arrival, ForRow, RowKind
 from sessionary.stream_processors.core.run.clocks import repair_run_times, run_deadline, run_due_ms
 from sessionary.stream_processors.core.run.effects import apply_run_fact
 from sessionary.stream_processors.core.run.facts import (
@@ -29,15 +29,9 @@ from sessionary.stream_processors.core.run.facts import (
     SessionEnded,
     SessionTimedOut,
 )
-from sessionary.stream_processors.core.run.row_size import (
-    estimate_run_bytes,
-    is_run_content_apart,
-    join_run_content,
-    split_run_content,
-)
 from sessionary.stream_processors.core.run.transitions import AT_WORK, RunRow
 
-_CONTENT = RowParts(split_run_content, is_run_content_apart, join_run_content, record_headers(RunContent))
+_CONTENT = content_parts(RunContent)
 _PAUSED_BY_TIMEOUT = "session_timed_out"
 _PAUSED_BY_CALL = "call_unresolved"
 _RELEASED_BY_CALL = "call_resolved"
@@ -55,12 +49,10 @@ def _label_of(row: RunRow) -> RunLabel:
     return RunLabel(row.state, row.mode)
 
 
-class RunMachine:
-    """Implements `Machine` for runs.
+class RunMachine(DependantMachine[RunRow]):
+    """Implements `Machine` for runs; their limits are part of the rules."""
 
-    Holds no state; one instance serves any number of partitions.
-    """
-
+    name = "run"
     row_kinds: Sequence[RowKind] = (
         RowKind(
             RunState,
@@ -79,29 +71,11 @@ class RunMachine:
             label=_label_of,
         ),
     )
-    event_types: frozenset[str] = frozenset()
-    streams: frozenset[Stream] = frozenset()
-    reported_facts: frozenset[type[object]] = frozenset()
-
-    def __init__(self) -> None:
-        """Take nothing: the limits of runs are part of the rules."""
-        self._decoder = Decoder()
 
     def row_key(self, arrival: Arrival) -> bytes:
         """Return the key of the run that an event names."""
         run_id = arrival.event.envelope.run_id if arrival.event is not None else None
         return run_key(*arrival.session, run_id or "")
-
-    def decode(self, value: bytes) -> RunRow:
-        """Return an open or a finished run. Raises `DecodeError`."""
-        row = self._decoder.decode_record(value)
-        if not isinstance(row, RunState | FinishedRun):
-            raise DecodeError("unknown_schema", f"a {type(row).__name__} is no run")
-        return row
-
-    def decide(self, row: RunRow | None, arrival: Arrival) -> Decision:
-        """Raise `NotImplementedError`: the session's machine decides on the events of runs."""
-        raise NotImplementedError("the session's machine decides on the events of runs")
 
     evolve = staticmethod(apply_run_fact)
 
@@ -124,20 +98,6 @@ class RunMachine:
         reason = f"The session timed out: {fact.reason_code}"
         told = RunChanged(row.run_id, fact.at_ms, row.state, "paused", _PAUSED_BY_TIMEOUT, reason)
         return RunHeld(fact.at_ms, _PAUSED_BY_TIMEOUT), _tell_session(row, told)
-
-    def report(
-        self,
-        key: bytes,
-        row: RunRow | None,
-        after: RunRow | None,
-        fact: RunFact,
-        arrival: Arrival | None,
-        place: Place,
-    ) -> Sequence[Emitted]:
-        """Return nothing: the session reports what it is told."""
-        return ()
-
-    estimate_bytes = staticmethod(estimate_run_bytes)
 
     def due_ms(self, row: RunRow, hole_end_ms: int = 0) -> int:
         """Return an open run's deadline, or when a finished one vanishes (ms of log time)."""

@@ -15,6 +15,8 @@ class TaskIndex:
     def add_run(self, key: bytes) -> None:
         """Take the key of a run's row; does nothing if the run is no task."""
         tenant_id, session_id, run_id = _parts_of(key)
+        if self._sessions.get((tenant_id, run_id)) == session_id:
+            return  # as for each further event of a task
         if is_task_id(run_id, SessionKey(tenant_id, session_id)):
             self._sessions[tenant_id, run_id] = session_id
 

@@ -9,7 +9,7 @@ from sessionary.schemas.records import RunState, SessionState, StepState, ToolCa
 from sessionary.schemas.types import OpenRun
 from sessionary.stream_processors.core.call.facts import CallMoved
 from sessionary.stream_processors.core.call.judge import judge_call
-from sessionary.stream_processors.core.children.naming import StepPayload
+from sessionary.stream_processors.core.dependants.child_naming import StepPayload
 from sessionary.stream_processors.core.machine import Arrival, ForRow
 from sessionary.stream_processors.core.run.facts import CallSettled, SessionEnded, SessionTimedOut
 from sessionary.stream_processors.core.run.judge import RunJudgement, is_of_detached_run, judge_run, makes_run_open

@@ -6,8 +6,8 @@ run's state ─▶ pair of state and event ─▶ attempt ─▶ guard ─▶ si
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
 from sessionary.schemas.records import StepState
-from sessionary.stream_processors.core.children.naming import StepPayload
-from sessionary.stream_processors.core.children.row_size import object_to_child_size
+from sessionary.stream_processors.core.dependants.child_naming import StepPayload
+from sessionary.stream_processors.core.dependants.row_size import object_to_row_size
 from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.run.transitions import AT_WORK, RunRow
 from sessionary.stream_processors.core.step.transitions import BY_EVENT, REPEATED
@@ -31,7 +31,7 @@ def judge_step(run: RunRow, event: Event, arrival: Arrival) -> StepState | Objec
     if objection is not None:
         return objection
     after = _after_event(run, step, event, payload, arrival)._replace(state=transition.target)
-    return object_to_child_size(after, arrival) or after
+    return object_to_row_size(arrival.child_key or b"", after, arrival) or after
 
 
 def _object_to_attempt(step: StepState | None, payload: StepPayload) -> Objection | None:

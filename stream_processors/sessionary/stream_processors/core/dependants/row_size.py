@@ -1,4 +1,4 @@
-"""How large a child's row is, and how its content becomes a changelog record of its own.
+"""How large a dependant's row is, and how its content becomes a changelog record of its own.
 
 The bound is the one of a session's row (`RuleSet.row_bytes_max`): key and whole row.
 """
@@ -7,35 +7,44 @@ from typing import Any, Final
 
 from sessionary.schemas.codec import Decoder, encode_record, record_headers
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.records import EndedToolCall, StepContent, StepState, ToolCallContent, ToolCallState
+from sessionary.schemas.records import (
+    EndedToolCall,
+    FinishedRun,
+    RunContent,
+    RunState,
+    StepContent,
+    StepState,
+    ToolCallContent,
+    ToolCallState,
+)
 from sessionary.stream_processors.core.machine import Arrival, Objection, RowParts
 
-ChildRow = StepState | ToolCallState | EndedToolCall
+DependantRow = RunState | FinishedRun | StepState | ToolCallState | EndedToolCall
 CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a second record costs more
 _FIXED_BYTES = 200  # about what a row takes beside its texts, and its record beside the row
 _BYTES_PER_CHARACTER_MAX = 4
 _DECODER = Decoder()
 
 
-def object_to_child_size(after: ChildRow, arrival: Arrival) -> Objection | None:
-    """Return why an event makes a child's row too large, or None. `after` is the row after it."""
-    key, limit = arrival.child_key or b"", arrival.rules.row_bytes_max
+def object_to_row_size(key: bytes, after: DependantRow, arrival: Arrival) -> Objection | None:
+    """Return why an event makes a row too large, or None. `after` is the row after it."""
+    limit = arrival.rules.row_bytes_max
     characters = sum(map(len, _texts(after)))
     if len(key) + _FIXED_BYTES + characters * _BYTES_PER_CHARACTER_MAX <= limit:
         return None  # as almost every row
     size = len(key) + len(encode_record(after, arrival.rules.version))
     if size <= limit:
         return None
-    what = "step" if isinstance(after, StepState) else "tool call"
+    what = {RunState: "run", FinishedRun: "run", StepState: "step"}.get(type(after), "tool call")
     return Objection("state_too_large", f"the {what}'s row would have {size} bytes, more than {limit}")
 
 
-def estimate_child_bytes(row: ChildRow) -> int:
+def estimate_row_bytes(row: DependantRow) -> int:
     """Return about how many bytes a row's changelog record takes; no text of it is left out."""
     return _FIXED_BYTES + sum(len(text.encode()) for text in _texts(row))
 
 
-def content_parts(content_class: type[StepContent | ToolCallContent]) -> RowParts:
+def content_parts(content_class: type[RunContent | StepContent | ToolCallContent]) -> RowParts:
     """Return how rows whose content has the fields of a class are split; a small one stays."""
     names = content_class._fields
 
@@ -58,11 +67,11 @@ def content_parts(content_class: type[StepContent | ToolCallContent]) -> RowPart
     return RowParts(split, is_split, join, record_headers(content_class))
 
 
-def _texts(row: ChildRow) -> list[str]:
+def _texts(row: DependantRow) -> list[str]:
     texts = [value for value in row if isinstance(value, str)]
     if not isinstance(row, ToolCallState) and row.error is not None:
         texts += row.error
     return texts
 
 
-__all__ = ["CONTENT_CHARACTERS_MAX", "ChildRow", "content_parts", "estimate_child_bytes", "object_to_child_size"]
+__all__ = ["CONTENT_CHARACTERS_MAX", "DependantRow", "content_parts", "estimate_row_bytes", "object_to_row_size"]
