@@ -297,7 +297,7 @@ class AsyncSessionClient(AsyncTaskQuestions):
             ClientClosed: The client is closed.
         """
         envelope_fields(marks)  # raises for an unknown name before anything is asked
-        attached = self._client._open_attached(session_id, user_id)
+        attached = self._client._open_attached(session_id, user_id, may_beat=not take_over)
         session = AsyncSession(lambda: attached, may_block=self.may_block)
         session._use_session(attached, lifeline_of(beats_with))
         try:

@@ -282,7 +282,7 @@ class SessionClient(TaskQuestions, TenantClients):
             ClientClosed: The client is closed.
         """
         envelope_fields(marks)  # raises for an unknown name before anything is asked
-        session = self._open_attached(session_id, user_id, lifeline_of(beats_with))
+        session = self._open_attached(session_id, user_id, lifeline_of(beats_with), may_beat=not take_over)
         view = session.sync()
         if take_over:
             session._await_take_over(session._ask_take_over(marks))
@@ -349,10 +349,18 @@ class SessionClient(TaskQuestions, TenantClients):
         self.close()
         return False
 
-    def _open_attached(self, session_id: str, user_id: str | None, is_alive: IsAlive | None = None) -> Session:
-        """Return a session that exists, before anything is read of it."""
+    def _open_attached(
+        self, session_id: str, user_id: str | None, is_alive: IsAlive | None = None, *, may_beat: bool
+    ) -> Session:
+        """Return a session that exists, before anything is read of it.
+
+        One that may not beat sends no heartbeat before a verdict lets it.
+        """
         key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        return Session(self._new_emitter(key, user_id, ()), self._services, is_alive=is_alive)
+        session = Session(self._new_emitter(key, user_id, ()), self._services, is_alive=is_alive)
+        if not may_beat:
+            session.detach()
+        return session
 
     def _id_of(self, parent: "str | Session | AsyncSession | None") -> str | None:
         """Return a parent's session id. Raises `Invalid`."""

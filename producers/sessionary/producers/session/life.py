@@ -311,7 +311,6 @@ class Session(SessionWork):
                 f"attach(take_over=True) needs rules {_TAKE_OVER_RULES}, but session {self.session_id} is judged by "
                 f"rules {self._rules}; activate them with `sessionary rules activate` once all processors are upgraded"
             )
-        self.detach()  # no heartbeat before the verdict
         return self._ask_verdict("attach", [SessionTakenOver()], envelope_fields(marks))
 
     def _await_take_over(self, pending: PendingVerdict) -> None:
