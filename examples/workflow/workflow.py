@@ -13,7 +13,7 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from sessionary.producers import Session, SessionClient, TookEffect, current_tool_key, tool
-from sessionary.producers.errors import Refused, SessionLost
+from sessionary.producers.errors import Refused, SessionEnded, SessionLost
 
 PLAN = ["fetch_issue", "search_kb", "notify_team"]
 Document = dict[str, Any]
@@ -90,7 +90,7 @@ def main(url: str, session_id: str, issue_key: str) -> None:
         print("session", session_id)
         try:
             session = open_session(client, session_id)
-        except Refused as refusal:  # a session that has ended cannot be taken over
+        except (Refused, SessionEnded) as refusal:  # what has ended cannot be taken over
             print(f"nothing to do: {refusal}")
             return
         sent = triage(session, Tools(url), issue_key)

@@ -84,8 +84,8 @@ class ToolCallUnresolved(ToolCallError):
         super().__init__(
             tool_name,
             idem_key,
-            f"tool call {idem_key} of {tool_name} may have taken effect: its outcome is unknown, and {why}. "
-            "A person must decide whether it did",
+            f"tool call {idem_key} of {tool_name} may have taken effect: {why}. A person must decide whether it did; "
+            "`sessionary unknown resolve` takes the answer",
         )
 
 
