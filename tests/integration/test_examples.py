@@ -75,9 +75,12 @@ def session_of(output: str) -> str:
 
 
 def end_of(events: list[Event]) -> str:
-    payload = events[-1].payload
-    assert isinstance(payload, SessionTerminated)
-    return payload.reason
+    """Return why the session ended.
+
+    It need not be the last event: a thread cannot be cancelled, so a tool may report later.
+    """
+    (end,) = (event.payload for event in events if isinstance(event.payload, SessionTerminated))
+    return end.reason
 
 
 @pytest.fixture
