@@ -35,6 +35,7 @@ from sessionary.producers.context.model_call import ModelCall
 from sessionary.producers.context.traced_calls import traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.durable.errors import (
+    ResultTooLarge,
     RunNotFound,
     RunOver,
     ToolCallError,
@@ -103,12 +104,14 @@ from sessionary.schemas.types import (
 )
 
 if TYPE_CHECKING:
+    from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.async_client import AsyncSessionClient
     from sessionary.producers.session.async_session import AsyncSession, AsyncStep, current_session
     from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
 
-# Their modules need asyncio or pydantic, which take as long to load as all others together.
+# Most clients need none of them, or they need asyncio or pydantic, which take long to load.
 _LOADED_AT_USE = {
+    "ArtifactLibrary": "artifacts.library",
     "AsyncSession": "session.async_session",
     "AsyncSessionClient": "async_client",
     "AsyncStep": "session.async_session",
@@ -131,6 +134,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "ArtifactLibrary",
     "AsyncSession",
     "AsyncSessionClient",
     "AsyncStep",
@@ -171,6 +175,7 @@ __all__ = [
     "Refusal",
     "RefusalReason",
     "Refused",
+    "ResultTooLarge",
     "ResumePlan",
     "Retry",
     "RulesTooOld",

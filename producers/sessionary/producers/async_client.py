@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
+from sessionary.producers.artifacts.library import ArtifactLibrary
 from sessionary.producers.client import SessionClient
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.traced_calls import F
@@ -21,18 +23,16 @@ from sessionary.schemas.types import DataClass, Limits
 
 
 class AsyncSessionClient(AsyncTaskQuestions):
-    """Makes the sessions of one tenant, service and agent, for asyncio.
+    """Makes sessions as `SessionClient` does, for asyncio, with the same arguments and errors.
 
-    Has the verbs of `SessionClient`, with the same arguments and errors; none blocks the event
-    loop. Create one per process; `for_tenant` makes those of further tenants. A context manager.
+    None blocks the event loop. Create one per process; `for_tenant` makes those of further tenants.
 
         client = AsyncSessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1")
         async with client:
             async with client.session(user_id="u1", state={"step": 0}) as session:
                 await session.activity("llm")
 
-    In a forked child the client works on, with a producer id and a spool of its own; see
-    `SessionClient`. When the process exits, the client is closed.
+    What happens in a forked child, and at the process's exit, is said at `SessionClient`.
     """
 
     _client: SessionClient
@@ -51,6 +51,7 @@ class AsyncSessionClient(AsyncTaskQuestions):
         on_timed_out: OnTimedOut | None = None,
         on_fenced: OnFenced | None = None,
         ports: Ports | None = None,
+        artifacts: ArtifactLibrary | Path | str | None = None,
     ) -> None:
         """Connect to Kafka in the background. Does not block, whatever does not answer.
 
@@ -61,20 +62,14 @@ class AsyncSessionClient(AsyncTaskQuestions):
             agent_role: The agent's role, if it has one.
             actor: The principal on whose behalf the agent works.
             settings: Default: `ProducerSettings.from_env()`.
-            on_error: Called, on any thread, with errors that no call can raise: Kafka is
-                unavailable, credentials are refused, the spool is full or cannot be used, events
-                were lost. What it raises is logged. Default: a warning in the log
-                `sessionary.producers`.
-            on_refused: Called, on any thread, with each event that the processor refused. Needs the
-                setting `control_url`, as the next two do; without a callback `on_error` is called.
-            on_timed_out: Called, on any thread, if a clock of a session has fired.
-            on_fenced: Called, on any thread, if another process took over a session of this client.
+            on_error: As in `SessionClient`, and so are all that follow. Called on any thread.
+            on_refused: Called with each event that the processor refused.
+            on_timed_out: Called if a clock of a session has fired.
+            on_fenced: Called if another process took over a session of this client.
             ports: Replaces Kafka and the control API, for tests.
+            artifacts: Where results above 256 KiB are kept.
 
-        Raises:
-            Invalid: A name is not allowed.
-            SettingsError: A setting is malformed. What only the network can tell, such as a wrong
-                password, reaches `on_error`.
+        Raises as `SessionClient` does.
         """
         self._client = SessionClient(
             tenant_id=tenant_id,
@@ -88,6 +83,7 @@ class AsyncSessionClient(AsyncTaskQuestions):
             on_timed_out=on_timed_out,
             on_fenced=on_fenced,
             ports=ports,
+            artifacts=artifacts,
         )
 
     @classmethod
@@ -104,6 +100,11 @@ class AsyncSessionClient(AsyncTaskQuestions):
     def sync_client(self) -> SessionClient:
         """The `SessionClient` underneath."""
         return self._client
+
+    @property
+    def artifacts(self) -> ArtifactLibrary | None:
+        """Keeps what is too large for events; None if the client has no library."""
+        return self._client.artifacts
 
     @property
     def producer_id(self) -> str:

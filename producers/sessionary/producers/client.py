@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
@@ -11,6 +12,7 @@ from sessionary.producers.delivery.emitter import SenderIdentity
 from sessionary.producers.errors import Invalid, ProducerError
 from sessionary.producers.judgement.local_checks import check_limits, check_user
 from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnRefused, OnTimedOut
+from sessionary.producers.lifetime.library_place import open_library
 from sessionary.producers.lifetime.task_questions import TaskQuestions
 from sessionary.producers.lifetime.tenant_clients import TenantClients
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
@@ -21,6 +23,7 @@ from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id,
 from sessionary.schemas.types import DataClass, Limits
 
 if TYPE_CHECKING:  # pydantic and asyncio take long to load
+    from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.session.async_session import AsyncSession
     from sessionary.producers.settings import ProducerSettings
 
@@ -55,6 +58,7 @@ class SessionClient(TaskQuestions, TenantClients):
         on_timed_out: OnTimedOut | None = None,
         on_fenced: OnFenced | None = None,
         ports: Ports | None = None,
+        artifacts: "ArtifactLibrary | Path | str | None" = None,
     ) -> None:
         """Connect to Kafka in the background. Does not block, whatever does not answer.
 
@@ -74,11 +78,13 @@ class SessionClient(TaskQuestions, TenantClients):
             on_timed_out: Called, on any thread, if a clock of a session has fired.
             on_fenced: Called, on any thread, if another process took over a session of this client.
             ports: Replaces Kafka and the control API, for tests.
+            artifacts: Where results above 256 KiB are kept: a library, a folder, or a URL that
+                fsspec knows. Default: the setting `artifacts_url`.
 
         Raises:
             Invalid: A name is not allowed.
-            SettingsError: A setting is malformed. What only the network can tell, such as a wrong
-                password, reaches `on_error`.
+            SettingsError: A setting is malformed, or the place of artifacts is unknown. What only
+                the network can tell, such as a wrong password, reaches `on_error`.
         """
         identity = SenderIdentity(
             checked_name("service", service_id), checked_name("agent", agent_id), agent_role, actor
@@ -86,8 +92,14 @@ class SessionClient(TaskQuestions, TenantClients):
         from sessionary.producers.settings import ProducerSettings
 
         given = settings if settings is not None else ProducerSettings.from_env()
+        self._artifacts = open_library(given.artifacts_url if artifacts is None else artifacts)
         callbacks = Callbacks(on_error, on_refused, on_timed_out, on_fenced)
         self._open_client(checked_name("tenant", tenant_id), identity, given, callbacks, ports)
+
+    @property
+    def artifacts(self) -> "ArtifactLibrary | None":
+        """Keeps what is too large for events; None if the client has no library."""
+        return self._artifacts
 
     @property
     def producer_id(self) -> str:

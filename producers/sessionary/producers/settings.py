@@ -101,6 +101,11 @@ class ProducerSettings(KafkaSettings):
         ge=1,
     )
     journal_path: Path | None = Field(None, description="NDJSON file: one line per delivered or lost event")
+    artifacts_url: str | None = Field(
+        None,
+        description="where results above 256 KiB are kept: a folder, or a URL that fsspec knows (such as s3://bucket; "
+        "needs the extra `artifacts`). Without it larger results than an event can hold are refused",
+    )
     trace_events: bool = Field(
         default=False,
         description="make an OpenTelemetry span for each event, which processor and sinks continue; needs the extra "

@@ -14,6 +14,7 @@ import pytest
 
 import sessionary.producers
 from sessionary.producers import (
+    ArtifactLibrary,
     AsyncSession,
     AsyncSessionClient,
     AsyncStep,
@@ -39,7 +40,7 @@ SESSION = {
     *("complete", "cancel", "force_close", "close", "detach"),
 }
 CLIENT = {
-    *("producer_id", "counters", "backlog", "may_block", "delivery_policy"),
+    *("producer_id", "counters", "backlog", "may_block", "delivery_policy", "artifacts"),
     *("create", "session", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
     *("check_task_status", "get_task_results", "find_task", "watch_task"),
 }
@@ -82,7 +83,11 @@ def in_other_face(annotation: Any) -> Any:
 
 
 # The names in annotations whose modules the client for threads does not load.
-_LOADED_AT_USE = {"AsyncSession": AsyncSession, "ProducerSettings": ProducerSettings}
+_LOADED_AT_USE = {
+    "ArtifactLibrary": ArtifactLibrary,
+    "AsyncSession": AsyncSession,
+    "ProducerSettings": ProducerSettings,
+}
 
 
 def same(one: Any, other: Any) -> bool:

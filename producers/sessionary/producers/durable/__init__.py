@@ -12,6 +12,6 @@ First what users see, then what it is made of:
     errors           runs that cannot go on, calls that are not made
     flow             work as a generator, for threads and for asyncio
     retry            waits between tries, and the rate of calls
-    keys             idempotency keys of tool calls
-    canonical_json   JSON with one form for each value: RFC 8785
+    large_values     values that are too large for events, kept as artifacts
+    call_keys/       idempotency keys of tool calls
 """

@@ -1,5 +1,7 @@
 """The errors of recorded work: runs that cannot go on, and tool calls that are not made.
 
+Invalid
+└── ResultTooLarge(value)      a result fits into no event, and no library keeps it
 ProducerError
 ├── RunNotFound(run_id)        a run that is to be resumed does not exist
 ├── RunOver(run_id, state)     a run cannot go on: it failed for good, or was cancelled
@@ -11,8 +13,29 @@ ProducerError
 The base, and the client's other errors, are in `sessionary.producers.errors`.
 """
 
-from sessionary.producers.errors import ProducerError
+from typing import Any
+
+from sessionary.producers.errors import Invalid, ProducerError
 from sessionary.schemas.types import ErrorInfo
+
+
+class ResultTooLarge(Invalid):
+    """A result fits into no event, and the client has no library of artifacts that keeps it.
+
+    It counts as a failure that may pass: with a library, the same work can be done again.
+
+    Attributes:
+        value: The result, so that it is not lost.
+    """
+
+    retryable = True
+
+    def __init__(self, what: str, size_bytes: int, value: Any, why: str | None = None) -> None:
+        advice = "set SESSIONARY_ARTIFACTS_URL, or SessionClient(artifacts=...), to where such values are kept"
+        super().__init__(
+            "invalid_value", f"{what} has {size_bytes:,} bytes of JSON, which no event can hold: {why or advice}"
+        )
+        self.value = value
 
 
 class RunNotFound(ProducerError):
@@ -105,4 +128,12 @@ class ToolCallFailed(ToolCallError):
         self.error = error
 
 
-__all__ = ["RunNotFound", "RunOver", "ToolCallError", "ToolCallFailed", "ToolCallInProgress", "ToolCallUnresolved"]
+__all__ = [
+    "ResultTooLarge",
+    "RunNotFound",
+    "RunOver",
+    "ToolCallError",
+    "ToolCallFailed",
+    "ToolCallInProgress",
+    "ToolCallUnresolved",
+]

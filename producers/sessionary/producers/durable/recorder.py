@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import DeliveryFailed, RulesTooOld, Unavailable
@@ -12,6 +12,9 @@ from sessionary.producers.run_ports import CallView, LogPosition, RunReads, RunV
 from sessionary.schemas.events import Payload
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.types import RefusalReason
+
+if TYPE_CHECKING:  # most clients have no library
+    from sessionary.producers.artifacts.library import ArtifactLibrary
 
 T = TypeVar("T")
 REAL_WAITS = Waits(time.monotonic, None, random.random)
@@ -49,6 +52,7 @@ class Recorder(NamedTuple):
         timeout_s: How long a call waits for the broker, and then for the processor.
         waits: The clock of waits between tries.
         on_error: Gets the errors that must not reach the program.
+        artifacts: Keeps values that are too large for events; None: such ones are refused.
     """
 
     key: SessionKey
@@ -60,6 +64,7 @@ class Recorder(NamedTuple):
     timeout_s: float
     waits: Waits
     on_error: OnError
+    artifacts: "ArtifactLibrary | None" = None
 
     @property
     def known(self) -> RunReads:

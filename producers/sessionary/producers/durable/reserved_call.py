@@ -1,6 +1,5 @@
 """One tool call in the order that survives a crash: reserve its key, call, record the outcome."""
 
-import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,13 +9,18 @@ from typing import Any, NamedTuple
 from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.context.failure_class import had_no_effect
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.durable.errors import ToolCallFailed, ToolCallInProgress, ToolCallUnresolved
+from sessionary.producers.durable.errors import (
+    ResultTooLarge,
+    ToolCallFailed,
+    ToolCallInProgress,
+    ToolCallUnresolved,
+)
 from sessionary.producers.durable.flow import Call, Do, Flow, Wait
+from sessionary.producers.durable.large_values import TOOL_RESULT, StoredText, load_value, lost_text, store_value
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.retry import CallRate, Retry
 from sessionary.producers.errors import Invalid, Refused, SessionaryError
 from sessionary.producers.ports import Json
-from sessionary.producers.process.json_text import to_json_text
 from sessionary.producers.run_ports import CallView, LogPosition
 from sessionary.schemas.events import ToolCallFailed as ToolCallFailedEvent
 from sessionary.schemas.events import ToolCallResolved, ToolCallStarted, ToolCallSucceeded
@@ -150,7 +154,9 @@ class ReservedCall:
             answer = yield Call(self._query)
         except Exception as error:
             raise ToolCallUnresolved(known.tool_name, self._key, f"asking the tool failed ({error!r})") from error
-        result_json = None if answer is None else to_json_text(self._check_answer(answer).result, "result")
+        result_json = None
+        if answer is not None:
+            result_json = (yield Do(partial(self._store_result, self._check_answer(answer).result))).text
         outcome = ToolCallResolved(
             self._call_id,
             known.tool_name,
@@ -188,20 +194,26 @@ class ReservedCall:
         yield Wait(self._policy.retry.wait_ms(failures, self._recorder.waits.uniform()) / 1_000)
 
     def record_result(self, result: Json) -> None:
-        """Record that the try succeeded. Raises `Unavailable`, `Invalid`."""
-        invalid, result_json = None, None
+        """Record that the try succeeded. Raises `Unavailable`, `Invalid`, `ResultTooLarge`."""
+        invalid: Invalid | None = None
+        stored = StoredText(None)
         try:
-            result_json = None if result is None else to_json_text(result, "result")
+            stored = stored if result is None else self._store_result(result)
+        except ResultTooLarge as error:
+            if not self._policy.side_effect:  # it can be called again once there is a library
+                self.record_failure(to_error_info(error))
+                raise
+            invalid, stored = error, StoredText(lost_text(error))
         except Invalid as error:
-            invalid = error  # the call took effect all the same: it must not be repeated
+            what = f"{self._policy.name} succeeded, but its result is not recorded: {error.detail}"
+            invalid = Invalid("invalid_value", what)
+        # The call took effect in any case: it must not be repeated.
         done = ToolCallSucceeded(
-            self._call_id, self._policy.name, self._key, result_json, None, self._try_number, self._took_ms()
+            *(self._call_id, self._policy.name, self._key, *stored, self._try_number, self._took_ms())
         )
         self._recorder.send_acknowledged(done, self._fields)
         if invalid is not None:
-            raise Invalid(
-                "invalid_value", f"{self._policy.name} succeeded, but its result is not recorded: {invalid.detail}"
-            )
+            raise invalid
 
     def record_failure(self, error: ErrorInfo) -> bool:
         """Record that the try failed; return whether that is certain to be recorded."""
@@ -220,6 +232,9 @@ class ReservedCall:
         """Return what is known of the key now."""
         recorder = self._recorder
         return recorder.known.fetch_call(recorder.key.session_id, self._run_id, self._key, None, recorder.timeout_s)
+
+    def _store_result(self, result: Json) -> StoredText:
+        return store_value(self._recorder, result, f"the result of {self._policy.name}", TOOL_RESULT, self._fields)
 
     def _ask_reservation(self) -> CallView | None:
         """Ask for the next try; return None if it is granted, else what is known of the key."""
@@ -257,7 +272,7 @@ class ReservedCall:
         known = yield from self._outwait(known)
         if known.state == "succeeded":
             full = known if known.result_json is not None else (yield Do(self.fetch)) or known
-            return _Stored(None if full.result_json is None else json.loads(full.result_json))
+            return _Stored((yield Do(partial(load_value, self._recorder, full.result_json))))
         if known.state == "failed":
             if known.error is not None and known.error.error_class != "retryable":
                 raise ToolCallFailed(known.tool_name, self._key, known.error)

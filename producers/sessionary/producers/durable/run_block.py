@@ -9,6 +9,7 @@ from sessionary.producers.context.scope import CallReporter, P, T, added_marks
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import RunNotFound, ToolCallUnresolved
 from sessionary.producers.durable.flow import Do, Flow, run_flow, run_flow_async
+from sessionary.producers.durable.large_values import RUN_RESULT, StoredText, load_value, store_value
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import ResumePlan
 from sessionary.producers.durable.run_resume import KnownRun, read_run, resume_run
@@ -52,7 +53,8 @@ class Run(ReportedBlock):
     A block that `ToolCallUnresolved` leaves keeps the run open: the processor holds it.
 
     Attributes:
-        result: What the run comes to, as JSON can hold it; it goes with the run's last event.
+        result: What the run comes to, as JSON can hold it; it goes with the run's last event. If
+            that has more than 256 KiB, the client's library keeps it.
         artifact_id: The artifact that holds the result, if it is one.
     """
 
@@ -109,6 +111,8 @@ class Run(ReportedBlock):
 
         Raises:
             Invalid: JSON cannot hold the output, or the name is too long.
+            ResultTooLarge: The output fits into no event, and the client has no library of
+                artifacts (`SessionClient(artifacts=...)`), which keeps outputs above 256 KiB.
             Unavailable: The output is not recorded, or the stored one cannot be read now.
             RunOver: The run was complete when it was resumed, and had no such step.
 
@@ -179,7 +183,9 @@ class Run(ReportedBlock):
             return
         known = yield from resume_run(self._recorder, known, self._start.fields)
         self._adopt(known)
-        if not self.is_complete:
+        if self.is_complete:
+            self.result = yield Do(lambda: load_value(self._recorder, known.run.result_json))
+        else:
             self._began = True
             yield Do(lambda: self._send(RunRunning()))
 
@@ -195,7 +201,7 @@ class Run(ReportedBlock):
         self._is_detached = known.run.mode == "detached"
         if known.run.state == "completed":
             self._steps.is_over = True
-            self.result, self.artifact_id = known.result, known.run.artifact_id
+            self.artifact_id = known.run.artifact_id
 
     def _send(self, payload: Payload) -> str:
         return self._reporter.send_event(payload, self._start.fields)
@@ -215,15 +221,19 @@ class Run(ReportedBlock):
 
     def _end_event(self, error: BaseException | None) -> Payload:
         if error is None:
-            return RunCompleted(self._result_json(), self.artifact_id)
+            stored = self._stored_result()
+            return RunCompleted(stored.text, self.artifact_id or stored.artifact_id)
         # CancelledError of asyncio too: of what is no Exception, only SystemExit is a failure.
         if not isinstance(error, Exception | SystemExit):
             return RunCancelled(error_message(error))
         return RunFailed(to_error_info(error))
 
-    def _result_json(self) -> str | None:
+    def _stored_result(self) -> StoredText:
         try:
-            return None if self.result is None else to_json_text(self.result, "result")
+            if self.result is None:
+                return StoredText(None)
+            what = "the run's result"
+            return store_value(self._recorder, self.result, what, RUN_RESULT, self._start.fields)
         except Invalid as error:
             self._send(RunFailed(to_error_info(error)))
             raise

@@ -1,6 +1,5 @@
 """How a run goes on: what is known of it is read, open questions settled, then it is resumed."""
 
-import json
 from functools import partial
 from typing import NamedTuple
 
@@ -13,7 +12,6 @@ from sessionary.producers.durable.resume_plan import ResumePlan, is_unresolved, 
 from sessionary.producers.durable.retry import Retry
 from sessionary.producers.durable.tool import policy_of
 from sessionary.producers.errors import Refused
-from sessionary.producers.ports import Json
 from sessionary.producers.run_ports import FINISHED_STATES, CallView, LogPosition, RunView, StepView
 from sessionary.schemas.events import RunFailed, RunResumed
 
@@ -31,11 +29,6 @@ class KnownRun(NamedTuple):
     def plan(self) -> ResumePlan:
         """What resuming it would do."""
         return make_plan(*self)
-
-    @property
-    def result(self) -> Json:
-        """Its result."""
-        return None if self.run.result_json is None else json.loads(self.run.result_json)
 
 
 def read_run(recorder: Recorder, run_id: str, after: LogPosition | None = None) -> KnownRun | None:

@@ -1,6 +1,5 @@
 """The steps of one run: each is recorded, and one that succeeded before is not run again."""
 
-import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -10,10 +9,10 @@ from sessionary.producers.context.scope import WorkPlace, added_marks
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import RunOver
 from sessionary.producers.durable.flow import Call, Do, Flow
+from sessionary.producers.durable.large_values import STEP_INPUT, STEP_OUTPUT, load_value, store_value
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import DONE_STATES
 from sessionary.producers.errors import Invalid, SessionaryError, Unavailable
-from sessionary.producers.process.json_text import to_json_text
 from sessionary.producers.run_ports import CallView, StepView
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
@@ -49,21 +48,22 @@ class RunSteps:
         attempt = 1 if known is None else known.attempt + 1
         fields = EnvelopeFields(run_id=self._run_id, step_id=str(uuid.uuid4()))
         self._known[name] = StepView(name, "running", attempt)
-        started = StepStarted(_checked_name(name), attempt, _text_or_none(given))
+        started = StepStarted(_checked_name(name), attempt, (yield Do(lambda: self._input_of(given, fields))))
         event_id = (yield Do(lambda: self._recorder.send(started, fields))).event_id
         fields = fields._replace(causation_id=event_id)
         try:
             with added_marks(self._recorder.key.session_id, fields, self.place(name)):
                 output = yield Call(function)
-            output_json = to_json_text(output, "output")
+            what = f"the output of step {name}"
+            stored = yield Do(lambda: store_value(self._recorder, output, what, STEP_OUTPUT, fields))
         except BaseException as error:
             # Who interrupts a step says nothing against its work.
             info = to_error_info(error, retryable=None if isinstance(error, Exception) else True)
             yield Do(lambda: self._fail(name, attempt, info, fields))
             raise
-        done = StepSucceeded(name, attempt, output_json)
+        done = StepSucceeded(name, attempt, stored.text)
         yield Do(lambda: self._recorder.send_acknowledged(done, fields))
-        self._known[name] = StepView(name, "succeeded", attempt, None, output_json)
+        self._known[name] = StepView(name, "succeeded", attempt, None, stored.text)
         return output
 
     def _skip(self, known: StepView) -> Flow[Any]:
@@ -76,7 +76,15 @@ class RunSteps:
                 reason = "skipped before"
             skipped = StepSkipped(known.name, reason)
             yield Do(lambda: self._recorder.send(skipped, EnvelopeFields(run_id=self._run_id)))
-        return None if known.output_json is None else json.loads(known.output_json)
+        output = yield Do(lambda: load_value(self._recorder, known.output_json))
+        return output
+
+    def _input_of(self, given: Mapping[str, Any], fields: EnvelopeFields) -> str | None:
+        """Return a step's input as its event has it; None without one that can be kept."""
+        try:
+            return store_value(self._recorder, dict(given), "input", STEP_INPUT, fields).text if given else None
+        except Invalid:
+            return None
 
     def _fetch(self, name: str) -> StepView:
         recorder = self._recorder
@@ -98,14 +106,6 @@ def _checked_name(name: str) -> str:
     if isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS_MAX:
         return name
     raise Invalid("invalid_value", f"a step is named {name!r:.80}: use a text of 1 to {NAME_CHARACTERS_MAX} characters")
-
-
-def _text_or_none(given: Mapping[str, Any]) -> str | None:
-    """Return a step's input as JSON; None if it has none, or JSON cannot hold it."""
-    try:
-        return to_json_text(dict(given), "input") if given else None
-    except Invalid:
-        return None
 
 
 __all__ = ["RunSteps"]

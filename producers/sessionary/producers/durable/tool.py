@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from sessionary.producers.context.scope import active_session, added_marks, current_scope
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
+from sessionary.producers.durable.call_keys.keys import checked_key, idempotency_key
 from sessionary.producers.durable.flow import Flow, run_flow, run_flow_async
-from sessionary.producers.durable.keys import checked_key, idempotency_key
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.reserved_call import CallPlan, Query, ToolPolicy, recorded_call
 from sessionary.producers.durable.retry import CallRate, Retry
@@ -49,7 +49,8 @@ def tool(
     The key is a hash of tenant, run, step, tool and arguments, or what `key` returns. Within the
     function, `current_tool_key` tells it: pass it to a service that takes idempotency keys.
     Results and, without `key`, arguments must be what JSON can hold. A stored result is as JSON
-    gives it back: a list where a tuple was returned.
+    gives it back: a list where a tuple was returned. If its JSON has more than 256 KiB, the
+    client's library of artifacts keeps it (`SessionClient(artifacts=...)`).
 
     Outside any session, the function is called without a record.
 
@@ -78,6 +79,8 @@ def tool(
         Refused: The processor refuses the call, for example as its run is paused.
         RulesTooOld: The processor keeps no tool calls.
         Invalid: JSON cannot hold an argument or the result, or the key is no short text.
+        ResultTooLarge: The result fits into no event, and the client has no library. The error has
+            the result. The call is recorded, and is repeated only if it has no effect.
 
     Otherwise raises what the function raises, and as `Session.emit` does.
     """

@@ -7,4 +7,5 @@ Each adds to the one before; `SessionClient` adds the verbs:
     tenant_clients    `for_tenant`: clients of several tenants over one producer
     task_questions    the questions about tasks, by their id alone
     async_task_questions  the same for asyncio
+    library_place     the client's library of artifacts, by the place that a user names
 """

@@ -32,11 +32,14 @@ from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.types import DataClass
 
 if TYPE_CHECKING:  # pydantic takes long to load
+    from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.settings import ProducerSettings
 
 
 class ProcessBoundClient:
     """The parts of a client, from its opening to its end, and again in a forked child."""
+
+    _artifacts: "ArtifactLibrary | None"
 
     def _open_client(
         self,
@@ -92,6 +95,7 @@ class ProcessBoundClient:
             self._ports.runs,
             self._ports.waits,
             self._settings.rules,
+            self._artifacts,
         )
 
     def _outside_ports(self) -> Ports:

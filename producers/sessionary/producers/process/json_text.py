@@ -20,22 +20,28 @@ def to_json_text(value: Any, name: str, too_large: RefusalReason = "invalid_valu
     Raises `Invalid` if a key is not a text (JSON would change it), if JSON cannot hold the value,
     or, for the reason `too_large`, if it has more than `JSON_BYTES_MAX` bytes.
     """
-    try:
-        if isinstance(value, _CONTAINERS) and not _has_text_keys(value):  # `json.dumps` would make texts of them
-            raise Invalid("invalid_value", _describe_foreign_key(value, name))
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError:
-            text = replace_surrogates(text)
-            size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Invalid("invalid_value", f"{name} cannot be written as JSON: {error}") from None
+    text = any_json_text(value, name)
+    size = len(text.encode())
     if size > JSON_BYTES_MAX:
         raise Invalid(
             too_large,
             f"{name} has {size} bytes, more than {JSON_BYTES_MAX}: keep large content elsewhere and a reference here",
         )
+    return text
+
+
+def any_json_text(value: Any, name: str) -> str:
+    """Return `value` as `to_json_text` does, whatever its size. Raises `Invalid`."""
+    try:
+        if isinstance(value, _CONTAINERS) and not _has_text_keys(value):  # `json.dumps` would make texts of them
+            raise Invalid("invalid_value", _describe_foreign_key(value, name))
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = replace_surrogates(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid("invalid_value", f"{name} cannot be written as JSON: {error}") from None
     return text
 
 
@@ -66,4 +72,4 @@ def _describe_foreign_key(value: Any, path: str) -> str:
     return next(filter(None, (_describe_foreign_key(item, form.format(path, key)) for key, item in items)), "")
 
 
-__all__ = ["JSON_BYTES_MAX", "to_json_text"]
+__all__ = ["JSON_BYTES_MAX", "any_json_text", "to_json_text"]

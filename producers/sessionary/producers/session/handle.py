@@ -6,7 +6,7 @@ and to know when heartbeats are due.
 
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sessionary.producers.context.marks import complete_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS, Emitter, EnvelopeFields
@@ -35,6 +35,9 @@ from sessionary.producers.session.state_json import canonical_json, full_snapsho
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
 from sessionary.schemas.types import Limits, Phase, RefusalReason, Snapshot
 
+if TYPE_CHECKING:  # most clients have no library
+    from sessionary.producers.artifacts.library import ArtifactLibrary
+
 _EPOCH_PAUSE_S = 0.1
 _FINAL = (AuthenticationFailed, DeliveryFailed, SessionLost, Invalid, SettingsError)  # waiting longer does not help
 
@@ -53,6 +56,7 @@ class SharedServices(NamedTuple):
     runs: RunReads | None = None  # None: nothing is known of runs
     waits: Waits | None = None  # None: real time
     rules: int = 1  # version of the rules by which events are judged, as far as the client knows
+    artifacts: "ArtifactLibrary | None" = None  # keeps what is too large for events
 
 
 class SessionHandle(JudgedHandle):

@@ -353,6 +353,7 @@ class SessionWork(SessionHandle):
             services.verdict_timeout_s,
             services.waits or REAL_WAITS,
             services.on_error,
+            services.artifacts,
         )
 
 

@@ -1,5 +1,8 @@
 """Clients whose outside is in memory."""
 
+from pathlib import Path
+
+from sessionary.producers.artifacts.library import ArtifactLibrary
 from sessionary.producers.client import SessionClient
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.ports import OnCleanupRequest, OnError, Ports
@@ -78,6 +81,7 @@ def memory_client(
     on_refused: OnRefused | None = None,
     on_timed_out: OnTimedOut | None = None,
     on_fenced: OnFenced | None = None,
+    artifacts: ArtifactLibrary | Path | str | None = None,
 ) -> tuple[SessionClient, InMemoryTransport]:
     """Return a client that works in memory, and the memory, which judges its events.
 
@@ -94,6 +98,7 @@ def memory_client(
         on_refused: Called with each event that was refused; default: `on_error`.
         on_timed_out: Called if a clock of a session has fired; default: `on_error`.
         on_fenced: Called if another client took a session over; default: `on_error`.
+        artifacts: Where results above 256 KiB are kept, as in `SessionClient`.
 
     Returns:
         The client, and the memory.
@@ -115,6 +120,7 @@ def memory_client(
         on_timed_out=on_timed_out,
         on_fenced=on_fenced,
         ports=memory_ports(memory, tenant_id, service_id),
+        artifacts=artifacts,
     )
     return client, memory
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 
-from sessionary.producers.durable.canonical_json import canonical_text
+from sessionary.producers.durable.call_keys.canonical_json import canonical_text
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX

@@ -1,0 +1,124 @@
+"""Values that are too large for events: an event has a reference of them, a library their JSON."""
+
+import json
+from typing import Any, NamedTuple
+
+from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.errors import ResultTooLarge
+from sessionary.producers.durable.recorder import Recorder
+from sessionary.producers.errors import Invalid, SettingsError, Unavailable
+from sessionary.producers.ports import Json
+from sessionary.producers.process.json_text import JSON_BYTES_MAX, any_json_text
+from sessionary.schemas.events import Payload
+
+VALUE_BYTES_MAX = 256 << 10
+"""The JSON of a value of more bytes is an artifact, if the client has a library."""
+
+# Types of artifacts that are nothing but a stored value; no other reference is resolved.
+TOOL_RESULT, STEP_INPUT, STEP_OUTPUT, RUN_RESULT = "tool_result", "step_input", "step_output", "run_result"
+_VALUE_TYPES = frozenset({TOOL_RESULT, STEP_INPUT, STEP_OUTPUT, RUN_RESULT})
+_SUMMARY_CHARACTERS = 200  # of the JSON's beginning, for people
+
+
+class StoredText(NamedTuple):
+    """A value as an event has it: its JSON, or a reference of the artifact that has it."""
+
+    text: str | None
+    artifact_id: str | None = None
+
+
+class _Sender:
+    """Sends an artifact's events as the recorder sends those of its work."""
+
+    def __init__(self, recorder: Recorder, fields: EnvelopeFields) -> None:
+        self._recorder, self._fields = recorder, fields
+
+    def emit(self, payload: Payload, **marks: Any) -> str:
+        return self._recorder.send(payload, self._fields).event_id
+
+
+def store_value(recorder: Recorder, value: Json, what: str, artifact_type: str, fields: EnvelopeFields) -> StoredText:
+    """Return `value` as an event has it; blocks while a large one is saved.
+
+    Raises:
+        Invalid: JSON cannot hold it.
+        ResultTooLarge: It fits into no event, and the client has no library that takes it.
+    """
+    text = any_json_text(value, what)
+    size = len(text.encode())
+    if size <= VALUE_BYTES_MAX or (recorder.artifacts is None and size <= JSON_BYTES_MAX):
+        return StoredText(text)
+    if recorder.artifacts is None:
+        raise ResultTooLarge(what, size, value)
+    try:
+        artifact = recorder.artifacts.save(_Sender(recorder, fields), text, artifact_type)
+    except Unavailable as error:
+        if size > JSON_BYTES_MAX:
+            raise ResultTooLarge(what, size, value, f"the library does not take it: {error}") from error
+        recorder.on_error(error)
+        return StoredText(text)
+    reference = {"artifact_ref": f"{artifact.reference}", "summary": _summary_of(value, text, size)}
+    return StoredText(any_json_text(reference, what), artifact.artifact_id)
+
+
+def load_value(recorder: Recorder, text: str | None) -> Json:
+    """Return what an event's JSON stands for; None for None. Blocks while a large value is loaded.
+
+    Raises:
+        SettingsError: It is an artifact, and the client has no library.
+        ArtifactMissing: The library has no such body.
+        ArtifactDamaged: The body does not have its hash.
+        Invalid: The value was not kept, as it was too large and no library was set.
+        Unavailable: The store does not answer.
+    """
+    if text is None:
+        return None
+    value = json.loads(text)
+    reference = _reference_in(value)
+    if reference is None:
+        return value
+    if not reference:
+        raise Invalid("invalid_value", f"the stored value was not kept: {value['summary']}")
+    if recorder.artifacts is None:
+        raise SettingsError(
+            f"the stored value is {reference}: set SESSIONARY_ARTIFACTS_URL, or SessionClient(artifacts=...), to the "
+            "place where it was saved"
+        )
+    return json.loads(recorder.artifacts.load(reference))
+
+
+def lost_text(error: ResultTooLarge) -> str:
+    """Return what stands for the result of a call that took effect, and could not be kept."""
+    return any_json_text({"artifact_ref": f"artifact:{TOOL_RESULT}:", "summary": error.detail}, "result")
+
+
+def _reference_in(value: Json) -> str | None:
+    """Return the reference that a stored value is, '' for one that was not kept; None for others.
+
+    A reference that the program itself stored has a type of its own, and is not resolved.
+    """
+    if not isinstance(value, dict) or value.keys() != {"artifact_ref", "summary"}:
+        return None
+    scheme, _, rest = f"{value['artifact_ref']}".partition(":")
+    artifact_type, _, sha256 = rest.rpartition(":")
+    if scheme != "artifact" or artifact_type not in _VALUE_TYPES:
+        return None
+    return value["artifact_ref"] if sha256 else ""
+
+
+def _summary_of(value: Json, text: str, size: int) -> str:
+    counted = f", {len(value):,} items" if isinstance(value, dict | list | tuple) else ""
+    return f"{type(value).__name__}{counted}, {size:,} bytes of JSON: {text[:_SUMMARY_CHARACTERS]}"
+
+
+__all__ = [
+    "RUN_RESULT",
+    "STEP_INPUT",
+    "STEP_OUTPUT",
+    "TOOL_RESULT",
+    "VALUE_BYTES_MAX",
+    "StoredText",
+    "load_value",
+    "lost_text",
+    "store_value",
+]
