@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.enums import (
+    ArtifactStateName,
     AuditKind,
+    CheckpointKind,
     ClockName,
     Compression,
     DataClass,
