@@ -43,6 +43,7 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     "run_completed": {"duration_ms": None},
     "step_started": {"limit_ms": None},
     "checkpoint_saved": {"kind": None},
+    "heartbeat": {"elapsed_s": None},
     # Without a key of their own, calls are plain work. Only judges by rules 2 know a limit.
     "tool_call_started": {"idem_key": "", "limit_ms": None},
     **{f"tool_call_{end}": {"idem_key": ""} for end in ("succeeded", "failed", "resolved")},

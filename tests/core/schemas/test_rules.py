@@ -11,6 +11,7 @@ from sessionary.schemas.codec.mapping import absent_fields
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import (
     CheckpointSaved,
+    Heartbeat,
     RunCompleted,
     SessionTakenOver,
     StateUpdated,
@@ -109,7 +110,14 @@ def test_older_rules_do_not_know_what_came_later() -> None:
     assert isinstance(decoder.as_of(1).as_of(2).decode_event(value), RulesActivation)
     for example_ in every_example():
         if isinstance(example_, Event) and not isinstance(
-            example_.payload, StateUpdated | SessionTakenOver | ToolCallStarted | RunCompleted | StepStarted | CheckpointSaved
+            example_.payload,
+            StateUpdated
+            | SessionTakenOver
+            | ToolCallStarted
+            | RunCompleted
+            | StepStarted
+            | CheckpointSaved
+            | Heartbeat,
         ):
             assert decoder.as_of(1).decode_event(encode_event(example_)) == example_
 

@@ -41,6 +41,7 @@ from sessionary.schemas.records import (
     StepState,
     TaskRequest,
     Tick,
+    TimedStep,
     ToolCallContent,
     ToolCallState,
 )
@@ -72,6 +73,7 @@ Record = (
     | StepState
     | TaskRequest
     | Tick
+    | TimedStep
     | ToolCallContent
     | ToolCallState
 )

@@ -26,6 +26,7 @@ from sessionary.schemas.records.run import (
     RunState,
     StepContent,
     StepState,
+    TimedStep,
     ToolCallContent,
     ToolCallState,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "StepState",
     "TaskRequest",
     "Tick",
+    "TimedStep",
     "ToolCallContent",
     "ToolCallState",
 ]

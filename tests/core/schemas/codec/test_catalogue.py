@@ -23,6 +23,7 @@ EVOLVED = {
     "sessionary.events.ToolCallStarted",
     "sessionary.events.RunCompleted",
     "sessionary.events.StepStarted",
+    "sessionary.events.Heartbeat",
     "sessionary.events.CheckpointSaved",
 }
 
